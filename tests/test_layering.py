@@ -26,7 +26,7 @@ def lint(directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("house")
     shutil.copytree(
         ROOT / "src", directory / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
@@ -34,8 +34,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_the_rules_are_kept(house: Path) -> None:
-    result = lint(house)
+def test_the_rules_are_kept(fixture: Path) -> None:
+    result = lint(fixture)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -58,12 +58,12 @@ def test_the_rules_are_kept(house: Path) -> None:
         ("protocols/phpmq/mapping.py", "import sluicemq.protocols.msglite.wire", "independent"),
     ],
 )
-def test_a_broken_rule_is_noticed(house: Path, module: str, line: str, contract: str) -> None:
-    file = house / "src" / "sluicemq" / module
+def test_a_broken_rule_is_noticed(fixture: Path, module: str, line: str, contract: str) -> None:
+    file = fixture / "src" / "sluicemq" / module
     intact = file.read_text(encoding="utf-8")
     try:
         file.write_text(f"{intact}\n{line}\n", encoding="utf-8")
-        result = lint(house)
+        result = lint(fixture)
     finally:
         file.write_text(intact, encoding="utf-8")
     assert result.returncode == 1, result.stdout + result.stderr

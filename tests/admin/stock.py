@@ -9,13 +9,13 @@ from typing import Any
 from sluicemq.broker import Broker, Consumer, Destination, Window
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import BodyKind, Durability, Message
-from tests.admin import inside
-from tests.broker.support import Reader
+from tests.support import api
+from tests.support.broker import Reader
 
 
-def looped(scenario: inside.Scenario) -> Callable[..., None]:
-    """As `inside.looped`, of tests with parameters of their own too."""
-    run = inside.looped(scenario)
+def looped(scenario: api.Scenario) -> Callable[..., None]:
+    """Run a scenario as `api.looped` does, for tests with parameters of their own too."""
+    run = api.looped(scenario)
     own = list(inspect.signature(scenario).parameters.values())[1:]
     directory = inspect.Parameter("tmp_path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     run.__signature__ = inspect.Signature([directory, *own])  # type: ignore[attr-defined]

@@ -17,10 +17,10 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.model.rows import row
-from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client, talk, waiting
 from tests.server.authority import Authority
 from tests.server.conftest import Start
 from tests.server.tls_clients import says
+from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client, talk, waiting
 
 Command = Callable[..., None]
 SECRET = "correct horse: battery"

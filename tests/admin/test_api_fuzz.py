@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.model.rows import row
-from tests.admin.client import HTTP, PHPMQ, Client
+from tests.support.http import HTTP, PHPMQ, Client
 
 SECONDS = 10.0
 """An answer that takes longer has got stuck."""

@@ -24,9 +24,9 @@ from sluicemq.admin.request_bodies import SMALL_BYTES
 from sluicemq.admin.routing import Endpoint, Need
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind
-from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Answer, Client, talk
-from tests.admin.inside import PASSWORD, Inside, Visitor, looped
 from tests.server.conftest import Start
+from tests.support.api import PASSWORD, ApiFixture, HttpClient, looped
+from tests.support.http import HTTP, PHPMQ, TIMEOUT, Answer, Client, talk
 
 OTHERS = "of-others.secret"
 OWN = "own.jobs"
@@ -42,15 +42,15 @@ def target(endpoint: Endpoint, name: str) -> str:
     return path
 
 
-async def attempt(visitor: Visitor, endpoint: Endpoint, name: str, **headers: str) -> Any:
+async def attempt(http_client: HttpClient, endpoint: Endpoint, name: str, **headers: str) -> Any:
     body = {} if endpoint.body is not None else None
-    return await visitor.ask(
+    return await http_client.ask(
         endpoint.method, target(endpoint, name), body, prefix=endpoint.prefix, **headers
     )
 
 
-def protected(inside: Inside) -> Iterator[Endpoint]:
-    for endpoint in inside.endpoints:
+def protected(api_fixture: ApiFixture) -> Iterator[Endpoint]:
+    for endpoint in api_fixture.endpoints:
         if endpoint.needs is not Need.NOTHING:
             yield endpoint
 
@@ -59,32 +59,32 @@ def protected(inside: Inside) -> Iterator[Endpoint]:
 
 
 @looped
-async def test_nothing_without_a_login(inside: Inside) -> None:
-    inside.add("root", superuser=True)
-    nobody = inside.visitor()
-    for endpoint in protected(inside):
+async def test_nothing_without_a_login(api_fixture: ApiFixture) -> None:
+    api_fixture.add("root", superuser=True)
+    nobody = api_fixture.http_client()
+    for endpoint in protected(api_fixture):
         answer = await attempt(nobody, endpoint, OTHERS)
         assert answer.status == 401, endpoint
-    stale = inside.visitor()
+    stale = api_fixture.http_client()
     stale.cookie, stale.csrf = "made up", "made up"
-    for endpoint in protected(inside):
+    for endpoint in protected(api_fixture):
         assert (await attempt(stale, endpoint, OTHERS)).status == 401, endpoint
 
 
 @looped
-async def test_no_endpoint_gives_a_user_what_it_has_no_right_to(inside: Inside) -> None:
+async def test_no_endpoint_gives_a_user_what_it_has_no_right_to(api_fixture: ApiFixture) -> None:
     """Every endpoint there is, with every right but the one that it takes."""
-    inside.add("root", superuser=True)
+    api_fixture.add("root", superuser=True)
     for name in (OTHERS, OWN):
-        inside.broker.declare(Address(Kind.QUEUE, name))
-        inside.broker.declare(Address(Kind.TOPIC, name))
+        api_fixture.broker.declare(Address(Kind.QUEUE, name))
+        api_fixture.broker.declare(Address(Kind.TOPIC, name))
     checked = 0
     for operation in Operation:
         rest = " ".join(each for each in Operation if each is not operation)
-        inside.add(f"no-{operation}", f"own.*: {rest}")
-        few = inside.visitor()
+        api_fixture.add(f"no-{operation}", f"own.*: {rest}")
+        few = api_fixture.http_client()
         await few.login(f"no-{operation}")
-        for endpoint in protected(inside):
+        for endpoint in protected(api_fixture):
             if endpoint.needs is Need.SUPERUSER:
                 assert (await attempt(few, endpoint, OWN)).status == 403, endpoint
             elif isinstance(endpoint.needs, Operation):
@@ -93,17 +93,17 @@ async def test_no_endpoint_gives_a_user_what_it_has_no_right_to(inside: Inside) 
                     checked += 1
                     assert (await attempt(few, endpoint, OWN)).status == 403, endpoint
     # the destinations are still there, and nobody new
-    assert {address.name for address in inside.broker.destinations} >= {OTHERS, OWN}
-    assert set(inside.store.read().users) == {"root", *(f"no-{each}" for each in Operation)}
+    assert {address.name for address in api_fixture.broker.destinations} >= {OTHERS, OWN}
+    assert set(api_fixture.store.read().users) == {"root", *(f"no-{each}" for each in Operation)}
     assert checked > 5
 
 
 @looped
-async def test_what_takes_a_right_by_what_is_asked(inside: Inside) -> None:
+async def test_what_takes_a_right_by_what_is_asked(api_fixture: ApiFixture) -> None:
     """Endpoints that find out themselves what they take; each with every right but that one."""
-    inside.add("root", superuser=True)
+    api_fixture.add("root", superuser=True)
     for name in (OTHERS, OWN):
-        inside.broker.declare(Address(Kind.QUEUE, name))
+        api_fixture.broker.declare(Address(Kind.QUEUE, name))
     own = f"/destinations/queue/{OWN}"
     actions = f"{own}/messages/actions"
     to = {"target": {"kind": "queue", "name": OWN + ".copy"}}
@@ -129,27 +129,27 @@ async def test_what_takes_a_right_by_what_is_asked(inside: Inside) -> None:
     attempts += [("", "PUT", own, {"dead_letter": True, "dead_letter_queue": OTHERS})]
     for lacking, method, path, body in attempts:
         name = f"no-{lacking or 'others'}"
-        few = inside.visitor()
-        if name not in inside.store.read().users:
+        few = api_fixture.http_client()
+        if name not in api_fixture.store.read().users:
             rest = " ".join(each for each in Operation if each != lacking)
-            inside.add(name, f"own.*: {rest}")
+            api_fixture.add(name, f"own.*: {rest}")
         await few.login(name)
         answer = await few.ask(method, path, body)
         assert (answer.status, answer.code) == (403, "forbidden"), (lacking, method, path, body)
-    assert inside.broker.destinations[Address(Kind.QUEUE, OWN)].settings.max_messages == 0
+    assert api_fixture.broker.destinations[Address(Kind.QUEUE, OWN)].settings.max_messages == 0
 
 
 @looped
-async def test_lists_do_not_tell_of_what_one_may_not_see(inside: Inside) -> None:
-    inside.add("root", superuser=True)
-    inside.add("few", "own.*: browse")
-    inside.broker.declare(Address(Kind.QUEUE, OTHERS))
-    inside.broker.declare(Address(Kind.QUEUE, OWN))
-    few, root = inside.visitor(), inside.visitor()
+async def test_lists_do_not_tell_of_what_one_may_not_see(api_fixture: ApiFixture) -> None:
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("few", "own.*: browse")
+    api_fixture.broker.declare(Address(Kind.QUEUE, OTHERS))
+    api_fixture.broker.declare(Address(Kind.QUEUE, OWN))
+    few, root = api_fixture.http_client(), api_fixture.http_client()
     await few.login("few")
     await root.login("root")
     told = 0
-    for endpoint in protected(inside):
+    for endpoint in protected(api_fixture):
         stream = endpoint.media == "text/event-stream"
         if endpoint.needs is Need.USER and endpoint.method == "GET" and not stream:
             answer = await attempt(few, endpoint, OWN)
@@ -159,25 +159,25 @@ async def test_lists_do_not_tell_of_what_one_may_not_see(inside: Inside) -> None
 
 
 @looped
-async def test_who_is_known_by_nothing_is_not_named_so(inside: Inside) -> None:
+async def test_who_is_known_by_nothing_is_not_named_so(api_fixture: ApiFixture) -> None:
     """Names that stand for somebody special cannot be those of users."""
-    inside.add("root", superuser=True)
-    root = inside.visitor()
+    api_fixture.add("root", superuser=True)
+    root = api_fixture.http_client()
     await root.login("root")
     for name in ("(local)", "(admin token)", "(everybody)", ""):
         answer = await root.ask("PUT", f"/users/{quote(name)}", {"password": PASSWORD})
         assert answer.status in (404, 409), name
-    assert [*inside.store.read().users] == ["root"]
+    assert [*api_fixture.store.read().users] == ["root"]
 
 
 # --- login -----------------------------------------------------------------------------------
 
 
 @looped
-async def test_brute_force(inside: Inside) -> None:
+async def test_brute_force(api_fixture: ApiFixture) -> None:
     """By whatever way passwords and tokens are tried, only the first few are looked at."""
-    inside.add("root", superuser=True)
-    thief = inside.visitor("10.6.6.6:1")
+    api_fixture.add("root", superuser=True)
+    thief = api_fixture.http_client("10.6.6.6:1")
     basic = base64.b64encode(b"root:another guess").decode()
     for guess in range(4):
         ways = (
@@ -192,13 +192,13 @@ async def test_brute_force(inside: Inside) -> None:
     refused(await thief.ask("GET", "/status", Authorization=f"Basic {basic}"))
     # not even the right one is looked at; other users, and from elsewhere the same, get in
     refused(await thief.login("root"))
-    inside.add("anna")
-    assert (await inside.visitor("10.6.6.6:2").login("anna")).status == 200
-    assert (await inside.visitor("10.6.6.7:1").login("root")).status == 200
-    inside.now += 1
+    api_fixture.add("anna")
+    assert (await api_fixture.http_client("10.6.6.6:2").login("anna")).status == 200
+    assert (await api_fixture.http_client("10.6.6.7:1").login("root")).status == 200
+    api_fixture.now += 1
     assert (await thief.login("root")).status == 200
-    assert "login failed: root" in inside.said()
-    assert [line for line in inside.said() if line.startswith("login refused")]
+    assert "login failed: root" in api_fixture.said()
+    assert [line for line in api_fixture.said() if line.startswith("login refused")]
 
 
 def refused(answer: Answer) -> None:
@@ -209,10 +209,10 @@ def refused(answer: Answer) -> None:
 
 
 @looped
-async def test_brute_force_of_ones_own_password(inside: Inside) -> None:
+async def test_brute_force_of_ones_own_password(api_fixture: ApiFixture) -> None:
     """Who has found an open page must not find out the password with it."""
-    inside.add("root", superuser=True)
-    page = inside.visitor("10.6.6.6:1")
+    api_fixture.add("root", superuser=True)
+    page = api_fixture.http_client("10.6.6.6:1")
     await page.login("root")
     answers = [
         await page.ask("POST", "/session/password", {"old": f"guess {n}", "new": "mine now"})
@@ -222,17 +222,17 @@ async def test_brute_force_of_ones_own_password(inside: Inside) -> None:
 
 
 @looped
-async def test_session_fixation(inside: Inside) -> None:
+async def test_session_fixation(api_fixture: ApiFixture) -> None:
     """What the browser brings along never becomes the session."""
-    inside.add("anna")
-    page = inside.visitor()
+    api_fixture.add("anna")
+    page = api_fixture.http_client()
     planted = page.cookie = "planted"
     await page.login("anna")
     assert page.cookie != planted
     first = page.cookie
     await page.login("anna")
     assert page.cookie != first
-    thief = inside.visitor("10.6.6.6:1")
+    thief = api_fixture.http_client("10.6.6.6:1")
     thief.cookie = planted
     assert (await thief.ask("GET", "/session")).status == 401
     assert len({first, page.cookie, planted}) == 3
@@ -243,14 +243,14 @@ async def test_session_fixation(inside: Inside) -> None:
 
 
 @looped
-async def test_csrf(inside: Inside) -> None:
+async def test_csrf(api_fixture: ApiFixture) -> None:
     """Whatever changes something asks for more than the cookie."""
-    inside.add("root", superuser=True)
-    victim, other = inside.visitor(), inside.visitor()
+    api_fixture.add("root", superuser=True)
+    victim, other = api_fixture.http_client(), api_fixture.http_client()
     await victim.login("root")
     await other.login("root")
     right, of_another = victim.csrf, other.csrf
-    for endpoint in protected(inside):
+    for endpoint in protected(api_fixture):
         if endpoint.changes:
             for shown in ("", "x", of_another):
                 victim.csrf = shown
@@ -262,14 +262,14 @@ async def test_csrf(inside: Inside) -> None:
     victim.csrf = ""
     # a token in a header cannot be sent by a page of others
     victim.cookie = ""
-    victim.headers["Authorization"] = f"Bearer {inside.token('root')}"
+    victim.headers["Authorization"] = f"Bearer {api_fixture.token('root')}"
     assert (await victim.ask("PUT", "/roles/s")).status == 201
 
 
 @looped
-async def test_requests_of_other_pages(inside: Inside) -> None:
+async def test_requests_of_other_pages(api_fixture: ApiFixture) -> None:
     """With a session, and where there is none: a login, and a broker that asks nobody."""
-    guest = inside.visitor()
+    guest = api_fixture.http_client()
     tricks: list[dict[str, str]] = [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
@@ -281,8 +281,8 @@ async def test_requests_of_other_pages(inside: Inside) -> None:
         for method, path in (("GET", "/status"), ("POST", "/session"), ("PUT", "/roles/x")):
             answer = await guest.ask(method, path, {} if method != "GET" else None, **trick)
             assert (answer.status, answer.code) == (403, "cross-origin"), trick
-    inside.add("root", superuser=True)
-    victim = inside.visitor()
+    api_fixture.add("root", superuser=True)
+    victim = api_fixture.http_client()
     await victim.login("root")
     for trick in tricks:
         assert (await victim.ask("PUT", "/roles/x", **trick)).code == "cross-origin"
@@ -302,16 +302,16 @@ async def test_requests_of_other_pages(inside: Inside) -> None:
 
 
 @looped
-async def test_scripts_in_names_and_parameters(inside: Inside) -> None:
+async def test_scripts_in_names_and_parameters(api_fixture: ApiFixture) -> None:
     """Stored or reflected: no answer of the API is anything that a browser would run."""
-    inside.broker.declare(Address(Kind.QUEUE, SCRIPT))
-    visitor = inside.visitor()
-    for endpoint in inside.endpoints:
+    api_fixture.broker.declare(Address(Kind.QUEUE, SCRIPT))
+    http_client = api_fixture.http_client()
+    for endpoint in api_fixture.endpoints:
         if not endpoint.prefix or endpoint.media == "text/event-stream":
             continue
         for path in (target(endpoint, SCRIPT), f"{target(endpoint, SCRIPT)}?{quote(SCRIPT)}=1"):
             body = {SCRIPT: SCRIPT} if endpoint.body is not None else None
-            answer = await visitor.ask(endpoint.method, path, body)
+            answer = await http_client.ask(endpoint.method, path, body)
             kind = answer.headers.get("content-type", "application/json")
             assert kind.partition(";")[0] not in (
                 "text/html",
@@ -326,7 +326,7 @@ async def test_scripts_in_names_and_parameters(inside: Inside) -> None:
             assert "default-src 'none'" in answer.headers["content-security-policy"]
             if answer.body and kind == "application/json":
                 json.loads(answer.body)
-    nothing = await visitor.ask("GET", f"/{quote(SCRIPT)}", prefix="")
+    nothing = await http_client.ask("GET", f"/{quote(SCRIPT)}", prefix="")
     assert nothing.headers["content-type"] == "application/json"
 
 
@@ -353,10 +353,10 @@ def test_path_traversal(start: Start, base: str) -> None:
 
 
 @looped
-async def test_oversized_bodies(inside: Inside) -> None:
+async def test_oversized_bodies(api_fixture: ApiFixture) -> None:
     """No endpoint reads more than it says, or what it was not told the length of."""
-    guest = inside.visitor()
-    for endpoint in inside.endpoints:
+    guest = api_fixture.http_client()
+    for endpoint in api_fixture.endpoints:
         if not endpoint.changes or not endpoint.prefix or endpoint.body is None:
             continue
         assert SMALL_BYTES <= endpoint.limit <= 512 * 1024 * 1024
@@ -437,9 +437,9 @@ def test_an_owner_is_one_by_the_file_system_alone(start: Start) -> None:
 
 def test_cookies_that_are_none(tmp_path: Path) -> None:
     async def scenario() -> None:
-        inside = Inside(tmp_path)
-        inside.add("root", superuser=True)
-        visitor = inside.visitor()
+        api_fixture = ApiFixture(tmp_path)
+        api_fixture.add("root", superuser=True)
+        http_client = api_fixture.http_client()
         for value in (
             f"{COOKIE}=",
             f"{COOKIE}=a; {COOKIE}=b",
@@ -448,7 +448,7 @@ def test_cookies_that_are_none(tmp_path: Path) -> None:
             ";;;=;==",
             "\xff\xfe",
         ):
-            assert (await visitor.ask("GET", "/status", Cookie=value)).status == 401, value
-        inside.authenticator.close()
+            assert (await http_client.ask("GET", "/status", Cookie=value)).status == 401, value
+        api_fixture.authenticator.close()
 
     asyncio.run(scenario())

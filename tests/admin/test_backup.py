@@ -16,9 +16,9 @@ from sluicemq.cli.main import main
 from sluicemq.journal.manifest import read_manifest, verify
 from sluicemq.journal.slots import Slots
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
 from tests.server.conftest import Start
 from tests.server.tls_clients import until
+from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
 
 BODY = bytes(1000)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.rows import row
-from tests.admin.client import HTTP, Client
 from tests.server.conftest import Start
+from tests.support.http import HTTP, Client
 
 
 def test_the_one_that_wrote_last_comes_first_with_its_latest_batch(start: Start) -> None:

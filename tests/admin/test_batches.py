@@ -18,9 +18,9 @@ from sluicemq.journal.reader import read_records
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message
 from sluicemq.model.rows import FRAME_ROWS, RowValues, encode, frame, row
-from tests.admin.client import HTTP, PHPMQ, Client, waiting
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
 from tests.server.conftest import Start
+from tests.support.http import HTTP, PHPMQ, Client, waiting
 
 KILLS = size(4, 80)
 

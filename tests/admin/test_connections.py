@@ -20,11 +20,11 @@ from sluicemq.protocols.jmq.client import BlockingJmqClient
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
-from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
-from tests.admin.inside import Inside, Visitor, looped
-from tests.admin.world import NoConnections
+from tests.admin.context import NoConnections
 from tests.server.conftest import Start
 from tests.server.tls_clients import until
+from tests.support.api import ApiFixture, HttpClient, looped
+from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
 
 MSGLITE = "msglite://127.0.0.1:0"
 VIBEMQ = "vibemq://127.0.0.1:0"
@@ -226,49 +226,49 @@ def view(number: int, **changes: Any) -> ConnectionView:
     return usual._replace(**changes)
 
 
-def peopled(inside: Inside, *views: ConnectionView) -> NoConnections:
+def peopled(api_fixture: ApiFixture, *views: ConnectionView) -> NoConnections:
     """`views` are connected."""
-    connections: Any = inside.context.connections
+    connections: Any = api_fixture.context.connections
     assert isinstance(connections, NoConnections)
     connections.views[:] = views
     return connections
 
 
-async def numbers(visitor: Visitor, query: str = "") -> list[int]:
-    answer = await visitor.ask("GET", f"/connections?{query}")
+async def numbers(http_client: HttpClient, query: str = "") -> list[int]:
+    answer = await http_client.ask("GET", f"/connections?{query}")
     assert answer.status == 200, answer
     return [item["id"] for item in answer.json()["items"]]
 
 
 @looped
-async def test_pages_orders_and_filters(inside: Inside) -> None:
+async def test_pages_orders_and_filters(api_fixture: ApiFixture) -> None:
     views = [view(n) for n in range(1, 8)]
     views[2] = view(3, protocol="jmq", client_id="reporter", user="bert")
-    peopled(inside, *views)
-    visitor = inside.visitor()
-    assert await numbers(visitor) == [1, 2, 3, 4, 5, 6, 7]
-    assert await numbers(visitor, "order=desc&page_size=3") == [7, 6, 5]
-    assert await numbers(visitor, "page_size=3&page=3") == [7]
-    assert await numbers(visitor, "page_size=3&page=4") == []
-    assert await numbers(visitor, "sort=since") == [7, 6, 5, 4, 3, 2, 1]
-    assert await numbers(visitor, "sort=consumers") == [3, 6, 1, 4, 7, 2, 5]
-    assert await numbers(visitor, "protocol=jmq") == [3]
-    assert await numbers(visitor, "filter=report") == [3]
-    assert await numbers(visitor, "filter=bert") == [3]
-    assert await numbers(visitor, "filter=10.0.0.5") == [5]
-    answer = await visitor.ask("GET", "/connections?page_size=2&protocol=phpmq")
+    peopled(api_fixture, *views)
+    http_client = api_fixture.http_client()
+    assert await numbers(http_client) == [1, 2, 3, 4, 5, 6, 7]
+    assert await numbers(http_client, "order=desc&page_size=3") == [7, 6, 5]
+    assert await numbers(http_client, "page_size=3&page=3") == [7]
+    assert await numbers(http_client, "page_size=3&page=4") == []
+    assert await numbers(http_client, "sort=since") == [7, 6, 5, 4, 3, 2, 1]
+    assert await numbers(http_client, "sort=consumers") == [3, 6, 1, 4, 7, 2, 5]
+    assert await numbers(http_client, "protocol=jmq") == [3]
+    assert await numbers(http_client, "filter=report") == [3]
+    assert await numbers(http_client, "filter=bert") == [3]
+    assert await numbers(http_client, "filter=10.0.0.5") == [5]
+    answer = await http_client.ask("GET", "/connections?page_size=2&protocol=phpmq")
     assert answer.json()["total"] == 6
     for wrong in ("sort=password", "page=0", "page_size=501", "order=up", "nothing=1"):
-        answer = await visitor.ask("GET", f"/connections?{wrong}")
+        answer = await http_client.ask("GET", f"/connections?{wrong}")
         assert (answer.status, answer.code) == (400, "bad-parameter"), wrong
 
 
 @looped
-async def test_others_see_their_own(inside: Inside) -> None:
-    inside.add("root", superuser=True)
-    inside.add("anna", "*: browse produce consume create delete manage")
-    connections = peopled(inside, view(1), view(2, user="root"), view(3, user=""))
-    root, anna = inside.visitor(), inside.visitor("127.0.0.1:2")
+async def test_others_see_their_own(api_fixture: ApiFixture) -> None:
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("anna", "*: browse produce consume create delete manage")
+    connections = peopled(api_fixture, view(1), view(2, user="root"), view(3, user=""))
+    root, anna = api_fixture.http_client(), api_fixture.http_client("127.0.0.1:2")
     await root.login("root")
     await anna.login("anna")
     assert await numbers(root) == [1, 2, 3]
@@ -282,7 +282,7 @@ async def test_others_see_their_own(inside: Inside) -> None:
     assert connections.closed == []
     assert (await root.ask("DELETE", "/connections/1")).status == 204
     assert [number for number, _ in connections.closed] == [1]
-    said = inside.said()
+    said = api_fixture.said()
     assert any(line.startswith("denied: anna") for line in said)
     assert any(line.startswith("change: root DELETE /api/v1/connections/1") for line in said)
 
@@ -294,42 +294,42 @@ def test_who_is_nobody_has_no_connections_of_his_own() -> None:
 
 
 @looped
-async def test_nobody_logged_in_sees_nobody(inside: Inside) -> None:
-    inside.add("root", superuser=True)
-    peopled(inside, view(1, user=""))
+async def test_nobody_logged_in_sees_nobody(api_fixture: ApiFixture) -> None:
+    api_fixture.add("root", superuser=True)
+    peopled(api_fixture, view(1, user=""))
     for method, path in (("GET", "/connections"), ("DELETE", "/connections/1")):
-        answer = await inside.visitor().ask(method, path)
+        answer = await api_fixture.http_client().ask(method, path)
         assert (answer.status, answer.code) == (401, "authentication-missing")
 
 
 @looped
-async def test_who_is_not_there_cannot_be_closed(inside: Inside) -> None:
-    peopled(inside, view(1))
+async def test_who_is_not_there_cannot_be_closed(api_fixture: ApiFixture) -> None:
+    peopled(api_fixture, view(1))
     for name in ("2", "-1", "x", "1.0", "%C2%B2", "9" * 30, "0x1"):
-        answer = await inside.visitor().ask("DELETE", f"/connections/{name}")
+        answer = await api_fixture.http_client().ask("DELETE", f"/connections/{name}")
         assert (answer.status, answer.code) == (404, "connection-not-found"), name
 
 
 @looped
-async def test_a_reason_is_one_line(inside: Inside) -> None:
+async def test_a_reason_is_one_line(api_fixture: ApiFixture) -> None:
     """It goes into packets, terminals and logs."""
-    connections = peopled(inside, view(1))
-    visitor = inside.visitor()
-    assert (await visitor.ask("DELETE", "/connections/1")).status == 204
-    await visitor.ask("DELETE", "/connections/1?reason=two%0Alines%1b%5b2J%20%20end")
+    connections = peopled(api_fixture, view(1))
+    http_client = api_fixture.http_client()
+    assert (await http_client.ask("DELETE", "/connections/1")).status == 204
+    await http_client.ask("DELETE", "/connections/1?reason=two%0Alines%1b%5b2J%20%20end")
     assert [reason for _, reason in connections.closed] == [
         "closed by an administrator",
         "closed by an administrator: two\\nlines\\x1b[2J end",
     ]
-    answer = await visitor.ask("DELETE", f"/connections/1?reason={'x' * 201}")
+    answer = await http_client.ask("DELETE", f"/connections/1?reason={'x' * 201}")
     assert (answer.status, answer.code) == (400, "bad-parameter")
 
 
 @looped
-async def test_texts_of_clients_are_shown_whatever_they_are(inside: Inside) -> None:
+async def test_texts_of_clients_are_shown_whatever_they_are(api_fixture: ApiFixture) -> None:
     """Half a character, as Java has them, cannot stand in JSON."""
-    peopled(inside, view(1, client_id="a\ud800<b>", user="\x00"))
-    answer = await inside.visitor().ask("GET", "/connections")
+    peopled(api_fixture, view(1, client_id="a\ud800<b>", user="\x00"))
+    answer = await api_fixture.http_client().ask("GET", "/connections")
     [item] = answer.json()["items"]
     assert (item["client_id"], item["user"]) == ("a\\ud800<b>", "\\x00")
 

@@ -8,7 +8,7 @@ from sluicemq.admin.server_interface import AttachedConsumer
 from sluicemq.broker import Consumer, Delivery, Subscription, Window, compile_selector
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
-from tests.admin.inside import Inside, Visitor, looped
+from tests.support.api import ApiFixture, HttpClient, looped
 
 
 class Sink:
@@ -18,38 +18,38 @@ class Sink:
 
 
 def attach(
-    inside: Inside, place: Subscription, connection: int = 1, selector: str = ""
+    api_fixture: ApiFixture, place: Subscription, connection: int = 1, selector: str = ""
 ) -> Consumer:
-    consumer = inside.broker.attach(
+    consumer = api_fixture.broker.attach(
         place,
         Sink(),
         Window(10, True),
         selector=compile_selector(selector) if selector else None,
     )
-    connections: Any = inside.context.connections
+    connections: Any = api_fixture.context.connections
     connections.attached.append(AttachedConsumer(connection, "jmq", "anna", consumer))
     return consumer
 
 
-async def listed(visitor: Visitor, query: str = "") -> list[dict[str, Any]]:
-    answer = await visitor.ask("GET", f"/consumers?{query}")
+async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any]]:
+    answer = await http_client.ask("GET", f"/consumers?{query}")
     assert answer.status == 200, answer
     items: list[dict[str, Any]] = answer.json()["items"]
     return items
 
 
 @looped
-async def test_what_a_list_says_of_a_consumer(inside: Inside) -> None:
-    queue = inside.broker.queue("q")
-    topic = inside.broker.topic("t")
-    first = attach(inside, queue.queue, 7, "n > 5")
-    subscription = inside.broker.subscribe(topic, "s", selector=compile_selector("x = 1"))
-    second = attach(inside, subscription, 8)
+async def test_what_a_list_says_of_a_consumer(api_fixture: ApiFixture) -> None:
+    queue = api_fixture.broker.queue("q")
+    topic = api_fixture.broker.topic("t")
+    first = attach(api_fixture, queue.queue, 7, "n > 5")
+    subscription = api_fixture.broker.subscribe(topic, "s", selector=compile_selector("x = 1"))
+    second = attach(api_fixture, subscription, 8)
     for _ in range(3):
         message = Message(queue.address, b"x", properties={"n": 6}, durability=Durability.NONE)
-        inside.broker.publish(queue, message)
-    inside.broker.flush()
-    one, two = await listed(inside.visitor())
+        api_fixture.broker.publish(queue, message)
+    api_fixture.broker.flush()
+    one, two = await listed(api_fixture.http_client())
     assert one == {
         "id": first.number,
         "destination": "q",
@@ -68,16 +68,16 @@ async def test_what_a_list_says_of_a_consumer(inside: Inside) -> None:
 
 
 @looped
-async def test_filters_and_orders(inside: Inside) -> None:
-    broker = inside.broker
+async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     a, b = broker.queue("a"), broker.queue("b")
-    first = attach(inside, b.queue, 1).number
-    second = attach(inside, a.queue, 2).number
-    third = attach(inside, broker.subscribe(broker.topic("a"), "s"), 2).number
-    visitor = inside.visitor()
+    first = attach(api_fixture, b.queue, 1).number
+    second = attach(api_fixture, a.queue, 2).number
+    third = attach(api_fixture, broker.subscribe(broker.topic("a"), "s"), 2).number
+    http_client = api_fixture.http_client()
 
     async def ids(query: str) -> list[int]:
-        return [item["id"] for item in await listed(visitor, query)]
+        return [item["id"] for item in await listed(http_client, query)]
 
     assert await ids("") == [first, second, third]
     assert await ids("sort=destination") == [second, third, first]
@@ -90,27 +90,27 @@ async def test_filters_and_orders(inside: Inside) -> None:
 
 
 @looped
-async def test_who_sees_a_destination_sees_its_consumers(inside: Inside) -> None:
-    inside.add("anna", "a.*: consume")
+async def test_who_sees_a_destination_sees_its_consumers(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna", "a.*: consume")
     for name in ("a.1", "b.1"):
-        attach(inside, inside.broker.queue(name).queue)
-    anna = inside.visitor()
+        attach(api_fixture, api_fixture.broker.queue(name).queue)
+    anna = api_fixture.http_client()
     await anna.login("anna")
     assert [item["destination"] for item in await listed(anna)] == ["a.1"]
     assert await listed(anna, "destination=b.1") == []
 
 
 @looped
-async def test_any_name(inside: Inside) -> None:
+async def test_any_name(api_fixture: ApiFixture) -> None:
     """Bytes that are no text are shown with escapes, and asked for in base64."""
     name = "caf\udce9\n"
-    attach(inside, inside.broker.queue(name).queue)
-    attach(inside, inside.broker.resolve(Address(Kind.QUEUE, "<b>")).queue)
-    visitor = inside.visitor()
-    first, second = await listed(visitor)
+    attach(api_fixture, api_fixture.broker.queue(name).queue)
+    attach(api_fixture, api_fixture.broker.resolve(Address(Kind.QUEUE, "<b>")).queue)
+    http_client = api_fixture.http_client()
+    first, second = await listed(http_client)
     assert (first["destination"], first["destination_base64"]) == ("caf\\udce9\\n", "Y2Fm6Qo=")
     assert "destination_base64" not in second
-    [item] = await listed(visitor, "destination_base64=Y2Fm6Qo%3D")
+    [item] = await listed(http_client, "destination_base64=Y2Fm6Qo%3D")
     assert item == first
-    answer = await visitor.ask("GET", "/consumers?destination_base64=%21")
+    answer = await http_client.ask("GET", "/consumers?destination_base64=%21")
     assert (answer.status, answer.code) == (400, "bad-parameter")

@@ -12,7 +12,7 @@ from sluicemq.admin import destination_page_cache
 from sluicemq.admin.destination_page_cache import DestinationPageCache
 from sluicemq.admin.destinations import DestinationQuery
 from sluicemq.model.access import EVERYBODY, Identity
-from tests.admin.inside import Inside, looped
+from tests.support.api import ApiFixture, looped
 
 
 class Pages:
@@ -31,7 +31,7 @@ class Pages:
 
 
 @looped
-async def test_who_asks_the_same_is_told_the_same(inside: Inside) -> None:
+async def test_who_asks_the_same_is_told_the_same(api_fixture: ApiFixture) -> None:
     pages: Any = Pages()
     made = DestinationPageCache(pages)
     query = DestinationQuery()
@@ -47,7 +47,7 @@ async def test_who_asks_the_same_is_told_the_same(inside: Inside) -> None:
 
 
 @looped
-async def test_nothing_old_is_told(inside: Inside) -> None:
+async def test_nothing_old_is_told(api_fixture: ApiFixture) -> None:
     pages: Any = Pages()
     made = DestinationPageCache(pages)
     with pytest.MonkeyPatch.context() as patch:
@@ -58,7 +58,7 @@ async def test_nothing_old_is_told(inside: Inside) -> None:
 
 
 @looped
-async def test_whoever_works_long_rests_long(inside: Inside) -> None:
+async def test_whoever_works_long_rests_long(api_fixture: ApiFixture) -> None:
     pages: Any = Pages(0.01)
     made = DestinationPageCache(pages)
     queries = [DestinationQuery(page=number) for number in range(1, 4)]
@@ -69,7 +69,7 @@ async def test_whoever_works_long_rests_long(inside: Inside) -> None:
 
 
 @looped
-async def test_who_leaves_waits_for_nothing(inside: Inside) -> None:
+async def test_who_leaves_waits_for_nothing(api_fixture: ApiFixture) -> None:
     pages: Any = Pages(60.0)
     made = DestinationPageCache(pages)
     leaving = asyncio.Event()
@@ -83,7 +83,7 @@ async def test_who_leaves_waits_for_nothing(inside: Inside) -> None:
 
 
 @looped
-async def test_a_mistake_is_told(inside: Inside) -> None:
+async def test_a_mistake_is_told(api_fixture: ApiFixture) -> None:
     class Broken:
         async def page(self, identity: Identity, query: DestinationQuery) -> None:
             raise ValueError("a mistake")

@@ -20,57 +20,62 @@ from sluicemq.model.destination import (
     Provenance,
 )
 from sluicemq.model.message import Durability
-from tests.admin.inside import Inside
 from tests.admin.stock import looped, queue, read, send, topic, waiting
+from tests.support.api import ApiFixture
 
 STRANGE = "a/b?c#d %<script>&é\n"
 
 
-async def names(visitor: Any, query: str = "") -> list[str]:
-    answer = await visitor.ask("GET", f"/destinations{query}")
+async def names(http_client: Any, query: str = "") -> list[str]:
+    answer = await http_client.ask("GET", f"/destinations{query}")
     assert answer.status == 200, answer
     return [each["name"] for each in answer.json()["items"]]
 
 
 @looped
-async def test_a_list_in_pages_filtered_and_sorted(inside: Inside) -> None:
-    broker = inside.broker
+async def test_a_list_in_pages_filtered_and_sorted(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     for number in range(25):
         send(queue(broker, f"jobs.{number:02}"), *["x"] * (number % 5), broker=broker)
     send(topic(broker, "News"), "x", broker=broker)
-    visitor = inside.visitor(local=True)
-    assert await names(visitor, "?page_size=3") == ["News", "jobs.00", "jobs.01"]
-    assert await names(visitor, "?page_size=10&page=3") == [f"jobs.{n}" for n in range(19, 25)]
-    assert await names(visitor, "?order=desc&page_size=1") == ["jobs.24"]
-    assert await names(visitor, "?sort=waiting&order=desc&page_size=2") == ["jobs.24", "jobs.19"]
-    assert await names(visitor, "?filter=OBS.1") == [f"jobs.{n}" for n in range(10, 20)]
-    assert await names(visitor, "?filter=*S.*4") == ["jobs.04", "jobs.14", "jobs.24"]
-    assert await names(visitor, "?kind=topic") == ["News"]
-    answer = (await visitor.ask("GET", "/destinations?kind=queue&page_size=2")).json()
+    http_client = api_fixture.http_client(local=True)
+    assert await names(http_client, "?page_size=3") == ["News", "jobs.00", "jobs.01"]
+    assert await names(http_client, "?page_size=10&page=3") == [f"jobs.{n}" for n in range(19, 25)]
+    assert await names(http_client, "?order=desc&page_size=1") == ["jobs.24"]
+    assert await names(http_client, "?sort=waiting&order=desc&page_size=2") == [
+        "jobs.24",
+        "jobs.19",
+    ]
+    assert await names(http_client, "?filter=OBS.1") == [f"jobs.{n}" for n in range(10, 20)]
+    assert await names(http_client, "?filter=*S.*4") == ["jobs.04", "jobs.14", "jobs.24"]
+    assert await names(http_client, "?kind=topic") == ["News"]
+    answer = (await http_client.ask("GET", "/destinations?kind=queue&page_size=2")).json()
     assert (answer["total"], answer["page"], answer["page_size"]) == (25, 1, 2)
-    assert await names(visitor, "?page=9") == []
+    assert await names(http_client, "?page=9") == []
 
 
 @looped
-async def test_every_figure_can_be_sorted_by(inside: Inside) -> None:
-    broker = inside.broker
+async def test_every_figure_can_be_sorted_by(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     send(queue(broker, "b"), "x", broker=broker)
     topic(broker, "a")
-    visitor = inside.visitor(local=True)
+    http_client = api_fixture.http_client(local=True)
     for figure in (*FIGURES, "name"):
-        assert sorted(await names(visitor, f"?sort={figure}")) == ["a", "b"]
-    assert (await visitor.ask("GET", "/destinations?sort=colour")).code == "bad-parameter"
+        assert sorted(await names(http_client, f"?sort={figure}")) == ["a", "b"]
+    assert (await http_client.ask("GET", "/destinations?sort=colour")).code == "bad-parameter"
 
 
 @looped
-async def test_the_figures_of_one(inside: Inside) -> None:
-    broker = inside.broker
+async def test_the_figures_of_one(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker, "jobs", dead_letter=True, max_messages=9)
     send(jobs, "held", "waits", broker=broker)
-    inside.clock.advance(1500)
+    api_fixture.clock.advance(1500)
     send(jobs, "later", broker=broker, deliver_at=broker.clock.wall + 5000)
     read(broker, jobs, 1)
-    found = (await inside.visitor(local=True).ask("GET", "/destinations/queue/jobs")).json()
+    found = (
+        await api_fixture.http_client(local=True).ask("GET", "/destinations/queue/jobs")
+    ).json()
     expected = {
         "kind": "queue",
         "name": "jobs",
@@ -94,40 +99,42 @@ async def test_the_figures_of_one(inside: Inside) -> None:
 
 
 @looped
-async def test_the_oldest_is_the_oldest_of_any_priority(inside: Inside) -> None:
-    broker = inside.broker
+async def test_the_oldest_is_the_oldest_of_any_priority(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker, "jobs")
     send(jobs, "old", broker=broker, priority=0)
-    inside.clock.advance(700)
+    api_fixture.clock.advance(700)
     send(jobs, "new", broker=broker, priority=9)
-    found = (await inside.visitor(local=True).ask("GET", "/destinations/queue/jobs")).json()
+    found = (
+        await api_fixture.http_client(local=True).ask("GET", "/destinations/queue/jobs")
+    ).json()
     assert found["oldest_ms"] == 700
 
 
 @looped
-async def test_created_altered_and_back_to_the_default(inside: Inside) -> None:
-    visitor = inside.visitor(local=True)
+async def test_created_altered_and_back_to_the_default(api_fixture: ApiFixture) -> None:
+    http_client = api_fixture.http_client(local=True)
     put = "/destinations/queue/jobs"
-    answer = await visitor.ask("PUT", put, {"max_messages": 5, "overflow": "drop-oldest"})
+    answer = await http_client.ask("PUT", put, {"max_messages": 5, "overflow": "drop-oldest"})
     assert answer.status == 201
-    answer = await visitor.ask("PUT", put, {"dead_letter": True, "overflow": None})
+    answer = await http_client.ask("PUT", put, {"dead_letter": True, "overflow": None})
     assert answer.status == 200
     settings = answer.json()["settings"]
     assert (settings["max_messages"], settings["overflow"]) == (5, "reject-new")
     assert settings["dead_letter"] is True
-    found = inside.broker.destinations[Address(Kind.QUEUE, "jobs")]
+    found = api_fixture.broker.destinations[Address(Kind.QUEUE, "jobs")]
     assert found.settings == DestinationSettings(max_messages=5, dead_letter=True)
-    assert "change: (local) PUT /api/v1/destinations/queue/jobs" in inside.said()[-1]
-    assert "dead_letter=True" in inside.said()[-1]
+    assert "change: (local) PUT /api/v1/destinations/queue/jobs" in api_fixture.said()[-1]
+    assert "dead_letter=True" in api_fixture.said()[-1]
 
 
 @looped
-async def test_what_was_set_on_purpose_is_remembered(inside: Inside) -> None:
-    visitor = inside.visitor(local=True)
+async def test_what_was_set_on_purpose_is_remembered(api_fixture: ApiFixture) -> None:
+    http_client = api_fixture.http_client(local=True)
     put = "/destinations/queue/jobs"
 
     async def alter(**settings: Any) -> tuple[str, list[str]]:
-        view = (await visitor.ask("PUT", put, settings)).json()
+        view = (await http_client.ask("PUT", put, settings)).json()
         return view["created_by"], view["explicit"]
 
     assert await alter(max_messages=5, overflow="drop-oldest") == (
@@ -139,39 +146,41 @@ async def test_what_was_set_on_purpose_is_remembered(inside: Inside) -> None:
         "management",
         ["max_attempts", "max_messages"],
     )
-    inside.broker.queue("php", by=CreatedBy.PHPMQ)
+    api_fixture.broker.queue("php", by=CreatedBy.PHPMQ)
     put = "/destinations/queue/php"
     assert await alter() == ("phpmq", [])
     assert await alter(dead_letter=True) == ("phpmq", ["dead_letter"])
 
 
 @looped
-async def test_what_a_client_wrote_ends_with_the_change_of_a_setting(inside: Inside) -> None:
+async def test_what_a_client_wrote_ends_with_the_change_of_a_setting(
+    api_fixture: ApiFixture,
+) -> None:
     jobs = Address(Kind.QUEUE, "jobs")
     written = (("max_messages", -1), ("max_attempts", 0), ("message_ttl", 5))
     explicit = frozenset({"max_messages", "max_attempts", "message_ttl"})
-    inside.broker.declare(
+    api_fixture.broker.declare(
         jobs,
         DestinationSettings(max_messages=1, max_attempts=1, message_ttl=1),
         provenance=Provenance(CreatedBy.VIBEMQ, explicit, written, 7),
     )
     body = {"max_messages": 1, "max_attempts": None}
-    await inside.visitor(local=True).ask("PUT", "/destinations/queue/jobs", body)
-    assert inside.broker.destinations[jobs].provenance == Provenance(
+    await api_fixture.http_client(local=True).ask("PUT", "/destinations/queue/jobs", body)
+    assert api_fixture.broker.destinations[jobs].provenance == Provenance(
         CreatedBy.VIBEMQ, frozenset({"max_messages", "message_ttl"}), (("message_ttl", 5),), 7
     )
 
 
 @looped
-async def test_what_is_expected_is_not_done_otherwise(inside: Inside) -> None:
-    visitor = inside.visitor(local=True)
+async def test_what_is_expected_is_not_done_otherwise(api_fixture: ApiFixture) -> None:
+    http_client = api_fixture.http_client(local=True)
     put = "/destinations/topic/news"
-    answer = await visitor.ask("PUT", f"{put}?expect=existing", {})
+    answer = await http_client.ask("PUT", f"{put}?expect=existing", {})
     assert (answer.status, answer.code) == (404, "destination-not-found")
-    assert (await visitor.ask("PUT", f"{put}?expect=new", {})).status == 201
-    answer = await visitor.ask("PUT", f"{put}?expect=new", {"hold": True})
+    assert (await http_client.ask("PUT", f"{put}?expect=new", {})).status == 201
+    answer = await http_client.ask("PUT", f"{put}?expect=new", {"hold": True})
     assert (answer.status, answer.code) == (409, "destination-exists")
-    assert not inside.broker.destinations[Address(Kind.TOPIC, "news")].settings.hold
+    assert not api_fixture.broker.destinations[Address(Kind.TOPIC, "news")].settings.hold
 
 
 @pytest.mark.parametrize(
@@ -186,121 +195,123 @@ async def test_what_is_expected_is_not_done_otherwise(inside: Inside) -> None:
     ],
 )
 @looped
-async def test_settings_that_are_none(inside: Inside, body: Any) -> None:
-    answer = await inside.visitor(local=True).ask("PUT", "/destinations/queue/q", body)
+async def test_settings_that_are_none(api_fixture: ApiFixture, body: Any) -> None:
+    answer = await api_fixture.http_client(local=True).ask("PUT", "/destinations/queue/q", body)
     assert (answer.status, answer.code) == (400, "bad-body")
-    assert not inside.broker.destinations
+    assert not api_fixture.broker.destinations
 
 
 @looped
-async def test_a_name_that_is_too_long_or_none(inside: Inside) -> None:
-    visitor = inside.visitor(local=True)
-    answer = await visitor.ask("PUT", f"/destinations/queue/{'x' * 1025}", {})
+async def test_a_name_that_is_too_long_or_none(api_fixture: ApiFixture) -> None:
+    http_client = api_fixture.http_client(local=True)
+    answer = await http_client.ask("PUT", f"/destinations/queue/{'x' * 1025}", {})
     assert (answer.status, answer.code) == (400, "bad-name")
-    answer = await visitor.ask("PUT", "/destinations/queue/~?name_base64=", {})
+    answer = await http_client.ask("PUT", "/destinations/queue/~?name_base64=", {})
     assert (answer.status, answer.code) == (400, "bad-name")
 
 
 @looped
-async def test_names_of_any_characters_and_of_any_bytes(inside: Inside) -> None:
-    visitor = inside.visitor(local=True)
+async def test_names_of_any_characters_and_of_any_bytes(api_fixture: ApiFixture) -> None:
+    http_client = api_fixture.http_client(local=True)
     path = f"/destinations/queue/{quote(STRANGE, safe='')}"
-    assert (await visitor.ask("PUT", path, {})).status == 201
-    assert Address(Kind.QUEUE, STRANGE) in inside.broker.destinations
+    assert (await http_client.ask("PUT", path, {})).status == 201
+    assert Address(Kind.QUEUE, STRANGE) in api_fixture.broker.destinations
     raw = base64.b64encode(b"\xff\xfe/..").decode()
     by_bytes = f"/destinations/queue/~?name_base64={quote(raw)}"
-    answer = await visitor.ask("PUT", by_bytes, {})
+    answer = await http_client.ask("PUT", by_bytes, {})
     assert answer.status == 201
     found = answer.json()
     assert found["name_base64"] == raw
     assert found["name"].isprintable()
-    for each in (await visitor.ask("GET", "/destinations")).json()["items"]:
+    for each in (await http_client.ask("GET", "/destinations")).json()["items"]:
         again = f"/destinations/queue/~?name_base64={quote(each['name_base64'])}"
-        assert (await visitor.ask("DELETE", again)).status == 204
-    assert not inside.broker.destinations
+        assert (await http_client.ask("DELETE", again)).status == 204
+    assert not api_fixture.broker.destinations
 
 
 @looped
-async def test_a_temporary_one_is_not_altered(inside: Inside) -> None:
-    inside.broker.declare(Address(Kind.QUEUE, "reply"), owner="somebody")
-    visitor = inside.visitor(local=True)
-    answer = await visitor.ask("PUT", "/destinations/queue/reply", {"max_messages": 1})
+async def test_a_temporary_one_is_not_altered(api_fixture: ApiFixture) -> None:
+    api_fixture.broker.declare(Address(Kind.QUEUE, "reply"), owner="somebody")
+    http_client = api_fixture.http_client(local=True)
+    answer = await http_client.ask("PUT", "/destinations/queue/reply", {"max_messages": 1})
     assert (answer.status, answer.code) == (409, "destination-temporary")
-    assert await names(visitor, "?temporary=true") == ["reply"]
-    assert await names(visitor, "?temporary=false") == []
+    assert await names(http_client, "?temporary=true") == ["reply"]
+    assert await names(http_client, "?temporary=false") == []
 
 
 @looped
-async def test_deleted_with_all_that_is_in_it_unless_it_is_in_use(inside: Inside) -> None:
-    broker = inside.broker
+async def test_deleted_with_all_that_is_in_it_unless_it_is_in_use(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker, "jobs")
     send(jobs, *["x"] * 1000, broker=broker)
     reader = read(broker, jobs, 10)
-    visitor = inside.visitor(local=True)
-    answer = await visitor.ask("DELETE", "/destinations/queue/jobs")
+    http_client = api_fixture.http_client(local=True)
+    answer = await http_client.ask("DELETE", "/destinations/queue/jobs")
     assert (answer.status, answer.code) == (409, "destination-in-use")
     assert jobs.waiting == 990
-    assert (await visitor.ask("DELETE", "/destinations/queue/jobs?force=true")).status == 204
+    assert (await http_client.ask("DELETE", "/destinations/queue/jobs?force=true")).status == 204
     assert reader.detachments == 1
     assert not broker.destinations
     assert broker.journal.stats().live == 0
-    answer = await visitor.ask("DELETE", "/destinations/queue/jobs")
+    answer = await http_client.ask("DELETE", "/destinations/queue/jobs")
     assert (answer.status, answer.code) == (404, "destination-not-found")
 
 
 @pytest.mark.parametrize("unacked", [False, True])
 @looped
-async def test_purged(inside: Inside, unacked: bool) -> None:
-    broker = inside.broker
+async def test_purged(api_fixture: ApiFixture, unacked: bool) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker, "jobs")
     send(jobs, *["x"] * 700, broker=broker)
     send(jobs, *["y"] * 300, broker=broker, durability=Durability.NONE, priority=7)
     send(jobs, "later", broker=broker, deliver_at=broker.clock.wall + 5000)
     read(broker, jobs, 250)
     body = {"unacked": unacked}
-    answer = await inside.visitor(local=True).ask("POST", "/destinations/queue/jobs/purge", body)
+    answer = await api_fixture.http_client(local=True).ask(
+        "POST", "/destinations/queue/jobs/purge", body
+    )
     assert answer.json() == {"purged": 1001 if unacked else 751}
     broker.flush()
     assert (jobs.waiting, jobs.unacked) == (0, 0 if unacked else 250)
     assert jobs.queue.delayed == {}
     assert broker.journal.stats().live == 0
-    assert "purged" in inside.said()[-1]
+    assert "purged" in api_fixture.said()[-1]
 
 
 @looped
-async def test_a_topic_is_purged_in_all_its_subscriptions(inside: Inside) -> None:
-    broker = inside.broker
+async def test_a_topic_is_purged_in_all_its_subscriptions(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     news = topic(broker, "news")
     for name in ("one", "two"):
         broker.subscribe(news, name, durable=True)
     send(news, "a", "b", broker=broker)
-    answer = await inside.visitor(local=True).ask("POST", "/destinations/topic/news/purge")
+    answer = await api_fixture.http_client(local=True).ask("POST", "/destinations/topic/news/purge")
     assert answer.json() == {"purged": 4}
     assert broker.journal.stats().live == 0
 
 
 @looped
-async def test_paused_and_resumed(inside: Inside) -> None:
-    broker = inside.broker
+async def test_paused_and_resumed(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker, "jobs")
     reader = read(broker, jobs)
-    visitor = inside.visitor(local=True)
-    answer = await visitor.ask("POST", "/destinations/queue/jobs/pause")
+    http_client = api_fixture.http_client(local=True)
+    answer = await http_client.ask("POST", "/destinations/queue/jobs/pause")
     assert answer.json()["paused"] is True
     send(jobs, "waits", broker=broker)
     assert reader.got() == []
-    answer = await visitor.ask("POST", "/destinations/queue/jobs/resume")
+    answer = await http_client.ask("POST", "/destinations/queue/jobs/resume")
     assert answer.json()["paused"] is False
     assert reader.got() == ["waits"]
 
 
 @looped
-async def test_what_was_answered_is_on_disk(inside: Inside) -> None:
+async def test_what_was_answered_is_on_disk(api_fixture: ApiFixture) -> None:
     """With a journal whose end can be read: the record is durable when the answer has come."""
-    broker = inside.broker
-    visitor = inside.visitor(local=True)
-    await visitor.ask("PUT", "/destinations/queue/jobs", {"max_messages": 5})
-    await visitor.ask("POST", "/destinations/queue/jobs/pause")
+    broker = api_fixture.broker
+    http_client = api_fixture.http_client(local=True)
+    await http_client.ask("PUT", "/destinations/queue/jobs", {"max_messages": 5})
+    await http_client.ask("POST", "/destinations/queue/jobs/pause")
     assert broker.journal.durable >= 3
 
 
@@ -330,19 +341,19 @@ def test_settings_and_a_pause_survive_a_restart(tmp_path: Any) -> None:
 
 
 @looped
-async def test_who_may_do_what(inside: Inside) -> None:
-    broker = inside.broker
+async def test_who_may_do_what(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     for name in ("mine", "seen", "hidden"):
         send(queue(broker, name), "x", broker=broker)
-    inside.add("root", superuser=True)
-    inside.add("anna", "mine: create delete manage browse", "seen: browse")
-    visitor = inside.visitor()
-    await visitor.login("anna")
-    assert await names(visitor) == ["mine", "seen"]
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("anna", "mine: create delete manage browse", "seen: browse")
+    http_client = api_fixture.http_client()
+    await http_client.login("anna")
+    assert await names(http_client) == ["mine", "seen"]
     one = "/destinations/queue"
-    assert (await visitor.ask("GET", f"{one}/seen")).status == 200
-    assert (await visitor.ask("GET", f"{one}/hidden")).status == 403
-    assert (await visitor.ask("GET", f"{one}/not-there")).status == 403
+    assert (await http_client.ask("GET", f"{one}/seen")).status == 200
+    assert (await http_client.ask("GET", f"{one}/hidden")).status == 403
+    assert (await http_client.ask("GET", f"{one}/not-there")).status == 403
     for method, path, body in (
         ("PUT", "", {"max_messages": 1}),
         ("DELETE", "", None),
@@ -351,23 +362,23 @@ async def test_who_may_do_what(inside: Inside) -> None:
         ("POST", "/resume", None),
     ):
         for name in ("seen", "hidden", "new"):
-            answer = await visitor.ask(method, f"{one}/{name}{path}", body)
+            answer = await http_client.ask(method, f"{one}/{name}{path}", body)
             assert (answer.status, answer.code) == (403, "forbidden"), (method, path)
-        assert inside.said()[-1].endswith("403")
+        assert api_fixture.said()[-1].endswith("403")
     assert waiting(broker, "seen") == ["x"]
-    assert (await visitor.ask("PUT", f"{one}/mine", {"max_messages": 1})).status == 200
-    assert (await visitor.ask("POST", f"{one}/mine/purge")).json() == {"purged": 1}
-    assert (await visitor.ask("DELETE", f"{one}/mine")).status == 204
-    assert (await visitor.ask("PUT", f"{one}/mine", {})).status == 201
+    assert (await http_client.ask("PUT", f"{one}/mine", {"max_messages": 1})).status == 200
+    assert (await http_client.ask("POST", f"{one}/mine/purge")).json() == {"purged": 1}
+    assert (await http_client.ask("DELETE", f"{one}/mine")).status == 204
+    assert (await http_client.ask("PUT", f"{one}/mine", {})).status == 201
 
 
 @looped
-async def test_who_may_create_may_not_alter(inside: Inside) -> None:
-    queue(inside.broker, "a")
-    inside.add("root", superuser=True)
-    inside.add("maker", "*: create")
-    inside.add("keeper", "*: manage")
-    maker, keeper = inside.visitor(), inside.visitor()
+async def test_who_may_create_may_not_alter(api_fixture: ApiFixture) -> None:
+    queue(api_fixture.broker, "a")
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("maker", "*: create")
+    api_fixture.add("keeper", "*: manage")
+    maker, keeper = api_fixture.http_client(), api_fixture.http_client()
     await maker.login("maker")
     await keeper.login("keeper")
     assert (await maker.ask("PUT", "/destinations/queue/a", {})).status == 403

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import sluicemq
 from sluicemq.admin.routing import Endpoint, Need
-from tests.admin.client import HTTP, waiting
-from tests.admin.inside import Inside
 from tests.server.conftest import Start
+from tests.support.api import ApiFixture
+from tests.support.http import HTTP, waiting
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
@@ -88,9 +88,9 @@ def test_every_endpoint_is_there(tmp_path: Path) -> None:
     """`WRITE=1` puts the table into the page."""
 
     async def scenario() -> list[Endpoint]:
-        inside = Inside(tmp_path)
-        inside.authenticator.close()
-        return inside.endpoints
+        api_fixture = ApiFixture(tmp_path)
+        api_fixture.authenticator.close()
+        return api_fixture.endpoints
 
     expected = table(asyncio.run(scenario()))
     before, _, rest = PAGE.partition("<!-- table -->\n")

@@ -16,10 +16,10 @@ from sluicemq.admin.event_stream import EventEndpoints, EventStream
 from sluicemq.admin.routing import Call
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.server.config import BrokerSettings
-from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
-from tests.admin.inside import Inside, Visitor, looped
 from tests.server.conftest import Start
 from tests.server.tls_clients import until
+from tests.support.api import ApiFixture, HttpClient, looped
+from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
 
 Event = tuple[str, Any]
 
@@ -158,14 +158,14 @@ def test_a_head_of_it_ends_at_once(start: Start) -> None:
 class Reader:
     """Takes events from the application, one at a time."""
 
-    def __init__(self, inside: Inside, visitor: Visitor, **query: bool) -> None:
-        self.pages = EventEndpoints(inside.context, tick=0.001)
-        [endpoint] = [each for each in inside.endpoints if each.path == "/events"]
+    def __init__(self, api_fixture: ApiFixture, http_client: HttpClient, **query: bool) -> None:
+        self.pages = EventEndpoints(api_fixture.context, tick=0.001)
+        [endpoint] = [each for each in api_fixture.endpoints if each.path == "/events"]
         assert endpoint.query is not None
-        self.identity: Any = inside.authenticator.user_snapshot.identity("anna")
+        self.identity: Any = api_fixture.authenticator.user_snapshot.identity("anna")
         call: Any = Call.__new__(Call)
         call.query = endpoint.query(**query)
-        call.caller = visitor.caller
+        call.caller = http_client.caller
         call.who = self
         self.call = call
         self.chunks = self.pages.events(call)
@@ -185,9 +185,9 @@ async def sent_at_least(sent: list[Any], count: int) -> None:
 
 
 @looped
-async def test_who_may_not_see_everything_is_not_told_everything(inside: Inside) -> None:
-    inside.add("anna", "q: browse")
-    reader = Reader(inside, inside.visitor())
+async def test_who_may_not_see_everything_is_not_told_everything(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna", "q: browse")
+    reader = Reader(api_fixture, api_fixture.http_client())
     assert await reader.next() == b"retry: 2000\n\n"
     told = json.loads((await reader.next()).split(b"data: ")[1])
     assert told["listeners"] == told["alarms"] == []
@@ -195,11 +195,11 @@ async def test_who_may_not_see_everything_is_not_told_everything(inside: Inside)
 
 
 @looped
-async def test_nothing_is_made_ahead_of_a_reader(inside: Inside) -> None:
+async def test_nothing_is_made_ahead_of_a_reader(api_fixture: ApiFixture) -> None:
     """Whoever takes his time is then told what is true by then, and once."""
-    inside.add("anna")
-    visitor = inside.visitor()
-    reader = Reader(inside, visitor)
+    api_fixture.add("anna")
+    http_client = api_fixture.http_client()
+    reader = Reader(api_fixture, http_client)
     sent: list[Any] = []
     may_go = asyncio.Event()
 
@@ -214,10 +214,10 @@ async def test_nothing_is_made_ahead_of_a_reader(inside: Inside) -> None:
     await asyncio.sleep(0.05)
     assert len(sent) == 3
     assert reader.pages.open == 1
-    inside.clock.advance(5000)
+    api_fixture.clock.advance(5000)
     may_go.set()
     await sent_at_least(sent, 4)
-    visitor.caller.leaving.set()
+    http_client.caller.leaving.set()
     await task
     assert reader.pages.open == 0
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
@@ -226,9 +226,9 @@ async def test_nothing_is_made_ahead_of_a_reader(inside: Inside) -> None:
 
 
 @looped
-async def test_it_ends_with_the_login(inside: Inside) -> None:
-    inside.add("anna")
-    reader = Reader(inside, inside.visitor())
+async def test_it_ends_with_the_login(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna")
+    reader = Reader(api_fixture, api_fixture.http_client())
     await reader.next()
     assert (await reader.next()).startswith(b"event: overview")
     reader.identity = None
@@ -238,22 +238,22 @@ async def test_it_ends_with_the_login(inside: Inside) -> None:
 
 
 @looped
-async def test_it_ends_with_the_connection(inside: Inside) -> None:
-    inside.add("anna")
-    visitor = inside.visitor()
-    reader = Reader(inside, visitor)
+async def test_it_ends_with_the_connection(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna")
+    http_client = api_fixture.http_client()
+    reader = Reader(api_fixture, http_client)
     await reader.next()
     await reader.next()
     waiting = asyncio.ensure_future(reader.next())
     await asyncio.sleep(0)
-    visitor.caller.leaving.set()
+    http_client.caller.leaving.set()
     with pytest.raises(StopAsyncIteration):
         await waiting
 
 
 @looped
-async def test_a_silent_stream_is_kept_alive(inside: Inside) -> None:
-    inside.add("anna")
-    reader = Reader(inside, inside.visitor(), overview=False)
+async def test_a_silent_stream_is_kept_alive(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna")
+    reader = Reader(api_fixture, api_fixture.http_client(), overview=False)
     await reader.next()
     assert await reader.next() == b": keep-alive\n\n"

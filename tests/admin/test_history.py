@@ -7,20 +7,20 @@ import pytest
 from sluicemq.admin.history import DESTINATION_STEPS, RECENT_STEPS, STEP, TOTAL_STEPS, History
 from sluicemq.broker import Destination
 from sluicemq.model.histogram import Histogram
-from tests.broker.support import Rig
+from tests.support.broker import BrokerFixture
 
 
 class Scene:
     """A broker whose seconds are counted by hand."""
 
     def __init__(self) -> None:
-        self.rig = Rig()
+        self.fixture = BrokerFixture()
         self.lag = Histogram()
-        self.history = History(self.rig.broker, self.lag)
+        self.history = History(self.fixture.broker, self.lag)
 
     def seconds(self, count: int) -> None:
         for _ in range(count):
-            self.rig.clock.advance(1000)
+            self.fixture.clock.advance(1000)
             for _ in self.history.round(1.0):
                 pass
 
@@ -34,33 +34,33 @@ def scene() -> Scene:
 
 
 def test_a_sample_is_taken_each_step(scene: Scene) -> None:
-    queue = scene.rig.queue()
-    scene.rig.send(queue, "a", "b", "c")
-    scene.rig.read(queue, 1)
+    queue = scene.fixture.queue()
+    scene.fixture.send(queue, "a", "b", "c")
+    scene.fixture.read(queue, 1)
     scene.seconds(STEP - 1)
     assert scene.history.totals(TOTAL_STEPS) == []
     scene.seconds(1)
     [sample] = scene.history.totals(TOTAL_STEPS)
     assert (sample.rate_in, sample.rate_out) == (3 / STEP, 1 / STEP)
     assert (sample.waiting, sample.unacked) == (2, 1)
-    assert scene.history.end == scene.rig.clock.wall
+    assert scene.history.end == scene.fixture.clock.wall
     scene.seconds(1)
-    assert scene.history.end == scene.rig.clock.wall - 1000
+    assert scene.history.end == scene.fixture.clock.wall - 1000
 
 
 def test_messages_of_a_destination_that_has_gone_have_come_in_nevertheless(scene: Scene) -> None:
-    queue = scene.rig.queue()
-    scene.rig.send(queue, "a", "b")
-    scene.rig.broker.remove(queue)
+    queue = scene.fixture.queue()
+    scene.fixture.send(queue, "a", "b")
+    scene.fixture.broker.remove(queue)
     scene.steps(2)
     first, second = scene.history.totals(2)
     assert (first.rate_in, first.waiting, second.rate_in) == (2 / STEP, 0, 0)
 
 
 def test_the_totals_reach_an_hour_back(scene: Scene) -> None:
-    scene.rig.send(scene.rig.queue(), "a")
+    scene.fixture.send(scene.fixture.queue(), "a")
     scene.steps()
-    scene.rig.send(scene.rig.queue(), "b")
+    scene.fixture.send(scene.fixture.queue(), "b")
     scene.steps(TOTAL_STEPS - 1)
     assert len(scene.history.totals(10_000)) == TOTAL_STEPS
     assert scene.history.totals(10_000)[0].waiting == 1
@@ -76,11 +76,11 @@ def waiting(scene: Scene, destination: Destination, steps: int = 10_000) -> list
 
 
 def test_a_destination_has_its_own(scene: Scene) -> None:
-    quiet, busy = scene.rig.queue("quiet"), scene.rig.queue("busy")
+    quiet, busy = scene.fixture.queue("quiet"), scene.fixture.queue("busy")
     scene.steps(2)
-    scene.rig.send(busy, "a", "b")
+    scene.fixture.send(busy, "a", "b")
     scene.steps(1)
-    scene.rig.read(busy, 1)
+    scene.fixture.read(busy, 1)
     scene.steps(1)
     series = scene.history.of(busy, 10)
     assert list(series.waiting) == [0, 0, 2, 1]
@@ -94,22 +94,22 @@ def test_a_destination_has_its_own(scene: Scene) -> None:
 
 
 def test_its_ring_turns(scene: Scene) -> None:
-    queue = scene.rig.queue()
+    queue = scene.fixture.queue()
     for number in range(DESTINATION_STEPS + 7):
-        scene.rig.send(queue, str(number))
+        scene.fixture.send(queue, str(number))
         scene.steps()
     assert waiting(scene, queue) == list(range(8, DESTINATION_STEPS + 8))
 
 
 def test_only_who_does_something_has_one(scene: Scene) -> None:
-    queue = scene.rig.queue()
-    scene.rig.queue("idle")
+    queue = scene.fixture.queue()
+    scene.fixture.queue("idle")
     scene.steps()
     assert not scene.history._rings
-    scene.rig.send(queue, "a")
+    scene.fixture.send(queue, "a")
     scene.steps()
     assert list(scene.history._rings) == [queue]
-    scene.rig.broker.purge(queue)
+    scene.fixture.broker.purge(queue)
     rate = 1.0
     while rate:  # fades
         scene.steps()
@@ -122,32 +122,32 @@ def test_only_who_does_something_has_one(scene: Scene) -> None:
 
 
 def test_who_comes_back_has_no_ghosts_of_earlier_times(scene: Scene) -> None:
-    queue = scene.rig.queue()
-    scene.rig.send(queue, "a")
+    queue = scene.fixture.queue()
+    scene.fixture.send(queue, "a")
     scene.steps()
-    scene.rig.broker.purge(queue)
+    scene.fixture.broker.purge(queue)
     while queue in scene.history._rings:
         scene.steps()
-    scene.rig.send(queue, "b")
+    scene.fixture.send(queue, "b")
     scene.steps(2)
     assert waiting(scene, queue)[-2:] == [1, 1]
     assert set(waiting(scene, queue)[:-2]) == {0}
 
 
 def test_a_removed_destination_takes_its_ring_along(scene: Scene) -> None:
-    queue = scene.rig.queue()
-    scene.rig.send(queue, "a")
+    queue = scene.fixture.queue()
+    scene.fixture.send(queue, "a")
     scene.steps()
-    scene.rig.broker.remove(queue)
+    scene.fixture.broker.remove(queue)
     assert not scene.history._rings
-    scene.rig.send(scene.rig.queue(), "b")
+    scene.fixture.send(scene.fixture.queue(), "b")
     scene.steps()
     assert len(scene.history._rings) == 1
 
 
 def test_delays_are_those_of_the_step_and_of_the_last_minute(scene: Scene) -> None:
     scene.lag.record(0.5)
-    scene.rig.journal.syncs.record(0.25)
+    scene.fixture.journal.syncs.record(0.25)
     scene.steps()
     scene.lag.record(0.001)
     scene.steps()
@@ -166,8 +166,8 @@ def test_delays_are_those_of_the_step_and_of_the_last_minute(scene: Scene) -> No
 
 
 def test_more_than_a_place_holds(scene: Scene) -> None:
-    queue = scene.rig.queue()
-    scene.rig.send(queue, "a")
+    queue = scene.fixture.queue()
+    scene.fixture.send(queue, "a")
     queue.queue.waiting += 1 << 33
     scene.steps()
     assert waiting(scene, queue) == [(1 << 32) - 1]

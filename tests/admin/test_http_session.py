@@ -17,8 +17,8 @@ from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.model.rows import encode, row
 from sluicemq.protocols.access import OPEN, Admitted, Credentials, Open
 from sluicemq.protocols.transport import Session, Transport
-from tests.admin.world import context
-from tests.protocols.harness import RecordedTransport, RoomHarness
+from tests.admin.context import context
+from tests.support.sessions import RecordedTransport, SessionHarness
 
 HEAD = 4096
 STATUS = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -42,7 +42,7 @@ def looped(scenario: Scenario) -> Callable[[], None]:
     return run
 
 
-class House(RoomHarness):
+class SessionFixture(SessionHarness):
     """Connections to the HTTP listener of a broker in memory."""
 
     def __init__(self) -> None:
@@ -88,24 +88,24 @@ def answers(transport: RecordedTransport) -> list[tuple[int, bytes]]:
 
 @looped
 async def test_any_pieces_make_the_same_request() -> None:
-    house = House()
+    fixture = SessionFixture()
     for step in (1, 7, 1000):
-        transport = house.connect()
+        transport = fixture.connect()
         for start in range(0, len(STATUS), step):
             transport.session.receive(STATUS[start : start + step])
-        await house.rest()
+        await fixture.rest()
         [(status, body)] = answers(transport)
         assert status == 200
-        assert house.broker.identity.hex().encode() in body
+        assert fixture.broker.identity.hex().encode() in body
         assert transport.open
 
 
 @looped
 async def test_requests_that_come_at_once_are_answered_in_order() -> None:
-    house = House()
-    transport = house.connect()
+    fixture = SessionFixture()
+    transport = fixture.connect()
     transport.session.receive(STATUS + STATUS.replace(b"status", b"nothing") + STATUS)
-    await house.rest()
+    await fixture.rest()
     assert [status for status, _ in answers(transport)] == [200, 404, 200]
 
 
@@ -131,44 +131,44 @@ def test_end_of_a_connection_withdraws_its_login(end: str) -> None:
 
 
 async def withdraw_login(end: str, *arguments: str) -> None:
-    house = House()
+    fixture = SessionFixture()
     access = WaitingAccess()
-    transport = RecordedTransport(house)
-    transport.session = HttpSession(transport, house.http, access, host="127.0.0.1", tls=False)
+    transport = RecordedTransport(fixture)
+    transport.session = HttpSession(transport, fixture.http, access, host="127.0.0.1", tls=False)
     shown = b"\r\nAuthorization: Basic YW5uYTp4\r\n\r\n"
     transport.session.receive(STATUS.replace(b"\r\n\r\n", shown))
-    await house.rest()
-    assert len(access.waiting) == len(house.http.state.tasks) == 1
+    await fixture.rest()
+    assert len(access.waiting) == len(fixture.http.state.tasks) == 1
     getattr(transport.session, end)(*arguments)
-    await house.rest()
+    await fixture.rest()
     assert access.waiting == []
-    assert not house.http.state.tasks, "the request still waits for its login"
+    assert not fixture.http.state.tasks, "the request still waits for its login"
 
 
 @looped
 async def test_a_body_in_pieces_is_one_part() -> None:
-    house = House()
-    transport = house.connect()
+    fixture = SessionFixture()
+    transport = fixture.connect()
     data = POST + BODY
     for start in range(0, len(data), 999):
         transport.session.receive(data[start : start + 999])
-        await house.rest()
+        await fixture.rest()
     assert answers(transport)[0][0] == 200
-    assert len(house.bodies("q")) == 40
+    assert len(fixture.bodies("q")) == 40
 
 
 @looped
 async def test_a_part_is_answered_when_it_is_on_disk_and_so_is_its_repetition() -> None:
-    house = House()
-    first, second = house.connect(), house.connect()
+    fixture = SessionFixture()
+    first, second = fixture.connect(), fixture.connect()
     for transport in (first, second):
         transport.session.receive(POST + BODY)
     for _ in range(50):
         await asyncio.sleep(0)  # without a turn: nothing is given to the journal
     assert first.written == second.written == b""
-    await house.rest()
+    await fixture.rest()
     assert [b'"already":false' in first.written, b'"already":true' in second.written] == [True] * 2
-    assert len(house.bodies("q")) == 40
+    assert len(fixture.bodies("q")) == 40
 
 
 @pytest.mark.parametrize(
@@ -212,12 +212,12 @@ async def test_a_part_is_answered_when_it_is_on_disk_and_so_is_its_repetition() 
 @pytest.mark.parametrize("step", [1, 1000])
 def test_what_is_no_request_is_refused_in_json(data: bytes, step: int) -> None:
     async def scenario() -> None:
-        house = House()
-        transport = house.connect()
+        fixture = SessionFixture()
+        transport = fixture.connect()
         for start in range(0, len(data), step):
             if transport.open:
                 transport.session.receive(data[start : start + step])
-        await house.rest()
+        await fixture.rest()
         [(status, body)] = answers(transport)
         assert status == 400
         assert b'"bad-request"' in body
@@ -251,13 +251,13 @@ CHUNKED = (
 )
 def test_chunks_that_can_be_read_in_two_ways_are_refused(rest: bytes) -> None:
     async def scenario() -> None:
-        house = House()
-        transport = house.connect()
+        fixture = SessionFixture()
+        transport = fixture.connect()
         transport.session.receive(CHUNKED)
         for byte in rest:
             if transport.open:
                 transport.session.receive(bytes((byte,)))
-        await house.rest()
+        await fixture.rest()
         [(status, _)] = answers(transport)
         assert status == 400
         assert not transport.open
@@ -267,11 +267,11 @@ def test_chunks_that_can_be_read_in_two_ways_are_refused(rest: bytes) -> None:
 
 @looped
 async def test_well_formed_chunks_only_lack_a_length() -> None:
-    house = House()
-    transport = house.connect()
+    fixture = SessionFixture()
+    transport = fixture.connect()
     for byte in CHUNKED + b'1;a="b"\r\n{\r\n1\r\n}\r\n0\r\nTrailer: x\r\n\r\n':
         transport.session.receive(bytes((byte,)))
-    await house.rest()
+    await fixture.rest()
     [(status, body)] = answers(transport)
     assert (status, b"length-required" in body) == (411, True)
 
@@ -279,16 +279,16 @@ async def test_well_formed_chunks_only_lack_a_length() -> None:
 @looped
 async def test_a_head_that_does_not_come() -> None:
     """Nor one that comes a byte at a time; who has been served may wait for the next."""
-    house = House()
-    silent, slow, idle = house.connect(), house.connect(), house.connect()
+    fixture = SessionFixture()
+    silent, slow, idle = fixture.connect(), fixture.connect(), fixture.connect()
     idle.session.receive(STATUS)
     slow.session.receive(STATUS[:-2])
-    await house.rest()
-    house.turn(LOOK)
+    await fixture.rest()
+    fixture.turn(LOOK)
     assert silent.open
     assert slow.open
     slow.session.receive(b"A")
-    house.turn(LOOK)
+    fixture.turn(LOOK)
     for transport in (silent, slow):
         [(status, body)] = answers(transport)
         assert (status, b"too-slow" in body, transport.open) == (408, True, False)
@@ -297,74 +297,74 @@ async def test_a_head_that_does_not_come() -> None:
 
 @looped
 async def test_a_body_that_comes_too_slowly() -> None:
-    house = House()
-    slow, steady = house.connect(), house.connect()
+    fixture = SessionFixture()
+    slow, steady = fixture.connect(), fixture.connect()
     for transport in (slow, steady):
         transport.session.receive(POST)
     step = round(SLOWEST * PATIENCE_SECONDS)
     large = POST.replace(b"%d" % len(BODY), b"%d" % (4 * step))
-    quick = house.connect()
+    quick = fixture.connect()
     quick.session.receive(large)
-    await house.rest()
+    await fixture.rest()
     for _ in range(3):
-        house.turn(LOOK)
+        fixture.turn(LOOK)
         slow.session.receive(b"x") if slow.open else None
         if quick.open:
             quick.session.receive(bytes(step))
-        await house.rest()
+        await fixture.rest()
     [(status, body)] = answers(slow)
     assert (status, b"too-slow" in body, slow.open) == (408, True, False)
     assert quick.open
-    assert house.bodies("q") == []
+    assert fixture.bodies("q") == []
 
 
 @looped
 async def test_the_end_of_input() -> None:
     """What was asked completely is answered, and then it is over."""
-    house = House()
-    asked, half, idle = house.connect(), house.connect(), house.connect()
+    fixture = SessionFixture()
+    asked, half, idle = fixture.connect(), fixture.connect(), fixture.connect()
     asked.session.receive(POST + BODY)
     half.session.receive(POST + BODY[:-1])
     idle.session.receive(STATUS)
     await asyncio.sleep(0)
     asked.session.end_of_input()
     half.session.end_of_input()
-    await house.rest()
+    await fixture.rest()
     idle.session.end_of_input()
-    await house.rest()
+    await fixture.rest()
     assert answers(asked)[0][0] == 200
     assert [transport.open for transport in (asked, half, idle)] == [False, False, False]
-    assert len(house.bodies("q")) == 40
+    assert len(fixture.bodies("q")) == 40
 
 
 @looped
 async def test_a_connection_lost_in_the_middle() -> None:
-    house = House()
-    transport = house.connect()
+    fixture = SessionFixture()
+    transport = fixture.connect()
     transport.session.receive(POST + BODY[:-1])
-    await house.rest()
+    await fixture.rest()
     transport.session.closed()
-    await house.rest()
-    assert house.bodies("q") == []
-    other = house.connect()
+    await fixture.rest()
+    assert fixture.bodies("q") == []
+    other = fixture.connect()
     other.session.receive(POST + BODY)
-    await house.rest()
+    await fixture.rest()
     assert answers(other)[0][0] == 200
 
 
 @looped
 async def test_a_stop() -> None:
     """Who waits for nothing goes at once; an answer under way is given."""
-    house = House()
-    idle, busy = house.connect(), house.connect()
+    fixture = SessionFixture()
+    idle, busy = fixture.connect(), fixture.connect()
     busy.session.receive(POST + BODY[:-1])
-    await house.rest()
+    await fixture.rest()
     for transport in (idle, busy):
         transport.session.shutdown()
     assert not idle.open
     assert busy.open
     busy.session.receive(BODY[-1:])
-    await house.rest()
+    await fixture.rest()
     assert answers(busy)[0][0] == 200
     assert not busy.open
 
@@ -372,17 +372,17 @@ async def test_a_stop() -> None:
 @looped
 async def test_bodies_wait_for_room() -> None:
     """All together they take no more than the budget."""
-    house = House()
-    house.http = HttpService(
-        Application(context(house.broker, limits=ApiLimits(part=1 << 28))), HEAD
+    fixture = SessionFixture()
+    fixture.http = HttpService(
+        Application(context(fixture.broker, limits=ApiLimits(part=1 << 28))), HEAD
     )
     announced = POST.replace(b"%d" % len(BODY), b"%d" % (1 << 28))
-    first, second = house.connect(), house.connect()
+    first, second = fixture.connect(), fixture.connect()
     first.session.receive(announced)
-    await house.rest()
+    await fixture.rest()
     second.session.receive(POST + BODY)
-    await house.rest()
+    await fixture.rest()
     assert second.written == b""
     first.session.closed()
-    await house.rest()
+    await fixture.rest()
     assert answers(second)[0][0] == 200

@@ -13,9 +13,9 @@ from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.model.rows import row
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from tests.admin.client import HTTP, PHPMQ, Client
 from tests.server.conftest import Start
 from tests.server.tls_clients import until
+from tests.support.http import HTTP, PHPMQ, Client
 
 STEP = 20
 SMALL = {"SLUICEMQ_JOURNAL__SEGMENT_BYTES": "64KiB"}

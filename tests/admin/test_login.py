@@ -8,13 +8,13 @@ from sluicemq.admin.browser_sessions import BrowserSessions, cookie
 from sluicemq.broker import ManualClock
 from sluicemq.model.access import EVERYBODY
 from sluicemq.server.identity import changes
-from tests.admin.inside import PASSWORD, Inside, looped
+from tests.support.api import PASSWORD, ApiFixture, looped
 
 
 @looped
-async def test_a_session(inside: Inside) -> None:
-    inside.add("anna", "jobs.*: browse produce")
-    page = inside.visitor()
+async def test_a_session(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna", "jobs.*: browse produce")
+    page = api_fixture.http_client()
     answer = await page.login("anna")
     assert answer.status == 200
     attributes = answer.headers["set-cookie"].split("; ")[1:]
@@ -25,30 +25,30 @@ async def test_a_session(inside: Inside) -> None:
         {"pattern": "jobs.*", "operations": ["produce", "browse"], "ignore_case": False}
     ]
     # on another connection, too: it is the browser that is known
-    other = inside.visitor()
+    other = api_fixture.http_client()
     other.cookie, other.csrf = page.cookie, page.csrf
     assert (await other.ask("GET", "/session")).json() == said
     assert (await other.ask("GET", "/status")).status == 200
     assert (await other.ask("DELETE", "/session")).headers["set-cookie"].endswith("Max-Age=0")
-    for visitor in (page, other):
-        answer = await visitor.ask("GET", "/status")
+    for http_client in (page, other):
+        answer = await http_client.ask("GET", "/status")
         assert (answer.status, answer.code) == (401, "authentication-missing")
 
 
 @looped
-async def test_a_session_over_tls(inside: Inside) -> None:
-    inside.add("anna")
-    page = inside.visitor()
+async def test_a_session_over_tls(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna")
+    page = api_fixture.http_client()
     page.caller.tls = True
     assert "; Secure" in (await page.login("anna")).headers["set-cookie"]
     assert "; Secure" in (await page.ask("DELETE", "/session")).headers["set-cookie"]
 
 
 @looped
-async def test_by_token(inside: Inside) -> None:
-    inside.add("anna")
-    for shown in ({"token": inside.token("anna")}, {"password": inside.token("anna")}):
-        page = inside.visitor()
+async def test_by_token(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna")
+    for shown in ({"token": api_fixture.token("anna")}, {"password": api_fixture.token("anna")}):
+        page = api_fixture.http_client()
         answer = await page.ask("POST", "/session", shown)
         assert answer.json()["user"] == "anna"
         page.keep(answer)
@@ -56,9 +56,9 @@ async def test_by_token(inside: Inside) -> None:
 
 
 @looped
-async def test_what_is_no_login(inside: Inside) -> None:
-    inside.add("anna")
-    page = inside.visitor()
+async def test_what_is_no_login(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna")
+    page = api_fixture.http_client()
     for body in ({}, {"user": "anna"}, {"password": ""}):
         assert (await page.ask("POST", "/session", body)).code == "authentication-missing"
     for body in ({"user": "anna", "password": "x"}, {"token": "x"}):
@@ -67,68 +67,68 @@ async def test_what_is_no_login(inside: Inside) -> None:
         assert "set-cookie" not in answer.headers
     for body in (b"", b"[]", b'{"user": 1}', b'{"who": "anna"}'):
         assert (await page.ask("POST", "/session", body)).status in (400, 401)
-    assert len(inside.context.sessions) == 0
+    assert len(api_fixture.context.sessions) == 0
 
 
 @looped
-async def test_browsers_are_not_asked_by_the_protocol(inside: Inside) -> None:
+async def test_browsers_are_not_asked_by_the_protocol(api_fixture: ApiFixture) -> None:
     """They would keep the password, and send it along for pages of others."""
-    inside.add("anna")
-    visitor = inside.visitor()
-    assert "www-authenticate" in (await visitor.ask("GET", "/status")).headers
+    api_fixture.add("anna")
+    http_client = api_fixture.http_client()
+    assert "www-authenticate" in (await http_client.ask("GET", "/status")).headers
     for header in ({"X-Requested-With": "console"}, {"Sec-Fetch-Mode": "cors"}):
-        assert "www-authenticate" not in (await visitor.ask("GET", "/status", **header)).headers
+        assert "www-authenticate" not in (await http_client.ask("GET", "/status", **header)).headers
 
 
 @looped
 async def test_rights_count_at_once_and_logins_end_with_what_they_were_made_of(
-    inside: Inside,
+    api_fixture: ApiFixture,
 ) -> None:
-    inside.add("root", superuser=True)
-    inside.add("anna", superuser=True)
-    by_password, by_token = inside.visitor(), inside.visitor()
-    by_header = inside.visitor()
-    token = inside.token("anna")
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("anna", superuser=True)
+    by_password, by_token = api_fixture.http_client(), api_fixture.http_client()
+    by_header = api_fixture.http_client()
+    token = api_fixture.token("anna")
     by_header.headers["Authorization"] = f"Bearer {token}"
     await by_password.login("anna")
     by_token.keep(await by_token.ask("POST", "/session", {"token": token}))
 
     async def statuses(path: str) -> list[int]:
         everybody = (by_password, by_token, by_header)
-        return [(await visitor.ask("GET", path)).status for visitor in everybody]
+        return [(await http_client.ask("GET", path)).status for http_client in everybody]
 
     assert await statuses("/audit") == [200, 200, 200]
-    inside.store.change(lambda db: changes.set_superuser(db, "anna", 2, False), "a test")
+    api_fixture.store.change(lambda db: changes.set_superuser(db, "anna", 2, False), "a test")
     assert await statuses("/audit") == [403, 403, 403]
     assert await statuses("/session") == [200, 200, 200]
-    inside.store.change(lambda db: changes.set_password(db, "anna", "", "", 2), "a test")
+    api_fixture.store.change(lambda db: changes.set_password(db, "anna", "", "", 2), "a test")
     assert await statuses("/session") == [401, 200, 200]
-    [record] = inside.store.read().users["anna"].tokens
-    inside.store.change(lambda db: changes.remove_token(db, "anna", record.id, 2), "a test")
+    [record] = api_fixture.store.read().users["anna"].tokens
+    api_fixture.store.change(lambda db: changes.remove_token(db, "anna", record.id, 2), "a test")
     assert await statuses("/session") == [401, 401, 401]
 
 
 @looped
-async def test_a_token_that_expires_ends_its_session(inside: Inside) -> None:
-    inside.add("anna")
-    page = inside.visitor()
-    token = inside.token("anna", expires=1_000_060)
+async def test_a_token_that_expires_ends_its_session(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna")
+    page = api_fixture.http_client()
+    token = api_fixture.token("anna", expires=1_000_060)
     page.keep(await page.ask("POST", "/session", {"token": token}))
-    inside.now += 59
+    api_fixture.now += 59
     assert (await page.ask("GET", "/session")).status == 200
-    inside.now += 1
+    api_fixture.now += 1
     assert (await page.ask("GET", "/session")).status == 401
 
 
 @looped
-async def test_ones_own_password(inside: Inside) -> None:
-    inside.add("anna")
-    page, other = inside.visitor(), inside.visitor()
+async def test_ones_own_password(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna")
+    page, other = api_fixture.http_client(), api_fixture.http_client()
     await page.login("anna")
     await other.login("anna")
     wrong = await page.ask("POST", "/session/password", {"old": "no", "new": "better horse"})
     assert (wrong.status, wrong.code) == (401, "authentication-failed")
-    a_token = {"old": inside.token("anna"), "new": "better horse"}
+    a_token = {"old": api_fixture.token("anna"), "new": "better horse"}
     assert (await page.ask("POST", "/session/password", a_token)).status == 401
     old = page.cookie
     answer = await page.ask("POST", "/session/password", {"old": PASSWORD, "new": "better horse"})
@@ -139,38 +139,41 @@ async def test_ones_own_password(inside: Inside) -> None:
     assert (await other.ask("GET", "/session")).status == 401
     assert (await other.login("anna", PASSWORD)).status == 401
     assert (await other.login("anna", "better horse")).status == 200
-    assert "change: anna POST /api/v1/session/password done" in inside.said()
+    assert "change: anna POST /api/v1/session/password done" in api_fixture.said()
 
 
 @looped
-async def test_guests_have_no_session_and_no_password(inside: Inside) -> None:
-    for visitor, name in ((inside.visitor(), ""), (inside.visitor("unix", local=True), "(local)")):
-        answer = await visitor.ask("POST", "/session", {"user": "x", "password": "y"})
+async def test_guests_have_no_session_and_no_password(api_fixture: ApiFixture) -> None:
+    for http_client, name in (
+        (api_fixture.http_client(), ""),
+        (api_fixture.http_client("unix", local=True), "(local)"),
+    ):
+        answer = await http_client.ask("POST", "/session", {"user": "x", "password": "y"})
         view = {"user": name, "superuser": True, "csrf": "", "permissions": []}
         assert (answer.status, answer.json()) == (200, view)
         assert "set-cookie" not in answer.headers
-        refused = await visitor.ask("POST", "/session/password", {"old": "x", "new": "y"})
+        refused = await http_client.ask("POST", "/session/password", {"old": "x", "new": "y"})
         assert (refused.status, refused.code) == (409, "no-password")
 
 
 @looped
-async def test_who_shows_a_certificate_has_no_password_here(inside: Inside) -> None:
+async def test_who_shows_a_certificate_has_no_password_here(api_fixture: ApiFixture) -> None:
     """Nobody would look at the old one."""
-    inside.add("anna")
-    visitor = inside.visitor()
-    visitor.caller.access._transport.peer_user = "anna"
-    assert (await visitor.ask("GET", "/session")).json()["user"] == "anna"
+    api_fixture.add("anna")
+    http_client = api_fixture.http_client()
+    http_client.caller.access._transport.peer_user = "anna"
+    assert (await http_client.ask("GET", "/session")).json()["user"] == "anna"
     wanted = {"old": "anything", "new": "mine now"}
-    refused = await visitor.ask("POST", "/session/password", wanted)
+    refused = await http_client.ask("POST", "/session/password", wanted)
     assert (refused.status, refused.code) == (409, "no-password")
 
 
 @looped
-async def test_a_guest_is_none_any_more_when_there_are_users(inside: Inside) -> None:
+async def test_a_guest_is_none_any_more_when_there_are_users(api_fixture: ApiFixture) -> None:
     """Its connection may be an old one."""
-    guest = inside.visitor()
+    guest = api_fixture.http_client()
     assert (await guest.ask("GET", "/audit")).status == 200
-    inside.add("root", superuser=True)
+    api_fixture.add("root", superuser=True)
     assert (await guest.ask("GET", "/audit")).status == 401
 
 

@@ -11,16 +11,16 @@ from sluicemq.admin.api_context import ApiLimits
 from sluicemq.broker import ManualClock, Window
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability
-from tests.admin.inside import Inside, Visitor
 from tests.admin.stock import held, looped, queue, read, send, topic, waiting
-from tests.broker.support import DAY, Reader
+from tests.support.api import ApiFixture, HttpClient
+from tests.support.broker import DAY, Reader
 
 ACTIONS = "/destinations/queue/q/messages/actions"
 TARGET = {"kind": "queue", "name": "target"}
 
 
-async def act(visitor: Visitor, path: str = ACTIONS, **body: Any) -> Any:
-    answer = await visitor.ask("POST", path, body)
+async def act(http_client: HttpClient, path: str = ACTIONS, **body: Any) -> Any:
+    answer = await http_client.ask("POST", path, body)
     assert answer.status == 200, answer
     return answer.json()
 
@@ -31,99 +31,101 @@ def ids(numbers: list[int]) -> list[str]:
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.SYNC, Durability.NONE])
 @looped
-async def test_moved_by_id(inside: Inside, durability: Durability) -> None:
-    broker = inside.broker
+async def test_moved_by_id(api_fixture: ApiFixture, durability: Durability) -> None:
+    broker = api_fixture.broker
     numbers = send(queue(broker), "a", "b", "c", broker=broker, durability=durability)
     prefix = "" if durability else "m"
     wanted = [f"{prefix}{numbers[2]}", f"{prefix}{numbers[0]}", f"{prefix}{numbers[0]}", "77"]
-    visitor = inside.visitor(local=True)
-    done = await act(visitor, action="move", ids=wanted, target=TARGET)
+    http_client = api_fixture.http_client(local=True)
+    done = await act(http_client, action="move", ids=wanted, target=TARGET)
     assert (done["done"], done["next"]) == (2, None)
     assert done["failed"] == [{"id": "77", "reason": "not-found"}]
     assert waiting(broker) == ["b"]
     assert waiting(broker, "target") == ["c", "a"]
     assert broker.journal.stats().live == (3 if durability else 0)
-    assert inside.said()[-1].endswith("move to target: done 2, failed 1 done")
-    again = await act(visitor, action="move", ids=wanted, target=TARGET)
+    assert api_fixture.said()[-1].endswith("move to target: done 2, failed 1 done")
+    again = await act(http_client, action="move", ids=wanted, target=TARGET)
     assert (again["done"], len(again["failed"])) == (0, 3)
     assert waiting(broker, "target") == ["c", "a"]
 
 
 @looped
-async def test_a_message_that_is_moved_keeps_its_end_and_its_time(inside: Inside) -> None:
-    broker = inside.broker
+async def test_a_message_that_is_moved_keeps_its_end_and_its_time(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker)
     queue(broker, "short", message_ttl=100)
     wall = broker.clock.wall
     [first] = send(jobs, "ends", broker=broker, expiration=wall + 9000)
     [second] = send(jobs, "later", broker=broker, deliver_at=wall + 5000)
     [third] = send(jobs, "old", broker=broker, timestamp=wall - DAY)
-    visitor = inside.visitor(local=True)
-    await act(visitor, action="move", ids=ids([first, second]), target=TARGET)
+    http_client = api_fixture.http_client(local=True)
+    await act(http_client, action="move", ids=ids([first, second]), target=TARGET)
     target = broker.destinations[Address(Kind.QUEUE, "target")].queue
     [ends] = target.everything
     assert ends.expiration == wall + 9000
     [later] = target.delayed.values()
     assert later.delivered == broker.clock.steady + 5000
     done = await act(
-        visitor, action="move", ids=ids([third]), target={"kind": "queue", "name": "short"}
+        http_client, action="move", ids=ids([third]), target={"kind": "queue", "name": "short"}
     )
     assert done["done"] == 1
     assert waiting(broker, "short") == ["old"]  # its life there begins now
 
 
 @looped
-async def test_all_are_moved_in_order_and_what_comes_meanwhile_is_not(inside: Inside) -> None:
-    broker = inside.broker
+async def test_all_are_moved_in_order_and_what_comes_meanwhile_is_not(
+    api_fixture: ApiFixture,
+) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker)
     send(jobs, *[str(number) for number in range(500)], broker=broker)
     send(jobs, "urgent", broker=broker, priority=9)
     send(jobs, "delayed", broker=broker, deliver_at=broker.clock.wall + 1000)
-    object.__setattr__(inside.context, "limits", ApiLimits(action_seconds=0.0))
-    visitor = inside.visitor(local=True)
-    done = await act(visitor, action="move", all=True, target=TARGET)
+    object.__setattr__(api_fixture.context, "limits", ApiLimits(action_seconds=0.0))
+    http_client = api_fixture.http_client(local=True)
+    done = await act(http_client, action="move", all=True, target=TARGET)
     total = done["done"]
     send(jobs, "new", broker=broker)
     rounds = 1
-    object.__setattr__(inside.context, "limits", ApiLimits(action_seconds=0.001))
+    object.__setattr__(api_fixture.context, "limits", ApiLimits(action_seconds=0.001))
     while done["next"] is not None:
-        done = await act(visitor, action="move", all=True, target=TARGET, after=done["next"])
+        done = await act(http_client, action="move", all=True, target=TARGET, after=done["next"])
         total += done["done"]
         rounds += 1
     assert (total, done["failed"]) == (501, [])
     assert rounds > 1
     assert waiting(broker) == ["new", "delayed"]
     assert waiting(broker, "target") == ["urgent", *[str(number) for number in range(500)]]
-    done = await act(visitor, action="move", all=True, state="delayed", target=TARGET)
+    done = await act(http_client, action="move", all=True, state="delayed", target=TARGET)
     assert done["done"] == 1
     assert waiting(broker) == ["new"]
 
 
 @looped
-async def test_a_queue_moved_and_copied_onto_itself_ends(inside: Inside) -> None:
-    broker = inside.broker
+async def test_a_queue_moved_and_copied_onto_itself_ends(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker)
     send(jobs, "a", "b", broker=broker)
-    visitor = inside.visitor(local=True)
+    http_client = api_fixture.http_client(local=True)
     itself = {"kind": "queue", "name": "q"}
-    assert (await act(visitor, action="move", all=True, target=itself))["done"] == 2
-    assert (await act(visitor, action="copy", all=True, target=itself))["done"] == 2
+    assert (await act(http_client, action="move", all=True, target=itself))["done"] == 2
+    assert (await act(http_client, action="copy", all=True, target=itself))["done"] == 2
     assert waiting(broker) == ["a", "b", "a", "b"]
 
 
 @looped
-async def test_what_a_selector_selects_up_to_a_number(inside: Inside) -> None:
-    broker = inside.broker
+async def test_what_a_selector_selects_up_to_a_number(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker)
     for number in range(30):
         send(jobs, str(number), broker=broker, properties={"n": number})
-    visitor = inside.visitor(local=True)
-    done = await act(visitor, action="delete", selector="n >= 10", limit=5)
+    http_client = api_fixture.http_client(local=True)
+    done = await act(http_client, action="delete", selector="n >= 10", limit=5)
     assert done["done"] == 5
-    done = await act(visitor, action="delete", selector="n >= 10", limit=5, after=done["next"])
+    done = await act(http_client, action="delete", selector="n >= 10", limit=5, after=done["next"])
     assert done["done"] == 5
     assert waiting(broker) == [str(number) for number in (*range(10), *range(20, 30))]
-    done = await act(visitor, action="copy", selector="n = 3", target=TARGET)
+    done = await act(http_client, action="copy", selector="n = 3", target=TARGET)
     assert (done["done"], done["next"]) == (1, None)
     assert waiting(broker, "target") == ["3"]
     assert len(waiting(broker)) == 20
@@ -131,40 +133,40 @@ async def test_what_a_selector_selects_up_to_a_number(inside: Inside) -> None:
 
 @looped
 async def test_what_is_in_flight_may_be_deleted_copied_and_taken_back_but_not_moved(
-    inside: Inside,
+    api_fixture: ApiFixture,
 ) -> None:
-    broker = inside.broker
+    broker = api_fixture.broker
     jobs = queue(broker, max_attempts=1)
     send(jobs, "a", "b", "c", broker=broker)
     reader = read(broker, jobs, 3)
     first, second, third = held(reader.consumer)
-    visitor = inside.visitor(local=True)
-    done = await act(visitor, action="move", ids=ids([first]), target=TARGET)
+    http_client = api_fixture.http_client(local=True)
+    done = await act(http_client, action="move", ids=ids([first]), target=TARGET)
     assert done["failed"] == [{"id": str(first), "reason": "in-flight"}]
-    assert (await act(visitor, action="delete", ids=ids([first])))["done"] == 1
-    assert (await act(visitor, action="copy", ids=ids([second]), target=TARGET))["done"] == 1
+    assert (await act(http_client, action="delete", ids=ids([first])))["done"] == 1
+    assert (await act(http_client, action="copy", ids=ids([second]), target=TARGET))["done"] == 1
     assert not broker.settle(reader.consumer, first)
     assert waiting(broker, "target") == ["b"]
     broker.revoke(reader.consumer.window)
     broker.suspend(reader.consumer)
     # it may be tried once only, but that a person takes it back is no failure of its own
-    assert (await act(visitor, action="redeliver", ids=ids([third])))["done"] == 1
+    assert (await act(http_client, action="redeliver", ids=ids([third])))["done"] == 1
     assert waiting(broker) == ["c"]
     assert held(reader.consumer) == [second]
 
 
 @looped
-async def test_what_a_transaction_holds_is_left_alone(inside: Inside) -> None:
-    broker = inside.broker
+async def test_what_a_transaction_holds_is_left_alone(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker)
     send(jobs, "a", broker=broker)
     reader = read(broker, jobs)
     [number] = held(reader.consumer)
     transaction = broker.transactions.begin()
     broker.transactions.settle(transaction, reader.consumer, number)
-    visitor = inside.visitor(local=True)
+    http_client = api_fixture.http_client(local=True)
     for action in ("delete", "redeliver", "origin"):
-        done = await act(visitor, action=action, ids=ids([number]))
+        done = await act(http_client, action=action, ids=ids([number]))
         reason = "no-origin" if action == "origin" else "in-transaction"
         assert done["failed"] == [{"id": str(number), "reason": reason}]
     broker.transactions.rollback(transaction)
@@ -173,8 +175,8 @@ async def test_what_a_transaction_holds_is_left_alone(inside: Inside) -> None:
 
 
 @looped
-async def test_what_is_delayed_is_made_ready(inside: Inside) -> None:
-    broker = inside.broker
+async def test_what_is_delayed_is_made_ready(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker, retry_delay=5000)
     [failed] = send(jobs, "failed", broker=broker)
     reader = read(broker, jobs)
@@ -182,8 +184,8 @@ async def test_what_is_delayed_is_made_ready(inside: Inside) -> None:
     reader.detach()
     [scheduled] = send(jobs, "scheduled", broker=broker, deliver_at=broker.clock.wall + 9000)
     send(jobs, "waits", broker=broker)
-    visitor = inside.visitor(local=True)
-    done = await act(visitor, action="redeliver", ids=ids([failed, scheduled]))
+    http_client = api_fixture.http_client(local=True)
+    done = await act(http_client, action="redeliver", ids=ids([failed, scheduled]))
     assert done["done"] == 2
     assert waiting(broker) == ["failed", "waits", "scheduled"]
     assert not jobs.queue.delayed
@@ -195,12 +197,12 @@ async def test_what_is_delayed_is_made_ready(inside: Inside) -> None:
 
 
 @looped
-async def test_a_target_that_is_full_ends_it(inside: Inside) -> None:
-    broker = inside.broker
+async def test_a_target_that_is_full_ends_it(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     send(queue(broker), "a", "b", "c", "d", broker=broker)
     queue(broker, "target", max_messages=2)
-    visitor = inside.visitor(local=True)
-    done = await act(visitor, action="move", all=True, target=TARGET)
+    http_client = api_fixture.http_client(local=True)
+    done = await act(http_client, action="move", all=True, target=TARGET)
     assert done["done"] == 2
     assert [each["reason"] for each in done["failed"]] == ["target-full"]
     assert done["next"] is None
@@ -209,8 +211,8 @@ async def test_a_target_that_is_full_ends_it(inside: Inside) -> None:
 
 
 @looped
-async def test_a_dead_letter_goes_back_as_it_was(inside: Inside) -> None:
-    broker = inside.broker
+async def test_a_dead_letter_goes_back_as_it_was(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker, dead_letter=True)
     send(jobs, "a", "b", broker=broker, properties={"mine": 1})
     reader = read(broker, jobs)
@@ -218,13 +220,13 @@ async def test_a_dead_letter_goes_back_as_it_was(inside: Inside) -> None:
         broker.dead_letter(jobs.queue, number, "rejected")
     reader.detach()
     send(broker.queue("q.dlq"), "never dead", broker=broker)
-    visitor = inside.visitor(local=True)
+    http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/q.dlq/messages"
-    [first, *_] = (await visitor.ask("GET", path)).json()["items"]
-    shown = (await visitor.ask("GET", f"{path}/{first['id']}")).json()["dead_letter"]
+    [first, *_] = (await http_client.ask("GET", path)).json()["items"]
+    shown = (await http_client.ask("GET", f"{path}/{first['id']}")).json()["dead_letter"]
     assert (shown["reason"], shown["attempts"], shown["subscription"]) == ("rejected", 1, "")
     assert shown["origin"] == {"kind": "queue", "name": "q"}
-    done = await act(visitor, f"{path}/actions", action="origin", all=True)
+    done = await act(http_client, f"{path}/actions", action="origin", all=True)
     assert done["done"] == 2
     assert [each["reason"] for each in done["failed"]] == ["no-origin"]
     assert waiting(broker) == ["a", "b"]
@@ -235,8 +237,10 @@ async def test_a_dead_letter_goes_back_as_it_was(inside: Inside) -> None:
 
 
 @looped
-async def test_a_dead_letter_of_a_topic_goes_back_to_its_subscription(inside: Inside) -> None:
-    broker = inside.broker
+async def test_a_dead_letter_of_a_topic_goes_back_to_its_subscription(
+    api_fixture: ApiFixture,
+) -> None:
+    broker = api_fixture.broker
     news = topic(broker, "news", dead_letter=True)
     one, two = (broker.subscribe(news, name, durable=True) for name in ("one", "two"))
     send(news, "a", broker=broker)
@@ -249,20 +253,20 @@ async def test_a_dead_letter_of_a_topic_goes_back_to_its_subscription(inside: In
     dead = broker.queue("news.dlq")
     letters = [each.sequence for each in dead.queue.browse()]
     assert len(letters) == 2
-    visitor = inside.visitor(local=True)
+    http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/news.dlq/messages/actions"
-    assert (await act(visitor, path, action="origin", ids=ids(letters[:1])))["done"] == 1
+    assert (await act(http_client, path, action="origin", ids=ids(letters[:1])))["done"] == 1
     assert (one.waiting, two.waiting) == (1, 0)
     broker.unsubscribe(two)
-    done = await act(visitor, path, action="origin", ids=ids(letters[1:]))
+    done = await act(http_client, path, action="origin", ids=ids(letters[1:]))
     assert [each["reason"] for each in done["failed"]] == ["origin-gone"]
     assert dead.waiting == 1
 
 
 @looped
-async def test_nothing_comes_of_a_request_that_is_not_clear(inside: Inside) -> None:
-    send(queue(inside.broker), "a", broker=inside.broker)
-    visitor = inside.visitor(local=True)
+async def test_nothing_comes_of_a_request_that_is_not_clear(api_fixture: ApiFixture) -> None:
+    send(queue(api_fixture.broker), "a", broker=api_fixture.broker)
+    http_client = api_fixture.http_client(local=True)
     for body in (
         {"action": "delete"},
         {"action": "delete", "all": True, "ids": ["1"]},
@@ -278,22 +282,22 @@ async def test_nothing_comes_of_a_request_that_is_not_clear(inside: Inside) -> N
         {"action": "delete", "all": True, "limit": -1},
         [],
     ):
-        answer = await visitor.ask("POST", ACTIONS, body)
+        answer = await http_client.ask("POST", ACTIONS, body)
         assert answer.status == 400, body
-    assert waiting(inside.broker) == ["a"]
-    assert Address(Kind.QUEUE, "target") not in inside.broker.destinations
+    assert waiting(api_fixture.broker) == ["a"]
+    assert Address(Kind.QUEUE, "target") not in api_fixture.broker.destinations
 
 
 @looped
-async def test_who_may_act(inside: Inside) -> None:
-    broker = inside.broker
+async def test_who_may_act(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker)
     [number] = send(jobs, "a", broker=broker)
     queue(broker, "target")
-    inside.add("root", superuser=True)
-    inside.add("looker", "*: browse produce")
-    inside.add("taker", "q: consume browse", "hidden: browse")
-    looker, taker = inside.visitor(), inside.visitor()
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("looker", "*: browse produce")
+    api_fixture.add("taker", "q: consume browse", "hidden: browse")
+    looker, taker = api_fixture.http_client(), api_fixture.http_client()
     await looker.login("looker")
     await taker.login("taker")
     one = ids([number])
@@ -306,41 +310,41 @@ async def test_who_may_act(inside: Inside) -> None:
         (taker, {"action": "copy", "ids": one, "target": TARGET}),
         (taker, {"action": "delete", "all": True}),
     )
-    for visitor, body in refused:
-        answer = await visitor.ask("POST", ACTIONS, body)
+    for http_client, body in refused:
+        answer = await http_client.ask("POST", ACTIONS, body)
         assert (answer.status, answer.code) == (403, "forbidden"), body
-        assert inside.said()[-1].endswith("403")
+        assert api_fixture.said()[-1].endswith("403")
     assert waiting(broker) == ["a"]
     assert (await act(looker, action="copy", ids=one, target=TARGET))["done"] == 1
     assert (await act(taker, action="delete", ids=one))["done"] == 1
 
 
 @looped
-async def test_a_dead_letter_goes_back_only_where_one_may_send(inside: Inside) -> None:
-    broker = inside.broker
+async def test_a_dead_letter_goes_back_only_where_one_may_send(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker, dead_letter=True)
     send(jobs, "a", broker=broker)
     reader = read(broker, jobs)
     broker.dead_letter(jobs.queue, held(reader.consumer)[0], "rejected")
     reader.detach()
-    inside.add("root", superuser=True)
-    inside.add("anna", "*.dlq: consume browse")
-    visitor = inside.visitor()
-    await visitor.login("anna")
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("anna", "*.dlq: consume browse")
+    http_client = api_fixture.http_client()
+    await http_client.login("anna")
     path = "/destinations/queue/q.dlq/messages/actions"
-    done = await act(visitor, path, action="origin", all=True)
+    done = await act(http_client, path, action="origin", all=True)
     assert [each["reason"] for each in done["failed"]] == ["forbidden"]
     assert waiting(broker) == []
     assert waiting(broker, "q.dlq") == ["a"]
 
 
 @looped
-async def test_others_have_their_turn_while_many_are_moved(inside: Inside) -> None:
-    broker = inside.broker
+async def test_others_have_their_turn_while_many_are_moved(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     send(queue(broker), *["x"] * 3000, broker=broker)
-    visitor = inside.visitor(local=True)
-    inside.scan_time.limit = 200
-    moving = asyncio.ensure_future(act(visitor, action="move", all=True, target=TARGET))
+    http_client = api_fixture.http_client(local=True)
+    api_fixture.scan_time.limit = 200
+    moving = asyncio.ensure_future(act(http_client, action="move", all=True, target=TARGET))
     turns = 0
     while not moving.done():
         await asyncio.sleep(0)

@@ -13,27 +13,27 @@ from sluicemq.admin.message_view import view_of_body
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.java import Byte, Char, Float, Long, Short, dumps, dumps_map, dumps_stream
-from tests.admin.inside import Inside, Visitor
 from tests.admin.stock import held, looped, queue, read, send, topic
+from tests.support.api import ApiFixture, HttpClient
 
 PAGES = "/destinations/queue/q/messages"
 EVIL = "<script>alert(1)</script>"
 
 
-async def page(visitor: Visitor, query: str = "", path: str = PAGES) -> Any:
-    answer = await visitor.ask("GET", f"{path}{query}")
+async def page(http_client: HttpClient, query: str = "", path: str = PAGES) -> Any:
+    answer = await http_client.ask("GET", f"{path}{query}")
     assert answer.status == 200, answer
     return answer.json()
 
 
-async def bodies(visitor: Visitor, query: str = "", path: str = PAGES) -> list[str]:
-    found = await page(visitor, f"{query}{'&' if query else '?'}body=true", path)
+async def bodies(http_client: HttpClient, query: str = "", path: str = PAGES) -> list[str]:
+    found = await page(http_client, f"{query}{'&' if query else '?'}body=true", path)
     return [each["body"]["value"] for each in found["items"]]
 
 
 @looped
-async def test_any_page_by_its_offset(inside: Inside) -> None:
-    broker = inside.broker
+async def test_any_page_by_its_offset(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker)
     order = []
     for priority in (4, 9, 0):
@@ -41,9 +41,9 @@ async def test_any_page_by_its_offset(inside: Inside) -> None:
         send(jobs, *texts, broker=broker, priority=priority)
         order.append((-priority, texts))
     expected = [text for _, texts in sorted(order) for text in texts]
-    visitor = inside.visitor(local=True)
+    http_client = api_fixture.http_client(local=True)
     for offset in (0, 1, 29, 30, 31, 59, 88, 89, 90, 500):
-        found = await page(visitor, f"?offset={offset}&limit=7&body=true")
+        found = await page(http_client, f"?offset={offset}&limit=7&body=true")
         assert [each["body"]["value"] for each in found["items"]] == expected[offset : offset + 7]
         assert [each["position"] for each in found["items"]] == list(
             range(offset, min(offset + 7, max(90, offset)))
@@ -54,15 +54,17 @@ async def test_any_page_by_its_offset(inside: Inside) -> None:
 
 @pytest.mark.parametrize("query", ["", "&selector=priority%20IS%20NULL%20OR%201=1"])
 @looped
-async def test_page_follows_page_while_messages_come_and_go(inside: Inside, query: str) -> None:
-    broker = inside.broker
+async def test_page_follows_page_while_messages_come_and_go(
+    api_fixture: ApiFixture, query: str
+) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker)
     send(jobs, *[str(number) for number in range(40)], broker=broker)
-    visitor = inside.visitor(local=True)
+    http_client = api_fixture.http_client(local=True)
     seen: list[str] = []
     after = ""
     while True:
-        found = await page(visitor, f"?limit=10&body=true&after={after}{query}")
+        found = await page(http_client, f"?limit=10&body=true&after={after}{query}")
         seen += [each["body"]["value"] for each in found["items"]]
         if found["next"] is None:
             break
@@ -81,21 +83,21 @@ async def test_page_follows_page_while_messages_come_and_go(inside: Inside, quer
 
 
 @looped
-async def test_a_selector_page_ends_at_its_limit_and_goes_on(inside: Inside) -> None:
-    object.__setattr__(inside.context, "limits", ApiLimits(scan=30))
-    broker = inside.broker
+async def test_a_selector_page_ends_at_its_limit_and_goes_on(api_fixture: ApiFixture) -> None:
+    object.__setattr__(api_fixture.context, "limits", ApiLimits(scan=30))
+    broker = api_fixture.broker
     jobs = queue(broker)
     for number in range(100):
         send(jobs, str(number), broker=broker, properties={"n": number, "odd": number % 2 == 1})
-    visitor = inside.visitor(local=True)
+    http_client = api_fixture.http_client(local=True)
     asked = f"?selector={quote('n > 70 AND odd')}&body=true"
-    found = await page(visitor, asked)
+    found = await page(http_client, asked)
     assert found["items"] == []
     assert found["scanned"] < 60
     assert found["total"] is None
     rounds, texts = 1, []
     while found["next"] is not None:
-        found = await page(visitor, f"{asked}&after={found['next']}")
+        found = await page(http_client, f"{asked}&after={found['next']}")
         texts += [each["body"]["value"] for each in found["items"]]
         rounds += 1
     assert texts == [str(number) for number in range(71, 100, 2)]
@@ -103,9 +105,9 @@ async def test_a_selector_page_ends_at_its_limit_and_goes_on(inside: Inside) -> 
 
 
 @looped
-async def test_what_is_no_selector_cursor_or_offset(inside: Inside) -> None:
-    queue(inside.broker)
-    visitor = inside.visitor(local=True)
+async def test_what_is_no_selector_cursor_or_offset(api_fixture: ApiFixture) -> None:
+    queue(api_fixture.broker)
+    http_client = api_fixture.http_client(local=True)
     for query, code in (
         ("?selector=n%20%3E", "bad-selector"),
         ("?after=nonsense", "bad-cursor"),
@@ -117,17 +119,17 @@ async def test_what_is_no_selector_cursor_or_offset(inside: Inside) -> None:
         ("?offset=1&selector=n=1", "bad-parameter"),
         ("?state=lost", "bad-parameter"),
     ):
-        answer = await visitor.ask("GET", f"{PAGES}{query}")
+        answer = await http_client.ask("GET", f"{PAGES}{query}")
         assert (answer.status, answer.code) == (400, code), query
-    answer = await visitor.ask("GET", f"{PAGES}?subscription=none")
+    answer = await http_client.ask("GET", f"{PAGES}?subscription=none")
     assert (answer.status, answer.code) == (404, "subscription-not-found")
-    answer = await visitor.ask("GET", "/destinations/queue/none/messages")
+    answer = await http_client.ask("GET", "/destinations/queue/none/messages")
     assert (answer.status, answer.code) == (404, "destination-not-found")
 
 
 @looped
-async def test_what_is_in_flight_and_what_is_delayed(inside: Inside) -> None:
-    broker = inside.broker
+async def test_what_is_in_flight_and_what_is_delayed(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     jobs = queue(broker, retry_delay=1000)
     send(jobs, "a", "b", "c", "d", broker=broker)
     send(jobs, "scheduled", broker=broker, deliver_at=broker.clock.wall + 9000)
@@ -138,8 +140,8 @@ async def test_what_is_in_flight_and_what_is_delayed(inside: Inside) -> None:
     broker.transactions.settle(transaction, reader.consumer, held(reader.consumer)[0])
     broker.revoke(reader.consumer.window)
     broker.flush()
-    visitor = inside.visitor(local=True)
-    flight = await page(visitor, "?state=unacked&body=true")
+    http_client = api_fixture.http_client(local=True)
+    flight = await page(http_client, "?state=unacked&body=true")
     assert [(each["body"]["value"], each["holder"]) for each in flight["items"]] == [
         ("c", "consumer"),
         ("d", "consumer"),
@@ -148,41 +150,41 @@ async def test_what_is_in_flight_and_what_is_delayed(inside: Inside) -> None:
     assert [each["attempts"] for each in flight["items"]] == [1, 1, 1]
     assert not any(each["redelivered"] for each in flight["items"])
     assert flight["total"] == 3
-    later = (await page(visitor, "?state=delayed&body=true"))["items"]
+    later = (await page(http_client, "?state=delayed&body=true"))["items"]
     wall = broker.clock.wall
     assert [(each["body"]["value"], each["deliver_at"]) for each in later] == [
         ("scheduled", wall + 9000),
         ("a", wall + 1000),
     ]
     assert [each["redelivered"] for each in later] == [False, True]
-    assert await bodies(visitor, "?state=unacked&offset=1&limit=1") == ["d"]
-    first = await page(visitor, "?state=unacked&limit=2")
-    assert await bodies(visitor, f"?state=unacked&after={first['next']}") == ["b"]
-    assert await bodies(visitor, "?state=delayed&selector=JMSPriority=9") == []
-    assert await bodies(visitor, "?state=delayed&selector=JMSPriority=4") == ["scheduled", "a"]
+    assert await bodies(http_client, "?state=unacked&offset=1&limit=1") == ["d"]
+    first = await page(http_client, "?state=unacked&limit=2")
+    assert await bodies(http_client, f"?state=unacked&after={first['next']}") == ["b"]
+    assert await bodies(http_client, "?state=delayed&selector=JMSPriority=9") == []
+    assert await bodies(http_client, "?state=delayed&selector=JMSPriority=4") == ["scheduled", "a"]
 
 
 @looped
-async def test_the_messages_of_a_subscription(inside: Inside) -> None:
-    broker = inside.broker
+async def test_the_messages_of_a_subscription(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     news = topic(broker, hold=True)
     send(news, "held", broker=broker)
     path = "/destinations/topic/t/messages"
-    visitor = inside.visitor(local=True)
-    assert await bodies(visitor, "", path) == ["held"]
+    http_client = api_fixture.http_client(local=True)
+    assert await bodies(http_client, "", path) == ["held"]
     broker.subscribe(news, "all/one", durable=True)
-    assert await bodies(visitor, "", path) == []
-    assert await bodies(visitor, "?subscription=all%2Fone", path) == ["held"]
-    [only] = (await page(visitor, "?subscription=all%2Fone", path))["items"]
+    assert await bodies(http_client, "", path) == []
+    assert await bodies(http_client, "?subscription=all%2Fone", path) == ["held"]
+    [only] = (await page(http_client, "?subscription=all%2Fone", path))["items"]
     assert only["subscription"] == "all/one"
-    answer = await visitor.ask("GET", f"{path}/{only['id']}?subscription=all%2Fone")
+    answer = await http_client.ask("GET", f"{path}/{only['id']}?subscription=all%2Fone")
     assert answer.json()["body"]["value"] == "held"
-    assert (await visitor.ask("GET", f"{path}/{only['id']}")).code == "message-not-found"
+    assert (await http_client.ask("GET", f"{path}/{only['id']}")).code == "message-not-found"
 
 
 @looped
-async def test_all_that_a_message_says(inside: Inside) -> None:
-    broker = inside.broker
+async def test_all_that_a_message_says(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     properties = {
         "flag": True,
         "n": -3,
@@ -208,7 +210,7 @@ async def test_all_that_a_message_says(inside: Inside) -> None:
         properties=properties,
         origin=Origin.VIBEMQ,
     )
-    found = await page(inside.visitor(local=True), f"/{number}")
+    found = await page(api_fixture.http_client(local=True), f"/{number}")
     wall = broker.clock.wall
     expected = {
         "id": str(number),
@@ -309,9 +311,9 @@ def test_a_long_body_is_cut_and_a_long_map_is_not_decoded() -> None:
 
 
 @looped
-async def test_a_body_is_downloaded_and_never_shown(inside: Inside) -> None:
-    [number] = send(queue(inside.broker), EVIL, broker=inside.broker)
-    answer = await inside.visitor(local=True).ask("GET", f"{PAGES}/{number}/body")
+async def test_a_body_is_downloaded_and_never_shown(api_fixture: ApiFixture) -> None:
+    [number] = send(queue(api_fixture.broker), EVIL, broker=api_fixture.broker)
+    answer = await api_fixture.http_client(local=True).ask("GET", f"{PAGES}/{number}/body")
     assert answer.body == EVIL.encode()
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"].startswith("attachment;")
@@ -320,26 +322,26 @@ async def test_a_body_is_downloaded_and_never_shown(inside: Inside) -> None:
 
 
 @looped
-async def test_one_in_memory_has_another_name(inside: Inside) -> None:
-    broker = inside.broker
+async def test_one_in_memory_has_another_name(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     [number] = send(queue(broker), "x", broker=broker, durability=Durability.NONE)
-    visitor = inside.visitor(local=True)
-    [only] = (await page(visitor))["items"]
+    http_client = api_fixture.http_client(local=True)
+    [only] = (await page(http_client))["items"]
     assert (only["id"], only["durability"]) == (f"m{number}", "none")
-    assert (await visitor.ask("GET", f"{PAGES}/m{number}")).status == 200
+    assert (await http_client.ask("GET", f"{PAGES}/m{number}")).status == 200
     for name in (f"{number}", f"m0{number}", "m", "x", "0", "-1", f"{'9' * 30}", "%00"):
-        answer = await visitor.ask("GET", f"{PAGES}/{name}")
+        answer = await http_client.ask("GET", f"{PAGES}/{name}")
         assert (answer.status, answer.code) == (404, "message-not-found"), name
 
 
 @looped
-async def test_no_right_to_look_no_message(inside: Inside) -> None:
-    [number] = send(queue(inside.broker), "secret", broker=inside.broker)
-    inside.add("root", superuser=True)
-    inside.add("anna", "q: produce consume manage", "*: create")
-    visitor = inside.visitor()
-    await visitor.login("anna")
+async def test_no_right_to_look_no_message(api_fixture: ApiFixture) -> None:
+    [number] = send(queue(api_fixture.broker), "secret", broker=api_fixture.broker)
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("anna", "q: produce consume manage", "*: create")
+    http_client = api_fixture.http_client()
+    await http_client.login("anna")
     for path in ("", f"/{number}", f"/{number}/body"):
-        answer = await visitor.ask("GET", f"{PAGES}{path}")
+        answer = await http_client.ask("GET", f"{PAGES}{path}")
         assert (answer.status, answer.code) == (403, "forbidden")
         assert b"secret" not in answer.body

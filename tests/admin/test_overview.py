@@ -17,49 +17,49 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from tests.admin.client import HTTP, PHPMQ, Client
-from tests.admin.inside import Inside, Visitor, looped
+from tests.admin.context import context
 from tests.admin.test_connections import peopled, view
-from tests.admin.world import context
 from tests.server.conftest import Start
 from tests.server.tls_clients import until
+from tests.support.api import ApiFixture, HttpClient, looped
+from tests.support.http import HTTP, PHPMQ, Client
 
 LISTENER = ListenerView("phpmq://x:1", "phpmq", False, 1, 10, 5, 2, 300, 400)
 
 
-def steps(inside: Inside, count: int = 1) -> None:
+def steps(api_fixture: ApiFixture, count: int = 1) -> None:
     for _ in range(count * STEP):
-        inside.clock.advance(1000)
-        deque(inside.context.history.round(1.0), maxlen=0)
+        api_fixture.clock.advance(1000)
+        deque(api_fixture.context.history.round(1.0), maxlen=0)
 
 
-def send(inside: Inside, queue: str, *bodies: bytes) -> None:
-    destination = inside.broker.queue(queue)
+def send(api_fixture: ApiFixture, queue: str, *bodies: bytes) -> None:
+    destination = api_fixture.broker.queue(queue)
     for body in bodies:
         message = Message(destination.address, body, durability=Durability.NONE)
-        inside.broker.publish(destination, message)
-    inside.broker.flush()
+        api_fixture.broker.publish(destination, message)
+    api_fixture.broker.flush()
 
 
-async def get(visitor: Visitor, path: str) -> dict[str, Any]:
-    answer = await visitor.ask("GET", path)
+async def get(http_client: HttpClient, path: str) -> dict[str, Any]:
+    answer = await http_client.ask("GET", path)
     assert answer.status == 200, answer
     found: dict[str, Any] = answer.json()
     return found
 
 
 @looped
-async def test_an_overview_adds_up(inside: Inside) -> None:
-    connections: Any = peopled(inside, view(1), view(2, protocol="jmq"))
+async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
+    connections: Any = peopled(api_fixture, view(1), view(2, protocol="jmq"))
     connections.listeners = lambda: [LISTENER]
-    inside.broker.topic("news")
-    send(inside, "q", b"a", b"bcd")
-    inside.broker.transactions.begin()
-    traffic = inside.broker.traffic_of("phpmq")
+    api_fixture.broker.topic("news")
+    send(api_fixture, "q", b"a", b"bcd")
+    api_fixture.broker.transactions.begin()
+    traffic = api_fixture.broker.traffic_of("phpmq")
     traffic.published += 2
-    inside.context.vitals.lag.record(0.004)
-    steps(inside)
-    told = await get(inside.visitor(), "/overview")
+    api_fixture.context.vitals.lag.record(0.004)
+    steps(api_fixture)
+    told = await get(api_fixture.http_client(), "/overview")
     totals = told["totals"]
     assert (totals["destinations"], totals["queues"], totals["topics"]) == (2, 1, 1)
     assert (totals["connections"], totals["waiting"], totals["bytes"]) == (2, 2, 4)
@@ -77,37 +77,37 @@ async def test_an_overview_adds_up(inside: Inside) -> None:
     assert history["in"] == [2 / STEP]
     assert (history["step_ms"], history["waiting"]) == (STEP * 1000, [2])
     assert history["lag_ms"] == [pytest.approx(4)]
-    assert history["end"] == inside.clock.wall
+    assert history["end"] == api_fixture.clock.wall
 
 
 @looped
-async def test_it_is_made_once_a_second_however_many_ask(inside: Inside) -> None:
+async def test_it_is_made_once_a_second_however_many_ask(api_fixture: ApiFixture) -> None:
     calls: list[int] = []
-    connections: Any = inside.context.connections
+    connections: Any = api_fixture.context.connections
 
     def listeners() -> list[ListenerView]:
         calls.append(1)
         return []
 
     connections.listeners = listeners
-    visitor = inside.visitor()
+    http_client = api_fixture.http_client()
     for _ in range(5):
-        await get(visitor, "/overview")
+        await get(http_client, "/overview")
     assert len(calls) == 1
-    await get(visitor, "/overview?fresh=true")
+    await get(http_client, "/overview?fresh=true")
     assert len(calls) == 2
-    inside.clock.advance(1000)
-    await get(visitor, "/overview")
+    api_fixture.clock.advance(1000)
+    await get(http_client, "/overview")
     assert len(calls) == 3
 
 
 @looped
-async def test_where_it_listens_is_not_for_everybody(inside: Inside) -> None:
-    inside.add("root", superuser=True)
-    inside.add("anna", "nothing: browse")
-    connections: Any = inside.context.connections
+async def test_where_it_listens_is_not_for_everybody(api_fixture: ApiFixture) -> None:
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("anna", "nothing: browse")
+    connections: Any = api_fixture.context.connections
     connections.listeners = lambda: [LISTENER._replace(connections=10)]
-    anna, root, nobody = (inside.visitor() for _ in range(3))
+    anna, root, nobody = (api_fixture.http_client() for _ in range(3))
     await anna.login("anna")
     await root.login("root")
     for _ in range(2):  # whoever asked first
@@ -121,14 +121,14 @@ async def test_where_it_listens_is_not_for_everybody(inside: Inside) -> None:
 
 
 @looped
-async def test_history_of_all_and_of_one(inside: Inside) -> None:
-    inside.add("anna", "jobs: browse")
-    send(inside, "jobs", b"a")
-    steps(inside, 3)
-    send(inside, "jobs", b"b")
-    send(inside, "secret", b"b")
-    steps(inside, 12)
-    anna = inside.visitor()
+async def test_history_of_all_and_of_one(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna", "jobs: browse")
+    send(api_fixture, "jobs", b"a")
+    steps(api_fixture, 3)
+    send(api_fixture, "jobs", b"b")
+    send(api_fixture, "secret", b"b")
+    steps(api_fixture, 12)
+    anna = api_fixture.http_client()
     await anna.login("anna")
     told = await get(anna, "/history?minutes=1")
     assert told["waiting"] == [3] * 12

@@ -10,7 +10,7 @@ from sluicemq.broker import Subscription, Transaction
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.jmq.ids import Xid, encode_xid
-from tests.admin.inside import Inside, Visitor, looped
+from tests.support.api import ApiFixture, HttpClient, looped
 
 RIGHTS = {
     "owner": (),
@@ -21,28 +21,28 @@ RIGHTS = {
 }
 
 
-async def enter(inside: Inside, name: str) -> Visitor:
+async def enter(api_fixture: ApiFixture, name: str) -> HttpClient:
     """A visitor that has logged in as one of RIGHTS, or as `root`."""
-    if name not in inside.authenticator.user_snapshot.database.users:
-        inside.add(name, *RIGHTS.get(name, ()), superuser=name == "root")
-    visitor = inside.visitor()
-    await visitor.login(name)
-    return visitor
+    if name not in api_fixture.authenticator.user_snapshot.database.users:
+        api_fixture.add(name, *RIGHTS.get(name, ()), superuser=name == "root")
+    http_client = api_fixture.http_client()
+    await http_client.login(name)
+    return http_client
 
 
-async def listed(visitor: Visitor, path: str) -> list[dict[str, Any]]:
-    answer = await visitor.ask("GET", path)
+async def listed(http_client: HttpClient, path: str) -> list[dict[str, Any]]:
+    answer = await http_client.ask("GET", path)
     assert answer.status == 200, answer
     items: list[dict[str, Any]] = answer.json()["items"]
     return items
 
 
-def begin(inside: Inside, owner: str, *, prepared: bool = True) -> Transaction:
+def begin(api_fixture: ApiFixture, owner: str, *, prepared: bool = True) -> Transaction:
     """A transaction that sends to `q` and `r`."""
-    transactions = inside.broker.transactions
+    transactions = api_fixture.broker.transactions
     transaction = transactions.begin(owner)
     for name in ("q", "r"):
-        queue = inside.broker.queue(name)
+        queue = api_fixture.broker.queue(name)
         message = Message(queue.address, b"x", durability=Durability.NONE)
         transactions.publish(transaction, queue, message)
     if prepared:
@@ -51,18 +51,18 @@ def begin(inside: Inside, owner: str, *, prepared: bool = True) -> Transaction:
     return transaction
 
 
-def subscribe(inside: Inside, owner: str = "owner", **how: Any) -> Subscription:
-    topic = inside.broker.topic("news")
-    subscription = inside.broker.subscribe(topic, "s", durable=True, owner=owner, **how)
+def subscribe(api_fixture: ApiFixture, owner: str = "owner", **how: Any) -> Subscription:
+    topic = api_fixture.broker.topic("news")
+    subscription = api_fixture.broker.subscribe(topic, "s", durable=True, owner=owner, **how)
     message = Message(topic.address, b"x", durability=Durability.NONE)
-    inside.broker.publish(topic, message)
-    inside.broker.flush()
+    api_fixture.broker.publish(topic, message)
+    api_fixture.broker.flush()
     return subscription
 
 
 @looped
-async def test_who_lists_and_ends_a_transaction(inside: Inside) -> None:
-    root = await enter(inside, "root")
+async def test_who_lists_and_ends_a_transaction(api_fixture: ApiFixture) -> None:
+    root = await enter(api_fixture, "root")
     for user, owner, may in (
         ("owner", "owner", True),
         ("other", "owner", False),
@@ -78,21 +78,21 @@ async def test_who_lists_and_ends_a_transaction(inside: Inside) -> None:
     ):
         for prepared in (False, True):
             case = (user, owner, prepared)
-            visitor = await enter(inside, user)
-            transaction = begin(inside, owner, prepared=prepared)
-            items = await listed(visitor, "/transactions")
+            http_client = await enter(api_fixture, user)
+            transaction = begin(api_fixture, owner, prepared=prepared)
+            items = await listed(http_client, "/transactions")
             assert [each.get("owner", "") for each in items] == ([owner] if may else []), case
             path = f"/transactions/{id_of(transaction)}"
             if prepared and not may:
-                assert (await visitor.ask("POST", f"{path}/commit")).status == 404, case
-            answer = await visitor.ask("POST", f"{path}/rollback")
+                assert (await http_client.ask("POST", f"{path}/commit")).status == 404, case
+            answer = await http_client.ask("POST", f"{path}/rollback")
             assert answer.status == (204 if may else 404), case
             if not may:
                 assert (await root.ask("POST", f"{path}/rollback")).status == 204, case
 
 
 @looped
-async def test_who_lists_and_deletes_a_durable_subscription(inside: Inside) -> None:
+async def test_who_lists_and_deletes_a_durable_subscription(api_fixture: ApiFixture) -> None:
     for user, owner, may in (
         ("owner", "owner", True),
         ("claimant", "owner", False),
@@ -103,21 +103,23 @@ async def test_who_lists_and_deletes_a_durable_subscription(inside: Inside) -> N
         ("other", "", False),
     ):
         case = (user, owner)
-        visitor = await enter(inside, user)
-        subscription = subscribe(inside, owner)
-        items = await listed(visitor, "/subscriptions")
+        http_client = await enter(api_fixture, user)
+        subscription = subscribe(api_fixture, owner)
+        items = await listed(http_client, "/subscriptions")
         assert [each.get("owner", "") for each in items] == ([owner] if may else []), case
-        answer = await visitor.ask("DELETE", "/subscriptions?destination=news&name=s")
+        answer = await http_client.ask("DELETE", "/subscriptions?destination=news&name=s")
         assert answer.status == (204 if may else 403), case
         assert subscription.closed is may, case
-        inside.broker.unsubscribe(subscription)
+        api_fixture.broker.unsubscribe(subscription)
 
 
 @looped
-async def test_the_messages_of_a_durable_subscription_are_its_owners(inside: Inside) -> None:
+async def test_the_messages_of_a_durable_subscription_are_its_owners(
+    api_fixture: ApiFixture,
+) -> None:
     RIGHTS["reader"] = ("news: consume browse",)
-    reader, manager = await enter(inside, "reader"), await enter(inside, "root")
-    subscription = subscribe(inside)
+    reader, manager = await enter(api_fixture, "reader"), await enter(api_fixture, "root")
+    subscription = subscribe(api_fixture)
     path = "/destinations/topic/news/messages"
     assert (await reader.ask("GET", f"{path}?subscription=s")).status == 404
     body = {"action": "delete", "selector": "TRUE", "subscription": "s"}
@@ -127,11 +129,11 @@ async def test_the_messages_of_a_durable_subscription_are_its_owners(inside: Ins
 
 
 @looped
-async def test_temporary_destinations_are_for_superusers(inside: Inside) -> None:
+async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture) -> None:
     RIGHTS["all"] = ("*: produce consume browse create delete manage",)
-    user, root = await enter(inside, "all"), await enter(inside, "root")
+    user, root = await enter(api_fixture, "all"), await enter(api_fixture, "root")
     name = "temporary_destination://queue/x/1/1"
-    queue = inside.broker.declare(Address(Kind.QUEUE, name), owner=object())
+    queue = api_fixture.broker.declare(Address(Kind.QUEUE, name), owner=object())
     path = "/destinations/queue/temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
     reply = {"body": "reply"}
     assert (await user.ask("POST", f"{path}/messages", reply)).status == 201
@@ -154,9 +156,11 @@ async def test_temporary_destinations_are_for_superusers(inside: Inside) -> None
 
 
 @looped
-async def test_nobody_creates_a_lasting_destination_with_a_temporary_name(inside: Inside) -> None:
-    root = await enter(inside, "root")
+async def test_nobody_creates_a_lasting_destination_with_a_temporary_name(
+    api_fixture: ApiFixture,
+) -> None:
+    root = await enter(api_fixture, "root")
     path = "/destinations/queue/temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
     assert (await root.ask("PUT", path, {})).status == 400
     assert (await root.ask("POST", f"{path}/messages", {"body": "x"})).status == 404
-    assert not inside.broker.destinations
+    assert not api_fixture.broker.destinations

@@ -11,20 +11,20 @@ from sluicemq.broker.settings import BrokerSettings
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from tests.admin.inside import Inside
 from tests.admin.stock import held, looped, queue, read, send, topic, waiting
+from tests.support.api import ApiFixture
 
 POST = "/destinations/queue/q/messages"
 
 
-def message(inside: Inside) -> Message:
+def message(api_fixture: ApiFixture) -> Message:
     """The only one that waits."""
-    [delivery] = inside.broker.destinations[Address(Kind.QUEUE, "q")].queue.browse()
-    return inside.broker.core.read(delivery)
+    [delivery] = api_fixture.broker.destinations[Address(Kind.QUEUE, "q")].queue.browse()
+    return api_fixture.broker.core.read(delivery)
 
 
 @looped
-async def test_all_that_can_be_said(inside: Inside) -> None:
+async def test_all_that_can_be_said(api_fixture: ApiFixture) -> None:
     body = {
         "body": "hello é",
         "priority": 7,
@@ -46,11 +46,11 @@ async def test_all_that_can_be_said(inside: Inside) -> None:
             "whole": {"type": "float", "value": 2},
         },
     }
-    answer = await inside.visitor(local=True).ask("POST", POST, body)
+    answer = await api_fixture.http_client(local=True).ask("POST", POST, body)
     assert answer.status == 201
-    found = message(inside)
+    found = message(api_fixture)
     assert answer.json() == {"id": str(found.sequence)}
-    wall = inside.clock.wall
+    wall = api_fixture.clock.wall
     assert (found.body, found.kind) == ("hello é".encode(), BodyKind.TEXT)
     assert (found.priority, found.expiration, found.deliver_at) == (7, wall + 5000, wall + 1000)
     assert (found.correlation_id, found.type, found.message_id) == ("c", "t", "m")
@@ -81,9 +81,9 @@ async def test_all_that_can_be_said(inside: Inside) -> None:
     ],
 )
 @looped
-async def test_bodies(inside: Inside, body: Any, kind: BodyKind, content: bytes) -> None:
-    assert (await inside.visitor(local=True).ask("POST", POST, body)).status == 201
-    found = message(inside)
+async def test_bodies(api_fixture: ApiFixture, body: Any, kind: BodyKind, content: bytes) -> None:
+    assert (await api_fixture.http_client(local=True).ask("POST", POST, body)).status == 201
+    found = message(api_fixture)
     assert (found.kind, found.body) == (kind, content)
 
 
@@ -115,61 +115,61 @@ async def test_bodies(inside: Inside, body: Any, kind: BodyKind, content: bytes)
     ],
 )
 @looped
-async def test_what_cannot_be_a_message(inside: Inside, body: Any) -> None:
-    answer = await inside.visitor(local=True).ask("POST", POST, body)
+async def test_what_cannot_be_a_message(api_fixture: ApiFixture, body: Any) -> None:
+    answer = await api_fixture.http_client(local=True).ask("POST", POST, body)
     assert answer.status == 400, answer
-    assert not inside.broker.destinations
+    assert not api_fixture.broker.destinations
 
 
 @looped
-async def test_no_room_for_it(inside: Inside) -> None:
-    object.__setattr__(inside.context, "limits", ApiLimits(publish=10, name=5))
-    visitor = inside.visitor(local=True)
-    answer = await visitor.ask("POST", POST, {"body": "x" * 11})
+async def test_no_room_for_it(api_fixture: ApiFixture) -> None:
+    object.__setattr__(api_fixture.context, "limits", ApiLimits(publish=10, name=5))
+    http_client = api_fixture.http_client(local=True)
+    answer = await http_client.ask("POST", POST, {"body": "x" * 11})
     assert (answer.status, answer.code) == (413, "too-large")
-    answer = await visitor.ask("POST", "/destinations/queue/sixsix/messages", {})
+    answer = await http_client.ask("POST", "/destinations/queue/sixsix/messages", {})
     assert (answer.status, answer.code) == (404, "destination-not-found")
-    queue(inside.broker, max_messages=1)
-    assert (await visitor.ask("POST", POST, {})).status == 201
-    answer = await visitor.ask("POST", POST, {})
+    queue(api_fixture.broker, max_messages=1)
+    assert (await http_client.ask("POST", POST, {})).status == 201
+    answer = await http_client.ask("POST", POST, {})
     assert (answer.status, answer.code) == (409, "limit-exceeded")
 
 
 @looped
-async def test_nothing_comes_into_being_where_it_may_not(inside: Inside) -> None:
-    visitor = inside.visitor(local=True)
-    answer = await visitor.ask(
+async def test_nothing_comes_into_being_where_it_may_not(api_fixture: ApiFixture) -> None:
+    http_client = api_fixture.http_client(local=True)
+    answer = await http_client.ask(
         "POST", "/destinations/queue/temporary_destination:%2F%2Fqueue%2Fx/messages", {}
     )
     assert (answer.status, answer.code) == (404, "destination-not-found")
-    inside.broker.settings = BrokerSettings(auto_create_queues=False)
-    answer = await visitor.ask("POST", POST, {})
+    api_fixture.broker.settings = BrokerSettings(auto_create_queues=False)
+    answer = await http_client.ask("POST", POST, {})
     assert (answer.status, answer.code) == (404, "destination-not-found")
 
 
 @looped
-async def test_an_unjournaled_one_is_answered_at_once(inside: Inside) -> None:
-    answer = await inside.visitor(local=True).ask("POST", POST, {"durability": "none"})
+async def test_an_unjournaled_one_is_answered_at_once(api_fixture: ApiFixture) -> None:
+    answer = await api_fixture.http_client(local=True).ask("POST", POST, {"durability": "none"})
     assert answer.json()["id"].startswith("m")
-    assert inside.broker.journal.stats().live == 0
+    assert api_fixture.broker.journal.stats().live == 0
 
 
 @looped
-async def test_it_takes_the_right_to_produce(inside: Inside) -> None:
-    inside.add("root", superuser=True)
-    inside.add("anna", "q: browse consume manage create")
-    inside.add("bert", "q: produce")
-    anna, bert = inside.visitor(), inside.visitor()
+async def test_it_takes_the_right_to_produce(api_fixture: ApiFixture) -> None:
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("anna", "q: browse consume manage create")
+    api_fixture.add("bert", "q: produce")
+    anna, bert = api_fixture.http_client(), api_fixture.http_client()
     await anna.login("anna")
     await bert.login("bert")
     assert (await anna.ask("POST", POST, {"body": "x"})).status == 403
     assert (await bert.ask("POST", POST, {"body": "x"})).status == 201
-    assert waiting(inside.broker) == ["x"]
+    assert waiting(api_fixture.broker) == ["x"]
 
 
 @looped
-async def test_dead_letter_queues_with_their_reasons(inside: Inside) -> None:
-    broker = inside.broker
+async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     queue(broker, "quiet")
     for name, reasons in (("a", ["rejected", "expired", "rejected"]), ("b", ["rejected"])):
         source = queue(broker, name, dead_letter=True, dead_letter_queue="graveyard")
@@ -179,9 +179,9 @@ async def test_dead_letter_queues_with_their_reasons(inside: Inside) -> None:
             broker.dead_letter(source.queue, number, reason)
     queue(broker, "empty.dlq")
     send(broker.queue("graveyard"), "by hand", broker=broker)
-    inside.clock.advance(250)
-    visitor = inside.visitor(local=True)
-    found = (await visitor.ask("GET", "/dead-letters")).json()
+    api_fixture.clock.advance(250)
+    http_client = api_fixture.http_client(local=True)
+    found = (await http_client.ask("GET", "/dead-letters")).json()
     assert [(each["name"], each["waiting"]) for each in found["items"]] == [
         ("empty.dlq", 0),
         ("graveyard", 5),
@@ -191,35 +191,35 @@ async def test_dead_letter_queues_with_their_reasons(inside: Inside) -> None:
     assert (graveyard["of"], graveyard["counted"]) == (["a", "b"], 5)
     assert graveyard["oldest_ms"] == 250
     read(broker, broker.queue("graveyard"), 2)
-    answer = await visitor.ask("GET", "/dead-letters?sort=waiting&order=desc&page_size=1")
+    answer = await http_client.ask("GET", "/dead-letters?sort=waiting&order=desc&page_size=1")
     [graveyard] = answer.json()["items"]
     assert (graveyard["waiting"], sum(graveyard["reasons"].values())) == (3, 3)
 
 
 @looped
-async def test_only_what_one_sees(inside: Inside) -> None:
-    broker = inside.broker
+async def test_only_what_one_sees(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
     for name in ("mine", "theirs"):
         queue(broker, name, dead_letter_queue="shared.dlq")
     queue(broker, "shared.dlq")
     queue(broker, "hidden.dlq")
     topic(broker, "news.dlq")
-    inside.add("root", superuser=True)
-    inside.add("anna", "mine: browse", "shared.dlq: browse", "news*: browse")
-    visitor = inside.visitor()
-    await visitor.login("anna")
-    found = (await visitor.ask("GET", "/dead-letters")).json()
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("anna", "mine: browse", "shared.dlq: browse", "news*: browse")
+    http_client = api_fixture.http_client()
+    await http_client.login("anna")
+    found = (await http_client.ask("GET", "/dead-letters")).json()
     assert [(each["name"], each["of"]) for each in found["items"]] == [("shared.dlq", ["mine"])]
 
 
 @looped
-async def test_a_nearly_full_disk_is_507(inside: Inside) -> None:
-    visitor = inside.visitor(local=True)
-    inside.broker.journal.on_space(SpaceReport(SpaceLevel.LOW))
-    answer = await visitor.ask("POST", POST, {"body": "x"})
+async def test_a_nearly_full_disk_is_507(api_fixture: ApiFixture) -> None:
+    http_client = api_fixture.http_client(local=True)
+    api_fixture.broker.journal.on_space(SpaceReport(SpaceLevel.LOW))
+    answer = await http_client.ask("POST", POST, {"body": "x"})
     assert (answer.status, answer.code) == (507, "low-disk-space")
-    answer = await visitor.ask("POST", POST, {"body": "x", "durability": "none"})
+    answer = await http_client.ask("POST", POST, {"body": "x", "durability": "none"})
     assert answer.status == 201
-    inside.broker.journal.on_space(SpaceReport(SpaceLevel.ENOUGH))
-    answer = await visitor.ask("POST", POST, {"body": "x"})
+    api_fixture.broker.journal.on_space(SpaceReport(SpaceLevel.ENOUGH))
+    answer = await http_client.ask("POST", POST, {"body": "x"})
     assert answer.status == 201

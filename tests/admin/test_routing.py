@@ -27,7 +27,7 @@ from sluicemq.admin.routing import (
 )
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
-from tests.admin.inside import Inside
+from tests.support.api import ApiFixture
 
 
 async def never(call: Call) -> None:
@@ -209,15 +209,15 @@ def test_what_is_said_of_names_that_are_no_text() -> None:
 
 def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:
     async def scenario() -> None:
-        inside = Inside(tmp_path)
-        answer = await inside.visitor().ask("GET", "/openapi.json")
+        api_fixture = ApiFixture(tmp_path)
+        answer = await api_fixture.http_client().ask("GET", "/openapi.json")
         paths = answer.json()["paths"]
-        for each in inside.endpoints:
+        for each in api_fixture.endpoints:
             if each.prefix:
                 operation = paths[each.path][each.method.lower()]
                 assert operation["summary"] == each.summary
                 ids.append(operation["operationId"])
-        inside.authenticator.close()
+        api_fixture.authenticator.close()
 
     ids: list[str] = []
     asyncio.run(scenario())

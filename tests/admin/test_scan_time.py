@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from sluicemq.model.destination import Address, DestinationSettings, Kind
-from tests.admin.inside import Inside
 from tests.admin.stock import looped, queue, read, send
+from tests.support.api import ApiFixture
 
 MESSAGES = 300
 MESSAGE_PATH = "/destinations/queue/q/messages"
@@ -57,9 +57,9 @@ SCANS = {
 
 @pytest.mark.parametrize("name", SCANS)
 @looped
-async def test_a_scan_stops_at_the_deadline(inside: Inside, name: str) -> None:
+async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) -> None:
     scan = SCANS[name]
-    broker = inside.broker
+    broker = api_fixture.broker
     jobs = queue(broker)
     broker.declare(Address(Kind.QUEUE, "p"), DestinationSettings(dead_letter_queue="q"))
     later = {"deliver_at": broker.clock.wall + 60_000} if scan.state == "delayed" else {}
@@ -67,11 +67,11 @@ async def test_a_scan_stops_at_the_deadline(inside: Inside, name: str) -> None:
     if scan.state == "unacked":
         read(broker, jobs, MESSAGES)
         broker.flush()
-    visitor = inside.visitor(local=True)
-    inside.scan_time.limit = 10
-    inside.scan_time.asked.clear()
+    http_client = api_fixture.http_client(local=True)
+    api_fixture.scan_time.limit = 10
+    api_fixture.scan_time.asked.clear()
     async with asyncio.timeout(30):
-        answer = await visitor.ask(scan.method, scan.path, scan.body)
+        answer = await http_client.ask(scan.method, scan.path, scan.body)
     assert answer.status == 200, answer
     found = answer.json()
     if "items" in found and "scanned" in found:
@@ -80,20 +80,20 @@ async def test_a_scan_stops_at_the_deadline(inside: Inside, name: str) -> None:
         assert found["done"] == MESSAGES
     elif "purged" in found:
         assert found["purged"] == MESSAGES
-    asked = inside.scan_time.asked
+    asked = api_fixture.scan_time.asked
     assert len(asked) >= scan.iterations
     # two questions may follow the one that has been answered with yes: before the rest, and in
     # the flush
-    assert max(asked) <= inside.scan_time.limit + 4
+    assert max(asked) <= api_fixture.scan_time.limit + 4
 
 
 @looped
-async def test_what_is_no_selector_within_the_limits(inside: Inside) -> None:
-    queue(inside.broker)
-    visitor = inside.visitor(local=True)
+async def test_what_is_no_selector_within_the_limits(api_fixture: ApiFixture) -> None:
+    queue(api_fixture.broker)
+    http_client = api_fixture.http_client(local=True)
     for text in ("a=1%20OR%20" * 171 + "a", "a=%27" + "x" * 8192 + "%27"):
-        answer = await visitor.ask("GET", f"{MESSAGE_PATH}?selector={text}")
+        answer = await http_client.ask("GET", f"{MESSAGE_PATH}?selector={text}")
         assert (answer.status, answer.code) == (400, "bad-selector")
     body = {"action": "delete", "selector": " OR ".join(["a = 1"] * 171)}
-    answer = await visitor.ask("POST", f"{MESSAGE_PATH}/actions", body)
+    answer = await http_client.ask("POST", f"{MESSAGE_PATH}/actions", body)
     assert (answer.status, answer.code) == (400, "bad-selector")

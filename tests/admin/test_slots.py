@@ -6,10 +6,10 @@ import json
 import threading
 
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from tests.admin.client import HTTP, PHPMQ, Client
 from tests.admin.test_journal import SMALL, directory, fill
 from tests.server.conftest import Start
 from tests.server.tls_clients import until
+from tests.support.http import HTTP, PHPMQ, Client
 
 
 def put(client: Client, name: str, position: int, **more: int) -> tuple[int, dict[str, object]]:

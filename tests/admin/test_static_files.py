@@ -21,8 +21,8 @@ from sluicemq.admin.static_files import (
     imported,
     load_static_files,
 )
-from tests.admin.client import HTTP, Answer
 from tests.server.conftest import Start
+from tests.support.http import HTTP, Answer
 
 
 @contextmanager

@@ -11,27 +11,27 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.jmq.client import BlockingJmqClient, Topic
-from tests.admin.client import HTTP, TIMEOUT, Client
-from tests.admin.inside import Inside, Visitor, looped
 from tests.admin.test_consumers import attach
 from tests.server.conftest import Start
+from tests.support.api import ApiFixture, HttpClient, looped
+from tests.support.http import HTTP, TIMEOUT, Client
 
 
-async def listed(visitor: Visitor, query: str = "") -> list[dict[str, Any]]:
-    answer = await visitor.ask("GET", f"/subscriptions?{query}")
+async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any]]:
+    answer = await http_client.ask("GET", f"/subscriptions?{query}")
     assert answer.status == 200, answer
     items: list[dict[str, Any]] = answer.json()["items"]
     return items
 
 
-def subscribe(inside: Inside, topic: str, name: str, **how: Any) -> Subscription:
-    return inside.broker.subscribe(inside.broker.topic(topic), name, **how)
+def subscribe(api_fixture: ApiFixture, topic: str, name: str, **how: Any) -> Subscription:
+    return api_fixture.broker.subscribe(api_fixture.broker.topic(topic), name, **how)
 
 
 @looped
-async def test_what_a_list_says_of_a_subscription(inside: Inside) -> None:
+async def test_what_a_list_says_of_a_subscription(api_fixture: ApiFixture) -> None:
     subscription = subscribe(
-        inside,
+        api_fixture,
         "news",
         "shared-durable:my%20app/the%2Fbest",
         durable=True,
@@ -41,10 +41,10 @@ async def test_what_a_list_says_of_a_subscription(inside: Inside) -> None:
     topic = subscription.destination
     properties: dict[str, Any] = {"n": 1}
     message = Message(topic.address, b"abc", durability=Durability.NONE, properties=properties)
-    inside.broker.publish(topic, message)
-    inside.broker.flush()
-    attach(inside, subscription)
-    [item] = await listed(inside.visitor())
+    api_fixture.broker.publish(topic, message)
+    api_fixture.broker.flush()
+    attach(api_fixture, subscription)
+    [item] = await listed(api_fixture.http_client())
     assert item == {
         "destination": "news",
         "kind": "topic",
@@ -62,16 +62,16 @@ async def test_what_a_list_says_of_a_subscription(inside: Inside) -> None:
 
 
 @looped
-async def test_filters_and_orders(inside: Inside) -> None:
-    subscribe(inside, "b", "x", durable=True)
-    subscribe(inside, "a", "y")
-    subscribe(inside, "a", "durable:anna/jobs", durable=True)
-    inside.broker.topic("empty")
-    inside.broker.queue("a")
-    visitor = inside.visitor()
+async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
+    subscribe(api_fixture, "b", "x", durable=True)
+    subscribe(api_fixture, "a", "y")
+    subscribe(api_fixture, "a", "durable:anna/jobs", durable=True)
+    api_fixture.broker.topic("empty")
+    api_fixture.broker.queue("a")
+    http_client = api_fixture.http_client()
 
     async def names(query: str) -> list[str]:
-        return [item["label"] for item in await listed(visitor, query)]
+        return [item["label"] for item in await listed(http_client, query)]
 
     assert await names("") == ["jobs", "y", "x"]
     assert await names("order=desc") == ["x", "y", "jobs"]
@@ -86,11 +86,11 @@ async def test_filters_and_orders(inside: Inside) -> None:
 
 
 @looped
-async def test_deletion_takes_what_emptying_the_topic_takes(inside: Inside) -> None:
-    inside.add("anna", "news: browse manage", "other: browse consume delete create produce")
+async def test_deletion_takes_what_emptying_the_topic_takes(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna", "news: browse manage", "other: browse consume delete create produce")
     for topic in ("news", "other", "secret"):
-        subscribe(inside, topic, "s")
-    anna = inside.visitor()
+        subscribe(api_fixture, topic, "s")
+    anna = api_fixture.http_client()
     await anna.login("anna")
     assert [item["destination"] for item in await listed(anna)] == ["news", "other"]
     for topic in ("other", "secret", "nothing"):
@@ -101,21 +101,21 @@ async def test_deletion_takes_what_emptying_the_topic_takes(inside: Inside) -> N
     assert (answer.status, answer.code) == (404, "subscription-not-found")
     answer = await anna.ask("DELETE", "/subscriptions?destination=news")
     assert (answer.status, answer.code) == (400, "bad-parameter")
-    changes = [line for line in inside.said() if line.startswith("change: anna DELETE")]
+    changes = [line for line in api_fixture.said() if line.startswith("change: anna DELETE")]
     assert changes[-3] == "change: anna DELETE /api/v1/subscriptions s of news done"
     assert changes[-2].endswith("s of news 404")
 
 
 @looped
-async def test_one_in_use_stays_unless_forced(inside: Inside) -> None:
-    subscription = subscribe(inside, "news", "s")
-    attach(inside, subscription)
-    visitor = inside.visitor()
+async def test_one_in_use_stays_unless_forced(api_fixture: ApiFixture) -> None:
+    subscription = subscribe(api_fixture, "news", "s")
+    attach(api_fixture, subscription)
+    http_client = api_fixture.http_client()
     path = "/subscriptions?destination=news&name=s"
-    answer = await visitor.ask("DELETE", path)
+    answer = await http_client.ask("DELETE", path)
     assert (answer.status, answer.code) == (409, "subscription-in-use")
     assert not subscription.closed
-    assert (await visitor.ask("DELETE", f"{path}&force=true")).status == 204
+    assert (await http_client.ask("DELETE", f"{path}&force=true")).status == 204
     assert subscription.closed
 
 

@@ -12,41 +12,41 @@ from sluicemq.model.errors import ClientError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.jmq.client import BlockingJmqClient
 from sluicemq.protocols.jmq.ids import Xid, encode_xid
-from tests.admin.client import HTTP, TIMEOUT, Client
-from tests.admin.inside import Inside, Visitor, looped
 from tests.server.conftest import Start
+from tests.support.api import ApiFixture, HttpClient, looped
+from tests.support.http import HTTP, TIMEOUT, Client
 
 JMQ = "jmq://127.0.0.1:0"
 XID = Xid(7, b"global", b"branch")
 
 
-def begin(inside: Inside, *bodies: bytes) -> Transaction:
+def begin(api_fixture: ApiFixture, *bodies: bytes) -> Transaction:
     """An open one that sends those to `q`."""
-    transactions = inside.broker.transactions
+    transactions = api_fixture.broker.transactions
     transaction = transactions.begin()
-    queue = inside.broker.queue("q")
+    queue = api_fixture.broker.queue("q")
     for body in bodies:
         message = Message(queue.address, body, durability=Durability.NONE)
         transactions.publish(transaction, queue, message)
     return transaction
 
 
-async def listed(visitor: Visitor, query: str = "") -> list[dict[str, Any]]:
-    answer = await visitor.ask("GET", f"/transactions?{query}")
+async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any]]:
+    answer = await http_client.ask("GET", f"/transactions?{query}")
     assert answer.status == 200, answer
     items: list[dict[str, Any]] = answer.json()["items"]
     return items
 
 
 @looped
-async def test_what_a_list_says(inside: Inside) -> None:
-    begin(inside, b"a")
-    since = inside.clock.wall
-    inside.clock.advance(10)
-    prepared = begin(inside, b"b", b"c")
-    inside.broker.transactions.prepare(prepared, encode_xid(XID))
-    visitor = inside.visitor()
-    first, second = await listed(visitor)
+async def test_what_a_list_says(api_fixture: ApiFixture) -> None:
+    begin(api_fixture, b"a")
+    since = api_fixture.clock.wall
+    api_fixture.clock.advance(10)
+    prepared = begin(api_fixture, b"b", b"c")
+    api_fixture.broker.transactions.prepare(prepared, encode_xid(XID))
+    http_client = api_fixture.http_client()
+    first, second = await listed(http_client)
     assert (first["state"], first["sends"], first["since"]) == ("open", 1, since)
     assert "xid" not in first
     assert second == {
@@ -58,48 +58,48 @@ async def test_what_a_list_says(inside: Inside) -> None:
         "acks": 0,
         "since": since + 10,
     }
-    assert await listed(visitor, "state=prepared") == [second]
-    assert await listed(visitor, "order=desc") == [second, first]
-    assert await listed(visitor, "sort=sends&page_size=1&page=2") == [second]
+    assert await listed(http_client, "state=prepared") == [second]
+    assert await listed(http_client, "order=desc") == [second, first]
+    assert await listed(http_client, "sort=sends&page_size=1&page=2") == [second]
 
 
 @looped
-async def test_an_open_one_can_only_be_rolled_back(inside: Inside) -> None:
-    transaction = begin(inside, b"a")
+async def test_an_open_one_can_only_be_rolled_back(api_fixture: ApiFixture) -> None:
+    transaction = begin(api_fixture, b"a")
     told: list[bool] = []
     transaction.told = told.append
-    visitor = inside.visitor()
-    [item] = await listed(visitor)
-    answer = await visitor.ask("POST", f"/transactions/{item['id']}/commit")
+    http_client = api_fixture.http_client()
+    [item] = await listed(http_client)
+    answer = await http_client.ask("POST", f"/transactions/{item['id']}/commit")
     assert (answer.status, answer.code) == (409, "transaction-open")
-    assert (await visitor.ask("POST", f"/transactions/{item['id']}/rollback")).status == 204
+    assert (await http_client.ask("POST", f"/transactions/{item['id']}/rollback")).status == 204
     assert told == [False]
-    assert await listed(visitor) == []
+    assert await listed(http_client) == []
     for what in ("commit", "rollback"):
-        answer = await visitor.ask("POST", f"/transactions/{item['id']}/{what}")
+        answer = await http_client.ask("POST", f"/transactions/{item['id']}/{what}")
         assert (answer.status, answer.code) == (404, "transaction-not-found")
 
 
 @looped
-async def test_names_of_others_and_of_none(inside: Inside) -> None:
-    prepared = begin(inside)
-    inside.broker.transactions.prepare(prepared, b"not of java")
-    visitor = inside.visitor()
-    [item] = await listed(visitor)
+async def test_names_of_others_and_of_none(api_fixture: ApiFixture) -> None:
+    prepared = begin(api_fixture)
+    api_fixture.broker.transactions.prepare(prepared, b"not of java")
+    http_client = api_fixture.http_client()
+    [item] = await listed(http_client)
     assert item["xid"] == {"format": 0, "global": b"not of java".hex(), "branch": ""}
     for name in ("p", "1", f"o{prepared.number}", "%2F", "p99999999999999999999", "..."):
-        answer = await visitor.ask("POST", f"/transactions/{name}/rollback")
+        answer = await http_client.ask("POST", f"/transactions/{name}/rollback")
         assert (answer.status, answer.code) == (404, "transaction-not-found"), name
-    assert len(inside.broker.transactions.prepared) == 1
+    assert len(api_fixture.broker.transactions.prepared) == 1
 
 
 @looped
-async def test_to_who_may_not_end_it_there_is_no_such_transaction(inside: Inside) -> None:
-    inside.add("root", superuser=True)
-    inside.add("anna", "*: browse consume create delete")
-    transaction = begin(inside, b"a")
-    inside.broker.transactions.prepare(transaction, encode_xid(XID))
-    anna, root = inside.visitor(), inside.visitor()
+async def test_to_who_may_not_end_it_there_is_no_such_transaction(api_fixture: ApiFixture) -> None:
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("anna", "*: browse consume create delete")
+    transaction = begin(api_fixture, b"a")
+    api_fixture.broker.transactions.prepare(transaction, encode_xid(XID))
+    anna, root = api_fixture.http_client(), api_fixture.http_client()
     await anna.login("anna")
     await root.login("root")
     name = f"p{transaction.record}"
@@ -107,13 +107,13 @@ async def test_to_who_may_not_end_it_there_is_no_such_transaction(inside: Inside
     for verdict in ("commit", "rollback"):
         answer = await anna.ask("POST", f"/transactions/{name}/{verdict}")
         assert (answer.status, answer.code) == (404, "transaction-not-found"), verdict
-    assert inside.broker.transactions.prepared
+    assert api_fixture.broker.transactions.prepared
     assert (await root.ask("POST", f"/transactions/{name}/commit")).status == 204
-    done = inside.said()[-1]
+    done = api_fixture.said()[-1]
     assert done.startswith(f"change: root POST /api/v1/transactions/{name}/commit 1 sent, 0 taken")
     assert f"xid 7:{b'global'.hex()}:{b'branch'.hex()}" in done
     assert done.endswith("done")
-    assert inside.broker.queue("q").waiting == 1
+    assert api_fixture.broker.queue("q").waiting == 1
 
 
 def prepare(broker: LocalBroker, xid: Xid, body: str) -> None:

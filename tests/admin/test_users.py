@@ -10,19 +10,19 @@ from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
 from sluicemq.server.effective_configuration import EffectiveConfiguration
 from sluicemq.server.listener_settings import Listener
-from tests.admin.inside import PASSWORD, Inside, Visitor, looped
+from tests.support.api import PASSWORD, ApiFixture, HttpClient, looped
 
 
-async def root(inside: Inside) -> Visitor:
-    inside.add("root", superuser=True)
-    visitor = inside.visitor()
-    assert (await visitor.login("root")).status == 200
-    return visitor
+async def root(api_fixture: ApiFixture) -> HttpClient:
+    api_fixture.add("root", superuser=True)
+    http_client = api_fixture.http_client()
+    assert (await http_client.login("root")).status == 200
+    return http_client
 
 
 @looped
-async def test_a_users_life(inside: Inside) -> None:
-    admin = await root(inside)
+async def test_a_users_life(api_fixture: ApiFixture) -> None:
+    admin = await root(api_fixture)
     wanted = {"password": "some password", "roles": []}
     assert (await admin.ask("PUT", "/users/anna?expect=existing", wanted)).code == "user-not-found"
     answer = await admin.ask("PUT", "/users/anna?expect=new", wanted)
@@ -35,7 +35,7 @@ async def test_a_users_life(inside: Inside) -> None:
     assert granted.json()["permissions"] == [
         {"pattern": "jobs.*", "operations": ["produce", "consume"], "ignore_case": False}
     ]
-    anna = inside.visitor()
+    anna = api_fixture.http_client()
     assert (await anna.login("anna", "some password")).json()["permissions"]
     # what is left out stays as it is
     altered = await admin.ask("PUT", "/users/anna", {"superuser": True})
@@ -55,7 +55,7 @@ async def test_a_users_life(inside: Inside) -> None:
         assert (await admin.ask(method, "/users/anna")).code == "user-not-found"
     shown = (await admin.ask("GET", "/users?filter=o")).json()
     assert ([each["name"] for each in shown["items"]], shown["total"]) == (["root"], 1)
-    said = inside.said()
+    said = api_fixture.said()
     assert "change: root PUT /api/v1/users/anna done" in said
     assert "change: root PUT /api/v1/users/anna 409" in said
     assert "user added: anna" in said
@@ -63,24 +63,24 @@ async def test_a_users_life(inside: Inside) -> None:
 
 
 @looped
-async def test_the_last_superuser(inside: Inside) -> None:
-    admin = await root(inside)
+async def test_the_last_superuser(api_fixture: ApiFixture) -> None:
+    admin = await root(api_fixture)
     for method, body in (("DELETE", None), ("PUT", {"superuser": False})):
         refused = await admin.ask(method, "/users/root", body)
         assert (refused.status, refused.code) == (403, "forbidden")
-    inside.add("anna")
+    api_fixture.add("anna")
     assert (await admin.ask("DELETE", "/users/root")).status == 403
     assert (await admin.ask("DELETE", "/users/root?force=true")).status == 204
     assert (await admin.ask("GET", "/users")).status == 401
 
 
 @looped
-async def test_tokens_are_told_once(inside: Inside) -> None:
-    admin = await root(inside)
+async def test_tokens_are_told_once(api_fixture: ApiFixture) -> None:
+    admin = await root(api_fixture)
     answer = await admin.ask("POST", "/users/root/tokens", {"label": "for a script"})
     assert answer.status == 201
     token = answer.json()
-    script = inside.visitor()
+    script = api_fixture.http_client()
     script.headers["Authorization"] = f"Bearer {token['token']}"
     view = await script.ask("GET", "/users/root")
     assert [each["id"] for each in view.json()["tokens"]] == [token["id"]]
@@ -93,9 +93,9 @@ async def test_tokens_are_told_once(inside: Inside) -> None:
 
 
 @looped
-async def test_roles(inside: Inside) -> None:
-    admin = await root(inside)
-    inside.add("anna")
+async def test_roles(api_fixture: ApiFixture) -> None:
+    admin = await root(api_fixture)
+    api_fixture.add("anna")
     assert (await admin.ask("PUT", "/roles/readers?expect=existing")).code == "role-not-found"
     assert (await admin.ask("PUT", "/roles/readers?expect=new")).status == 201
     assert (await admin.ask("PUT", "/roles/readers")).status == 200
@@ -104,7 +104,7 @@ async def test_roles(inside: Inside) -> None:
     assert (await admin.ask("PUT", "/roles/readers/permissions", permission)).status == 200
     assert (await admin.ask("PUT", "/users/anna/roles/readers")).json()["roles"] == ["readers"]
     assert (await admin.ask("PUT", "/users/anna/roles/none")).code == "role-not-found"
-    anna = inside.visitor()
+    anna = api_fixture.http_client()
     assert (await anna.login("anna")).json()["permissions"] == [permission]
     [view] = (await admin.ask("GET", "/roles")).json()["items"]
     assert view == {"name": "readers", "permissions": [permission], "users": ["anna"]}
@@ -118,10 +118,10 @@ async def test_roles(inside: Inside) -> None:
 
 
 @looped
-async def test_long_lists_come_in_pages(inside: Inside) -> None:
-    admin = await root(inside)
+async def test_long_lists_come_in_pages(api_fixture: ApiFixture) -> None:
+    admin = await root(api_fixture)
     for number in range(5):
-        inside.add(f"user{number}")
+        api_fixture.add(f"user{number}")
         assert (await admin.ask("PUT", f"/roles/role{number}")).status == 201
     for path, name in (("/users", "user"), ("/roles", "role")):
         part = f"{path}?filter={name}&page_size=2"
@@ -137,23 +137,23 @@ async def test_long_lists_come_in_pages(inside: Inside) -> None:
 
 
 @looped
-async def test_the_first_user_is_the_owners_to_add(inside: Inside) -> None:
+async def test_the_first_user_is_the_owners_to_add(api_fixture: ApiFixture) -> None:
     """Whoever reaches the port of a broker without users could lock everybody out."""
-    guest = inside.visitor()
+    guest = api_fixture.http_client()
     wanted = {"password": PASSWORD, "superuser": True}
     refused = await guest.ask("PUT", "/users/root", wanted)
     assert (refused.status, refused.code) == (409, "no-users")
     assert (await guest.ask("PUT", "/roles/r")).code == "no-users"
-    assert inside.store.read().users == {}
-    owner = inside.visitor("unix", local=True)
+    assert api_fixture.store.read().users == {}
+    owner = api_fixture.http_client("unix", local=True)
     assert (await owner.ask("PUT", "/users/root", wanted)).status == 201
-    assert inside.store.read().changed_by == "(local) at unix"
+    assert api_fixture.store.read().changed_by == "(local) at unix"
     assert (await guest.ask("PUT", "/users/root", wanted)).status == 401
 
 
 @looped
-async def test_what_cannot_be_a_user(inside: Inside) -> None:
-    admin = await root(inside)
+async def test_what_cannot_be_a_user(api_fixture: ApiFixture) -> None:
+    admin = await root(api_fixture)
     for path, body in (
         ("/users/a%20b", {"password": "x"}),
         ("/users/%ff", {"password": "x"}),
@@ -170,14 +170,14 @@ async def test_what_cannot_be_a_user(inside: Inside) -> None:
     ):
         answer = await admin.ask("PUT", path, body)
         assert answer.status in (400, 404, 409), (path, body, answer)
-    assert [*inside.store.read().users] == ["root"]
+    assert [*api_fixture.store.read().users] == ["root"]
 
 
 @looped
-async def test_the_audit_log(inside: Inside) -> None:
-    admin = await root(inside)
-    inside.add("anna")
-    anna = inside.visitor("10.0.0.7:1234")
+async def test_the_audit_log(api_fixture: ApiFixture) -> None:
+    admin = await root(api_fixture)
+    api_fixture.add("anna")
+    anna = api_fixture.http_client("10.0.0.7:1234")
     await anna.login("anna", "wrong")
     await anna.login("anna")
     await anna.ask("GET", "/audit")
@@ -195,18 +195,20 @@ async def test_the_audit_log(inside: Inside) -> None:
 
 
 @looped
-async def test_health_needs_no_login(inside: Inside) -> None:
-    inside.add("root", superuser=True)
-    visitor = inside.visitor()
+async def test_health_needs_no_login(api_fixture: ApiFixture) -> None:
+    api_fixture.add("root", superuser=True)
+    http_client = api_fixture.http_client()
     for prefix in ("", "/api/v1"):
         for path in ("/health/live", "/health/ready"):
-            assert (await visitor.ask("GET", path, prefix=prefix)).json() == {"state": "serving"}
+            assert (await http_client.ask("GET", path, prefix=prefix)).json() == {
+                "state": "serving"
+            }
     for state in ("starting", "stopping", "failed"):
-        inside.context.vitals.now = state  # type: ignore[attr-defined]
-        ready = await visitor.ask("GET", "/health/ready")
+        api_fixture.context.vitals.now = state  # type: ignore[attr-defined]
+        ready = await http_client.ask("GET", "/health/ready")
         assert (ready.status, ready.code) == (503, "not-ready")
         assert ready.json()["error"]["state"] == state
-        assert (await visitor.ask("GET", "/health/live")).json() == {"state": state}
+        assert (await http_client.ask("GET", "/health/live")).json() == {"state": state}
 
 
 def test_settings_in_force(tmp_path: Path) -> None:
@@ -238,23 +240,23 @@ def test_changes_of_users_do_not_stop_the_loop(tmp_path: Path) -> None:
     """To hash takes 20 ms; the loop turns meanwhile."""
 
     async def scenario() -> None:
-        inside = Inside(tmp_path)
-        owner = inside.visitor("unix", local=True)
+        api_fixture = ApiFixture(tmp_path)
+        owner = api_fixture.http_client("unix", local=True)
         turned = 0
         request = asyncio.ensure_future(owner.ask("PUT", "/users/a", {"password": PASSWORD}))
         while not request.done():
             turned += 1
             await asyncio.sleep(0)
         assert request.result().status == 201
-        inside.authenticator.close()
+        api_fixture.authenticator.close()
         assert turned > 50
 
     asyncio.run(scenario())
 
 
 @looped
-async def test_short_passwords_are_accepted_with_a_warning(inside: Inside) -> None:
-    admin = await root(inside)
+async def test_short_passwords_are_accepted_with_a_warning(api_fixture: ApiFixture) -> None:
+    admin = await root(api_fixture)
     short = (await admin.ask("PUT", "/users/anna", {"password": "12345678901"})).json()
     assert "fewer than 12 characters" in short["warnings"][0]
     for body in ({"password": "123456789012"}, {"superuser": True}, {"password": None}):
@@ -263,9 +265,9 @@ async def test_short_passwords_are_accepted_with_a_warning(inside: Inside) -> No
 
 def test_minimum_length_holds_for_every_new_password(tmp_path: Path) -> None:
     async def within() -> None:
-        inside = Inside(tmp_path, min_password_length=12)
+        api_fixture = ApiFixture(tmp_path, min_password_length=12)
         try:
-            admin = await root(inside)
+            admin = await root(api_fixture)
             for name in ("anna", "root"):
                 answer = await admin.ask("PUT", f"/users/{name}", {"password": "12345678901"})
                 assert (answer.status, answer.code) == (409, "refused")
@@ -273,10 +275,10 @@ def test_minimum_length_holds_for_every_new_password(tmp_path: Path) -> None:
                 assert "has 11 characters, and this broker requires 12" in message
             change = {"old": PASSWORD, "new": "12345678901"}
             assert (await admin.ask("POST", "/session/password", change)).status == 409
-            assert [*inside.store.read().users] == ["root"]
+            assert [*api_fixture.store.read().users] == ["root"]
             body = {"password": "123456789012"}
             assert (await admin.ask("PUT", "/users/anna", body)).status == 201
         finally:
-            inside.authenticator.close()
+            api_fixture.authenticator.close()
 
     asyncio.run(within())

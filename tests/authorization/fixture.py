@@ -24,10 +24,10 @@ from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.server.address import Url
 from sluicemq.server.identity.authenticator import ConnectionAccess
 from sluicemq.server.listener_settings import Listener
-from tests.admin.inside import Inside
 from tests.authorization.matrix import SECRET, Actor
-from tests.protocols.harness import RecordedTransport, RoomPeer
 from tests.protocols.jmq import harness as jmq
+from tests.support.api import ApiFixture
+from tests.support.sessions import RecordedTransport, SessionPeer
 
 QUEUE: Final = "own.queue"
 """The owner's queue, which holds one message: SECRET."""
@@ -42,18 +42,18 @@ class Users:
     tokens  of the same
     """
 
-    def __init__(self, inside: Inside) -> None:
+    def __init__(self, api_fixture: ApiFixture) -> None:
         """Add them to the users of a broker."""
         every = " ".join(Operation)
-        inside.add("nobody")
-        inside.add("other", f"other.*: {every}")
-        inside.add("owner", f"own.*: {every}")
-        inside.add("root", superuser=True)
+        api_fixture.add("nobody")
+        api_fixture.add("other", f"other.*: {every}")
+        api_fixture.add("owner", f"own.*: {every}")
+        api_fixture.add("root", superuser=True)
         for right in Operation:
-            inside.add(f"only-{right}", f"own.*: {right}")
+            api_fixture.add(f"only-{right}", f"own.*: {right}")
             rest = " ".join(each for each in Operation if each is not right)
-            inside.add(f"not-{right}", f"own.*: {rest}")
-        self._tokens = {name: inside.token(name) for name in inside.store.read().users}
+            api_fixture.add(f"not-{right}", f"own.*: {rest}")
+        self._tokens = {name: api_fixture.token(name) for name in api_fixture.store.read().users}
         self.choose(None)
 
     def choose(self, right: Operation | None) -> None:
@@ -126,12 +126,12 @@ def _subscription(subscription: Subscription) -> Any:
     return (messages, len(subscription.consumers), subscription.selector)
 
 
-def check_logins_at_once(inside: Inside) -> None:
+def check_logins_at_once(api_fixture: ApiFixture) -> None:
     """Answer wrong logins without a thread, and without the time that argon2 takes.
 
     All right logins of the matrix are by token, which needs no check.
     """
-    queue: Any = inside.authenticator._logins._queue
+    queue: Any = api_fixture.authenticator._logins._queue
     queue._pool.shutdown()
     queue._pool = _ImmediateExecutor()
     queue._call_soon = lambda call, *arguments: call(*arguments)
@@ -151,11 +151,11 @@ class BrokerFixture(jmq.Harness):
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.inside = self.loop.run_until_complete(self._open(directory))
-        self.clock = self.inside.clock
-        self.broker = self.inside.broker
+        self.api_fixture = self.loop.run_until_complete(self._open(directory))
+        self.clock = self.api_fixture.clock
+        self.broker = self.api_fixture.broker
         self.broker.wake = self._wake
-        self.users = Users(self.inside)
+        self.users = Users(self.api_fixture)
         self.users_file = directory / "users.json"
         self.database = self.users_file.read_bytes()
         self.owners: list[RecordedTransport] = []
@@ -163,14 +163,14 @@ class BrokerFixture(jmq.Harness):
         self._peers = count(1)
 
     @staticmethod
-    async def _open(directory: Path) -> Inside:
-        inside = Inside(directory, required="always")
-        check_logins_at_once(inside)
-        return inside
+    async def _open(directory: Path) -> ApiFixture:
+        api_fixture = ApiFixture(directory, required="always")
+        check_logins_at_once(api_fixture)
+        return api_fixture
 
     def close(self) -> None:
         """Stop the threads and the event loop."""
-        self.inside.authenticator.close()
+        self.api_fixture.authenticator.close()
         self.loop.close()
 
     def begin(self, right: Operation | None = None) -> None:
@@ -205,14 +205,14 @@ class BrokerFixture(jmq.Harness):
         self.turn()
         return destination
 
-    def ask_query(self) -> tuple[RoomPeer, str]:
+    def ask_query(self) -> tuple[SessionPeer, str]:
         """Let a msglite client of the owner send a query to QUEUE, which it creates if needed.
 
         Return the client and its reply address.
         """
         transport = self.transport()
         access = self.without_login(transport, "msglite", Actor.OWNER)
-        peer = RoomPeer(
+        peer = SessionPeer(
             self, transport, MsgliteSession(transport, self.broker, self.replies, access=access)
         )
         self.owners.append(transport)
@@ -230,7 +230,7 @@ class BrokerFixture(jmq.Harness):
     def with_login(self, transport: RecordedTransport, protocol: str) -> ConnectionAccess:
         """Return the access of a connection whose client logs in."""
         listener: Any = Listener(url=Url(protocol))
-        return self.inside.authenticator.open(transport, listener, logs_in=True)
+        return self.api_fixture.authenticator.open(transport, listener, logs_in=True)
 
     def without_login(
         self, transport: RecordedTransport, protocol: str, actor: Actor
@@ -242,7 +242,7 @@ class BrokerFixture(jmq.Harness):
         if actor is Actor.REJECTED:
             transport.peer_user = "stranger"
         listener = Listener(url=Url(protocol), user=self.users.names.get(actor, ""))
-        return self.inside.authenticator.open(transport, listener, logs_in=False)
+        return self.api_fixture.authenticator.open(transport, listener, logs_in=False)
 
     def wait(self, done: Callable[[], bool]) -> None:
         """Run the event loop, for changes of users, until that is so."""

@@ -25,10 +25,8 @@ from sluicemq.model.rows import encode
 from sluicemq.model.rows import row as rows_of
 from sluicemq.protocols.jmq.ids import Xid, encode_xid
 from sluicemq.server.identity import changes
-from tests.admin.client import Answer
-from tests.admin.inside import PASSWORD, Inside
+from tests.admin.context import NoConnections, context
 from tests.admin.stock import read
-from tests.admin.world import NoConnections, context
 from tests.authorization.fixture import (
     QUEUE,
     TOPIC,
@@ -56,6 +54,8 @@ from tests.authorization.matrix import (
     check,
     check_complete,
 )
+from tests.support.api import PASSWORD, ApiFixture
+from tests.support.http import Answer
 
 DEAD: Final = "own.dead"
 """The dead-letter queue of QUEUE."""
@@ -84,8 +84,8 @@ class HttpFixture:
         self.backups = directory / "backups"
         self.backups.mkdir()
         self.loop.run_until_complete(self._open())
-        self.broker = self.inside.broker
-        self.users = Users(self.inside)
+        self.broker = self.api_fixture.broker
+        self.users = Users(self.api_fixture)
         self._add_victim()
         self.users_file = directory / "users.json"
         self.database = self.users_file.read_bytes()
@@ -96,11 +96,11 @@ class HttpFixture:
     async def _open(self) -> None:
         notify = asyncio.get_running_loop().call_soon_threadsafe
         self.journal = FileJournal.open(self.directory / "journal", notify=notify)
-        self.inside = Inside(
+        self.api_fixture = ApiFixture(
             self.directory, journal=self.journal, backup_dir=self.backups, required="always"
         )
-        self.journal.snapshot_source = lambda: snapshot(self.inside.broker)
-        connections: Any = self.inside.context.connections
+        self.journal.snapshot_source = lambda: snapshot(self.api_fixture.broker)
+        connections: Any = self.api_fixture.context.connections
         self.connections: NoConnections = connections
         usual: Any = dict.fromkeys(ConnectionView._fields, 0)
         texts = {"protocol": "jmq", "peer": PEER, "user": "owner", "client_id": "", "listener": ""}
@@ -108,16 +108,18 @@ class HttpFixture:
         self.connections.views.append(view)
 
     def _add_victim(self) -> None:
-        inside = self.inside
-        inside.store.change(lambda database: changes.add_role(database, ROLE), "a test")
-        inside.add(VICTIM, "own.*: produce")
-        inside.store.change(lambda database: changes.assign(database, ROLE, VICTIM, 1), "a test")
-        inside.token(VICTIM)
-        self.token = inside.store.read().users[VICTIM].tokens[0].id
+        api_fixture = self.api_fixture
+        api_fixture.store.change(lambda database: changes.add_role(database, ROLE), "a test")
+        api_fixture.add(VICTIM, "own.*: produce")
+        api_fixture.store.change(
+            lambda database: changes.assign(database, ROLE, VICTIM, 1), "a test"
+        )
+        api_fixture.token(VICTIM)
+        self.token = api_fixture.store.read().users[VICTIM].tokens[0].id
 
     def close(self) -> None:
         """Stop the threads, the journal and the event loop."""
-        self.inside.authenticator.close()
+        self.api_fixture.authenticator.close()
         self.journal.close()
         self.loop.close()
 
@@ -193,7 +195,7 @@ class HttpCell(Cell):
         self.fixture = fixture
         number = next(fixture.numbers)
         self.number = number
-        self.client = fixture.inside.visitor(f"10.2.{number // 250}.{number % 250 + 1}:1")
+        self.client = fixture.api_fixture.http_client(f"10.2.{number // 250}.{number % 250 + 1}:1")
         if actor is not Actor.ANONYMOUS:
             self.client.headers["Authorization"] = f"Bearer {self.token}"
 
@@ -590,14 +592,14 @@ def _remove_role(cell: HttpCell) -> None:
     def change(database: Any) -> Any:
         return changes.withdraw(database, ROLE, VICTIM, 1)
 
-    cell.fixture.inside.store.change(change, "a test")
+    cell.fixture.api_fixture.store.change(change, "a test")
     cell.ask("DELETE", f"{API}/roles/{ROLE}")
 
 
 @row(f"DELETE {API}/roles/{{name}}/permissions", "", ROOT_ONLY, changes=True)
 def _revoke_from_role(cell: HttpCell) -> None:
     right = Permission("own.*", frozenset({Operation.CONSUME}))
-    cell.fixture.inside.store.change(
+    cell.fixture.api_fixture.store.change(
         lambda database: changes.grant_role(database, ROLE, right), "a test"
     )
     cell.ask("DELETE", f"{API}/roles/{ROLE}/permissions{_PATTERN}")

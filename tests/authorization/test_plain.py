@@ -36,7 +36,7 @@ from tests.authorization.matrix import (
     check,
     check_complete,
 )
-from tests.protocols.harness import RecordedTransport, RoomPeer
+from tests.support.sessions import RecordedTransport, SessionPeer
 
 RAW: Final = QUEUE.encode()
 MEMORY: Final = 54_321
@@ -68,10 +68,10 @@ class PlainCell(Cell):
         fixture.owned()
         self.peer = self.connect(actor)
 
-    def connect(self, actor: Actor) -> RoomPeer:
+    def connect(self, actor: Actor) -> SessionPeer:
         """Connect as that actor."""
         transport = self.fixture.transport()
-        return RoomPeer(self.fixture, transport, self._session(transport, actor))
+        return SessionPeer(self.fixture, transport, self._session(transport, actor))
 
     def _session(self, transport: RecordedTransport, actor: Actor) -> Session:
         fixture = self.fixture
@@ -100,7 +100,7 @@ class PlainCell(Cell):
             assert not transport.open
         self.outcome = DENIED if denied else ALLOWED
 
-    def owners_connection(self) -> RoomPeer:
+    def owners_connection(self) -> SessionPeer:
         """Return a connection of the owner, which no other actor may close."""
         owner = self.connect(Actor.OWNER)
         self.fixture.owners.append(owner.transport)

@@ -15,7 +15,6 @@ from sluicemq.model.destination import Address, CreatedBy, Kind
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.session import Options, VibemqSession
 from sluicemq.protocols.vibemq.wire import Frame
-from tests.admin.inside import PASSWORD
 from tests.authorization.fixture import QUEUE, TOPIC, WRONG_TOKEN, BrokerFixture
 from tests.authorization.matrix import (
     ALLOWED,
@@ -33,8 +32,9 @@ from tests.authorization.matrix import (
     check,
     check_complete,
 )
-from tests.broker.support import Reader
 from tests.protocols.vibemq.harness import Peer
+from tests.support.api import PASSWORD
+from tests.support.broker import Reader
 
 REFUSALS: Final = frozenset(
     {"AUTH_FAILED", "AUTH_REQUIRED", "FORBIDDEN", "NOT_AUTHENTICATED", "NOT_AUTHORIZED"}
@@ -116,9 +116,9 @@ class VibemqCell(Cell):
 
     def administer(self, kind: int, name: str, **fields: Any) -> None:
         """Issue a command about a user. There is the victim."""
-        inside = self.fixture.inside
-        if VICTIM not in inside.store.read().users:
-            inside.add(VICTIM, "own.*: produce")
+        api_fixture = self.fixture.api_fixture
+        if VICTIM not in api_fixture.store.read().users:
+            api_fixture.add(VICTIM, "own.*: produce")
         self.ask(kind, payload={"username": name, **fields})
 
 

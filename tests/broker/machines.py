@@ -1,4 +1,4 @@
-"""Random steps for a broker and its naive model (model.py, world.py).
+"""Random steps for a broker and its naive model (model.py, comparison.py).
 
 Four machines, because each is about as much as one can read: queues and their consumers, topics
 and their subscriptions, transactions, batches.
@@ -28,7 +28,13 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind, Overf
 from sluicemq.model.errors import BatchConflict
 from sluicemq.model.message import Durability
 from tests.broker import model
-from tests.broker.world import AtLeast, ConsumerPair, TransactionPair, WindowPair, World
+from tests.broker.comparison import (
+    AtLeast,
+    ConsumerPair,
+    ModelComparison,
+    TransactionPair,
+    WindowPair,
+)
 
 T = TypeVar("T")
 
@@ -78,7 +84,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(self.journal(), ManualClock())
+        self.comparison = ModelComparison(self.journal(), ManualClock())
 
     def journal(self) -> Journal:
         return MemoryJournal()
@@ -87,15 +93,15 @@ class Machine(RuleBasedStateMachine):
         return things[number % len(things)]
 
     def destination(self, number: int) -> model.Destination:
-        return self.pick(list(self.world.model.destinations.values()), number)
+        return self.pick(list(self.comparison.model.destinations.values()), number)
 
     def consumable(self) -> list[model.Subscription]:
         """A topic's own one only holds messages."""
-        subscriptions = self.world.model.subscriptions()
+        subscriptions = self.comparison.model.subscriptions()
         return [s for s in subscriptions if s.name or s.destination.address.kind is Kind.QUEUE]
 
     def holders(self) -> list[tuple[ConsumerPair, model.Entry]]:
-        pairs = (*self.world.consumers, *self.world.retired)
+        pairs = (*self.comparison.consumers, *self.comparison.retired)
         return [(pair, entry) for pair in pairs for entry in pair.model.held()]
 
     def holding(self, number: int) -> tuple[ConsumerPair, model.Entry] | None:
@@ -104,15 +110,15 @@ class Machine(RuleBasedStateMachine):
 
     def end(self, turn: bool) -> None:
         if turn:
-            self.world.flush()
+            self.comparison.flush()
 
     @invariant()
     def same(self) -> None:
-        self.world.check()
+        self.comparison.check()
 
     def teardown(self) -> None:
-        self.world.flush()
-        self.world.catch_up()
+        self.comparison.flush()
+        self.comparison.catch_up()
 
     @rule(
         where=picks,
@@ -139,8 +145,10 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         destination = self.destination(where)
         for _ in range(count):
-            letter = self.world.letter(size, priority, durability, ttl, delay, f"sender {count}")
-            self.world.publish(destination, letter, may_wait)
+            model_message = self.comparison.model_message(
+                size, priority, durability, ttl, delay, f"sender {count}"
+            )
+            self.comparison.publish(destination, model_message, may_wait)
         self.end(turn)
 
     @rule(
@@ -167,7 +175,7 @@ class Machine(RuleBasedStateMachine):
             return
         subscription = self.pick(subscriptions, where)
         window = WindowPair(credit, refill)
-        self.world.attach(subscription, window, selector, rank, ack_timeout)
+        self.comparison.attach(subscription, window, selector, rank, ack_timeout)
         self.end(turn)
 
     @initialize(
@@ -176,25 +184,25 @@ class Machine(RuleBasedStateMachine):
     def limit(self, budget: int, tries: tuple[int, int]) -> None:
         """With a budget of nothing every body that can be read back is; with few tries a selector
         that is new remains so for some time."""
-        world = self.world
-        world.budget = world.broker.core.memory_budget = budget
-        world.tries = world.broker.core.tries_first, world.broker.core.tries = tries
+        comparison = self.comparison
+        comparison.budget = comparison.broker.core.memory_budget = budget
+        comparison.tries = comparison.broker.core.tries_first, comparison.broker.core.tries = tries
 
     @rule(
         where=picks,
-        letters=st.lists(
+        model_messages=st.lists(
             st.tuples(st.sampled_from([2, 3]), priorities, durabilities), min_size=1, max_size=5
         ),
         may_wait=st.booleans(),
     )
     def publish_several(
-        self, where: int, letters: list[tuple[int, int, Durability]], may_wait: bool
+        self, where: int, model_messages: list[tuple[int, int, Durability]], may_wait: bool
     ) -> None:
         destination = self.destination(where)
-        for size, priority, durability in letters:
-            letter = self.world.letter(size, priority, durability)
-            self.world.publish(destination, letter, may_wait)
-        self.world.flush()
+        for size, priority, durability in model_messages:
+            model_message = self.comparison.model_message(size, priority, durability)
+            self.comparison.publish(destination, model_message, may_wait)
+        self.comparison.flush()
 
     @rule(where=picks, credit=st.integers(1, 4), selector=selectors)
     def consume(self, where: int, credit: int, selector: AtLeast | None) -> None:
@@ -202,32 +210,32 @@ class Machine(RuleBasedStateMachine):
         full = [s for s in subscriptions if s.entries and len(s.consumers) < 3]
         if full or subscriptions:
             subscription = self.pick(full or subscriptions, where)
-            self.world.attach(subscription, WindowPair(credit, True), selector)
+            self.comparison.attach(subscription, WindowPair(credit, True), selector)
 
     @precondition(lambda self: self.holders())
     @rule(keep=st.integers(0, 3))
     def settle_most(self, keep: int) -> None:
         for pair, entry in self.holders()[keep:]:
-            self.world.settle(pair, entry)
-        self.world.flush()
+            self.comparison.settle(pair, entry)
+        self.comparison.flush()
 
-    @precondition(lambda self: self.world.consumers)
+    @precondition(lambda self: self.comparison.consumers)
     @rule(which=picks, turn=ends)
     def detach(self, which: int, turn: bool) -> None:
-        self.world.detach(self.pick(self.world.consumers, which))
+        self.comparison.detach(self.pick(self.comparison.consumers, which))
         self.end(turn)
 
-    @precondition(lambda self: self.world.consumers)
+    @precondition(lambda self: self.comparison.consumers)
     @rule(which=picks, keep=st.integers(0, 3), attempted=st.booleans(), turn=ends)
     def retire(self, which: int, keep: int, attempted: bool, turn: bool) -> None:
-        pair = self.pick(self.world.consumers, which)
-        self.world.retire(pair, pair.model.held()[:keep], attempted)
+        pair = self.pick(self.comparison.consumers, which)
+        self.comparison.retire(pair, pair.model.held()[:keep], attempted)
         self.end(turn)
 
-    @precondition(lambda self: self.world.retired)
+    @precondition(lambda self: self.comparison.retired)
     @rule(which=picks, turn=ends)
     def detach_retired(self, which: int, turn: bool) -> None:
-        self.world.detach(self.pick(self.world.retired, which))
+        self.comparison.detach(self.pick(self.comparison.retired, which))
         self.end(turn)
 
     @precondition(lambda self: self.holders())
@@ -236,13 +244,13 @@ class Machine(RuleBasedStateMachine):
         held = self.holding(which)
         assert held is not None
         pair, _ = held
-        self.world.again(pair, pair.model.held()[-count:], attempted)
+        self.comparison.again(pair, pair.model.held()[-count:], attempted)
         self.end(turn)
 
-    @precondition(lambda self: self.world.consumers)
+    @precondition(lambda self: self.comparison.consumers)
     @rule(which=picks, credit=st.integers(1, 3), turn=ends)
     def grant(self, which: int, credit: int, turn: bool) -> None:
-        self.world.grant(self.pick(self.world.consumers, which).window, credit)
+        self.comparison.grant(self.pick(self.comparison.consumers, which).window, credit)
         self.end(turn)
 
     @precondition(lambda self: self.holders())
@@ -250,7 +258,7 @@ class Machine(RuleBasedStateMachine):
     def settle(self, which: int, turn: bool) -> None:
         held = self.holding(which)
         assert held is not None
-        self.world.settle(*held)
+        self.comparison.settle(*held)
         self.end(turn)
 
     @precondition(lambda self: self.holders())
@@ -265,7 +273,7 @@ class Machine(RuleBasedStateMachine):
         held = self.holding(which)
         assert held is not None
         pair, _ = held
-        self.world.release(pair, pair.model.held()[:count], attempted, spared)
+        self.comparison.release(pair, pair.model.held()[:count], attempted, spared)
         self.end(turn)
 
     @precondition(lambda self: self.holders())
@@ -274,23 +282,23 @@ class Machine(RuleBasedStateMachine):
         held = self.holding(which)
         assert held is not None
         pair, _ = held
-        self.world.time_out(pair, pair.model.held()[:count])
+        self.comparison.time_out(pair, pair.model.held()[:count])
         self.end(turn)
 
     @rule(tenths=st.sampled_from([1, 1, 2, 5, 12]), turn=ends)
     def advance(self, tenths: int, turn: bool) -> None:
-        self.world.advance(tenths * 100)
+        self.comparison.advance(tenths * 100)
         self.end(turn)
 
     @rule(really=seldom, where=picks, unacked=st.booleans(), turn=ends)
     def purge(self, really: bool, where: int, unacked: bool, turn: bool) -> None:
         if really:
-            self.world.purge(self.destination(where), unacked)
+            self.comparison.purge(self.destination(where), unacked)
         self.end(turn)
 
     def entries(self) -> list[model.Entry]:
         """Whatever a person at the console may see, in transactions too."""
-        return [entry for s in self.world.model.subscriptions() for entry in s.entries]
+        return [entry for s in self.comparison.model.subscriptions() for entry in s.entries]
 
     def shows(self, subscription: model.Subscription) -> bool:
         """It is what consumers have, not where a topic holds what nobody wanted yet: of that the
@@ -300,19 +308,19 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.entries())
     @rule(which=picks, turn=ends)
     def delete_one(self, which: int, turn: bool) -> None:
-        self.world.delete(self.pick(self.entries(), which))
+        self.comparison.delete(self.pick(self.entries(), which))
         self.end(turn)
 
     @precondition(lambda self: self.entries())
     @rule(which=picks, to=picks, turn=ends)
     def move_one(self, which: int, to: int, turn: bool) -> None:
-        self.world.move_one(self.pick(self.entries(), which), self.destination(to))
+        self.comparison.move_one(self.pick(self.entries(), which), self.destination(to))
         self.end(turn)
 
     @precondition(lambda self: 0 < len(self.entries()) < 40)
     @rule(which=picks, to=picks, turn=ends)
     def copy_one(self, which: int, to: int, turn: bool) -> None:
-        self.world.copy_one(self.pick(self.entries(), which), self.destination(to))
+        self.comparison.copy_one(self.pick(self.entries(), which), self.destination(to))
         self.end(turn)
 
     @precondition(lambda self: self.entries())
@@ -320,25 +328,25 @@ class Machine(RuleBasedStateMachine):
     def redeliver_one(self, which: int, turn: bool) -> None:
         entry = self.pick(self.entries(), which)
         if self.shows(entry.subscription):
-            self.world.redeliver(entry)
+            self.comparison.redeliver(entry)
         self.end(turn)
 
     def dead(self) -> list[model.Entry]:
-        return [entry for entry in self.entries() if entry.letter.dead]
+        return [entry for entry in self.entries() if entry.model_message.dead]
 
     @precondition(lambda self: self.dead())
     @rule(which=picks, turn=ends)
     def send_back(self, which: int, turn: bool) -> None:
-        self.world.send_back(self.pick(self.dead(), which))
+        self.comparison.send_back(self.pick(self.dead(), which))
         self.end(turn)
 
     @rule()
     def flush(self) -> None:
-        self.world.flush()
+        self.comparison.flush()
 
     @rule()
     def catch_up(self) -> None:
-        self.world.catch_up()
+        self.comparison.catch_up()
 
 
 class QueueMachine(Machine):
@@ -347,37 +355,37 @@ class QueueMachine(Machine):
     def __init__(self) -> None:
         super().__init__()
         for name in "ab":
-            self.world.declare(Address(Kind.QUEUE, name), DestinationSettings())
+            self.comparison.declare(Address(Kind.QUEUE, name), DestinationSettings())
 
     @rule(name=st.sampled_from("ab"), declared=queue_settings, turn=ends)
     def declare_queue(self, name: str, declared: DestinationSettings, turn: bool) -> None:
         address = Address(Kind.QUEUE, name)
-        there = self.world.model.destinations.get(address)
+        there = self.comparison.model.destinations.get(address)
         if there is None or there.owner is None:
-            self.world.declare(address, declared)
+            self.comparison.declare(address, declared)
         self.end(turn)
 
     @rule(declared=queue_settings, owner=st.sampled_from(["x", "y"]))
     def declare_temporary(self, declared: DestinationSettings, owner: str) -> None:
         address = Address(Kind.QUEUE, f"temporary of {owner}")
-        if address not in self.world.model.destinations:
-            self.world.declare(address, declared, owner)
+        if address not in self.comparison.model.destinations:
+            self.comparison.declare(address, declared, owner)
 
     @rule(really=seldom, owner=st.sampled_from(["x", "y"]), turn=ends)
     def delete_temporary(self, really: bool, owner: str, turn: bool) -> None:
         if not really:
             return
-        for destination in list(self.world.model.destinations.values()):
+        for destination in list(self.comparison.model.destinations.values()):
             if destination.owner == owner:
-                self.world.model.remove(destination)
-        self.world.broker.delete_temporary(owner)
+                self.comparison.model.remove(destination)
+        self.comparison.broker.delete_temporary(owner)
         self.end(turn)
 
     @rule(really=seldom, where=picks, turn=ends)
     def remove_queue(self, really: bool, where: int, turn: bool) -> None:
         destination = self.destination(where)
         if really and destination.queue in self.consumable() and destination.address.name != "a":
-            self.world.remove(destination)
+            self.comparison.remove(destination)
         self.end(turn)
 
     @rule(first=picks, second=picks, credit=st.integers(0, 2), refill=st.booleans(), turn=ends)
@@ -386,31 +394,31 @@ class QueueMachine(Machine):
     ) -> None:
         window = WindowPair(credit, refill)
         for number in (first, second):
-            self.world.attach(self.pick(self.consumable(), number), window)
+            self.comparison.attach(self.pick(self.consumable(), number), window)
         self.end(turn)
 
-    @precondition(lambda self: self.world.consumers)
+    @precondition(lambda self: self.comparison.consumers)
     @rule(which=picks, turn=ends)
     def revoke(self, which: int, turn: bool) -> None:
-        self.world.revoke(self.pick(self.world.consumers, which).window)
+        self.comparison.revoke(self.pick(self.comparison.consumers, which).window)
         self.end(turn)
 
-    @precondition(lambda self: self.world.consumers)
+    @precondition(lambda self: self.comparison.consumers)
     @rule(which=picks, suspended=st.booleans(), turn=ends)
     def suspend(self, which: int, suspended: bool, turn: bool) -> None:
-        self.world.suspend(self.pick(self.world.consumers, which), suspended)
+        self.comparison.suspend(self.pick(self.comparison.consumers, which), suspended)
         self.end(turn)
 
     @rule(where=picks, paused=st.booleans(), turn=ends)
     def pause(self, where: int, paused: bool, turn: bool) -> None:
-        self.world.pause(self.destination(where), paused)
+        self.comparison.pause(self.destination(where), paused)
         self.end(turn)
 
     def seen(self) -> list[model.Entry]:
         """What a consumer has had in its hands may be settled, requeued or given up by number."""
         return [
             entry
-            for subscription in self.world.model.subscriptions()
+            for subscription in self.comparison.model.subscriptions()
             for entry in subscription.entries
             if entry.attempts and not isinstance(entry.holder, model.Transaction)
         ]
@@ -418,24 +426,24 @@ class QueueMachine(Machine):
     @precondition(lambda self: self.seen())
     @rule(which=picks, turn=ends)
     def settle_any(self, which: int, turn: bool) -> None:
-        self.world.settle_any(self.pick(self.seen(), which))
+        self.comparison.settle_any(self.pick(self.seen(), which))
         self.end(turn)
 
     @precondition(lambda self: self.seen())
     @rule(which=picks, ttl=lives, turn=ends)
     def requeue(self, which: int, ttl: int, turn: bool) -> None:
-        self.world.requeue(self.pick(self.seen(), which), ttl)
+        self.comparison.requeue(self.pick(self.seen(), which), ttl)
         self.end(turn)
 
     @precondition(lambda self: self.seen())
     @rule(which=picks, force=st.booleans(), turn=ends)
     def dead_letter(self, which: int, force: bool, turn: bool) -> None:
-        self.world.dead_letter(self.pick(self.seen(), which), force)
+        self.comparison.dead_letter(self.pick(self.seen(), which), force)
         self.end(turn)
 
     @rule(source=picks, to=picks, limit=st.integers(0, 2), turn=ends)
     def move(self, source: int, to: int, limit: int, turn: bool) -> None:
-        self.world.move(self.destination(source).queue, self.destination(to), limit)
+        self.comparison.move(self.destination(source).queue, self.destination(to), limit)
         self.end(turn)
 
 
@@ -444,14 +452,14 @@ class TopicMachine(Machine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world.declare(Address(Kind.TOPIC, "plain"), DestinationSettings())
-        self.world.declare(Address(Kind.TOPIC, "hold"), DestinationSettings(hold=True))
+        self.comparison.declare(Address(Kind.TOPIC, "plain"), DestinationSettings())
+        self.comparison.declare(Address(Kind.TOPIC, "hold"), DestinationSettings(hold=True))
 
     @rule(name=st.sampled_from(["plain", "hold"]), declared=queue_settings, turn=ends)
     def declare_topic(self, name: str, declared: DestinationSettings, turn: bool) -> None:
         fields = {field: getattr(declared, field) for field in declared.__struct_fields__}
         fields["hold"] = name == "hold"
-        self.world.declare(Address(Kind.TOPIC, name), DestinationSettings(**fields))
+        self.comparison.declare(Address(Kind.TOPIC, name), DestinationSettings(**fields))
         self.end(turn)
 
     @rule(
@@ -473,34 +481,34 @@ class TopicMachine(Machine):
         exclude: str | None,
         turn: bool,
     ) -> None:
-        topic = self.world.model.destinations[Address(Kind.TOPIC, where)]
+        topic = self.comparison.model.destinations[Address(Kind.TOPIC, where)]
         if topic.settings.hold:
             exclude = None  # the journal does not know senders: a held message may have lost its
         if name not in topic.subscriptions:
-            self.world.subscribe(topic, name, durable, shared, selector, exclude)
+            self.comparison.subscribe(topic, name, durable, shared, selector, exclude)
         self.end(turn)
 
     @rule(name=st.sampled_from(["m", "n", "o"]), turn=ends)
     def join(self, name: str, turn: bool) -> None:
-        topic = self.world.model.destinations[Address(Kind.TOPIC, "hold")]
+        topic = self.comparison.model.destinations[Address(Kind.TOPIC, "hold")]
         if name not in topic.subscriptions:
-            self.world.join(topic, name)
+            self.comparison.join(topic, name)
         self.end(turn)
 
     def named(self) -> list[model.Subscription]:
-        return [s for s in self.world.model.subscriptions() if s.name]
+        return [s for s in self.comparison.model.subscriptions() if s.name]
 
     @precondition(lambda self: any(s.member for s in self.named()))
     @rule(which=picks, turn=ends)
     def leave(self, which: int, turn: bool) -> None:
-        self.world.unsubscribe(self.pick([s for s in self.named() if s.member], which))
+        self.comparison.unsubscribe(self.pick([s for s in self.named() if s.member], which))
         self.end(turn)
 
     @precondition(lambda self: self.named())
     @rule(really=seldom, which=picks, turn=ends)
     def unsubscribe(self, really: bool, which: int, turn: bool) -> None:
         if really:
-            self.world.unsubscribe(self.pick(self.named(), which))
+            self.comparison.unsubscribe(self.pick(self.named(), which))
         self.end(turn)
 
     @rule(really=seldom, where=st.sampled_from(["plain", "hold"]))
@@ -508,8 +516,8 @@ class TopicMachine(Machine):
         if not really:
             return
         address = Address(Kind.TOPIC, where)
-        self.world.remove(self.world.model.destinations[address])
-        self.world.declare(address, DestinationSettings(hold=where == "hold"))
+        self.comparison.remove(self.comparison.model.destinations[address])
+        self.comparison.declare(address, DestinationSettings(hold=where == "hold"))
 
 
 class TransactionMachine(Machine):
@@ -517,49 +525,51 @@ class TransactionMachine(Machine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world.declare(Address(Kind.QUEUE, "a"), DestinationSettings())
-        self.world.declare(Address(Kind.TOPIC, "t"), DestinationSettings())
-        topic = self.world.model.destinations[Address(Kind.TOPIC, "t")]
-        self.world.subscribe(topic, "s", True, True, None, None)
+        self.comparison.declare(Address(Kind.QUEUE, "a"), DestinationSettings())
+        self.comparison.declare(Address(Kind.TOPIC, "t"), DestinationSettings())
+        topic = self.comparison.model.destinations[Address(Kind.TOPIC, "t")]
+        self.comparison.subscribe(topic, "s", True, True, None, None)
 
     def open_ones(self) -> list[TransactionPair]:
-        return [pair for pair in self.world.transactions if not pair.model.prepared]
+        return [pair for pair in self.comparison.transactions if not pair.model.prepared]
 
     @rule(declared=queue_settings)
     def declare_a(self, declared: DestinationSettings) -> None:
-        self.world.declare(Address(Kind.QUEUE, "a"), declared)
+        self.comparison.declare(Address(Kind.QUEUE, "a"), declared)
 
     @rule(really=seldom)
     def remove_a(self, really: bool) -> None:
         if not really:
             return
         address = Address(Kind.QUEUE, "a")
-        self.world.remove(self.world.model.destinations[address])
-        self.world.declare(address, DestinationSettings())
+        self.comparison.remove(self.comparison.model.destinations[address])
+        self.comparison.declare(address, DestinationSettings())
 
-    @precondition(lambda self: len(self.world.transactions) < 4)
+    @precondition(lambda self: len(self.comparison.transactions) < 4)
     @rule()
     def begin(self) -> None:
-        self.world.begin()
+        self.comparison.begin()
 
     @precondition(lambda self: self.open_ones())
     @rule(which=picks, where=picks, priority=priorities, durability=durabilities)
     def publish_in(self, which: int, where: int, priority: int, durability: Durability) -> None:
-        letter = self.world.letter(3, priority, durability)
-        self.world.publish_in(self.pick(self.open_ones(), which), self.destination(where), letter)
+        model_message = self.comparison.model_message(3, priority, durability)
+        self.comparison.publish_in(
+            self.pick(self.open_ones(), which), self.destination(where), model_message
+        )
 
     @rule(which=picks, held=picks, turn=ends)
     def settle_in(self, which: int, held: int, turn: bool) -> None:
         if not self.open_ones():
-            self.world.begin()
+            self.comparison.begin()
         if not self.holders():
             subscription = self.pick(self.consumable(), held)
-            self.world.publish(subscription.destination, self.world.letter())
-            self.world.attach(subscription, WindowPair(2, True))
-            self.world.flush()
+            self.comparison.publish(subscription.destination, self.comparison.model_message())
+            self.comparison.attach(subscription, WindowPair(2, True))
+            self.comparison.flush()
         holding = self.holding(held)
         if holding is not None:
-            self.world.settle_in(self.pick(self.open_ones(), which), *holding)
+            self.comparison.settle_in(self.pick(self.open_ones(), which), *holding)
         self.end(turn)
 
     def acked(self) -> list[tuple[TransactionPair, ConsumerPair, model.Entry]]:
@@ -567,44 +577,44 @@ class TransactionMachine(Machine):
             (transaction, pair, entry)
             for transaction in self.open_ones()
             for entry, consumer in transaction.model.acks
-            for pair in (*self.world.consumers, *self.world.retired)
+            for pair in (*self.comparison.consumers, *self.comparison.retired)
             if pair.model is consumer
         ]
 
     @precondition(lambda self: self.acked())
     @rule(which=picks, turn=ends)
     def unsettle(self, which: int, turn: bool) -> None:
-        self.world.unsettle(*self.pick(self.acked(), which))
+        self.comparison.unsettle(*self.pick(self.acked(), which))
         self.end(turn)
 
     @precondition(lambda self: self.open_ones())
     @rule(which=picks, turn=ends)
     def prepare(self, which: int, turn: bool) -> None:
-        self.world.prepare(self.pick(self.open_ones(), which))
+        self.comparison.prepare(self.pick(self.open_ones(), which))
         self.end(turn)
 
-    @precondition(lambda self: self.world.transactions)
+    @precondition(lambda self: self.comparison.transactions)
     @rule(which=picks, turn=ends)
     def commit(self, which: int, turn: bool) -> None:
-        self.world.commit(self.pick(self.world.transactions, which))
+        self.comparison.commit(self.pick(self.comparison.transactions, which))
         self.end(turn)
 
     @precondition(lambda self: self.open_ones())
     @rule(which=picks, turn=ends)
     def commit_in_slices(self, which: int, turn: bool) -> None:
-        self.world.commit_in_slices(self.pick(self.open_ones(), which))
+        self.comparison.commit_in_slices(self.pick(self.open_ones(), which))
         self.end(turn)
 
-    @precondition(lambda self: self.world.committing)
+    @precondition(lambda self: self.comparison.committing)
     @rule(slices=st.integers(1, 4))
     def continue_commits(self, slices: int) -> None:
         for _ in range(slices):
-            self.world.flush()
+            self.comparison.flush()
 
-    @precondition(lambda self: self.world.transactions)
+    @precondition(lambda self: self.comparison.transactions)
     @rule(which=picks, turn=ends)
     def rollback(self, which: int, turn: bool) -> None:
-        self.world.rollback(self.pick(self.world.transactions, which))
+        self.comparison.rollback(self.pick(self.comparison.transactions, which))
         self.end(turn)
 
 
@@ -613,17 +623,17 @@ class BatchMachine(Machine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world.declare(Address(Kind.QUEUE, "a"), DestinationSettings())
-        self.world.declare(Address(Kind.QUEUE, "b"), DestinationSettings(max_messages=3))
-        self.world.declare(Address(Kind.TOPIC, "t"), DestinationSettings())
-        topic = self.world.model.destinations[Address(Kind.TOPIC, "t")]
-        self.world.subscribe(topic, "s", True, True, None, None)
+        self.comparison.declare(Address(Kind.QUEUE, "a"), DestinationSettings())
+        self.comparison.declare(Address(Kind.QUEUE, "b"), DestinationSettings(max_messages=3))
+        self.comparison.declare(Address(Kind.TOPIC, "t"), DestinationSettings())
+        topic = self.comparison.model.destinations[Address(Kind.TOPIC, "t")]
+        self.comparison.subscribe(topic, "s", True, True, None, None)
         self.latest = {"x": 0, "y": 0}
         self.written: list[BatchPart] = []
 
     @rule(declared=queue_settings)
     def declare_b(self, declared: DestinationSettings) -> None:
-        self.world.declare(Address(Kind.QUEUE, "b"), declared)
+        self.comparison.declare(Address(Kind.QUEUE, "b"), declared)
 
     def open_parts(self, writer: str) -> list[BatchPart]:
         """Parts of partitions of the latest batch that lack their final one."""
@@ -640,7 +650,7 @@ class BatchMachine(Machine):
         ahead=st.sampled_from([0, 0, 0, 1, 5]),
         partition=st.integers(0, 2),
         final=st.booleans(),
-        letters=st.lists(st.tuples(picks, sizes, durabilities), max_size=4),
+        model_messages=st.lists(st.tuples(picks, sizes, durabilities), max_size=4),
         turn=ends,
     )
     def write_batch(
@@ -649,7 +659,7 @@ class BatchMachine(Machine):
         ahead: int,
         partition: int,
         final: bool,
-        letters: list[tuple[int, int, Durability]],
+        model_messages: list[tuple[int, int, Durability]],
         turn: bool,
     ) -> None:
         batch = self.latest[writer] + ahead
@@ -660,12 +670,14 @@ class BatchMachine(Machine):
         ]
         if any(part.final for part in before):
             return
-        part = BatchPart(writer, batch, partition, len(before), final, len(letters), len(letters))
+        part = BatchPart(
+            writer, batch, partition, len(before), final, len(model_messages), len(model_messages)
+        )
         sends = [
-            (self.destination(where), self.world.letter(size, 4, durability))
-            for where, size, durability in letters
+            (self.destination(where), self.comparison.model_message(size, 4, durability))
+            for where, size, durability in model_messages
         ]
-        if self.world.write_batch(part, sends):
+        if self.comparison.write_batch(part, sends):
             self.latest[writer] = batch
             self.written.append(part)
         self.end(turn)
@@ -673,11 +685,11 @@ class BatchMachine(Machine):
     @precondition(lambda self: self.written)
     @rule(which=picks)
     def repeat(self, which: int) -> None:
-        self.world.repeat_batch(self.pick(self.written, which))
+        self.comparison.repeat_batch(self.pick(self.written, which))
 
     @precondition(lambda self: self.open_parts("x"))
     @rule(which=picks, other=st.sampled_from([{"digest": 77}, {"rows": 77}, {"final": True}]))
     def repeat_with_other_rows(self, which: int, other: dict[str, int]) -> None:
         part = replace(self.pick(self.open_parts("x"), which), **other)
         with pytest.raises(BatchConflict):
-            self.world.broker.batches.find(part)
+            self.comparison.broker.batches.find(part)

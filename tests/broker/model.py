@@ -18,7 +18,7 @@ from sluicemq.model.message import Durability
 READY, TAKEN, DELAYED = "ready", "taken", "delayed"
 
 
-class Letter:
+class ModelMessage:
     """A message, as published or as copied to another destination."""
 
     def __init__(
@@ -55,14 +55,16 @@ class Letter:
 class Entry:
     """A letter in one subscription. `sequence` and `order` are the engine's, 0 until known."""
 
-    def __init__(self, letter: Letter, subscription: Subscription, now: int, wall: int) -> None:
-        self.letter = letter
+    def __init__(
+        self, model_message: ModelMessage, subscription: Subscription, now: int, wall: int
+    ) -> None:
+        self.model_message = model_message
         self.subscription = subscription
-        self.sequence = letter.sequence
-        self.order = letter.sequence
+        self.sequence = model_message.sequence
+        self.order = model_message.sequence
         self.line_up()
         self.requeued = 0
-        self.expires = now + letter.expiration - wall if letter.expiration else 0
+        self.expires = now + model_message.expiration - wall if model_message.expiration else 0
         self.attempts = 0
         self.failed = 0
         self.told = 0
@@ -79,12 +81,12 @@ class Entry:
         """And it is the only one."""
 
     def __repr__(self) -> str:
-        return f"{self.letter.name}#{self.sequence} {self.state} in {self.subscription}"
+        return f"{self.model_message.name}#{self.sequence} {self.state} in {self.subscription}"
 
     def line_up(self) -> None:
         """By priority, if that counts in its destination."""
         by_priority = self.subscription.destination.settings.by_priority
-        self.priority = self.letter.priority if by_priority else 4
+        self.priority = self.model_message.priority if by_priority else 4
 
     @property
     def place(self) -> tuple[int, int]:
@@ -94,7 +96,7 @@ class Entry:
     @property
     def age(self) -> int:
         """Lower is older: when it came into being, or was requeued."""
-        return self.requeued or self.letter.born
+        return self.requeued or self.model_message.born
 
 
 class Window:
@@ -126,7 +128,9 @@ class Consumer:
         return sorted(mine, key=lambda entry: entry.delivered)
 
     def may_take(self, entry: Entry) -> bool:
-        return self.wants is None or self.wants(entry.letter.priority, entry.letter.size)
+        return self.wants is None or self.wants(
+            entry.model_message.priority, entry.model_message.size
+        )
 
 
 class Subscription:
@@ -163,10 +167,10 @@ class Subscription:
     def taken(self) -> list[Entry]:
         return [entry for entry in self.entries if entry.state == TAKEN]
 
-    def accepts(self, letter: Letter) -> bool:
-        if self.exclude is not None and letter.sender == self.exclude:
+    def accepts(self, model_message: ModelMessage) -> bool:
+        if self.exclude is not None and model_message.sender == self.exclude:
             return False
-        return self.wants is None or self.wants(letter.priority, letter.size)
+        return self.wants is None or self.wants(model_message.priority, model_message.size)
 
     def elect(self) -> None:
         limit = self.destination.settings.active_consumers or len(self.consumers)
@@ -201,7 +205,7 @@ class Destination:
         self.queue = Subscription(self)
         self.subscriptions: dict[str, Subscription] = {}
         self.grouped = False
-        self.parked: list[Letter] = []
+        self.parked: list[ModelMessage] = []
         self.totals = Totals()
         self.removed = False
 
@@ -220,7 +224,7 @@ class Destination:
 
 class Transaction:
     def __init__(self) -> None:
-        self.sends: list[tuple[Destination, Letter]] = []
+        self.sends: list[tuple[Destination, ModelMessage]] = []
         self.acks: list[tuple[Entry, Consumer | None]] = []
         self.prepared = False
 
@@ -233,7 +237,7 @@ class Model:
         self.steady = steady
         self.births = 0
         self.destinations: dict[Address, Destination] = {}
-        self.staged: list[tuple[Letter, Destination, list[Subscription], bool]] = []
+        self.staged: list[tuple[ModelMessage, Destination, list[Subscription], bool]] = []
         self.visible: dict[Subscription, list[Entry]] = {}
         self.since: list[tuple[Consumer, Entry]] = []
 
@@ -263,8 +267,10 @@ class Model:
         for subscription in destination.every():
             self.close(subscription)
         self.forget(destination.address)
-        for letter in destination.parked:  # blocked producers send to whatever has the name now
-            self.accept(self.resolve(destination.address), letter)
+        for (
+            model_message
+        ) in destination.parked:  # blocked producers send to whatever has the name now
+            self.accept(self.resolve(destination.address), model_message)
 
     def forget(self, address: Address) -> None:
         self.destinations.pop(address).removed = True
@@ -288,16 +294,16 @@ class Model:
                 gone += 1
         return gone
 
-    def staged_of(self, destination: Destination) -> list[Letter]:
-        return [letter for letter, where, *_ in self.staged if where is destination]
+    def staged_of(self, destination: Destination) -> list[ModelMessage]:
+        return [model_message for model_message, where, *_ in self.staged if where is destination]
 
     def count_waiting(self, destination: Destination) -> int:
         longest = max(len(s.waiting()) for s in destination.every())
         return longest + len(self.staged_of(destination))
 
     def bytes_waiting(self, destination: Destination) -> int:
-        largest = max(sum(e.letter.size for e in s.waiting()) for s in destination.every())
-        return largest + sum(letter.size for letter in self.staged_of(destination))
+        largest = max(sum(e.model_message.size for e in s.waiting()) for s in destination.every())
+        return largest + sum(model_message.size for model_message in self.staged_of(destination))
 
     def full(self, destination: Destination, size: int) -> bool:
         limits = destination.settings
@@ -307,17 +313,17 @@ class Model:
 
     # --- arrival --------------------------------------------------------------------------------
 
-    def admit(self, destination: Destination, letter: Letter, may_wait: bool) -> str:
+    def admit(self, destination: Destination, model_message: ModelMessage, may_wait: bool) -> str:
         """What becomes of it: "accept", "park", "reject" or "redirect"."""
         limits = destination.settings
-        if limits.max_message_bytes and letter.size > limits.max_message_bytes:
+        if limits.max_message_bytes and model_message.size > limits.max_message_bytes:
             return "reject"
         if limits.message_ttl:
             latest = self.wall + limits.message_ttl
-            letter.expiration = min(letter.expiration or latest, latest)
-        if destination.parked or self.full(destination, letter.size):
+            model_message.expiration = min(model_message.expiration or latest, latest)
+        if destination.parked or self.full(destination, model_message.size):
             if limits.overflow is Overflow.BLOCK and may_wait:
-                never = limits.max_bytes and letter.size > limits.max_bytes
+                never = limits.max_bytes and model_message.size > limits.max_bytes
                 return "reject" if never else "park"
             if limits.overflow is Overflow.DEAD_LETTER and limits.dead_letter:
                 return "redirect"
@@ -325,29 +331,32 @@ class Model:
                 return "reject"
         return "accept"
 
-    def targets(self, destination: Destination, letter: Letter) -> list[Subscription]:
+    def targets(self, destination: Destination, model_message: ModelMessage) -> list[Subscription]:
         if destination.address.kind is Kind.QUEUE:
             return [destination.queue]
-        wanted = [s for s in destination.subscriptions.values() if s.accepts(letter)]
+        wanted = [s for s in destination.subscriptions.values() if s.accepts(model_message)]
         alone = destination.settings.hold and not destination.members()
         if alone and (destination.grouped or not wanted):
             wanted.append(destination.queue)
         return wanted
 
     def accept(
-        self, destination: Destination, letter: Letter, chosen: Subscription | None = None
+        self,
+        destination: Destination,
+        model_message: ModelMessage,
+        chosen: Subscription | None = None,
     ) -> None:
         destination.totals.published += 1
-        destination.totals.bytes_in += letter.size
+        destination.totals.bytes_in += model_message.size
         self.births += 1
-        letter.born = self.births
-        targets = [chosen] if chosen else self.targets(destination, letter)
-        letter.routes = [target for target in targets if target.durable]
+        model_message.born = self.births
+        targets = [chosen] if chosen else self.targets(destination, model_message)
+        model_message.routes = [target for target in targets if target.durable]
         held = destination.settings.hold and any(map(destination.is_of_group, targets))
-        if letter.durability is Durability.SYNC:
-            self.staged.append((letter, destination, targets, held))
+        if model_message.durability is Durability.SYNC:
+            self.staged.append((model_message, destination, targets, held))
         else:
-            self.show(letter, destination, targets, held)
+            self.show(model_message, destination, targets, held)
 
     def durable(self) -> None:
         """Everything staged so far is on disk."""
@@ -357,7 +366,11 @@ class Model:
         self.look()
 
     def show(
-        self, letter: Letter, destination: Destination, targets: list[Subscription], held: bool
+        self,
+        model_message: ModelMessage,
+        destination: Destination,
+        targets: list[Subscription],
+        held: bool,
     ) -> None:
         """`held`: it was for the topic's group, too, when it came."""
         targets = [subscription for subscription in targets if not subscription.closed]
@@ -368,16 +381,16 @@ class Model:
             group = group or destination.members() or [destination.queue]
             if group == [destination.queue] and not destination.grouped:
                 # somebody may want it now
-                wanted = [s for s in destination.subscriptions.values() if s.accepts(letter)]
+                wanted = [s for s in destination.subscriptions.values() if s.accepts(model_message)]
                 group = wanted or group
         alone = len(group) == 1 and (group[0].member or group[0] is destination.queue)
         for subscription in (*group, *targets):
-            entry = Entry(letter, subscription, self.steady, self.wall)
+            entry = Entry(model_message, subscription, self.steady, self.wall)
             entry.shared = subscription in group
             entry.alone = entry.shared and alone
-            if letter.deliver_at > self.wall:
+            if model_message.deliver_at > self.wall:
                 entry.state = DELAYED
-                entry.until = self.steady + letter.deliver_at - self.wall
+                entry.until = self.steady + model_message.deliver_at - self.wall
             subscription.entries.append(entry)
             if entry.expires and entry.expires <= self.steady:
                 self.expire(entry)
@@ -389,7 +402,7 @@ class Model:
             return
         while True:
             waiting = subscription.waiting()
-            size = sum(entry.letter.size for entry in waiting)
+            size = sum(entry.model_message.size for entry in waiting)
             if not (limits.max_messages and len(waiting) > limits.max_messages) and not (
                 limits.max_bytes and size > limits.max_bytes
             ):
@@ -419,23 +432,25 @@ class Model:
         source = entry.subscription.destination
         if not (force or source.settings.dead_letter) or source.owner is not None:
             return False
-        if entry.letter.dead:
+        if entry.model_message.dead:
             return False
         source.totals.dead_lettered += 1
-        letter = self.dead_letter_of(entry.letter, source, entry.subscription.name)
-        self.accept(self.dead_letter_queue(source), letter)
+        model_message = self.dead_letter_of(entry.model_message, source, entry.subscription.name)
+        self.accept(self.dead_letter_queue(source), model_message)
         return True
 
     def dead_letter_queue(self, source: Destination) -> Destination:
         name = source.settings.dead_letter_queue or f"{source.address.name}.dlq"
         return self.resolve(Address(Kind.QUEUE, name))
 
-    def dead_letter_of(self, letter: Letter, source: Destination, subscription: str = "") -> Letter:
-        return Letter(
-            letter.name,
-            letter.size,
-            letter.priority,
-            letter.durability,
+    def dead_letter_of(
+        self, model_message: ModelMessage, source: Destination, subscription: str = ""
+    ) -> ModelMessage:
+        return ModelMessage(
+            model_message.name,
+            model_message.size,
+            model_message.priority,
+            model_message.durability,
             dead=True,
             origin=(source.address, subscription),
         )
@@ -496,7 +511,7 @@ class Model:
         found = self._ready(subscription, name, sequence)
         assert found, f"{name} #{sequence} was not ready in {subscription}"
         entry = found[0]
-        assert entry.letter.name == name
+        assert entry.model_message.name == name
         assert consumer.may_take(entry), f"{entry} does not match the selector"
         assert not entry.expires or entry.expires > self.steady, f"{entry} has expired"
         entry.sequence, entry.order = sequence, order
@@ -505,12 +520,12 @@ class Model:
         entry.holder = consumer
         entry.attempts += 1
         entry.told = entry.attempts
-        entry.letter.most = max(entry.letter.most, entry.told)
+        entry.model_message.most = max(entry.model_message.most, entry.told)
         entry.delivered = self.steady
         totals = subscription.destination.totals
         totals.delivered += 1
         totals.redelivered += entry.attempts > 1
-        totals.bytes_out += entry.letter.size
+        totals.bytes_out += entry.model_message.size
         self.since.append((consumer, entry))
         return entry
 
@@ -521,7 +536,9 @@ class Model:
     def _ready(self, subscription: Subscription, name: str, sequence: int) -> list[Entry]:
         found = [e for e in subscription.ready() if e.sequence == sequence]
         if not found:  # a copy, whose number only the engine knew so far
-            found = [e for e in subscription.ready() if not e.sequence and e.letter.name == name]
+            found = [
+                e for e in subscription.ready() if not e.sequence and e.model_message.name == name
+            ]
         return found
 
     def settle(self, entry: Entry) -> None:
@@ -554,11 +571,11 @@ class Model:
                     entry.failed = entry.attempts
                     entry.attempts += 1
                 entry.told = entry.attempts
-                entry.letter.most = max(entry.letter.most, entry.told)
+                entry.model_message.most = max(entry.model_message.most, entry.told)
                 entry.delivered = self.steady
                 totals.delivered += 1
                 totals.redelivered += entry.attempts > 1
-                totals.bytes_out += entry.letter.size
+                totals.bytes_out += entry.model_message.size
                 sent.append(entry)
         return sent
 
@@ -618,10 +635,16 @@ class Model:
             if entry not in source.entries:
                 continue  # a copy displaced it
             source.entries.remove(entry)
-            letter = entry.letter
+            model_message = entry.model_message
             expiration = entry.expires - self.steady + self.wall if entry.expires else 0
-            copy = Letter(letter.name, letter.size, letter.priority, letter.durability, expiration)
-            copy.dead, copy.origin = letter.dead, letter.origin
+            copy = ModelMessage(
+                model_message.name,
+                model_message.size,
+                model_message.priority,
+                model_message.durability,
+                expiration,
+            )
+            copy.dead, copy.origin = model_message.dead, model_message.origin
             self.accept(target, copy)
             moved += 1
         return moved
@@ -645,20 +668,26 @@ class Model:
     def copy_one(self, entry: Entry, target: Destination) -> bool:
         return self.transfer(entry, target, self.copy_of(entry), None, always=True)
 
-    def copy_of(self, entry: Entry) -> Letter:
-        letter = entry.letter
+    def copy_of(self, entry: Entry) -> ModelMessage:
+        model_message = entry.model_message
         expiration = entry.expires - self.steady + self.wall if entry.expires else 0
-        copy = Letter(letter.name, letter.size, letter.priority, letter.durability, expiration)
-        if letter.deliver_at > self.wall:
-            copy.deliver_at = letter.deliver_at
-        copy.dead, copy.origin = letter.dead, letter.origin
+        copy = ModelMessage(
+            model_message.name,
+            model_message.size,
+            model_message.priority,
+            model_message.durability,
+            expiration,
+        )
+        if model_message.deliver_at > self.wall:
+            copy.deliver_at = model_message.deliver_at
+        copy.dead, copy.origin = model_message.dead, model_message.origin
         return copy
 
     def transfer(
         self,
         entry: Entry,
         target: Destination,
-        copy: Letter,
+        copy: ModelMessage,
         gone: Entry | None,
         chosen: Subscription | None = None,
         always: bool = False,
@@ -681,15 +710,17 @@ class Model:
         return True
 
     def send_back(self, entry: Entry) -> bool:
-        letter = entry.letter
-        if entry.state == TAKEN or letter.origin is None:
+        model_message = entry.model_message
+        if entry.state == TAKEN or model_message.origin is None:
             return False
-        address, name = letter.origin
+        address, name = model_message.origin
         target = self.resolve(address)
         chosen = target.subscriptions.get(name) if name else None
         if name and chosen is None:
             return False
-        copy = Letter(letter.name, letter.size, letter.priority, letter.durability)
+        copy = ModelMessage(
+            model_message.name, model_message.size, model_message.priority, model_message.durability
+        )
         return self.transfer(entry, target, copy, entry, chosen)
 
     def redeliver(self, entry: Entry, recorded: bool) -> bool:
@@ -702,7 +733,7 @@ class Model:
             self.refund(consumer)
         elif entry.state == DELAYED:
             entry.state = READY
-            if recorded and entry.letter.deliver_at > self.wall:
+            if recorded and entry.model_message.deliver_at > self.wall:
                 entry.order = 0
                 self.births += 1
                 entry.requeued = self.births
@@ -736,7 +767,7 @@ class Model:
         if topic.settings.hold and not topic.grouped:
             held = sorted(topic.queue.waiting(), key=lambda entry: entry.place)
             for entry in held:
-                if subscription.accepts(entry.letter):
+                if subscription.accepts(entry.model_message):
                     topic.queue.entries.remove(entry)
                     entry.subscription = subscription
                     entry.alone = False
@@ -786,10 +817,10 @@ class Model:
             consumer.window.credit -= 1
 
     def commit(self, transaction: Transaction) -> None:
-        for destination, letter in transaction.sends:
+        for destination, model_message in transaction.sends:
             if destination.removed:
                 destination = self.resolve(destination.address)
-            self.accept(destination, letter)
+            self.accept(destination, model_message)
         for entry, _ in transaction.acks:
             self.settle(entry)
 
@@ -817,7 +848,7 @@ class Model:
                 subscription.retired = []
                 for entry in list(subscription.entries):
                     entry.line_up()
-                    if entry.letter.durability is Durability.NONE:
+                    if entry.model_message.durability is Durability.NONE:
                         subscription.entries.remove(entry)
                     elif not isinstance(entry.holder, Transaction) or not entry.holder.prepared:
                         self.wake(entry, told)
@@ -828,31 +859,32 @@ class Model:
         may be taken for seen."""
         most = max(entry.failed, entry.told)
         entry.may_count = (most if told and entry.state == TAKEN else entry.failed, most)
-        entry.letter.sender = None
+        entry.model_message.sender = None
         entry.holder = None
         entry.state = READY
-        if entry.letter.deliver_at > self.wall and not entry.requeued:
+        if entry.model_message.deliver_at > self.wall and not entry.requeued:
             entry.state = DELAYED
-            entry.until = self.steady + entry.letter.deliver_at - self.wall
+            entry.until = self.steady + entry.model_message.deliver_at - self.wall
 
     def hold_again(self, topic: Destination, copies: list[Entry], told: bool) -> None:
         """Of what the group had, the journal knows only that somebody still had it."""
         for subscription in topic.every():
             subscription.entries = [e for e in subscription.entries if not e.shared]
-        held = {e.sequence: e for e in copies if e.letter.durability is not Durability.NONE}
+        held = {e.sequence: e for e in copies if e.model_message.durability is not Durability.NONE}
         for old in held.values():
-            letter = old.letter
-            letter.sender = None
+            model_message = old.model_message
+            model_message.sender = None
             takers = [topic.queue]
             if not topic.grouped:
                 wanted = [
                     subscription
                     for subscription in topic.subscriptions.values()
-                    if subscription not in letter.routes and subscription.accepts(letter)
+                    if subscription not in model_message.routes
+                    and subscription.accepts(model_message)
                 ]
                 takers = wanted or takers
             for subscription in takers:
-                entry = Entry(letter, subscription, self.steady, self.wall)
+                entry = Entry(model_message, subscription, self.steady, self.wall)
                 entry.sequence = old.sequence
                 entry.order, entry.requeued = old.sequence, 0
                 if old.alone:
@@ -865,4 +897,4 @@ class Model:
                 subscription.entries.append(entry)
                 self.wake(entry, told)
                 if not entry.alone:
-                    entry.may_count = (0, letter.most)
+                    entry.may_count = (0, model_message.most)

@@ -27,7 +27,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import Durability, Message
 from sluicemq.model.rows import DIGEST_MASK
-from tests.broker.support import Rig, bodies
+from tests.support.broker import BrokerFixture, bodies
 
 QUEUE = Address(Kind.QUEUE, "q")
 FIRST = BatchPart("query", 0, 0, 0, True, 11, 1)
@@ -87,28 +87,28 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
 
 
 def test_a_part_is_one_unit_and_shown_when_it_is_durable() -> None:
-    rig = Rig(journal=MemoryJournal(history=True))
-    queue = rig.broker.queue("q")
+    fixture = BrokerFixture(journal=MemoryJournal(history=True))
+    queue = fixture.broker.queue("q")
     waited: list[int] = []
     messages = rows("a") + rows("b", durability=Durability.LAZY)
     messages += rows("c", durability=Durability.NONE) + rows("d", to=Address(Kind.QUEUE, "new"))
-    answer = rig.broker.write_batch(replace(FIRST, rows=4), messages)
+    answer = fixture.broker.write_batch(replace(FIRST, rows=4), messages)
     assert not answer.already
-    assert rig.journal.durable < answer.sequence
-    rig.broker.when_durable(answer.sequence, lambda: waited.append(queue.waiting))
+    assert fixture.journal.durable < answer.sequence
+    fixture.broker.when_durable(answer.sequence, lambda: waited.append(queue.waiting))
     assert waited == []
-    again = rig.broker.write_batch(replace(FIRST, rows=4), messages)
+    again = fixture.broker.write_batch(replace(FIRST, rows=4), messages)
     assert (again.already, again.sequence) == (True, answer.sequence)
-    rig.broker.flush()
+    fixture.broker.flush()
     assert waited == [3]
     assert sorted(bodies(queue)) == ["a", "b", "c"]
-    records = list(rig.journal.read_from(0))
+    records = list(fixture.journal.read_from(0))
     unit = [r for r in records if r.type in (RecordType.MESSAGE, RecordType.BATCH)]
     assert [r.type for r in unit] == [RecordType.MESSAGE] * 3 + [RecordType.BATCH]
     assert [bool(r.flags & UNIT_END) for r in unit] == [False] * 3 + [True]
     assert [r.sequence for r in unit] == [unit[0].sequence + n for n in (0, 1, 3, 4)]
     assert decode_batch(unit[-1].body) == replace(FIRST, rows=4)
-    assert rig.broker.find(QUEUE).statistics.published == 3  # type: ignore[union-attr]
+    assert fixture.broker.find(QUEUE).statistics.published == 3  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
@@ -147,7 +147,7 @@ def test_what_is_in_the_snapshot_and_after_it_adds_up(lives: Lives) -> None:
 
 
 def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows() -> None:
-    broker = Rig().broker
+    broker = BrokerFixture().broker
     # digests add up modulo 2^64: to 8, here and below
     digests = (DIGEST_MASK - 5, 7, 7)
     cut = [BatchPart("w", 0, 0, part, part == 2, digests[part], 10) for part in range(3)]
@@ -168,7 +168,7 @@ def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows(
 
 
 def test_as_many_other_rows_are_a_conflict() -> None:
-    broker = Rig().broker
+    broker = BrokerFixture().broker
     assert not broker.write_batch(FIRST, rows("a")).already
     with pytest.raises(BatchConflict, match="Write other rows as another batch"):
         broker.write_batch(replace(FIRST, digest=12), rows("b"))
@@ -177,14 +177,14 @@ def test_as_many_other_rows_are_a_conflict() -> None:
 
 def test_the_last_part_of_a_repetition_alone_says_little() -> None:
     """The broker was started anew in the middle of the repetition."""
-    broker = Rig().broker
+    broker = BrokerFixture().broker
     for part in range(2):
         broker.write_batch(BatchPart("w", 0, 0, part, part == 1, part, 10), [])
     assert broker.write_batch(BatchPart("w", 0, 0, 1, True, 8, 4), rows("x")).already
 
 
 def test_parts_out_of_turn_are_conflicts() -> None:
-    broker = Rig().broker
+    broker = BrokerFixture().broker
     with pytest.raises(BatchConflict, match="only 0 parts"):
         broker.write_batch(BatchPart("w", 0, 0, 1, True, 0, 1), rows("x"))
     broker.write_batch(BatchPart("w", 0, 0, 0, False, 0, 1), rows("a"))
@@ -212,92 +212,92 @@ def test_parts_out_of_turn_are_conflicts() -> None:
 )
 def test_names_and_numbers_have_limits(wrong: dict[str, int]) -> None:
     with pytest.raises(LimitExceeded):
-        Rig().broker.batches.find(replace(FIRST, **wrong))
+        BrokerFixture().broker.batches.find(replace(FIRST, **wrong))
 
 
 # --- refusals ------------------------------------------------------------------------------------
 
 
 def test_every_refusal_is_told_and_nothing_is_published() -> None:
-    rig = Rig(BrokerSettings(auto_create_topics=False, memory_limit=0))
-    rig.queue("full", max_messages=1)
-    rig.queue("small", max_message_bytes=3)
+    fixture = BrokerFixture(BrokerSettings(auto_create_topics=False, memory_limit=0))
+    fixture.queue("full", max_messages=1)
+    fixture.queue("small", max_message_bytes=3)
     full, small = Address(Kind.QUEUE, "full"), Address(Kind.QUEUE, "small")
-    rig.send(rig.broker.queue("full"), "there")
+    fixture.send(fixture.broker.queue("full"), "there")
     messages = rows("fine") + rows("x", to=full) + rows("long", to=small)
     messages += rows("x", to=Address(Kind.TOPIC, "t")) + rows("x", durability=Durability.NONE)
-    rig.broker.core.memory += 1
-    refused = rig.broker.batches.check(messages)
+    fixture.broker.core.memory += 1
+    refused = fixture.broker.batches.check(messages)
     assert [(each.row, each.passing, type(each.error)) for each in refused] == [
         (1, True, LimitExceeded),
         (2, False, MessageTooLarge),
         (3, False, DestinationNotFound),
         (4, True, LimitExceeded),
     ]
-    before = rig.journal.next_sequence()
+    before = fixture.journal.next_sequence()
     with pytest.raises(BatchRefused, match="4 of 5 messages are refused; the first, at 1") as error:
-        rig.broker.write_batch(FIRST, messages)
+        fixture.broker.write_batch(FIRST, messages)
     assert [each.row for each in error.value.refused] == [1, 2, 3, 4]
-    assert rig.journal.next_sequence() == before + 1
-    assert not rig.broker.write_batch(FIRST, messages[:1]).already
+    assert fixture.journal.next_sequence() == before + 1
+    assert not fixture.broker.write_batch(FIRST, messages[:1]).already
 
 
 def test_a_part_larger_than_a_limit_gets_in_while_there_is_room_at_all() -> None:
-    rig = Rig()
-    queue = rig.queue(max_messages=2)
-    rig.broker.write_batch(FIRST, rows("a", "b", "c", "d"))
-    rig.broker.flush()
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_messages=2)
+    fixture.broker.write_batch(FIRST, rows("a", "b", "c", "d"))
+    fixture.broker.flush()
     assert queue.waiting == 4
-    refused = rig.broker.batches.check(rows("e"))
+    refused = fixture.broker.batches.check(rows("e"))
     assert [each.passing for each in refused] == [True]
 
 
 def test_what_overflows_becomes_a_dead_letter_in_the_same_unit() -> None:
-    rig = Rig(journal=MemoryJournal(history=True))
-    queue = rig.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
-    rig.send(queue, "there")
-    assert rig.broker.batches.check(rows("over")) == []
+    fixture = BrokerFixture(journal=MemoryJournal(history=True))
+    queue = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
+    fixture.send(queue, "there")
+    assert fixture.broker.batches.check(rows("over")) == []
     assert queue.statistics.dead_lettered == 0
-    start = rig.journal.durable + 1
-    rig.broker.write_batch(FIRST, rows("over"))
-    rig.broker.flush()
-    assert [message.body for message in rig.dead()] == [b"over"]
+    start = fixture.journal.durable + 1
+    fixture.broker.write_batch(FIRST, rows("over"))
+    fixture.broker.flush()
+    assert [message.body for message in fixture.dead()] == [b"over"]
     assert queue.statistics.dead_lettered == 1
     about = (RecordType.DESTINATION, RecordType.SETTINGS)  # of the dead-letter queue, before it
-    unit = [r for r in rig.journal.read_from(start) if r.type not in about]
+    unit = [r for r in fixture.journal.read_from(start) if r.type not in about]
     assert [r.type for r in unit] == [RecordType.MESSAGE, RecordType.BATCH]
 
 
 def test_a_broker_that_stops_takes_no_batches_but_answers_repetitions() -> None:
-    rig = Rig()
-    rig.broker.write_batch(FIRST, rows("a"))
-    rig.broker.stopping = True
-    assert rig.broker.write_batch(FIRST, rows("a")).already
+    fixture = BrokerFixture()
+    fixture.broker.write_batch(FIRST, rows("a"))
+    fixture.broker.stopping = True
+    assert fixture.broker.write_batch(FIRST, rows("a")).already
     with pytest.raises(BrokerStopping):
-        rig.broker.write_batch(replace(FIRST, batch=1), rows("a"))
+        fixture.broker.write_batch(replace(FIRST, batch=1), rows("a"))
     with pytest.raises(BrokerStopping):
-        rig.broker.batches.check(rows("a"))
+        fixture.broker.batches.check(rows("a"))
 
 
 # --- memory --------------------------------------------------------------------------------------
 
 
 def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
-    rig = Rig(BrokerSettings(batch_writers=2))
+    fixture = BrokerFixture(BrokerSettings(batch_writers=2))
     for name in "abac":
-        batch = 1 if name == "a" and rig.broker.batches.writers else 0
-        rig.broker.write_batch(replace(FIRST, writer=name, batch=batch), [])
-    assert list(rig.broker.batches.writers) == ["a", "c"]
-    assert not rig.broker.write_batch(replace(FIRST, writer="b"), []).already
+        batch = 1 if name == "a" and fixture.broker.batches.writers else 0
+        fixture.broker.write_batch(replace(FIRST, writer=name, batch=batch), [])
+    assert list(fixture.broker.batches.writers) == ["a", "c"]
+    assert not fixture.broker.write_batch(replace(FIRST, writer="b"), []).already
 
 
 def test_the_oldest_writer_of_the_same_owner_is_forgotten_first() -> None:
-    rig = Rig(BrokerSettings(batch_writers=3))
+    fixture = BrokerFixture(BrokerSettings(batch_writers=3))
     for name, owner in (("a", "anna"), ("b", "bert"), ("c", "bert"), ("d", "bert")):
-        rig.broker.write_batch(replace(FIRST, writer=name, owner=owner), [])
-    assert list(rig.broker.batches.writers) == ["a", "c", "d"]
-    rig.broker.write_batch(replace(FIRST, writer="e", owner="carl"), [])
-    assert list(rig.broker.batches.writers) == ["c", "d", "e"]
+        fixture.broker.write_batch(replace(FIRST, writer=name, owner=owner), [])
+    assert list(fixture.broker.batches.writers) == ["a", "c", "d"]
+    fixture.broker.write_batch(replace(FIRST, writer="e", owner="carl"), [])
+    assert list(fixture.broker.batches.writers) == ["c", "d", "e"]
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -311,16 +311,16 @@ def test_a_writer_has_its_owner_after_a_restart(tmp_path: Path, sealed: bool) ->
 
 
 def test_writers_are_forgotten_after_their_time() -> None:
-    rig = Rig()
-    rig.broker.write_batch(replace(FIRST, writer="old", partition=1), [])
-    rig.clock.advance(RETENTION_MS - 1)
-    rig.broker.write_batch(replace(FIRST, writer="old"), [])  # its last part counts
-    rig.clock.advance(RETENTION_MS - 1)
-    rig.broker.write_batch(replace(FIRST, writer="new"), [])
-    assert list(rig.broker.batches.writers) == ["old", "new"]
-    rig.clock.advance(1)
-    rig.broker.write_batch(replace(FIRST, writer="newest"), [])
-    assert list(rig.broker.batches.writers) == ["new", "newest"]
+    fixture = BrokerFixture()
+    fixture.broker.write_batch(replace(FIRST, writer="old", partition=1), [])
+    fixture.clock.advance(RETENTION_MS - 1)
+    fixture.broker.write_batch(replace(FIRST, writer="old"), [])  # its last part counts
+    fixture.clock.advance(RETENTION_MS - 1)
+    fixture.broker.write_batch(replace(FIRST, writer="new"), [])
+    assert list(fixture.broker.batches.writers) == ["old", "new"]
+    fixture.clock.advance(1)
+    fixture.broker.write_batch(replace(FIRST, writer="newest"), [])
+    assert list(fixture.broker.batches.writers) == ["new", "newest"]
 
 
 def test_a_limit_that_was_lowered_holds_after_the_next_part(tmp_path: Path) -> None:
@@ -335,14 +335,14 @@ def test_a_limit_that_was_lowered_holds_after_the_next_part(tmp_path: Path) -> N
 
 
 def test_many_partitions_take_little_room() -> None:
-    rig = Rig()
+    fixture = BrokerFixture()
     for partition in (5, 3, 999_999, 0):
-        rig.broker.write_batch(replace(FIRST, partition=partition, rows=partition), [])
-    [state] = rig.broker.batches.state()
+        fixture.broker.write_batch(replace(FIRST, partition=partition, rows=partition), [])
+    [state] = fixture.broker.batches.state()
     assert (len(state.done), len(state.rows), len(state.digests)) == (16, 32, 32)
     for partition in (5, 3, 999_999, 0):
-        assert rig.broker.batches.find(replace(FIRST, partition=partition, rows=partition))
-    assert rig.broker.batches.find(replace(FIRST, partition=4)) is None
+        assert fixture.broker.batches.find(replace(FIRST, partition=partition, rows=partition))
+    assert fixture.broker.batches.find(replace(FIRST, partition=4)) is None
 
 
 @pytest.mark.parametrize(

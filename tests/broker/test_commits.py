@@ -14,8 +14,8 @@ from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import LimitExceeded, TransactionError
 from sluicemq.model.message import Durability, Message
-from tests.broker.support import Rig
 from tests.broker.test_crash import Disk
+from tests.support.broker import BrokerFixture
 
 QUEUE = Address(Kind.QUEUE, "q")
 INBOX = Address(Kind.QUEUE, "inbox")
@@ -74,144 +74,146 @@ def numbers(count: int) -> list[bytes]:
 def test_transaction_at_its_limit_can_still_be_ended(
     settings: BrokerSettings, committed: bool
 ) -> None:
-    rig = Rig(settings)
-    queue = rig.queue()
-    transactions = rig.broker.transactions
+    fixture = BrokerFixture(settings)
+    queue = fixture.queue()
+    transactions = fixture.broker.transactions
     transaction = transactions.begin()
     for _ in range(3):
-        transactions.publish(transaction, queue, rig.message(queue, "x" * 1000))
+        transactions.publish(transaction, queue, fixture.message(queue, "x" * 1000))
     with pytest.raises(LimitExceeded, match="limit"):
-        transactions.publish(transaction, queue, rig.message(queue, "x"))
-    assert rig.broker.core.memory == 3000
+        transactions.publish(transaction, queue, fixture.message(queue, "x"))
+    assert fixture.broker.core.memory == 3000
     (transactions.commit if committed else transactions.rollback)(transaction)
-    rig.broker.flush()
+    fixture.broker.flush()
     assert queue.queue.waiting == (3 if committed else 0)
-    assert rig.broker.core.memory == (3000 if committed else 0)
+    assert fixture.broker.core.memory == (3000 if committed else 0)
 
 
 def test_open_transactions_together_count_against_the_memory_limit() -> None:
-    rig = Rig(BrokerSettings(memory_limit=3000))
-    queue = rig.queue()
-    transactions = rig.broker.transactions
+    fixture = BrokerFixture(BrokerSettings(memory_limit=3000))
+    queue = fixture.queue()
+    transactions = fixture.broker.transactions
     first, second = transactions.begin(), transactions.begin()
-    transactions.publish(first, queue, rig.message(queue, "x" * 2000))
+    transactions.publish(first, queue, fixture.message(queue, "x" * 2000))
     with pytest.raises(LimitExceeded, match="memory_limit"):
-        transactions.publish(second, queue, rig.message(queue, "x" * 2000))
+        transactions.publish(second, queue, fixture.message(queue, "x" * 2000))
     transactions.rollback(first)
-    transactions.publish(second, queue, rig.message(queue, "x" * 2000))
+    transactions.publish(second, queue, fixture.message(queue, "x" * 2000))
 
 
 def test_headers_count_against_the_limit_of_a_transaction() -> None:
-    rig = Rig(BrokerSettings(max_transaction_bytes=3000))
-    queue = rig.queue()
-    transaction = rig.broker.transactions.begin()
-    message = rig.message(queue, "", native=bytes(4000))
+    fixture = BrokerFixture(BrokerSettings(max_transaction_bytes=3000))
+    queue = fixture.queue()
+    transaction = fixture.broker.transactions.begin()
+    message = fixture.message(queue, "", native=bytes(4000))
     with pytest.raises(LimitExceeded, match="3000"):
-        rig.broker.transactions.publish(transaction, queue, message)
+        fixture.broker.transactions.publish(transaction, queue, message)
 
 
 # --- slices ---------------------------------------------------------------------------------------
 
 
 def test_large_commit_applies_one_slice_per_flush() -> None:
-    rig = Rig()
-    shrink(rig.broker)
-    rig.queue()
-    transaction = fill(rig.broker)
+    fixture = BrokerFixture()
+    shrink(fixture.broker)
+    fixture.queue()
+    transaction = fill(fixture.broker)
     done: list[bool] = []
-    rig.broker.transactions.commit(transaction, lambda: done.append(True))
+    fixture.broker.transactions.commit(transaction, lambda: done.append(True))
     shown = [0]
     while not done:
-        rig.broker.flush()
-        shown.append(len(waiting(rig.broker)))
+        fixture.broker.flush()
+        shown.append(len(waiting(fixture.broker)))
     steps = [after - before for before, after in pairwise(shown)]
     assert max(steps) == SLICE
-    assert waiting(rig.broker) == numbers(MESSAGES)
+    assert waiting(fixture.broker) == numbers(MESSAGES)
     assert transaction.state is TransactionState.ENDED
-    assert rig.broker.core.memory == sum(map(len, numbers(MESSAGES)))
-    assert rig.journal.stats().live == MESSAGES
+    assert fixture.broker.core.memory == sum(map(len, numbers(MESSAGES)))
+    assert fixture.journal.stats().live == MESSAGES
 
 
 def test_time_ends_a_slice_too() -> None:
-    rig = Rig()
-    shrink(rig.broker)
-    rig.broker.transactions.commits.slice_deliveries = MESSAGES - 1
-    rig.broker.transactions.commits.slice_seconds = 0.0
-    rig.queue()
-    rig.broker.transactions.commit(fill(rig.broker))
+    fixture = BrokerFixture()
+    shrink(fixture.broker)
+    fixture.broker.transactions.commits.slice_deliveries = MESSAGES - 1
+    fixture.broker.transactions.commits.slice_seconds = 0.0
+    fixture.queue()
+    fixture.broker.transactions.commit(fill(fixture.broker))
     shown = []
     for _ in range(30):
-        rig.broker.flush()
-        shown.append(len(waiting(rig.broker)))
+        fixture.broker.flush()
+        shown.append(len(waiting(fixture.broker)))
     assert set(range(0, MESSAGES + 1, SLICE)) == set(shown)
 
 
 def test_others_publish_while_a_large_transaction_is_committed() -> None:
     journal = MemoryJournal(history=True)
-    rig = Rig(journal=journal)
-    shrink(rig.broker)
-    other = rig.queue("other")
-    rig.queue()
-    transactions = rig.broker.transactions
+    fixture = BrokerFixture(journal=journal)
+    shrink(fixture.broker)
+    other = fixture.queue("other")
+    fixture.queue()
+    transactions = fixture.broker.transactions
     done: list[bool] = []
-    transactions.commit(fill(rig.broker), lambda: done.append(True))
+    transactions.commit(fill(fixture.broker), lambda: done.append(True))
     while not done:
-        [sequence] = rig.send(other, "between", durability=Durability.SYNC)
+        [sequence] = fixture.send(other, "between", durability=Durability.SYNC)
         assert sequence <= journal.durable
     assert other.queue.waiting > 2 * MESSAGES / SLICE
-    assert waiting(rig.broker) == numbers(MESSAGES)
+    assert waiting(fixture.broker) == numbers(MESSAGES)
 
 
 def test_commit_under_way_cannot_be_undone_and_may_be_repeated() -> None:
-    rig = Rig()
-    shrink(rig.broker)
-    queue = rig.queue()
-    transactions = rig.broker.transactions
-    transaction = fill(rig.broker)
+    fixture = BrokerFixture()
+    shrink(fixture.broker)
+    queue = fixture.queue()
+    transactions = fixture.broker.transactions
+    transaction = fill(fixture.broker)
     done: list[int] = []
     transactions.commit(transaction, lambda: done.append(1))
-    rig.broker.flush()
+    fixture.broker.flush()
     with pytest.raises(TransactionError, match="committing"):
         transactions.rollback(transaction)
     with pytest.raises(TransactionError, match="committing"):
-        transactions.publish(transaction, queue, rig.message(queue, "late"))
+        transactions.publish(transaction, queue, fixture.message(queue, "late"))
     transactions.commit(transaction, lambda: done.append(2))
     while not done:
-        rig.broker.flush()
+        fixture.broker.flush()
     assert done == [1, 2]
-    assert waiting(rig.broker) == numbers(MESSAGES)
+    assert waiting(fixture.broker) == numbers(MESSAGES)
 
 
 def test_destination_removed_during_a_commit_takes_its_messages_along() -> None:
-    rig = Rig()
-    shrink(rig.broker)
-    queue, kept = rig.queue(), rig.queue("kept")
-    transactions = rig.broker.transactions
-    transaction = fill(rig.broker)
-    transactions.publish(transaction, kept, rig.message(kept, "kept", durability=Durability.SYNC))
+    fixture = BrokerFixture()
+    shrink(fixture.broker)
+    queue, kept = fixture.queue(), fixture.queue("kept")
+    transactions = fixture.broker.transactions
+    transaction = fill(fixture.broker)
+    transactions.publish(
+        transaction, kept, fixture.message(kept, "kept", durability=Durability.SYNC)
+    )
     done: list[bool] = []
     transactions.commit(transaction, lambda: done.append(True))
     while not queue.queue.waiting:
-        rig.broker.flush()
-    rig.broker.remove(queue)
+        fixture.broker.flush()
+    fixture.broker.remove(queue)
     while not done:
-        rig.broker.flush()
-    assert rig.broker.find(QUEUE) is None
-    assert waiting(rig.broker, kept.address) == [b"kept"]
-    assert rig.journal.stats().live == 1
+        fixture.broker.flush()
+    assert fixture.broker.find(QUEUE) is None
+    assert waiting(fixture.broker, kept.address) == [b"kept"]
+    assert fixture.journal.stats().live == 1
 
 
 def test_unused_destination_stays_during_a_commit() -> None:
-    rig = Rig()
-    shrink(rig.broker)
-    transaction = fill(rig.broker)
+    fixture = BrokerFixture()
+    shrink(fixture.broker)
+    transaction = fill(fixture.broker)
     [destination] = transaction.destinations
-    rig.broker.transactions.commit(transaction)
-    rig.clock.advance(rig.broker.settings.idle_timeout + 1)
-    rig.broker.reap(destination)
+    fixture.broker.transactions.commit(transaction)
+    fixture.clock.advance(fixture.broker.settings.idle_timeout + 1)
+    fixture.broker.reap(destination)
     assert not destination.removed
     while transaction.state is not TransactionState.ENDED:
-        rig.broker.flush()
+        fixture.broker.flush()
     assert not destination.committing
 
 
@@ -294,11 +296,11 @@ def test_large_prepared_transaction_survives_a_crash(
 
 def test_small_commit_needs_no_parts() -> None:
     journal = MemoryJournal(history=True)
-    rig = Rig(journal=journal)
-    rig.queue()
+    fixture = BrokerFixture(journal=journal)
+    fixture.queue()
     start = journal.durable + 1
-    rig.broker.transactions.commit(fill(rig.broker))
-    rig.broker.flush()
+    fixture.broker.transactions.commit(fill(fixture.broker))
+    fixture.broker.flush()
     assert RecordType.PREPARED not in {record.type for record in journal.read_from(start)}
 
 

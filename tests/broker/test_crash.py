@@ -28,7 +28,7 @@ from sluicemq.journal.format import UNIT_END, RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ConfigurationError, JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from tests.broker.support import OfType, Reader
+from tests.support.broker import OfType, Reader
 
 QUEUE = Address(Kind.QUEUE, "q")
 TOPIC = Address(Kind.TOPIC, "t")

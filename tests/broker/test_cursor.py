@@ -13,7 +13,7 @@ from sluicemq.broker.cursor import RUN_COST, Cursor
 from sluicemq.broker.delivery import READY, TAKEN
 from sluicemq.broker.requeued import CHUNK, Requeued
 from sluicemq.model.message import Durability
-from tests.broker.support import OfType, Rig
+from tests.support.broker import BrokerFixture, OfType
 
 NO_END = 1 << 62
 PLENTY = 1 << 30
@@ -58,12 +58,14 @@ steps = st.lists(
 )
 
 
-def line_of(made: list[tuple[Any, ...]], chunk_deliveries: int) -> tuple[Rig, Destination]:
+def line_of(
+    made: list[tuple[Any, ...]], chunk_deliveries: int
+) -> tuple[BrokerFixture, Destination]:
     """A queue with holes, with messages that came back, and with pages of both kinds."""
-    rig = Rig(BrokerSettings(memory_budget=0, chunk_deliveries=chunk_deliveries))
-    queue = rig.queue()
-    plain = rig.read(queue, 0, refill=False)
-    choosy = rig.read(queue, 0, refill=False, selector=OfType("red"))
+    fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=chunk_deliveries))
+    queue = fixture.queue()
+    plain = fixture.read(queue, 0, refill=False)
+    choosy = fixture.read(queue, 0, refill=False, selector=OfType("red"))
     number = 0
     for what, *how in made:
         if what == "send":
@@ -71,17 +73,17 @@ def line_of(made: list[tuple[Any, ...]], chunk_deliveries: int) -> tuple[Rig, De
             for _ in range(count):
                 number += 1
                 colour = "red" if number % 3 == 0 else "blue"
-                rig.send(queue, "x", priority=priority, durability=durability, type=colour)
+                fixture.send(queue, "x", priority=priority, durability=durability, type=colour)
         elif what == "take":
             count, chosen = how
-            rig.broker.grant((choosy if chosen else plain).consumer.window, count)
-            rig.broker.flush()
+            fixture.broker.grant((choosy if chosen else plain).consumer.window, count)
+            fixture.broker.flush()
             for reader in (choosy, plain):
-                rig.broker.revoke(reader.consumer.window)
+                fixture.broker.revoke(reader.consumer.window)
         elif what == "give back":
             for reader in (plain, choosy):
                 held = list(reader.consumer.unacked)
-                rig.broker.release(reader.consumer, held[how[0] :])
+                fixture.broker.release(reader.consumer, held[how[0] :])
         elif what == "withdraw":
             waiting = list(queue.queue.everything)
             if waiting:
@@ -93,7 +95,7 @@ def line_of(made: list[tuple[Any, ...]], chunk_deliveries: int) -> tuple[Rig, De
                 queue.queue.take_out(delivery)
         else:
             queue.queue.everything.compact()
-    return rig, queue
+    return fixture, queue
 
 
 @given(
@@ -164,9 +166,9 @@ def test_every_delivery_is_found_by_its_order(
 
 
 def test_a_line_that_is_all_ready_is_passed_over_by_its_pages() -> None:
-    rig = Rig(BrokerSettings(memory_budget=0, chunk_deliveries=100))
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 2000, durability=Durability.LAZY)
+    fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=100))
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * 2000, durability=Durability.LAZY)
     cursor = Cursor(queue.queue.everything, NO_END)
     # 19 pages at most, however many they hold
     assert cursor.skip(1950, True, 20 * RUN_COST) == 1950
@@ -174,15 +176,15 @@ def test_a_line_that_is_all_ready_is_passed_over_by_its_pages() -> None:
 
 
 def test_what_was_taken_through_another_lane_and_comes_back_stands_where_it_stood() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    reader = rig.read(queue, 1, refill=False, selector=OfType("red"))
-    sent = rig.send(queue, "a", type="red") + rig.send(queue, "b")
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue, 1, refill=False, selector=OfType("red"))
+    sent = fixture.send(queue, "a", type="red") + fixture.send(queue, "b")
     line = queue.queue.everything
     length = line.length
     for _ in range(3):
         reader.release()
-        rig.broker.grant(reader.consumer.window, 1)
+        fixture.broker.grant(reader.consumer.window, 1)
     reader.release()
     assert reader.got() == ["a"] * 4
     assert line.length == length
@@ -191,8 +193,8 @@ def test_what_was_taken_through_another_lane_and_comes_back_stands_where_it_stoo
 
 @given(orders=st.lists(st.integers(1, 5000), unique=True), pops=st.integers(0, 50))
 def test_what_came_back_is_kept_in_order(orders: list[int], pops: int) -> None:
-    rig = Rig()
-    queue = rig.queue().queue
+    fixture = BrokerFixture()
+    queue = fixture.queue().queue
     kept = Requeued()
     expected = []
     for order in orders:
@@ -211,7 +213,7 @@ def test_what_came_back_is_kept_in_order(orders: list[int], pops: int) -> None:
 
 
 def test_many_that_came_back_are_kept_in_pieces_and_forgotten_when_they_have_gone() -> None:
-    queue = Rig().queue().queue
+    queue = BrokerFixture().queue().queue
     kept = Requeued()
     orders = list(range(1, 6 * CHUNK))
     random.Random(7).shuffle(orders)
@@ -231,19 +233,19 @@ def test_many_that_came_back_are_kept_in_pieces_and_forgotten_when_they_have_gon
 
 
 def test_what_becomes_durable_late_goes_before_pages_of_what_came_after_it() -> None:
-    rig = Rig(BrokerSettings(memory_budget=0, chunk_deliveries=1))
-    queue = rig.queue()
-    late = rig.message(queue, "late", durability=Durability.SYNC)
-    rig.broker.publish(queue, late)
-    quick = [rig.message(queue, "quick", durability=Durability.LAZY) for _ in range(6)]
+    fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=1))
+    queue = fixture.queue()
+    late = fixture.message(queue, "late", durability=Durability.SYNC)
+    fixture.broker.publish(queue, late)
+    quick = [fixture.message(queue, "quick", durability=Durability.LAZY) for _ in range(6)]
     for message in quick:
-        rig.broker.publish(queue, message)
+        fixture.broker.publish(queue, message)
     line = queue.queue.everything
     for delivery in list(line)[-2:]:
         queue.queue.take_out(delivery)
     line.compact()
     assert not line.fifos[4]
-    rig.broker.flush()
+    fixture.broker.flush()
     assert sequences(list(line)) == [late.sequence, *[each.sequence for each in quick[:4]]]
     assert line.find(4, late.sequence) is not None
     assert sequences(line.after(4, 0, 9)) == sequences(list(line))

@@ -13,7 +13,7 @@ from sluicemq.broker import BrokerSettings, Destination
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import LimitExceeded
 from sluicemq.model.message import Durability
-from tests.broker.support import Rig
+from tests.support.broker import BrokerFixture
 
 RETRY = 5_000
 """ms, the default of `dead_letter_retry`."""
@@ -21,18 +21,18 @@ DEAD = Address(Kind.QUEUE, "q.dlq")
 DROPPING = DestinationSettings(max_messages=2, overflow=Overflow.DROP_OLDEST, max_attempts=3)
 
 
-def exhaust(rig: Rig, queue: Destination, *bodies: str) -> None:
+def exhaust(fixture: BrokerFixture, queue: Destination, *bodies: str) -> None:
     """Send messages, and let a consumer use up their attempts."""
-    rig.send(queue, *bodies, durability=Durability.LAZY)
-    reader = rig.read(queue)
-    rig.broker.flush()
+    fixture.send(queue, *bodies, durability=Durability.LAZY)
+    reader = fixture.read(queue)
+    fixture.broker.flush()
     while reader.consumer.unacked:
         reader.release()
     reader.detach()
 
 
-def dead(rig: Rig) -> list[str]:
-    return [message.body.decode() for message in rig.dead()]
+def dead(fixture: BrokerFixture) -> list[str]:
+    return [message.body.decode() for message in fixture.dead()]
 
 
 @pytest.mark.parametrize("limit", [{"max_messages": 1}, {"max_bytes": 1}])
@@ -40,164 +40,164 @@ def dead(rig: Rig) -> list[str]:
 def test_exhausted_messages_stay_until_the_dead_letter_queue_has_room(
     overflow: Overflow, limit: dict[str, int]
 ) -> None:
-    rig = Rig()
-    queue = rig.queue(dead_letter=True, max_attempts=2)
-    rig.queue("q.dlq", overflow=overflow, **limit)
-    exhaust(rig, queue, "a", "b", "c")
-    assert (dead(rig), queue.waiting, queue.statistics.dropped) == (["a"], 2, 0)
-    reader = rig.read(queue)
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True, max_attempts=2)
+    fixture.queue("q.dlq", overflow=overflow, **limit)
+    exhaust(fixture, queue, "a", "b", "c")
+    assert (dead(fixture), queue.waiting, queue.statistics.dropped) == (["a"], 2, 0)
+    reader = fixture.read(queue)
     for _ in range(4):
-        rig.wait(RETRY)
+        fixture.wait(RETRY)
     assert reader.got() == []  # no consumer gets them any more
-    assert dead(rig) == ["a"]
-    assert rig.broker.purge(rig.broker.queue("q.dlq")) == 1
-    rig.wait(RETRY)
-    assert (dead(rig), queue.waiting) == (["b"], 1)
-    rig.queue("q.dlq")
-    rig.wait(RETRY)
-    assert (dead(rig), queue.waiting) == (["b", "c"], 0)
+    assert dead(fixture) == ["a"]
+    assert fixture.broker.purge(fixture.broker.queue("q.dlq")) == 1
+    fixture.wait(RETRY)
+    assert (dead(fixture), queue.waiting) == (["b"], 1)
+    fixture.queue("q.dlq")
+    fixture.wait(RETRY)
+    assert (dead(fixture), queue.waiting) == (["b", "c"], 0)
     assert queue.statistics.dead_lettered == 3
     assert queue.bytes == 0
 
 
 def test_a_message_larger_than_the_dead_letter_queue_takes_does_not_hold_up_others() -> None:
-    rig = Rig()
-    queue = rig.queue(dead_letter=True, max_attempts=1)
-    rig.queue("q.dlq", max_message_bytes=3, max_messages=1)
-    exhaust(rig, queue, "long", "x", "y")
-    assert dead(rig) == ["x"]
-    rig.broker.purge(rig.broker.queue("q.dlq"))
-    rig.wait(RETRY)
-    assert (dead(rig), queue.waiting) == (["y"], 1)
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True, max_attempts=1)
+    fixture.queue("q.dlq", max_message_bytes=3, max_messages=1)
+    exhaust(fixture, queue, "long", "x", "y")
+    assert dead(fixture) == ["x"]
+    fixture.broker.purge(fixture.broker.queue("q.dlq"))
+    fixture.wait(RETRY)
+    assert (dead(fixture), queue.waiting) == (["y"], 1)
 
 
 def test_expired_messages_stay_as_well_and_are_not_delivered() -> None:
-    rig = Rig()
-    queue = rig.queue(dead_letter=True)
-    rig.queue("q.dlq", max_messages=1)
-    rig.send(queue, "a", "b", expiration=rig.clock.wall + 100)
-    rig.wait(300)
-    reader = rig.read(queue)
-    rig.wait(RETRY)
-    assert (dead(rig), reader.got(), queue.waiting) == (["a"], [], 1)
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True)
+    fixture.queue("q.dlq", max_messages=1)
+    fixture.send(queue, "a", "b", expiration=fixture.clock.wall + 100)
+    fixture.wait(300)
+    reader = fixture.read(queue)
+    fixture.wait(RETRY)
+    assert (dead(fixture), reader.got(), queue.waiting) == (["a"], [], 1)
     assert queue.statistics.expired == 2
-    rig.broker.purge(rig.broker.queue("q.dlq"))
-    rig.wait(RETRY)
-    assert (dead(rig), queue.waiting, queue.statistics.expired) == (["b"], 0, 2)
+    fixture.broker.purge(fixture.broker.queue("q.dlq"))
+    fixture.wait(RETRY)
+    assert (dead(fixture), queue.waiting, queue.statistics.expired) == (["b"], 0, 2)
 
 
 def test_what_a_client_rejects_stays_as_well() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.queue("q.dlq", max_messages=1)
-    reader = rig.read(queue)
-    for sequence in rig.send(queue, "a", "b"):
-        assert rig.broker.dead_letter(queue.queue, sequence, "rejected", force=True)
-        rig.broker.flush()
-    assert (dead(rig), queue.waiting, reader.consumer.unacked) == (["a"], 1, {})
-    rig.queue("q.dlq")
-    rig.wait(RETRY)
-    assert [(m.properties or {})["deadLetterReason"] for m in rig.dead()] == ["rejected"] * 2
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.queue("q.dlq", max_messages=1)
+    reader = fixture.read(queue)
+    for sequence in fixture.send(queue, "a", "b"):
+        assert fixture.broker.dead_letter(queue.queue, sequence, "rejected", force=True)
+        fixture.broker.flush()
+    assert (dead(fixture), queue.waiting, reader.consumer.unacked) == (["a"], 1, {})
+    fixture.queue("q.dlq")
+    fixture.wait(RETRY)
+    assert [(m.properties or {})["deadLetterReason"] for m in fixture.dead()] == ["rejected"] * 2
 
 
 def test_a_late_acknowledgement_still_counts() -> None:
-    rig = Rig()
-    queue = rig.queue(dead_letter=True, max_attempts=1)
-    rig.queue("q.dlq", max_messages=1)
-    exhaust(rig, queue, "a")
-    reader = rig.read(queue)
-    [sequence] = rig.send(queue, "b")
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True, max_attempts=1)
+    fixture.queue("q.dlq", max_messages=1)
+    exhaust(fixture, queue, "a")
+    reader = fixture.read(queue)
+    [sequence] = fixture.send(queue, "b")
     reader.release()
     assert queue.waiting == 1
-    assert rig.broker.settle_any(queue.queue, sequence)
-    rig.queue("q.dlq")
-    rig.wait(RETRY)
-    assert (dead(rig), queue.waiting) == (["a"], 0)
+    assert fixture.broker.settle_any(queue.queue, sequence)
+    fixture.queue("q.dlq")
+    fixture.wait(RETRY)
+    assert (dead(fixture), queue.waiting) == (["a"], 0)
 
 
 def test_purging_and_removing_the_queue_takes_them_along() -> None:
-    rig = Rig()
-    queue = rig.queue(dead_letter=True, max_attempts=1)
-    rig.queue("q.dlq", max_messages=1)
-    exhaust(rig, queue, "a", "b")
-    assert rig.broker.purge(queue) == 1
-    exhaust(rig, queue, "c")
-    rig.broker.remove(queue)
-    rig.queue("q.dlq")
-    rig.wait(RETRY)
-    assert dead(rig) == ["a"]
-    assert rig.broker.core.memory == 1
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True, max_attempts=1)
+    fixture.queue("q.dlq", max_messages=1)
+    exhaust(fixture, queue, "a", "b")
+    assert fixture.broker.purge(queue) == 1
+    exhaust(fixture, queue, "c")
+    fixture.broker.remove(queue)
+    fixture.queue("q.dlq")
+    fixture.wait(RETRY)
+    assert dead(fixture) == ["a"]
+    assert fixture.broker.core.memory == 1
 
 
 def test_the_displaced_message_goes_when_its_dead_letter_queue_is_full() -> None:
-    rig = Rig()
-    queue = rig.queue(dead_letter=True, max_messages=1, overflow=Overflow.DROP_OLDEST)
-    rig.queue("q.dlq", max_messages=1)
-    rig.send(queue, "a", "b", "c", durability=Durability.LAZY)
-    assert (dead(rig), queue.waiting, queue.statistics.dropped) == (["a"], 1, 1)
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True, max_messages=1, overflow=Overflow.DROP_OLDEST)
+    fixture.queue("q.dlq", max_messages=1)
+    fixture.send(queue, "a", "b", "c", durability=Durability.LAZY)
+    assert (dead(fixture), queue.waiting, queue.statistics.dropped) == (["a"], 1, 1)
 
 
 @pytest.mark.parametrize("overflow", list(Overflow))
 def test_a_full_dead_letter_queue_refuses_what_is_redirected_to_it(overflow: Overflow) -> None:
-    rig = Rig()
-    queue = rig.queue(dead_letter=True, max_messages=1, overflow=Overflow.DEAD_LETTER)
-    rig.queue("q.dlq", max_messages=1, overflow=overflow)
-    rig.send(queue, "a", "b")
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True, max_messages=1, overflow=Overflow.DEAD_LETTER)
+    fixture.queue("q.dlq", max_messages=1, overflow=overflow)
+    fixture.send(queue, "a", "b")
     with pytest.raises(LimitExceeded, match=r"q\.dlq"):
-        rig.send(queue, "c")
-    assert (dead(rig), queue.waiting, queue.statistics.rejected) == (["b"], 1, 1)
+        fixture.send(queue, "c")
+    assert (dead(fixture), queue.waiting, queue.statistics.rejected) == (["b"], 1, 1)
 
 
 def test_what_is_published_to_it_does_not_displace_dead_letters() -> None:
-    rig = Rig()
-    queue = rig.queue(dead_letter=True, max_attempts=1)
-    exhaust(rig, queue, "a", "b")
-    rig.broker.declare(DEAD, DROPPING)
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True, max_attempts=1)
+    exhaust(fixture, queue, "a", "b")
+    fixture.broker.declare(DEAD, DROPPING)
     with pytest.raises(LimitExceeded):
-        rig.send(rig.broker.queue("q.dlq"), "c")
-    assert dead(rig) == ["a", "b"]
+        fixture.send(fixture.broker.queue("q.dlq"), "c")
+    assert dead(fixture) == ["a", "b"]
 
 
 def test_without_its_queue_it_is_like_any_other() -> None:
-    rig = Rig()
-    queue = rig.queue(dead_letter=True)
-    graves = rig.broker.declare(DEAD, DROPPING)
-    rig.broker.remove(queue)
-    rig.send(graves, "a", "b", "c")
-    assert dead(rig) == ["b", "c"]
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True)
+    graves = fixture.broker.declare(DEAD, DROPPING)
+    fixture.broker.remove(queue)
+    fixture.send(graves, "a", "b", "c")
+    assert dead(fixture) == ["b", "c"]
 
 
 def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
-    rig = Rig()
-    rig.broker.core.dropping_dead_letter_queues.add(DEAD)
-    queue = rig.queue(dead_letter=True, max_attempts=1)
-    rig.broker.declare(DEAD, DROPPING)
-    exhaust(rig, queue, "a", "b", "c")
-    assert (dead(rig), queue.waiting) == (["b", "c"], 0)
+    fixture = BrokerFixture()
+    fixture.broker.core.dropping_dead_letter_queues.add(DEAD)
+    queue = fixture.queue(dead_letter=True, max_attempts=1)
+    fixture.broker.declare(DEAD, DROPPING)
+    exhaust(fixture, queue, "a", "b", "c")
+    assert (dead(fixture), queue.waiting) == (["b", "c"], 0)
 
 
 def test_its_settings_do_not_depend_on_who_is_the_first_to_use_it() -> None:
     defaults = DestinationSettings(max_messages=5, overflow=Overflow.DROP_OLDEST)
-    rig = Rig(BrokerSettings(defaults=defaults))
-    early = rig.broker.resolve(DEAD, DROPPING)
-    queue = rig.queue(dead_letter=True, max_attempts=1)
-    rig.queue("other", dead_letter=True)
-    late = rig.broker.resolve(Address(Kind.QUEUE, "other.dlq"), settings=DROPPING)
-    exhaust(rig, queue, "a", "b", "c")
+    fixture = BrokerFixture(BrokerSettings(defaults=defaults))
+    early = fixture.broker.resolve(DEAD, DROPPING)
+    queue = fixture.queue(dead_letter=True, max_attempts=1)
+    fixture.queue("other", dead_letter=True)
+    late = fixture.broker.resolve(Address(Kind.QUEUE, "other.dlq"), settings=DROPPING)
+    exhaust(fixture, queue, "a", "b", "c")
     assert early.settings == late.settings == DestinationSettings()
-    assert dead(rig) == ["a", "b", "c"]
+    assert dead(fixture) == ["a", "b", "c"]
 
 
 def test_it_is_there_although_nothing_comes_into_being_by_use_and_it_stays() -> None:
-    rig = Rig(BrokerSettings(auto_create_queues=False, idle_timeout=1000))
-    queue = rig.queue(dead_letter=True)
-    graves = rig.broker.resolve(DEAD)
-    rig.wait(10_000)
-    rig.broker.reap(graves)
-    assert rig.broker.find(DEAD) is graves
-    rig.broker.remove(queue)
-    rig.broker.reap(graves)
-    assert rig.broker.find(DEAD) is None
+    fixture = BrokerFixture(BrokerSettings(auto_create_queues=False, idle_timeout=1000))
+    queue = fixture.queue(dead_letter=True)
+    graves = fixture.broker.resolve(DEAD)
+    fixture.wait(10_000)
+    fixture.broker.reap(graves)
+    assert fixture.broker.find(DEAD) is graves
+    fixture.broker.remove(queue)
+    fixture.broker.reap(graves)
+    assert fixture.broker.find(DEAD) is None
 
 
 class DeadLetters(RuleBasedStateMachine):
@@ -206,9 +206,9 @@ class DeadLetters(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rig = Rig(BrokerSettings(dead_letter_retry=1000))
-        self.queue = self.rig.queue(dead_letter=True, max_attempts=2, retry_delay=300)
-        self.reader = self.rig.read(self.queue, 3)
+        self.fixture = BrokerFixture(BrokerSettings(dead_letter_retry=1000))
+        self.queue = self.fixture.queue(dead_letter=True, max_attempts=2, retry_delay=300)
+        self.reader = self.fixture.read(self.queue, 3)
         self.sent = 0
         self.expected: Counter[str] = Counter()
         self.limit = 0
@@ -218,8 +218,8 @@ class DeadLetters(RuleBasedStateMachine):
         if durability is Durability.TRANSIENT:
             durability = Durability.NONE
         self.sent += 1
-        expiration = self.rig.clock.wall + life if life else 0
-        self.rig.send(self.queue, str(self.sent), expiration=expiration, durability=durability)
+        expiration = self.fixture.clock.wall + life if life else 0
+        self.fixture.send(self.queue, str(self.sent), expiration=expiration, durability=durability)
         self.expected[str(self.sent)] += 1
 
     @rule()
@@ -228,8 +228,8 @@ class DeadLetters(RuleBasedStateMachine):
 
     @rule()
     def fail_in_time(self) -> None:
-        self.rig.broker.time_out(self.reader.consumer, list(self.reader.consumer.unacked))
-        self.rig.broker.flush()
+        self.fixture.broker.time_out(self.reader.consumer, list(self.reader.consumer.unacked))
+        self.fixture.broker.flush()
 
     @rule()
     def settle(self) -> None:
@@ -240,17 +240,17 @@ class DeadLetters(RuleBasedStateMachine):
     @rule()
     def reject(self) -> None:
         for sequence in self.reader.held().values():
-            self.rig.broker.dead_letter(self.queue.queue, sequence, "rejected")
-        self.rig.broker.flush()
+            self.fixture.broker.dead_letter(self.queue.queue, sequence, "rejected")
+        self.fixture.broker.flush()
 
     @rule(limit=st.integers(0, 3), overflow=st.sampled_from(Overflow))
     def limit_dead_letters(self, limit: int, overflow: Overflow) -> None:
         self.limit = limit
-        self.rig.queue("q.dlq", max_messages=limit, overflow=overflow)
+        self.fixture.queue("q.dlq", max_messages=limit, overflow=overflow)
 
     @rule()
     def take_dead_letter(self) -> None:
-        reader = self.rig.read(self.rig.broker.queue("q.dlq"), 1, refill=False)
+        reader = self.fixture.read(self.fixture.broker.queue("q.dlq"), 1, refill=False)
         for body in reader.held():
             self.expected[body] -= 1
         reader.settle()
@@ -258,24 +258,24 @@ class DeadLetters(RuleBasedStateMachine):
 
     @rule(milliseconds=st.sampled_from([100, 500, 1500]))
     def wait(self, milliseconds: int) -> None:
-        before = self.rig.broker.queue("q.dlq").waiting
-        self.rig.wait(milliseconds)
+        before = self.fixture.broker.queue("q.dlq").waiting
+        self.fixture.wait(milliseconds)
         if self.limit:
-            assert self.rig.broker.queue("q.dlq").waiting <= max(self.limit, before)
+            assert self.fixture.broker.queue("q.dlq").waiting <= max(self.limit, before)
 
     @invariant()
     def nothing_is_lost_or_doubled(self) -> None:
         there: Counter[str] = Counter()
-        for destination in self.rig.broker.destinations.values():
+        for destination in self.fixture.broker.destinations.values():
             for delivery in destination.queue.browse():
-                there[self.rig.broker.core.read(delivery).body.decode()] += 1
+                there[self.fixture.broker.core.read(delivery).body.decode()] += 1
         assert there == +self.expected
 
     def teardown(self) -> None:
         """With room, everything that is over gets there."""
-        self.rig.queue("q.dlq")
+        self.fixture.queue("q.dlq")
         self.reader.detach()
-        self.rig.wait(60_000)
+        self.fixture.wait(60_000)
         assert self.queue.queue.refused == {}
 
 

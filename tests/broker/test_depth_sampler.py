@@ -10,12 +10,12 @@ from sluicemq.journal.format import RecordType, decode_gauge
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability
-from tests.broker.support import Rig
+from tests.support.broker import BrokerFixture
 
 Told = list[tuple[str, tuple[int, int, int]]]
 
 
-class DepthSamplerRig(Rig):
+class DepthSamplerFixture(BrokerFixture):
     def __init__(self, interval: int = 5000) -> None:
         self.disk = MemoryJournal(history=True, gauge_interval=interval)
         self.last = 0
@@ -45,85 +45,85 @@ class DepthSamplerRig(Rig):
 
 
 def test_a_destination_is_told_of_when_it_has_changed_and_once_an_interval() -> None:
-    rig = DepthSamplerRig()
-    queue = rig.queue()
-    rig.queue("idle")
-    rig.send(queue, "a", "b", "c")
-    rig.wait(4999)
-    assert rig.told() == []
-    reader = rig.read(queue, 1, refill=False)
-    rig.wait(1)
-    rig.wait(0)
-    assert rig.told() == [("q", (2, 1, 1))]
-    rig.wait(5000)
-    assert rig.told() == []
+    fixture = DepthSamplerFixture()
+    queue = fixture.queue()
+    fixture.queue("idle")
+    fixture.send(queue, "a", "b", "c")
+    fixture.wait(4999)
+    assert fixture.told() == []
+    reader = fixture.read(queue, 1, refill=False)
+    fixture.wait(1)
+    fixture.wait(0)
+    assert fixture.told() == [("q", (2, 1, 1))]
+    fixture.wait(5000)
+    assert fixture.told() == []
     reader.settle("a")
-    rig.broker.grant(reader.consumer.window, 2)
-    rig.wait(4000)
-    assert rig.told() == []
+    fixture.broker.grant(reader.consumer.window, 2)
+    fixture.wait(4000)
+    assert fixture.told() == []
     reader.settle("b", "c")
     reader.detach()
-    rig.wait(1000)
-    rig.wait(0)
-    assert rig.told() == [("q", (0, 0, 0))], "the last gauge of a queue that is idle now"
-    rig.wait(50_000)
-    assert rig.told() == []
+    fixture.wait(1000)
+    fixture.wait(0)
+    assert fixture.told() == [("q", (0, 0, 0))], "the last gauge of a queue that is idle now"
+    fixture.wait(50_000)
+    assert fixture.told() == []
 
 
 def test_destinations_the_journal_does_not_know_for_good_are_not_told_of() -> None:
-    rig = DepthSamplerRig()
-    rig.send(rig.broker.queue("memory"), "a", durability=Durability.NONE)
-    rig.send(rig.broker.declare(Address(Kind.QUEUE, "reply"), owner="connection"), "a")
-    rig.wait(5000)
-    rig.wait(0)
-    assert rig.told() == []
+    fixture = DepthSamplerFixture()
+    fixture.send(fixture.broker.queue("memory"), "a", durability=Durability.NONE)
+    fixture.send(fixture.broker.declare(Address(Kind.QUEUE, "reply"), owner="connection"), "a")
+    fixture.wait(5000)
+    fixture.wait(0)
+    assert fixture.told() == []
 
 
 def test_a_topic_is_told_of_by_its_longest_subscription() -> None:
-    rig = DepthSamplerRig()
-    topic = rig.topic()
+    fixture = DepthSamplerFixture()
+    topic = fixture.topic()
     for name in ("s", "t"):
-        rig.broker.subscribe(topic, name, durable=True)
-    rig.send(topic, "a", "b")
-    rig.read(topic.subscriptions["s"], 1, refill=False)
-    rig.wait(5000)
-    rig.wait(0)
-    assert rig.told() == [("t", (2, 1, 1))]
+        fixture.broker.subscribe(topic, name, durable=True)
+    fixture.send(topic, "a", "b")
+    fixture.read(topic.subscriptions["s"], 1, refill=False)
+    fixture.wait(5000)
+    fixture.wait(0)
+    assert fixture.told() == [("t", (2, 1, 1))]
 
 
 def test_a_queue_that_goes_stands_at_nothing() -> None:
-    rig = DepthSamplerRig()
-    queue = rig.queue()
-    rig.send(queue, "a")
-    rig.wait(5000)
-    rig.wait(0)
-    assert rig.told() == [("q", (1, 0, 0))]
-    rig.broker.remove(queue)
-    rig.broker.flush()
-    assert rig.told() == [("q", (0, 0, 0))]
-    types = [r.type for r in rig.disk.read_from(0)]
+    fixture = DepthSamplerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, "a")
+    fixture.wait(5000)
+    fixture.wait(0)
+    assert fixture.told() == [("q", (1, 0, 0))]
+    fixture.broker.remove(queue)
+    fixture.broker.flush()
+    assert fixture.told() == [("q", (0, 0, 0))]
+    types = [r.type for r in fixture.disk.read_from(0)]
     assert types.index(RecordType.DESTINATION_GONE) > max(
         place for place, type in enumerate(types) if type == RecordType.GAUGE
     ), "told of when its number had a meaning still"
 
 
 def test_a_broker_that_stops_tells_of_all_that_has_changed() -> None:
-    rig = DepthSamplerRig()
-    rig.send(rig.queue("a"), "1")
-    rig.broker.stopping = True
-    rig.broker.depth_sampler.finish()
-    rig.broker.flush()
-    assert rig.told() == [("a", (1, 0, 0))]
+    fixture = DepthSamplerFixture()
+    fixture.send(fixture.queue("a"), "1")
+    fixture.broker.stopping = True
+    fixture.broker.depth_sampler.finish()
+    fixture.broker.flush()
+    assert fixture.told() == [("a", (1, 0, 0))]
 
 
 def test_very_many_destinations_are_told_of_a_share_at_a_time() -> None:
-    rig = DepthSamplerRig()
+    fixture = DepthSamplerFixture()
     for number in range(3000):
-        queue = rig.broker.queue(f"q{number}")
-        rig.broker.publish(queue, rig.message(queue, "a"))
-    rig.broker.flush()
-    assert sum(rig.turns(4990)) == 0
-    shares = list(rig.turns(10_000))
+        queue = fixture.broker.queue(f"q{number}")
+        fixture.broker.publish(queue, fixture.message(queue, "a"))
+    fixture.broker.flush()
+    assert sum(fixture.turns(4990)) == 0
+    shares = list(fixture.turns(10_000))
     assert sum(shares) == 3000
     assert max(shares) <= SHARE
 
@@ -142,24 +142,24 @@ class Looked:
 
 
 def test_a_round_of_very_many_destinations_takes_as_long_as_it_takes() -> None:
-    rig = DepthSamplerRig(0)
-    rig.disk.gauge_interval = 5000
+    fixture = DepthSamplerFixture(0)
+    fixture.disk.gauge_interval = 5000
     looked: Any = Looked()
     destinations = {Address(Kind.QUEUE, str(number)): looked for number in range(100_000)}
-    DepthSampler(rig.broker.core, destinations)
-    rig.clock.advance(5000)
+    DepthSampler(fixture.broker.core, destinations)
+    fixture.clock.advance(5000)
     for turn in range(1, 201):
-        rig.broker.tick()
+        fixture.broker.tick()
         assert looked.looks == turn * LARGEST_SHARE
-        rig.clock.advance(50)
+        fixture.clock.advance(50)
 
 
 def test_without_an_interval_there_are_none() -> None:
-    rig = DepthSamplerRig(0)
-    queue = rig.queue()
-    rig.send(queue, "a")
-    rig.wait(100_000)
-    rig.broker.depth_sampler.finish()
-    rig.broker.remove(queue)
-    rig.wait(0)
-    assert rig.told() == []
+    fixture = DepthSamplerFixture(0)
+    queue = fixture.queue()
+    fixture.send(queue, "a")
+    fixture.wait(100_000)
+    fixture.broker.depth_sampler.finish()
+    fixture.broker.remove(queue)
+    fixture.wait(0)
+    assert fixture.told() == []

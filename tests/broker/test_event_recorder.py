@@ -16,7 +16,7 @@ from sluicemq.journal.format import (
 )
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.message import Durability
-from tests.broker.support import Rig
+from tests.support.broker import BrokerFixture
 
 NEWS = {
     RecordType.DELIVERED,
@@ -43,7 +43,7 @@ class QuietJournal(MemoryJournal):
         super().commit(sync)
 
 
-class EventRecorderRig(Rig):
+class EventRecorderFixture(BrokerFixture):
     def __init__(self) -> None:
         self.disk = QuietJournal()
         super().__init__(journal=self.disk)
@@ -58,38 +58,38 @@ class EventRecorderRig(Rig):
 
 
 def test_deliveries_are_no_reason_to_write_before_the_delay() -> None:
-    rig = EventRecorderRig()
-    queue = rig.queue()
-    sent = rig.send(queue, "a", "b")
-    reader = rig.read(queue)
-    before = rig.disk.writes
-    rig.broker.flush()
+    fixture = EventRecorderFixture()
+    queue = fixture.queue()
+    sent = fixture.send(queue, "a", "b")
+    reader = fixture.read(queue)
+    before = fixture.disk.writes
+    fixture.broker.flush()
     assert reader.got() == ["a", "b"]
-    rig.wait(99)
-    assert rig.disk.writes == before
-    rig.wait(1)
-    assert rig.disk.writes == before + 1
-    rig.wait(1000)
-    assert rig.disk.writes == before + 1
-    assert rig.records() == [(RecordType.DELIVERED, sent)]
+    fixture.wait(99)
+    assert fixture.disk.writes == before
+    fixture.wait(1)
+    assert fixture.disk.writes == before + 1
+    fixture.wait(1000)
+    assert fixture.disk.writes == before + 1
+    assert fixture.records() == [(RecordType.DELIVERED, sent)]
 
 
 def test_a_turn_that_writes_takes_deliveries_along_each_turns_in_a_record() -> None:
-    rig = EventRecorderRig()
-    queue = rig.queue()
-    other = rig.queue("other")
-    sent = rig.send(queue, "a", "b", "c")
-    reader = rig.read(queue, 1, refill=False)
-    rig.broker.flush()
-    started = rig.clock.wall
-    rig.clock.advance(10)
-    rig.broker.grant(reader.consumer.window, 2)
-    rig.broker.flush()
-    before = rig.disk.writes
-    rig.clock.advance(10)
-    rig.send(other, "x")
-    assert rig.disk.writes == before + 1
-    found = [r for r in rig.disk.read_from(0) if r.type == RecordType.DELIVERED]
+    fixture = EventRecorderFixture()
+    queue = fixture.queue()
+    other = fixture.queue("other")
+    sent = fixture.send(queue, "a", "b", "c")
+    reader = fixture.read(queue, 1, refill=False)
+    fixture.broker.flush()
+    started = fixture.clock.wall
+    fixture.clock.advance(10)
+    fixture.broker.grant(reader.consumer.window, 2)
+    fixture.broker.flush()
+    before = fixture.disk.writes
+    fixture.clock.advance(10)
+    fixture.send(other, "x")
+    assert fixture.disk.writes == before + 1
+    found = [r for r in fixture.disk.read_from(0) if r.type == RecordType.DELIVERED]
     assert [(r.time // 1000 - started, r.sequences) for r in found] == [
         (0, sent[:1]),
         (10, sent[1:]),
@@ -98,58 +98,58 @@ def test_a_turn_that_writes_takes_deliveries_along_each_turns_in_a_record() -> N
 
 
 def test_the_delivery_comes_before_what_settles_it() -> None:
-    rig = EventRecorderRig()
-    queue = rig.queue(max_attempts=2, dead_letter=True)
-    reader = rig.read(queue)
-    [acked] = rig.send(queue, "acked")
+    fixture = EventRecorderFixture()
+    queue = fixture.queue(max_attempts=2, dead_letter=True)
+    reader = fixture.read(queue)
+    [acked] = fixture.send(queue, "acked")
     reader.settle("acked")
-    assert rig.records() == [(RecordType.DELIVERED, [acked]), (RecordType.SETTLED, [acked])]
-    [dead] = rig.send(queue, "dead")
+    assert fixture.records() == [(RecordType.DELIVERED, [acked]), (RecordType.SETTLED, [acked])]
+    [dead] = fixture.send(queue, "dead")
     reader.release("dead")
     reader.release("dead")
-    assert rig.records() == [
+    assert fixture.records() == [
         (RecordType.DELIVERED, [dead]),
         (RecordType.REDELIVERED, [dead]),
         (RecordType.SETTLED, [dead]),
     ]
-    once = rig.queue("once", max_attempts=1)
-    other = rig.read(once)
-    [dropped] = rig.send(once, "dropped")
+    once = fixture.queue("once", max_attempts=1)
+    other = fixture.read(once)
+    [dropped] = fixture.send(once, "dropped")
     other.release("dropped")
-    assert rig.records() == [(RecordType.DELIVERED, [dropped]), (RecordType.SETTLED, [dropped])]
-    [purged] = rig.send(queue, "purged")
-    rig.broker.purge(queue, unacked=True)
-    assert rig.records() == [(RecordType.DELIVERED, [purged]), (RecordType.SETTLED, [purged])]
-    [committed] = rig.send(queue, "committed")
-    transactions = rig.broker.transactions
+    assert fixture.records() == [(RecordType.DELIVERED, [dropped]), (RecordType.SETTLED, [dropped])]
+    [purged] = fixture.send(queue, "purged")
+    fixture.broker.purge(queue, unacked=True)
+    assert fixture.records() == [(RecordType.DELIVERED, [purged]), (RecordType.SETTLED, [purged])]
+    [committed] = fixture.send(queue, "committed")
+    transactions = fixture.broker.transactions
     transaction = transactions.begin()
     transactions.settle(transaction, reader.consumer, committed)
     transactions.commit(transaction)
-    assert rig.records() == [
+    assert fixture.records() == [
         (RecordType.DELIVERED, [committed]),
         (RecordType.SETTLED, [committed]),
     ]
-    [given_up] = rig.send(queue, "given up")
-    rig.broker.dead_letter(queue.queue, given_up, "rejected")
-    assert rig.records() == [
+    [given_up] = fixture.send(queue, "given up")
+    fixture.broker.dead_letter(queue.queue, given_up, "rejected")
+    assert fixture.records() == [
         (RecordType.DELIVERED, [given_up]),
         (RecordType.SETTLED, [given_up]),
     ]
-    [removed] = rig.send(queue, "removed")
-    rig.broker.remove(queue, force=True)
-    assert rig.records() == [(RecordType.DELIVERED, [removed]), (RecordType.SETTLED, [removed])]
+    [removed] = fixture.send(queue, "removed")
+    fixture.broker.remove(queue, force=True)
+    assert fixture.records() == [(RecordType.DELIVERED, [removed]), (RecordType.SETTLED, [removed])]
 
 
 def test_no_unit_is_ended_by_a_delivery() -> None:
     """A dead letter and the end of what it was made of are one unit."""
-    rig = EventRecorderRig()
-    queue = rig.queue(max_attempts=1, dead_letter=True)
-    reader = rig.read(queue)
-    rig.send(queue, "dead")
-    start = rig.disk.durable + 1
+    fixture = EventRecorderFixture()
+    queue = fixture.queue(max_attempts=1, dead_letter=True)
+    reader = fixture.read(queue)
+    fixture.send(queue, "dead")
+    start = fixture.disk.durable + 1
     reader.release("dead")
-    rig.wait(100)
-    records = [r for r in rig.disk.read_from(start) if r.type in NEWS]
+    fixture.wait(100)
+    records = [r for r in fixture.disk.read_from(start) if r.type in NEWS]
     assert [r.type for r in records] == [
         RecordType.DELIVERED,
         RecordType.MESSAGE,
@@ -160,16 +160,16 @@ def test_no_unit_is_ended_by_a_delivery() -> None:
 
 
 def test_later_deliveries_are_told_with_their_number() -> None:
-    rig = EventRecorderRig()
-    queue = rig.queue()
-    first, second = rig.send(queue, "a", "b")
-    reader = rig.read(queue)
-    rig.broker.flush()
-    rig.broker.again(reader.consumer, [first], attempted=True)
-    rig.broker.flush()
+    fixture = EventRecorderFixture()
+    queue = fixture.queue()
+    first, second = fixture.send(queue, "a", "b")
+    reader = fixture.read(queue)
+    fixture.broker.flush()
+    fixture.broker.again(reader.consumer, [first], attempted=True)
+    fixture.broker.flush()
     reader.release("a", "b")
-    rig.wait(100)
-    found = [r for r in rig.disk.read_from(0) if r.type == RecordType.REDELIVERED]
+    fixture.wait(100)
+    found = [r for r in fixture.disk.read_from(0) if r.type == RecordType.REDELIVERED]
     assert [decode_redelivered(r.body) for r in found] == [
         (queue.number, [first], [2]),
         (queue.number, [first, second], [3, 2]),
@@ -177,28 +177,28 @@ def test_later_deliveries_are_told_with_their_number() -> None:
 
 
 def test_only_what_the_journal_sees_the_end_of_is_told() -> None:
-    rig = EventRecorderRig()
-    queue, topic = rig.queue(), rig.topic()
-    subscription = rig.broker.subscribe(topic, "s")
-    rig.read(queue)
-    rig.read(subscription)
-    rig.send(queue, "kept nowhere", durability=Durability.NONE)
-    rig.send(topic, "of no durable subscription")
-    assert rig.records() == []
-    durable = rig.broker.subscribe(topic, "d", durable=True)
-    rig.read(durable)
-    sent = rig.send(topic, "b")
-    assert rig.records() == [(RecordType.DELIVERED, sent)]
+    fixture = EventRecorderFixture()
+    queue, topic = fixture.queue(), fixture.topic()
+    subscription = fixture.broker.subscribe(topic, "s")
+    fixture.read(queue)
+    fixture.read(subscription)
+    fixture.send(queue, "kept nowhere", durability=Durability.NONE)
+    fixture.send(topic, "of no durable subscription")
+    assert fixture.records() == []
+    durable = fixture.broker.subscribe(topic, "d", durable=True)
+    fixture.read(durable)
+    sent = fixture.send(topic, "b")
+    assert fixture.records() == [(RecordType.DELIVERED, sent)]
 
 
 def test_a_broker_that_stops_leaves_nothing_untold() -> None:
-    rig = EventRecorderRig()
-    queue = rig.queue()
-    sent = rig.send(queue, "a")
-    rig.read(queue)
-    rig.broker.stopping = True
-    rig.broker.flush()
-    found = [r for r in rig.disk.read_from(0) if r.lists_messages]
+    fixture = EventRecorderFixture()
+    queue = fixture.queue()
+    sent = fixture.send(queue, "a")
+    fixture.read(queue)
+    fixture.broker.stopping = True
+    fixture.broker.flush()
+    found = [r for r in fixture.disk.read_from(0) if r.lists_messages]
     assert [r.sequences for r in found] == [sent]
 
 
@@ -211,10 +211,10 @@ def test_deliveries_may_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_a_long_list_becomes_several_records() -> None:
-    rig = EventRecorderRig()
-    queue = rig.queue()
-    rig.send(queue, "a")
-    event_recorder = EventRecorder(rig.disk, rig.clock)
+    fixture = EventRecorderFixture()
+    queue = fixture.queue()
+    fixture.send(queue, "a")
+    event_recorder = EventRecorder(fixture.disk, fixture.clock)
     deliveries = [
         Delivery(queue.queue, sequence, None, 4, 1, RECORDED, 0, 0)
         for sequence in range(MAX_SETTLED + 2)
@@ -228,8 +228,8 @@ def test_a_long_list_becomes_several_records() -> None:
     event_recorder.deliver(queue.queue, deliveries)
     event_recorder.write()
     assert not event_recorder.end_iteration()
-    rig.broker.flush()
-    records = [r for r in rig.disk.read_from(0) if r.lists_messages]
+    fixture.broker.flush()
+    records = [r for r in fixture.disk.read_from(0) if r.lists_messages]
     sizes: list[tuple[int, int]] = [(r.type, len(r.sequences)) for r in records]
     assert sizes == [
         (RecordType.DELIVERED, MAX_SETTLED),

@@ -9,13 +9,13 @@ import pytest
 from sluicemq.broker import Destination, Subscription
 from sluicemq.model.destination import DestinationSettings, Overflow
 from sluicemq.model.message import Durability
-from tests.broker.support import Reader, Rig, bodies
 from tests.broker.test_crash import TOPIC, Disk
+from tests.support.broker import BrokerFixture, Reader, bodies
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def fixture() -> BrokerFixture:
+    return BrokerFixture()
 
 
 @pytest.fixture
@@ -23,13 +23,13 @@ def disk(tmp_path: Path) -> Disk:
     return Disk(tmp_path)
 
 
-def join(rig: Rig | Disk, topic: Destination, name: str, credit: int = 100) -> Reader:
-    return rig.read(rig.broker.subscribe(topic, name, member=True), credit)
+def join(fixture: BrokerFixture | Disk, topic: Destination, name: str, credit: int = 100) -> Reader:
+    return fixture.read(fixture.broker.subscribe(topic, name, member=True), credit)
 
 
-def leave(rig: Rig | Disk, reader: Reader) -> None:
-    rig.broker.unsubscribe(reader.consumer.subscription)
-    rig.broker.flush()
+def leave(fixture: BrokerFixture | Disk, reader: Reader) -> None:
+    fixture.broker.unsubscribe(reader.consumer.subscription)
+    fixture.broker.flush()
 
 
 def held(disk: Disk) -> Destination:
@@ -37,147 +37,151 @@ def held(disk: Disk) -> Destination:
     return disk.broker.destinations[TOPIC]
 
 
-def test_what_the_last_member_has_not_acknowledged_goes_to_the_next_in_order(rig: Rig) -> None:
-    topic = rig.topic(hold=True)
-    rig.send(topic, "1", "2")
-    first = join(rig, topic, "first", 3)
-    rig.send(topic, "3", "4", "5")
-    rig.broker.flush()
+def test_what_the_last_member_has_not_acknowledged_goes_to_the_next_in_order(
+    fixture: BrokerFixture,
+) -> None:
+    topic = fixture.topic(hold=True)
+    fixture.send(topic, "1", "2")
+    first = join(fixture, topic, "first", 3)
+    fixture.send(topic, "3", "4", "5")
+    fixture.broker.flush()
     assert first.got() == ["1", "2", "3"]
     first.settle("2")
     assert first.got() == ["4"]
-    leave(rig, first)
-    rig.send(topic, "6")
+    leave(fixture, first)
+    fixture.send(topic, "6")
     assert topic.waiting == 5
-    second = join(rig, topic, "second")
-    rig.broker.flush()
+    second = join(fixture, topic, "second")
+    fixture.broker.flush()
     assert second.got() == ["1", "3", "4", "5", "6"]
     assert second.attempts == {"1": 2, "3": 2, "4": 2, "5": 1, "6": 1}
     second.settle()
-    assert (topic.waiting, topic.unacked, rig.journal.stats().live) == (0, 0, 0)
-    assert rig.broker.core.memory == 0
+    assert (topic.waiting, topic.unacked, fixture.journal.stats().live) == (0, 0, 0)
+    assert fixture.broker.core.memory == 0
 
 
-def test_with_others_present_the_copies_of_a_member_end(rig: Rig) -> None:
-    topic = rig.topic(hold=True)
-    first, second = join(rig, topic, "first"), join(rig, topic, "second")
-    rig.send(topic, "1", "2", "3")
+def test_with_others_present_the_copies_of_a_member_end(fixture: BrokerFixture) -> None:
+    topic = fixture.topic(hold=True)
+    first, second = join(fixture, topic, "first"), join(fixture, topic, "second")
+    fixture.send(topic, "1", "2", "3")
     second.settle("1")
-    leave(rig, first)
-    assert rig.journal.stats().live == 2
-    leave(rig, second)
-    third = join(rig, topic, "third")
-    rig.broker.flush()
+    leave(fixture, first)
+    assert fixture.journal.stats().live == 2
+    leave(fixture, second)
+    third = join(fixture, topic, "third")
+    fixture.broker.flush()
     assert third.got() == ["2", "3"]
     third.settle()
-    assert rig.journal.stats().live == 0
+    assert fixture.journal.stats().live == 0
 
 
-def test_only_the_first_member_gets_what_was_held(rig: Rig) -> None:
-    topic = rig.topic(hold=True)
-    rig.send(topic, "1")
-    first, second = join(rig, topic, "first"), join(rig, topic, "second")
-    rig.send(topic, "2")
-    rig.broker.flush()
+def test_only_the_first_member_gets_what_was_held(fixture: BrokerFixture) -> None:
+    topic = fixture.topic(hold=True)
+    fixture.send(topic, "1")
+    first, second = join(fixture, topic, "first"), join(fixture, topic, "second")
+    fixture.send(topic, "2")
+    fixture.broker.flush()
     assert (first.got(), second.got()) == (["1", "2"], ["2"])
 
 
-def test_returning_drops_nothing_however_little_there_is_room_for(rig: Rig) -> None:
-    topic = rig.topic(hold=True, max_messages=2, overflow=Overflow.DROP_OLDEST)
-    member = join(rig, topic, "m")
+def test_returning_drops_nothing_however_little_there_is_room_for(fixture: BrokerFixture) -> None:
+    topic = fixture.topic(hold=True, max_messages=2, overflow=Overflow.DROP_OLDEST)
+    member = join(fixture, topic, "m")
     for body in "abcdef":
-        rig.send(topic, body)
+        fixture.send(topic, body)
     assert member.got() == list("abcdef")
-    leave(rig, member)
+    leave(fixture, member)
     assert bodies(topic.queue) == list("abcdef")
-    again = join(rig, topic, "n")
-    rig.broker.flush()
+    again = join(fixture, topic, "n")
+    fixture.broker.flush()
     assert again.got() == list("abcdef")
 
 
-def test_time_to_live_and_delays_go_on(rig: Rig) -> None:
-    topic = rig.topic(hold=True, message_ttl=1000, retry_delay=300)
-    member = join(rig, topic, "m", 1)
-    rig.send(topic, "late", "mortal")
+def test_time_to_live_and_delays_go_on(fixture: BrokerFixture) -> None:
+    topic = fixture.topic(hold=True, message_ttl=1000, retry_delay=300)
+    member = join(fixture, topic, "m", 1)
+    fixture.send(topic, "late", "mortal")
     [sequence] = member.held().values()
-    rig.wait(400)
-    rig.broker.time_out(member.consumer, [sequence])
-    leave(rig, member)
-    rig.wait(200)
-    second = join(rig, topic, "n", 1)
-    rig.broker.flush()
+    fixture.wait(400)
+    fixture.broker.time_out(member.consumer, [sequence])
+    leave(fixture, member)
+    fixture.wait(200)
+    second = join(fixture, topic, "n", 1)
+    fixture.broker.flush()
     assert second.got() == ["mortal"]
     second.settle()
-    rig.wait(100)
+    fixture.wait(100)
     assert second.got() == ["late"]
     second.release()
-    leave(rig, second)
-    rig.wait(500)
+    leave(fixture, second)
+    fixture.wait(500)
     assert bodies(topic.queue) == []
 
 
-def test_an_attempt_that_was_the_last_is_not_followed_by_another(rig: Rig) -> None:
-    topic = rig.topic(hold=True, max_attempts=1, dead_letter=True)
-    member = join(rig, topic, "m", 1)
-    rig.send(topic, "1", "2")
-    leave(rig, member)
+def test_an_attempt_that_was_the_last_is_not_followed_by_another(fixture: BrokerFixture) -> None:
+    topic = fixture.topic(hold=True, max_attempts=1, dead_letter=True)
+    member = join(fixture, topic, "m", 1)
+    fixture.send(topic, "1", "2")
+    leave(fixture, member)
     assert bodies(topic.queue) == ["2"]
-    assert [message.body for message in rig.dead("t.dlq")] == [b"1"]
+    assert [message.body for message in fixture.dead("t.dlq")] == [b"1"]
 
 
-def test_other_subscriptions_do_not_count(rig: Rig) -> None:
-    topic = rig.topic(hold=True)
-    member = join(rig, topic, "m")
-    other = rig.read(rig.broker.subscribe(topic, "other"))
-    durable = rig.read(rig.broker.subscribe(topic, "durable", durable=True))
-    rig.send(topic, "1")
-    leave(rig, member)
-    rig.send(topic, "2")
+def test_other_subscriptions_do_not_count(fixture: BrokerFixture) -> None:
+    topic = fixture.topic(hold=True)
+    member = join(fixture, topic, "m")
+    other = fixture.read(fixture.broker.subscribe(topic, "other"))
+    durable = fixture.read(fixture.broker.subscribe(topic, "durable", durable=True))
+    fixture.send(topic, "1")
+    leave(fixture, member)
+    fixture.send(topic, "2")
     assert other.got() == durable.got() == ["1", "2"]
-    late = rig.read(rig.broker.subscribe(topic, "late"))
-    rig.broker.flush()
+    late = fixture.read(fixture.broker.subscribe(topic, "late"))
+    fixture.broker.flush()
     assert late.got() == []
-    back = join(rig, topic, "m")
-    rig.broker.flush()
+    back = join(fixture, topic, "m")
+    fixture.broker.flush()
     assert back.got() == ["1", "2"]
     for reader in (other, durable, back):
         reader.settle()
-    assert rig.journal.stats().live == 0
+    assert fixture.journal.stats().live == 0
 
 
-def test_a_group_ends_with_its_topic(rig: Rig) -> None:
-    topic = rig.topic(hold=True)
-    leave(rig, join(rig, topic, "m"))
-    rig.send(topic, "1")
-    rig.broker.remove(topic)
-    topic = rig.topic(hold=True)
-    other = rig.read(rig.broker.subscribe(topic, "other"))
-    rig.send(topic, "2")
+def test_a_group_ends_with_its_topic(fixture: BrokerFixture) -> None:
+    topic = fixture.topic(hold=True)
+    leave(fixture, join(fixture, topic, "m"))
+    fixture.send(topic, "1")
+    fixture.broker.remove(topic)
+    topic = fixture.topic(hold=True)
+    other = fixture.read(fixture.broker.subscribe(topic, "other"))
+    fixture.send(topic, "2")
     assert other.got() == ["2"]
     assert bodies(topic.queue) == []
 
 
-def test_a_message_that_was_not_durable_yet_when_the_last_member_left(rig: Rig) -> None:
-    topic = rig.topic(hold=True)
-    first, second = join(rig, topic, "first"), join(rig, topic, "second")
-    rig.broker.publish(topic, rig.message(topic, "1"))
-    rig.broker.unsubscribe(first.consumer.subscription)
-    rig.broker.unsubscribe(second.consumer.subscription)
-    rig.broker.flush()
-    third = join(rig, topic, "third")
-    rig.broker.flush()
+def test_a_message_that_was_not_durable_yet_when_the_last_member_left(
+    fixture: BrokerFixture,
+) -> None:
+    topic = fixture.topic(hold=True)
+    first, second = join(fixture, topic, "first"), join(fixture, topic, "second")
+    fixture.broker.publish(topic, fixture.message(topic, "1"))
+    fixture.broker.unsubscribe(first.consumer.subscription)
+    fixture.broker.unsubscribe(second.consumer.subscription)
+    fixture.broker.flush()
+    third = join(fixture, topic, "third")
+    fixture.broker.flush()
     assert third.got() == ["1"]
     third.settle()
-    assert rig.journal.stats().live == 0
+    assert fixture.journal.stats().live == 0
 
 
-def test_a_long_backlog_costs_the_leaving_member_nothing(rig: Rig) -> None:
+def test_a_long_backlog_costs_the_leaving_member_nothing(fixture: BrokerFixture) -> None:
     """The subscription itself changes its role: no message is touched."""
-    topic = rig.topic(hold=True)
-    rig.send(topic, *map(str, range(5000)))
-    member = join(rig, topic, "m", 0)
+    topic = fixture.topic(hold=True)
+    fixture.send(topic, *map(str, range(5000)))
+    member = join(fixture, topic, "m", 0)
     subscription = member.consumer.subscription
-    leave(rig, member)
+    leave(fixture, member)
     assert topic.queue is subscription
     assert isinstance(subscription, Subscription)
     assert topic.waiting == 5000

@@ -6,7 +6,7 @@ import gc
 
 from sluicemq.broker import Delivery, Destination
 from sluicemq.model.message import Durability
-from tests.broker.support import DAY, OfType, Rig
+from tests.support.broker import DAY, BrokerFixture, OfType
 
 MANY = 4000
 
@@ -21,56 +21,56 @@ def remembered(queue: Destination) -> int:
 
 
 def test_a_long_life_does_not_outlive_the_acknowledgement() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    reader = rig.read(queue, 1)
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue, 1)
     for _ in range(MANY):
-        rig.clock.advance(100)  # each expires in a tenth of a second of its own
-        rig.send(queue, "a", expiration=rig.clock.wall + DAY)
+        fixture.clock.advance(100)  # each expires in a tenth of a second of its own
+        fixture.send(queue, "a", expiration=fixture.clock.wall + DAY)
         reader.settle()
     assert remembered(queue) < 10
 
 
 def test_a_selector_that_nobody_serves_does_not_keep_what_others_took() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.read(queue, 0, selector=OfType("red"))
-    reader = rig.read(queue, 1)
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.read(queue, 0, selector=OfType("red"))
+    reader = fixture.read(queue, 1)
     for _ in range(MANY):
-        rig.send(queue, "a", type="red")
+        fixture.send(queue, "a", type="red")
         reader.settle()
     assert remembered(queue) < 100
 
 
 def test_what_came_back_and_was_settled_by_number_leaves_no_trace() -> None:
-    rig = Rig()
-    queue = rig.queue()
+    fixture = BrokerFixture()
+    queue = fixture.queue()
     for _ in range(MANY):
-        reader = rig.read(queue, 1)
-        [sequence] = rig.send(queue, "a")
+        reader = fixture.read(queue, 1)
+        [sequence] = fixture.send(queue, "a")
         reader.detach()
-        assert rig.broker.settle_any(queue.queue, sequence)
+        assert fixture.broker.settle_any(queue.queue, sequence)
     assert remembered(queue) < 100
 
 
 def test_requeued_messages_are_not_remembered_when_they_have_gone() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    reader = rig.read(queue, 1)
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue, 1)
     for _ in range(MANY):
-        [sequence] = rig.send(queue, "a")
-        assert rig.broker.requeue(queue.queue, sequence, 0)
-        rig.broker.flush()
+        [sequence] = fixture.send(queue, "a")
+        assert fixture.broker.requeue(queue.queue, sequence, 0)
+        fixture.broker.flush()
         reader.settle()
     assert remembered(queue) < MANY // 2
 
 
 def test_lazy_messages_over_the_budget_are_remembered_only_until_they_are_durable() -> None:
-    rig = Rig()
-    rig.broker.core.memory_budget = 0
-    queue = rig.queue()
-    reader = rig.read(queue)
+    fixture = BrokerFixture()
+    fixture.broker.core.memory_budget = 0
+    queue = fixture.queue()
+    reader = fixture.read(queue)
     for _ in range(MANY):
-        rig.send(queue, "a", durability=Durability.LAZY)
+        fixture.send(queue, "a", durability=Durability.LAZY)
         reader.settle()
     assert remembered(queue) < 10

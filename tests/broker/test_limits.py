@@ -10,7 +10,7 @@ from sluicemq.broker import BrokerSettings, Destination
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import BrokerStopping, LimitExceeded, MessageTooLarge
 from sluicemq.model.message import Durability
-from tests.broker.support import Rig, bodies
+from tests.support.broker import BrokerFixture, bodies
 
 full_at_two = pytest.mark.parametrize(
     "limit", [{"max_messages": 2}, {"max_bytes": 4}], ids=["count", "bytes"]
@@ -21,105 +21,105 @@ full_at_two = pytest.mark.parametrize(
 class Producer:
     """Sends, and remembers in a common list what was accepted late."""
 
-    def __init__(self, rig: Rig, unblocked: list[str]) -> None:
-        self.rig = rig
+    def __init__(self, fixture: BrokerFixture, unblocked: list[str]) -> None:
+        self.fixture = fixture
         self.unblocked = unblocked
 
     def send(self, queue: Destination, body: str) -> bool:
-        message = self.rig.message(queue, body)
-        return self.rig.broker.publish(queue, message, lambda: self.unblocked.append(body))
+        message = self.fixture.message(queue, body)
+        return self.fixture.broker.publish(queue, message, lambda: self.unblocked.append(body))
 
 
 @full_at_two
 def test_reject_new_refuses_the_message_and_keeps_the_others(limit: dict[str, Any]) -> None:
-    rig = Rig()
-    queue = rig.queue(**limit)
-    rig.send(queue, "aa", "bb")
+    fixture = BrokerFixture()
+    queue = fixture.queue(**limit)
+    fixture.send(queue, "aa", "bb")
     with pytest.raises(LimitExceeded):
-        rig.send(queue, "cc")
+        fixture.send(queue, "cc")
     assert bodies(queue) == ["aa", "bb"]
     assert queue.statistics.rejected == 1
 
 
 def test_messages_that_are_not_durable_yet_count() -> None:
-    rig = Rig()
-    queue = rig.queue(max_messages=1)
-    rig.broker.publish(queue, rig.message(queue, "a"))
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_messages=1)
+    fixture.broker.publish(queue, fixture.message(queue, "a"))
     with pytest.raises(LimitExceeded):
-        rig.broker.publish(queue, rig.message(queue, "b"))
+        fixture.broker.publish(queue, fixture.message(queue, "b"))
 
 
 def test_messages_in_flight_do_not_count_and_may_exceed_the_limit_when_they_come_back() -> None:
-    rig = Rig()
-    queue = rig.queue(max_messages=1)
-    reader = rig.read(queue, 1)
-    rig.send(queue, "a")
-    rig.send(queue, "b")
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_messages=1)
+    reader = fixture.read(queue, 1)
+    fixture.send(queue, "a")
+    fixture.send(queue, "b")
     reader.detach()
     assert bodies(queue) == ["a", "b"]
 
 
 @full_at_two
 def test_drop_oldest_makes_room(limit: dict[str, Any]) -> None:
-    rig = Rig()
-    queue = rig.queue(**limit, overflow=Overflow.DROP_OLDEST)
-    rig.send(queue, "aa", priority=9)
-    rig.send(queue, "bb", "cc")
+    fixture = BrokerFixture()
+    queue = fixture.queue(**limit, overflow=Overflow.DROP_OLDEST)
+    fixture.send(queue, "aa", priority=9)
+    fixture.send(queue, "bb", "cc")
     assert bodies(queue) == ["bb", "cc"]
     assert queue.statistics.dropped == 1
 
 
 @full_at_two
 def test_drop_lowest_priority_drops_the_oldest_of_the_lowest(limit: dict[str, Any]) -> None:
-    rig = Rig()
-    queue = rig.queue(**limit, overflow=Overflow.DROP_LOWEST)
-    rig.send(queue, "hi", priority=9)
-    rig.send(queue, "l1", "l2", priority=1)
+    fixture = BrokerFixture()
+    queue = fixture.queue(**limit, overflow=Overflow.DROP_LOWEST)
+    fixture.send(queue, "hi", priority=9)
+    fixture.send(queue, "l1", "l2", priority=1)
     assert bodies(queue) == ["hi", "l2"]
-    rig.send(queue, "l0", priority=0)
+    fixture.send(queue, "l0", priority=0)
     assert bodies(queue) == ["hi", "l2"]
 
 
 def test_one_large_message_displaces_as_many_as_needed() -> None:
-    rig = Rig()
-    queue = rig.queue(max_bytes=4, overflow=Overflow.DROP_OLDEST)
-    rig.send(queue, "a", "b", "c", "ddd")
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_bytes=4, overflow=Overflow.DROP_OLDEST)
+    fixture.send(queue, "a", "b", "c", "ddd")
     assert bodies(queue) == ["c", "ddd"]
 
 
 @full_at_two
 def test_redirect_sends_the_new_message_to_the_dead_letters(limit: dict[str, Any]) -> None:
-    rig = Rig()
-    queue = rig.queue(**limit, overflow=Overflow.DEAD_LETTER, dead_letter=True)
-    rig.send(queue, "aa", "bb")
-    [sequence] = rig.send(queue, "cc")
+    fixture = BrokerFixture()
+    queue = fixture.queue(**limit, overflow=Overflow.DEAD_LETTER, dead_letter=True)
+    fixture.send(queue, "aa", "bb")
+    [sequence] = fixture.send(queue, "cc")
     assert bodies(queue) == ["aa", "bb"]
-    [dead] = rig.dead()
+    [dead] = fixture.dead()
     assert (dead.body, dead.sequence) == (b"cc", sequence)
     assert (dead.properties or {})["deadLetterReason"] == "overflow"
 
 
 def test_redirect_without_dead_letters_refuses() -> None:
-    rig = Rig()
-    queue = rig.queue(max_messages=1, overflow=Overflow.DEAD_LETTER)
-    rig.send(queue, "a")
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER)
+    fixture.send(queue, "a")
     with pytest.raises(LimitExceeded):
-        rig.send(queue, "b")
+        fixture.send(queue, "b")
 
 
 @full_at_two
 def test_blocked_producers_go_on_in_order_of_arrival(limit: dict[str, Any]) -> None:
-    rig = Rig()
-    queue = rig.queue(**limit, overflow=Overflow.BLOCK)
+    fixture = BrokerFixture()
+    queue = fixture.queue(**limit, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
-    first, second = Producer(rig, unblocked), Producer(rig, unblocked)
-    rig.send(queue, "aa", "bb")
+    first, second = Producer(fixture, unblocked), Producer(fixture, unblocked)
+    fixture.send(queue, "aa", "bb")
     assert not first.send(queue, "cc")
     assert not second.send(queue, "dd")
-    rig.broker.flush()
+    fixture.broker.flush()
     assert unblocked == []
-    reader = rig.read(queue, 1)
-    rig.broker.flush()
+    reader = fixture.read(queue, 1)
+    fixture.broker.flush()
     assert unblocked == ["cc"]
     reader.settle()
     assert unblocked == ["cc", "dd"]
@@ -129,148 +129,148 @@ def test_blocked_producers_go_on_in_order_of_arrival(limit: dict[str, Any]) -> N
 
 
 def test_a_small_message_does_not_overtake_a_parked_one() -> None:
-    rig = Rig()
-    queue = rig.queue(max_bytes=4, overflow=Overflow.BLOCK)
-    producer = Producer(rig, [])
-    rig.send(queue, "aa")
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_bytes=4, overflow=Overflow.BLOCK)
+    producer = Producer(fixture, [])
+    fixture.send(queue, "aa")
     assert not producer.send(queue, "bbb")
     assert not producer.send(queue, "c")
-    rig.broker.purge(queue)
-    rig.broker.flush()
+    fixture.broker.purge(queue)
+    fixture.broker.flush()
     assert bodies(queue) == ["bbb", "c"]
 
 
 @pytest.mark.parametrize("way", ["purge", "expiry", "declare"])
 def test_blocked_producers_go_on_whatever_makes_the_room(way: str) -> None:
-    rig = Rig()
-    queue = rig.queue(max_messages=1, overflow=Overflow.BLOCK)
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
-    rig.send(queue, "a", expiration=rig.clock.wall + 100)
-    Producer(rig, unblocked).send(queue, "b")
+    fixture.send(queue, "a", expiration=fixture.clock.wall + 100)
+    Producer(fixture, unblocked).send(queue, "b")
     if way == "purge":
-        rig.broker.purge(queue)
+        fixture.broker.purge(queue)
     elif way == "declare":
-        rig.queue(max_messages=2, overflow=Overflow.BLOCK)
+        fixture.queue(max_messages=2, overflow=Overflow.BLOCK)
     else:
-        rig.wait(300)
-    rig.broker.flush()
+        fixture.wait(300)
+    fixture.broker.flush()
     assert unblocked == ["b"]
 
 
 def test_a_message_that_would_never_fit_is_refused_not_parked() -> None:
-    rig = Rig()
-    queue = rig.queue(max_bytes=4, overflow=Overflow.BLOCK)
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_bytes=4, overflow=Overflow.BLOCK)
     with pytest.raises(MessageTooLarge):
-        Producer(rig, []).send(queue, "12345")
+        Producer(fixture, []).send(queue, "12345")
     assert not queue.parked
 
 
 def test_a_producer_that_cannot_wait_is_refused() -> None:
-    rig = Rig()
-    queue = rig.queue(max_messages=1, overflow=Overflow.BLOCK)
-    rig.send(queue, "a")
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
+    fixture.send(queue, "a")
     with pytest.raises(LimitExceeded):
-        rig.send(queue, "b")
+        fixture.send(queue, "b")
 
 
 def test_parked_messages_of_a_removed_queue_go_to_its_successor() -> None:
-    rig = Rig()
-    queue = rig.queue(max_messages=1, overflow=Overflow.BLOCK)
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
-    rig.send(queue, "a")
-    Producer(rig, unblocked).send(queue, "b")
-    rig.broker.remove(queue)
-    rig.broker.flush()
+    fixture.send(queue, "a")
+    Producer(fixture, unblocked).send(queue, "b")
+    fixture.broker.remove(queue)
+    fixture.broker.flush()
     assert unblocked == ["b"]
-    assert bodies(rig.broker.queue("q")) == ["b"]
+    assert bodies(fixture.broker.queue("q")) == ["b"]
 
 
 def test_producers_of_a_removed_queue_go_on_even_if_it_cannot_come_back() -> None:
-    rig = Rig(BrokerSettings(auto_create_queues=False))
-    queue = rig.queue(max_messages=1, overflow=Overflow.BLOCK)
+    fixture = BrokerFixture(BrokerSettings(auto_create_queues=False))
+    queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
-    rig.send(queue, "a")
-    Producer(rig, unblocked).send(queue, "b")
-    rig.broker.remove(queue)
+    fixture.send(queue, "a")
+    Producer(fixture, unblocked).send(queue, "b")
+    fixture.broker.remove(queue)
     assert unblocked == ["b"]
-    assert rig.broker.find(Address(Kind.QUEUE, "q")) is None
+    assert fixture.broker.find(Address(Kind.QUEUE, "q")) is None
 
 
 def test_max_message_bytes_is_the_largest_body_that_passes() -> None:
-    rig = Rig()
-    queue = rig.queue(max_message_bytes=3)
-    rig.send(queue, "abc")
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_message_bytes=3)
+    fixture.send(queue, "abc")
     with pytest.raises(MessageTooLarge):
-        rig.send(queue, "abcd")
+        fixture.send(queue, "abcd")
     assert bodies(queue) == ["abc"]
     assert queue.statistics.rejected == 1
 
 
 def test_a_topic_is_full_when_its_slowest_subscription_is() -> None:
-    rig = Rig()
-    topic = rig.topic(max_messages=1)
-    rig.broker.subscribe(topic, "slow")
-    rig.read(rig.broker.subscribe(topic, "fast"))
-    rig.send(topic, "a")
+    fixture = BrokerFixture()
+    topic = fixture.topic(max_messages=1)
+    fixture.broker.subscribe(topic, "slow")
+    fixture.read(fixture.broker.subscribe(topic, "fast"))
+    fixture.send(topic, "a")
     with pytest.raises(LimitExceeded):
-        rig.send(topic, "b")
+        fixture.send(topic, "b")
 
 
 def test_memory_limit_refuses_what_the_journal_cannot_hold_instead() -> None:
-    rig = Rig(BrokerSettings(memory_limit=2))
-    queue = rig.queue()
-    reader = rig.read(queue, 3)
-    rig.send(queue, "a", "b", "c", durability=Durability.NONE)
+    fixture = BrokerFixture(BrokerSettings(memory_limit=2))
+    queue = fixture.queue()
+    reader = fixture.read(queue, 3)
+    fixture.send(queue, "a", "b", "c", durability=Durability.NONE)
     with pytest.raises(LimitExceeded):
-        rig.send(queue, "d", durability=Durability.NONE)
-    rig.send(queue, "e", durability=Durability.LAZY)
+        fixture.send(queue, "d", durability=Durability.NONE)
+    fixture.send(queue, "e", durability=Durability.LAZY)
     reader.settle()
-    rig.send(queue, "f", durability=Durability.NONE)
+    fixture.send(queue, "f", durability=Durability.NONE)
     assert bodies(queue) == ["e", "f"]
 
 
 def test_a_broker_that_stops_takes_no_more_messages() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.broker.stopping = True
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.broker.stopping = True
     with pytest.raises(BrokerStopping):
-        rig.send(queue, "a")
+        fixture.send(queue, "a")
 
 
 def test_a_topic_blocks_no_longer_when_nobody_wanted_what_filled_it() -> None:
-    rig = Rig()
-    topic = rig.topic(max_messages=1, overflow=Overflow.BLOCK)
+    fixture = BrokerFixture()
+    topic = fixture.topic(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
-    producer = Producer(rig, unblocked)
+    producer = Producer(fixture, unblocked)
     assert producer.send(topic, "a")
     assert not producer.send(topic, "b")
-    rig.broker.flush()
+    fixture.broker.flush()
     assert unblocked == ["b"]
 
 
 def test_a_producer_may_give_up_waiting() -> None:
-    rig = Rig()
-    queue = rig.queue(max_messages=1, overflow=Overflow.BLOCK)
-    rig.send(queue, "a")
-    parked = [rig.message(queue, body) for body in "bc"]
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
+    fixture.send(queue, "a")
+    parked = [fixture.message(queue, body) for body in "bc"]
     accepted: list[str] = []
     for message in parked:
         body = message.body.decode()
-        assert not rig.broker.publish(queue, message, lambda body=body: accepted.append(body))
-    assert rig.broker.withdraw(queue, parked[0])
-    assert not rig.broker.withdraw(queue, parked[0])
-    reader = rig.read(queue)
-    rig.broker.flush()
-    rig.broker.flush()
+        assert not fixture.broker.publish(queue, message, lambda body=body: accepted.append(body))
+    assert fixture.broker.withdraw(queue, parked[0])
+    assert not fixture.broker.withdraw(queue, parked[0])
+    reader = fixture.read(queue)
+    fixture.broker.flush()
+    fixture.broker.flush()
     assert accepted == ["c"]
     assert reader.got() == ["a", "c"]
-    assert not rig.broker.withdraw(queue, parked[1])
+    assert not fixture.broker.withdraw(queue, parked[1])
 
 
 @pytest.mark.parametrize("credit", [0, 1, 2])
 def test_what_is_larger_than_all_that_may_wait_is_dropped_whoever_waits_for_it(credit: int) -> None:
-    rig = Rig()
-    queue = rig.queue(max_bytes=3, overflow=Overflow.DROP_OLDEST)
-    reader = rig.read(queue, credit)
-    rig.send(queue, "long", durability=Durability.LAZY)
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_bytes=3, overflow=Overflow.DROP_OLDEST)
+    reader = fixture.read(queue, credit)
+    fixture.send(queue, "long", durability=Durability.LAZY)
     assert (reader.got(), queue.statistics.dropped) == ([], 1)

@@ -15,7 +15,7 @@ from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ActionRefused, BatchRefused, LowDiskSpace
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from tests.broker.support import Reader
+from tests.support.broker import Reader
 
 
 class Fixture:
@@ -105,9 +105,9 @@ def test_redeliveries_dead_letters_and_purges_go_on(fixture: Fixture) -> None:
     for _ in range(2):
         fixture.broker.release(reader.consumer, [next(iter(reader.consumer.unacked))])
         fixture.broker.flush()
-    letters = fixture.broker.find(Address(Kind.QUEUE, "orders.dlq"))
-    assert letters is not None
-    assert letters.waiting == 1
+    model_messages = fixture.broker.find(Address(Kind.QUEUE, "orders.dlq"))
+    assert model_messages is not None
+    assert model_messages.waiting == 1
     assert fixture.broker.purge(fixture.queue, unacked=True) == 1
 
 

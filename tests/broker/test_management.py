@@ -10,119 +10,122 @@ from sluicemq.broker.management import delete, find, move, redeliver, send_back
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import ActionRefused
 from sluicemq.model.message import Durability
-from tests.broker.support import OfType, Rig, bodies
+from tests.support.broker import BrokerFixture, OfType, bodies
 
 
-def found(rig: Rig, queue: Destination, sequence: int) -> Delivery:
-    delivery = find(rig.broker, queue.queue, sequence)
+def found(fixture: BrokerFixture, queue: Destination, sequence: int) -> Delivery:
+    delivery = find(fixture.broker, queue.queue, sequence)
     assert delivery is not None
     return delivery
 
 
 def test_the_last_of_a_page_may_go_and_the_line_is_empty() -> None:
-    rig = Rig(BrokerSettings(memory_budget=0, chunk_deliveries=2))
-    queue = rig.queue()
-    sent = rig.send(queue, *"abcdefgh", durability=Durability.LAZY)
+    fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=2))
+    queue = fixture.queue()
+    sent = fixture.send(queue, *"abcdefgh", durability=Durability.LAZY)
     for sequence in (*sent[2:], *sent[:2]):
-        delete(rig.broker, queue.queue, [found(rig, queue, sequence)])
+        delete(fixture.broker, queue.queue, [found(fixture, queue, sequence)])
         queue.queue.everything.compact()
     assert queue.waiting == 0
     assert queue.queue.everything.take() is None
-    assert rig.journal.stats().live == 0
-    reader = rig.read(queue)
-    rig.send(queue, "i", priority=0)
-    rig.send(queue, "j")
+    assert fixture.journal.stats().live == 0
+    reader = fixture.read(queue)
+    fixture.send(queue, "i", priority=0)
+    fixture.send(queue, "j")
     assert reader.got() == ["i", "j"]
 
 
 def test_pages_of_one_priority_go_and_those_of_another_stay() -> None:
-    rig = Rig(BrokerSettings(memory_budget=0, chunk_deliveries=1))
-    queue = rig.queue()
-    high = rig.send(queue, *"abcd", durability=Durability.LAZY, priority=9)
-    low = rig.send(queue, *"efgh", durability=Durability.LAZY, priority=1)
+    fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=1))
+    queue = fixture.queue()
+    high = fixture.send(queue, *"abcd", durability=Durability.LAZY, priority=9)
+    low = fixture.send(queue, *"efgh", durability=Durability.LAZY, priority=1)
     for sequence in high:
-        delete(rig.broker, queue.queue, [found(rig, queue, sequence)])
+        delete(fixture.broker, queue.queue, [found(fixture, queue, sequence)])
     assert [d.sequence for d in queue.queue.everything] == low
-    reader = rig.read(queue)
-    rig.broker.flush()
+    reader = fixture.read(queue)
+    fixture.broker.flush()
     assert [d.sequence for d in reader.consumer.unacked.values()] == low
 
 
 def test_what_is_taken_back_by_hand_is_no_dead_letter_by_that() -> None:
-    rig = Rig()
-    queue = rig.queue(max_attempts=1, dead_letter=True)
-    reader = rig.read(queue, 1, refill=False)
-    [sequence] = rig.send(queue, "a")
-    redeliver(rig.broker, found(rig, queue, sequence))
-    rig.broker.flush()
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_attempts=1, dead_letter=True)
+    reader = fixture.read(queue, 1, refill=False)
+    [sequence] = fixture.send(queue, "a")
+    redeliver(fixture.broker, found(fixture, queue, sequence))
+    fixture.broker.flush()
     assert bodies(queue) == ["a"]
     assert reader.held() == {}
 
 
 def test_a_retry_that_was_made_at_once_does_not_cut_the_next_one_short() -> None:
-    rig = Rig()
-    queue = rig.queue(retry_delay=1000)
-    reader = rig.read(queue)
-    [sequence] = rig.send(queue, "a")
-    rig.broker.time_out(reader.consumer, [sequence])
-    rig.wait(500)
-    redeliver(rig.broker, found(rig, queue, sequence))
-    rig.broker.flush()
+    fixture = BrokerFixture()
+    queue = fixture.queue(retry_delay=1000)
+    reader = fixture.read(queue)
+    [sequence] = fixture.send(queue, "a")
+    fixture.broker.time_out(reader.consumer, [sequence])
+    fixture.wait(500)
+    redeliver(fixture.broker, found(fixture, queue, sequence))
+    fixture.broker.flush()
     assert reader.got() == ["a", "a"]
-    rig.broker.time_out(reader.consumer, [sequence])
-    rig.wait(600)  # when the first retry would have been
+    fixture.broker.time_out(reader.consumer, [sequence])
+    fixture.wait(600)  # when the first retry would have been
     assert reader.got() == []
-    rig.wait(1400)
+    fixture.wait(1400)
     assert reader.got() == ["a"]
 
 
 def test_a_message_that_a_selector_wants_is_found_and_goes_from_all_lines() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    reader = rig.read(queue, 0, refill=False, selector=OfType("red"))
-    first, second = rig.send(queue, "a", "b", type="red")
-    delete(rig.broker, queue.queue, [found(rig, queue, first)])
-    rig.broker.grant(reader.consumer.window, 5)
-    rig.broker.flush()
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue, 0, refill=False, selector=OfType("red"))
+    first, second = fixture.send(queue, "a", "b", type="red")
+    delete(fixture.broker, queue.queue, [found(fixture, queue, first)])
+    fixture.broker.grant(reader.consumer.window, 5)
+    fixture.broker.flush()
     assert reader.got() == ["b"]
-    assert find(rig.broker, queue.queue, first) is None
-    assert found(rig, queue, second).consumer is reader.consumer
+    assert find(fixture.broker, queue.queue, first) is None
+    assert found(fixture, queue, second).consumer is reader.consumer
 
 
 def test_a_move_onto_a_queue_that_drops_its_oldest_displaces_that() -> None:
-    rig = Rig()
-    source, target = rig.queue("s"), rig.queue(max_messages=2, overflow=Overflow.DROP_OLDEST)
-    [sequence] = rig.send(source, "moved")
-    rig.send(target, "old", "new")
-    move(rig.broker, found(rig, source, sequence), target)
-    rig.broker.flush()
+    fixture = BrokerFixture()
+    source, target = (
+        fixture.queue("s"),
+        fixture.queue(max_messages=2, overflow=Overflow.DROP_OLDEST),
+    )
+    [sequence] = fixture.send(source, "moved")
+    fixture.send(target, "old", "new")
+    move(fixture.broker, found(fixture, source, sequence), target)
+    fixture.broker.flush()
     assert bodies(target) == ["new", "moved"]
 
 
 def test_a_move_onto_a_queue_that_sends_on_what_it_has_no_room_for() -> None:
-    rig = Rig()
-    source = rig.queue("s")
-    target = rig.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
-    [sequence] = rig.send(source, "moved")
-    rig.send(target, "there")
-    move(rig.broker, found(rig, source, sequence), target)
-    rig.broker.flush()
-    assert [m.body for m in rig.dead()] == [b"moved"]
+    fixture = BrokerFixture()
+    source = fixture.queue("s")
+    target = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
+    [sequence] = fixture.send(source, "moved")
+    fixture.send(target, "there")
+    move(fixture.broker, found(fixture, source, sequence), target)
+    fixture.broker.flush()
+    assert [m.body for m in fixture.dead()] == [b"moved"]
     assert source.waiting == 0
-    assert origin_of(rig.dead()[0]) == Origin(Address(Kind.QUEUE, "q"), "")
+    assert origin_of(fixture.dead()[0]) == Origin(Address(Kind.QUEUE, "q"), "")
 
 
 def test_a_dead_letter_does_not_go_back_where_nothing_comes_into_being() -> None:
-    rig = Rig(BrokerSettings(auto_create_queues=False))
-    queue = rig.queue(dead_letter=True)
-    reader = rig.read(queue)
-    [sequence] = rig.send(queue, "a")
-    rig.broker.dead_letter(queue.queue, sequence, "rejected")
+    fixture = BrokerFixture(BrokerSettings(auto_create_queues=False))
+    queue = fixture.queue(dead_letter=True)
+    reader = fixture.read(queue)
+    [sequence] = fixture.send(queue, "a")
+    fixture.broker.dead_letter(queue.queue, sequence, "rejected")
     reader.detach()
-    rig.broker.remove(queue)
-    dead = rig.broker.destinations[Address(Kind.QUEUE, "q.dlq")]
+    fixture.broker.remove(queue)
+    dead = fixture.broker.destinations[Address(Kind.QUEUE, "q.dlq")]
     delivery = next(iter(dead.queue.everything))
     with pytest.raises(ActionRefused) as refused:
-        send_back(rig.broker, delivery, Origin(Address(Kind.QUEUE, "q"), ""))
+        send_back(fixture.broker, delivery, Origin(Address(Kind.QUEUE, "q"), ""))
     assert refused.value.reason == "origin-gone"
     assert dead.waiting == 1

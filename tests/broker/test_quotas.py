@@ -12,9 +12,9 @@ from sluicemq.model.access import EVERYBODY, Identity
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import BatchRefused, LimitExceeded, QuotaExceeded
 from sluicemq.model.message import Durability, Message
-from tests.broker.support import Rig
 from tests.broker.test_batches import FIRST
 from tests.broker.test_crash import Disk
+from tests.support.broker import BrokerFixture
 
 
 def queue(name: str) -> Address:
@@ -22,8 +22,8 @@ def queue(name: str) -> Address:
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig(BrokerSettings(max_user_destinations=2, max_destinations=6))
+def fixture() -> BrokerFixture:
+    return BrokerFixture(BrokerSettings(max_user_destinations=2, max_destinations=6))
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def test_superusers_have_no_quota_and_the_nameless_share_one() -> None:
     assert EVERYBODY.creator == ""
 
 
-def test_user_at_the_quota_creates_nothing_while_others_do(rig: Rig) -> None:
-    broker = rig.broker
+def test_user_at_the_quota_creates_nothing_while_others_do(fixture: BrokerFixture) -> None:
+    broker = fixture.broker
     broker.resolve(queue("a"), creator="ann")
     broker.declare(queue("b"), creator="ann")
     with pytest.raises(QuotaExceeded, match="user ann created 2"):
@@ -58,8 +58,8 @@ def test_user_at_the_quota_creates_nothing_while_others_do(rig: Rig) -> None:
         broker.resolve(queue("g"))
 
 
-def test_removed_destination_gives_the_quota_back(rig: Rig) -> None:
-    broker = rig.broker
+def test_removed_destination_gives_the_quota_back(fixture: BrokerFixture) -> None:
+    broker = fixture.broker
     owner = object()
     broker.resolve(queue("a"), creator="ann")
     broker.declare(queue("b"), owner=owner, creator="ann")
@@ -71,8 +71,8 @@ def test_removed_destination_gives_the_quota_back(rig: Rig) -> None:
     assert broker.created["ann"] == 2
 
 
-def test_automatic_destination_counts_for_whoever_declares_it(rig: Rig) -> None:
-    broker = rig.broker
+def test_automatic_destination_counts_for_whoever_declares_it(fixture: BrokerFixture) -> None:
+    broker = fixture.broker
     broker.resolve(queue("a"), creator="ann")
     broker.declare(queue("a"), creator=None)
     assert dict(broker.created) == {}
@@ -86,7 +86,7 @@ def test_automatic_destination_counts_for_whoever_declares_it(rig: Rig) -> None:
 
 
 def test_temporary_destinations_of_a_connection_are_limited() -> None:
-    broker = Rig(BrokerSettings(max_temporary_destinations=1)).broker
+    broker = BrokerFixture(BrokerSettings(max_temporary_destinations=1)).broker
     connection, other = object(), object()
     broker.check_temporary(connection)
     broker.declare(queue("a"), owner=connection, creator="ann")
@@ -97,24 +97,24 @@ def test_temporary_destinations_of_a_connection_are_limited() -> None:
     broker.check_temporary(connection)
 
 
-def test_message_to_a_removed_queue_brings_it_back_for_its_creator(rig: Rig) -> None:
-    broker = rig.broker
+def test_message_to_a_removed_queue_brings_it_back_for_its_creator(fixture: BrokerFixture) -> None:
+    broker = fixture.broker
     destination = broker.resolve(queue("a"), creator="ann")
     transaction = broker.transactions.begin()
-    broker.transactions.publish(transaction, destination, rig.message(destination, "x"))
+    broker.transactions.publish(transaction, destination, fixture.message(destination, "x"))
     broker.remove(destination)
     broker.transactions.commit(transaction)
     assert broker.created["ann"] == 1
     removed = broker.destinations[queue("a")]
     broker.remove(removed)
-    broker.publish(removed, rig.message(removed, "y"))
+    broker.publish(removed, fixture.message(removed, "y"))
     assert broker.created["ann"] == 1
 
 
-def test_batch_beyond_the_quota_is_refused_for_good(rig: Rig) -> None:
+def test_batch_beyond_the_quota_is_refused_for_good(fixture: BrokerFixture) -> None:
     messages = [(queue(name), Message(queue(name), b"", timestamp=1)) for name in "abc"]
     with pytest.raises(BatchRefused) as caught:
-        rig.broker.batches.write(FIRST, messages, "ann")
+        fixture.broker.batches.write(FIRST, messages, "ann")
     [refusal] = caught.value.refused
     assert (refusal.row, refusal.passing) == (2, False)
 

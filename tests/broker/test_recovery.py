@@ -46,12 +46,12 @@ class Restarting(Machine):
     @rule(crash=st.booleans(), detach=st.booleans(), snapshot=st.booleans(), later=st.booleans())
     def restart(self, crash: bool, detach: bool, snapshot: bool, later: bool) -> None:
         if detach:
-            for pair in list(self.world.consumers):
-                self.world.detach(pair)
-        self.world.flush()
+            for pair in list(self.comparison.consumers):
+                self.comparison.detach(pair)
+        self.comparison.flush()
         if later:
-            self.world.advance(self.file_journal.sync_delay)
-            self.world.flush()
+            self.comparison.advance(self.file_journal.sync_delay)
+            self.comparison.flush()
         if snapshot:
             self.file_journal.seal()
             self.file_journal.sync()
@@ -63,7 +63,7 @@ class Restarting(Machine):
         else:
             self.file_journal.close()
         self.file_journal = FileJournal.open(self.directory, OPTIONS)
-        self.world.restart(self.file_journal)
+        self.comparison.restart(self.file_journal)
 
 
 class QueuesRestarting(Restarting, QueueMachine):
@@ -90,16 +90,16 @@ class TransactionsRestarting(Restarting, TransactionMachine):
         crash: bool,
         snapshot: bool,
     ) -> None:
-        pair = self.world.begin()
+        pair = self.comparison.begin()
         held = self.holding(where[0])
         if held is not None:
-            self.world.settle_in(pair, *held)
+            self.comparison.settle_in(pair, *held)
         for number in where:
-            letter = self.world.letter(3, 4, durability)
-            self.world.publish_in(pair, self.destination(number), letter)
-        self.world.commit_in_slices(pair)
+            model_message = self.comparison.model_message(3, 4, durability)
+            self.comparison.publish_in(pair, self.destination(number), model_message)
+        self.comparison.commit_in_slices(pair)
         for _ in range(flushes):
-            self.world.flush()
+            self.comparison.flush()
         self.restart(crash=crash, detach=False, snapshot=snapshot, later=False)
 
 

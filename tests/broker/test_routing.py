@@ -9,7 +9,7 @@ from sluicemq.broker import Subscription, compile_selector
 from sluicemq.broker.routing import Routes
 from sluicemq.model.message import Message, Property
 from tests.broker.expressions import conditions, properties, write
-from tests.broker.support import OfType, Rig
+from tests.support.broker import BrokerFixture, OfType
 
 equalities = st.builds(
     "{} = {} AND {}".format,
@@ -37,11 +37,11 @@ class Counting:
         return self.compiled(message)
 
 
-def crowd(rig: Rig, texts: list[str]) -> list[Counting]:
+def crowd(fixture: BrokerFixture, texts: list[str]) -> list[Counting]:
     """A subscription of topic t for each."""
     selectors = [Counting(text) for text in texts]
     for place, selector in enumerate(selectors):
-        rig.broker.subscribe(rig.topic(), f"s{place}", selector=selector)
+        fixture.broker.subscribe(fixture.topic(), f"s{place}", selector=selector)
     return selectors
 
 
@@ -56,90 +56,92 @@ def test_the_index_finds_exactly_those_that_want_a_message(
     leaving: set[int],
     sent: list[tuple[dict[str, Property] | None, str | None]],
 ) -> None:
-    rig = Rig()
-    topic = rig.topic()
+    fixture = BrokerFixture()
+    topic = fixture.topic()
     there: list[Subscription] = []
     for place, (text, exclude) in enumerate(wanted):
         selector = None if text is None else compile_selector(text)
-        there.append(rig.broker.subscribe(topic, f"s{place}", selector=selector, exclude=exclude))
+        there.append(
+            fixture.broker.subscribe(topic, f"s{place}", selector=selector, exclude=exclude)
+        )
     for place in sorted(leaving, reverse=True):
         if place < len(there):
-            rig.broker.unsubscribe(there.pop(place))
+            fixture.broker.unsubscribe(there.pop(place))
     for found, sender in sent:
-        message = rig.message(topic, "m", properties=found, sender=sender)
+        message = fixture.message(topic, "m", properties=found, sender=sender)
         targets = topic.targets(message)
         assert len(targets) == len(set(targets))
         assert set(targets) == {s for s in there if s.accepts(message)}
     for subscription in there:
-        rig.broker.unsubscribe(subscription)
+        fixture.broker.unsubscribe(subscription)
     routes = topic.routes
     assert (routes.routes, routes.asked, routes.indexes) == ({}, {}, {})
 
 
 def test_only_those_whose_equality_holds_are_asked() -> None:
-    rig = Rig()
-    selectors = crowd(rig, [f"id = {n} AND price > 3" for n in range(100)])
-    rig.send(rig.topic(), "m", properties={"id": 17, "price": 4})
+    fixture = BrokerFixture()
+    selectors = crowd(fixture, [f"id = {n} AND price > 3" for n in range(100)])
+    fixture.send(fixture.topic(), "m", properties={"id": 17, "price": 4})
     assert [n for n, s in enumerate(selectors) if s.calls] == [17]
-    rig.send(rig.topic(), "m", properties={"id": 17.0, "price": 2})
-    rig.send(rig.topic(), "m", properties={"price": 4})
+    fixture.send(fixture.topic(), "m", properties={"id": 17.0, "price": 2})
+    fixture.send(fixture.topic(), "m", properties={"price": 4})
     assert sum(selector.calls for selector in selectors) == 2
-    assert [s.waiting for s in rig.topic().subscriptions.values()].count(1) == 1
+    assert [s.waiting for s in fixture.topic().subscriptions.values()].count(1) == 1
 
 
 def test_the_equality_that_tells_subscriptions_apart_is_used() -> None:
-    rig = Rig()
-    selectors = crowd(rig, [f"kind = 'order' AND id = {n}" for n in range(100)])
-    rig.send(rig.topic(), "m", properties={"id": 17, "kind": "order"})
+    fixture = BrokerFixture()
+    selectors = crowd(fixture, [f"kind = 'order' AND id = {n}" for n in range(100)])
+    fixture.send(fixture.topic(), "m", properties={"id": 17, "kind": "order"})
     assert sum(selector.calls for selector in selectors) <= 2
 
 
 def test_one_of_several_values_is_enough() -> None:
-    rig = Rig()
-    selectors = crowd(rig, ["kind IN ('x', 'y')", "kind = 'y' OR kind = 'z'", "kind = 'x'"])
+    fixture = BrokerFixture()
+    selectors = crowd(fixture, ["kind IN ('x', 'y')", "kind = 'y' OR kind = 'z'", "kind = 'x'"])
     for kind in ("x", "y", "z", "other"):
-        rig.send(rig.topic(), "m", properties={"kind": kind})
+        fixture.send(fixture.topic(), "m", properties={"kind": kind})
     assert [selector.calls for selector in selectors] == [2, 2, 1]
-    assert [s.waiting for s in rig.topic().subscriptions.values()] == [2, 2, 1]
+    assert [s.waiting for s in fixture.topic().subscriptions.values()] == [2, 2, 1]
 
 
 def test_what_contradicts_itself_is_never_asked() -> None:
-    rig = Rig()
-    [selector] = crowd(rig, ["kind = 'x' AND kind = 'y'"])
-    rig.send(rig.topic(), "m", properties={"kind": "x"})
+    fixture = BrokerFixture()
+    [selector] = crowd(fixture, ["kind = 'x' AND kind = 'y'"])
+    fixture.send(fixture.topic(), "m", properties={"kind": "x"})
     assert selector.calls == 0
-    rig.broker.unsubscribe(next(iter(rig.topic().subscriptions.values())))
-    assert not rig.topic().routes.routes
+    fixture.broker.unsubscribe(next(iter(fixture.topic().subscriptions.values())))
+    assert not fixture.topic().routes.routes
 
 
 def test_a_subscription_that_replaces_another_has_its_place_alone() -> None:
-    rig = Rig()
-    topic = rig.topic()
-    rig.broker.subscribe(topic, "s", durable=True, selector=compile_selector("a = 1"))
-    changed = rig.broker.subscribe(topic, "s", durable=True, selector=compile_selector("a = 2"))
-    assert topic.targets(rig.message(topic, "m", properties={"a": 1})) == []
-    assert topic.targets(rig.message(topic, "m", properties={"a": 2})) == [changed]
+    fixture = BrokerFixture()
+    topic = fixture.topic()
+    fixture.broker.subscribe(topic, "s", durable=True, selector=compile_selector("a = 1"))
+    changed = fixture.broker.subscribe(topic, "s", durable=True, selector=compile_selector("a = 2"))
+    assert topic.targets(fixture.message(topic, "m", properties={"a": 1})) == []
+    assert topic.targets(fixture.message(topic, "m", properties={"a": 2})) == [changed]
 
 
 def test_one_that_takes_the_name_of_another_displaces_it() -> None:
     """The journal of a broker that crashed may bring back two of one name."""
-    rig = Rig()
-    topic = rig.topic()
+    fixture = BrokerFixture()
+    topic = fixture.topic()
     for number in (1, 2):
-        topic.subscribe(Subscription(rig.broker.core, topic, "s", number, OfType("red")))
-    message = rig.message(topic, "m", type="red")
+        topic.subscribe(Subscription(fixture.broker.core, topic, "s", number, OfType("red")))
+    message = fixture.message(topic, "m", type="red")
     assert [s.number for s in topic.targets(message)] == [2]
 
 
 def test_routes_are_kept_by_text() -> None:
-    rig = Rig()
-    topic = rig.topic()
+    fixture = BrokerFixture()
+    topic = fixture.topic()
     routes: Routes[Subscription] = Routes()
     red, same = OfType("red"), OfType("red")
-    one, other = (Subscription(rig.broker.core, topic, "s", 0, s) for s in (red, same))
+    one, other = (Subscription(fixture.broker.core, topic, "s", 0, s) for s in (red, same))
     routes.add(one, red)
     routes.add(other, same)
     routes.remove(one, red)
-    assert routes.targets(rig.message(topic, "m", type="red")) == [other]
+    assert routes.targets(fixture.message(topic, "m", type="red")) == [other]
     routes.remove(other, same)
     assert not routes.routes

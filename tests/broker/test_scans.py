@@ -14,7 +14,7 @@ from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from tests.broker.deadlines import ScanTime
-from tests.broker.support import OfType, Reader, Rig, Window
+from tests.support.broker import BrokerFixture, OfType, Reader, Window
 
 
 def test_scans_take_turns_and_share_one_deadline() -> None:
@@ -193,18 +193,18 @@ def test_a_browse_looks_at_nothing_after_the_deadline(limit: int) -> None:
 
 
 def test_a_scan_goes_on_whatever_happens_meanwhile() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    numbers = rig.send(queue, *map(str, range(200)))
-    reader = rig.read(queue, 10, refill=False)
-    rig.broker.flush()
-    listed = rig.broker.scan(queue.queue)
+    broker_fixture = BrokerFixture()
+    queue = broker_fixture.queue()
+    numbers = broker_fixture.send(queue, *map(str, range(200)))
+    reader = broker_fixture.read(queue, 10, refill=False)
+    broker_fixture.broker.flush()
+    listed = broker_fixture.broker.scan(queue.queue)
     found = [next(listed) for _ in range(20)]
-    rig.send(queue, "new", priority=0)
-    rig.send(queue, "newer")
+    broker_fixture.send(queue, "new", priority=0)
+    broker_fixture.send(queue, "newer")
     reader.release()
-    rig.broker.grant(reader.consumer.window, 150)
-    rig.broker.flush()
+    broker_fixture.broker.grant(reader.consumer.window, 150)
+    broker_fixture.broker.flush()
     reader.settle()
     found += listed
     sequences = [each[0] for each in found if each is not None]
@@ -216,20 +216,25 @@ def test_a_scan_goes_on_whatever_happens_meanwhile() -> None:
 
 @given(st.data())
 def test_a_scan_without_changes_lists_what_a_listing_lists(data: st.DataObject) -> None:
-    rig = Rig(BrokerSettings(chunk_deliveries=3))
-    queue = rig.queue()
+    broker_fixture = BrokerFixture(BrokerSettings(chunk_deliveries=3))
+    queue = broker_fixture.queue()
     for number in range(data.draw(st.integers(0, 30))):
         fields = data.draw(
             st.sampled_from(
-                [{}, {"priority": 9}, {"deliver_at": rig.clock.wall + 5000}, {"expiration": 1}]
+                [
+                    {},
+                    {"priority": 9},
+                    {"deliver_at": broker_fixture.clock.wall + 5000},
+                    {"expiration": 1},
+                ]
             )
         )
         if "expiration" in fields:
-            fields = {"expiration": rig.clock.wall + 50}
-        rig.send(queue, str(number), **fields)
-    reader = rig.read(queue, data.draw(st.integers(0, 5)), refill=False)
-    rig.broker.flush()
-    rig.clock.advance(data.draw(st.sampled_from([0, 100])))
+            fields = {"expiration": broker_fixture.clock.wall + 50}
+        broker_fixture.send(queue, str(number), **fields)
+    reader = broker_fixture.read(queue, data.draw(st.integers(0, 5)), refill=False)
+    broker_fixture.broker.flush()
+    broker_fixture.clock.advance(data.draw(st.sampled_from([0, 100])))
     del reader
-    found = [each for each in rig.broker.scan(queue.queue) if each is not None]
-    assert found == list(rig.broker.browse(queue.queue))
+    found = [each for each in broker_fixture.broker.scan(queue.queue) if each is not None]
+    assert found == list(broker_fixture.broker.browse(queue.queue))

@@ -18,7 +18,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import SelectorError
 from sluicemq.model.message import Message
 from tests.broker.expressions import Tree, conditions, write
-from tests.broker.support import Rig
+from tests.support.broker import BrokerFixture
 
 LIMITS = SelectorLimits()
 QUEUE = Address(Kind.QUEUE, "q")
@@ -70,12 +70,12 @@ def test_one_that_is_in_use_is_refused_where_the_limits_are_lower() -> None:
 
 
 def test_a_broker_has_limits_for_clients_and_none_for_what_the_journal_brings_back() -> None:
-    rig = Rig(BrokerSettings(selectors=SelectorLimits(20, 4)))
-    assert rig.broker.compile_selector("a = 1").nodes == 3
+    fixture = BrokerFixture(BrokerSettings(selectors=SelectorLimits(20, 4)))
+    assert fixture.broker.compile_selector("a = 1").nodes == 3
     for text in ("a = 1 AND b = 1", "a = 'xxxxxxxxxxxxxxxxxxxxx'"):
         with pytest.raises(SelectorError):
-            rig.broker.compile_selector(text)
-        assert rig.broker.restored_selector(text).text == text
+            fixture.broker.compile_selector(text)
+        assert fixture.broker.restored_selector(text).text == text
 
 
 @pytest.mark.parametrize(

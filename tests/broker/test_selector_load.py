@@ -11,7 +11,7 @@ from sluicemq.broker.routing import Routes
 from sluicemq.model.errors import LimitExceeded
 from sluicemq.model.message import Durability, Message, Property
 from tests.broker.expressions import conditions, properties, write
-from tests.broker.support import Rig
+from tests.support.broker import BrokerFixture
 
 TEXTS = st.one_of(
     st.builds("a = {} AND c > 1".format, st.integers(0, 3)),
@@ -48,7 +48,7 @@ def test_no_message_is_evaluated_with_more_nodes_than_the_load(
     while True:
         for found in sent:
             evaluated = 0
-            routes.targets(Message(Rig().queue().address, b"", properties=found))
+            routes.targets(Message(BrokerFixture().queue().address, b"", properties=found))
             assert evaluated <= routes.load
         if not selectors:
             break
@@ -57,64 +57,66 @@ def test_no_message_is_evaluated_with_more_nodes_than_the_load(
     assert routes.load == 0
 
 
-def limited(nodes: int) -> Rig:
-    return Rig(BrokerSettings(selector_load=nodes))
+def limited(nodes: int) -> BrokerFixture:
+    return BrokerFixture(BrokerSettings(selector_load=nodes))
 
 
 def test_a_topic_refuses_what_would_make_every_message_slow() -> None:
-    rig = limited(14)
-    topic = rig.topic()
+    fixture = limited(14)
+    topic = fixture.topic()
     for number in range(2):
         text = f"a > {number} AND b > 1"
-        rig.broker.subscribe(topic, f"s{number}", selector=compile_selector(text))
+        fixture.broker.subscribe(topic, f"s{number}", selector=compile_selector(text))
     with pytest.raises(LimitExceeded, match="max_destination_selector_nodes"):
-        rig.broker.subscribe(topic, "s2", selector=compile_selector("a"))
+        fixture.broker.subscribe(topic, "s2", selector=compile_selector("a"))
     # those with the same selector cost nothing more, and those without one neither
-    rig.broker.subscribe(topic, "s3", selector=compile_selector("a > 0 AND b > 1"))
-    rig.broker.subscribe(topic, "s4")
-    rig.broker.unsubscribe(topic.subscriptions["s1"])
-    rig.broker.subscribe(topic, "s2", selector=compile_selector("a"))
+    fixture.broker.subscribe(topic, "s3", selector=compile_selector("a > 0 AND b > 1"))
+    fixture.broker.subscribe(topic, "s4")
+    fixture.broker.unsubscribe(topic.subscriptions["s1"])
+    fixture.broker.subscribe(topic, "s2", selector=compile_selector("a"))
 
 
 def test_values_of_one_property_do_not_add_up() -> None:
-    rig = limited(10)
+    fixture = limited(10)
     for number in range(100):
         selector = compile_selector(f"id = {number} AND a > 1")
-        rig.broker.subscribe(rig.topic(), f"s{number}", selector=selector)
+        fixture.broker.subscribe(fixture.topic(), f"s{number}", selector=selector)
     with pytest.raises(LimitExceeded):
-        rig.broker.subscribe(rig.topic(), "s", selector=compile_selector("id = 1 AND a > 2"))
-    assert len(rig.topic().subscriptions) == 100
+        fixture.broker.subscribe(
+            fixture.topic(), "s", selector=compile_selector("id = 1 AND a > 2")
+        )
+    assert len(fixture.topic().subscriptions) == 100
 
 
 def test_0_is_no_limit() -> None:
-    rig = limited(0)
+    fixture = limited(0)
     for number in range(100):
         selector = compile_selector(f"a > {number}")
-        rig.broker.subscribe(rig.topic(), f"s{number}", selector=selector)
+        fixture.broker.subscribe(fixture.topic(), f"s{number}", selector=selector)
 
 
 @pytest.mark.parametrize("waiting", [0, 2000])
 def test_a_queue_refuses_it_too_even_before_it_has_tried_what_waits(waiting: int) -> None:
-    rig = limited(12)
-    queue = rig.queue()
-    rig.send(queue, *["x"] * waiting, durability=Durability.NONE)
-    readers = [rig.read(queue, selector=compile_selector(f"a > {n}")) for n in range(4)]
+    fixture = limited(12)
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * waiting, durability=Durability.NONE)
+    readers = [fixture.read(queue, selector=compile_selector(f"a > {n}")) for n in range(4)]
     with pytest.raises(LimitExceeded):
-        rig.read(queue, selector=compile_selector("a > 4"))
+        fixture.read(queue, selector=compile_selector("a > 4"))
     assert len(queue.queue.consumers) == 4
-    rig.read(queue, selector=compile_selector("a > 3"))
-    rig.read(queue)
+    fixture.read(queue, selector=compile_selector("a > 3"))
+    fixture.read(queue)
     readers[0].detach()
-    rig.read(queue, selector=compile_selector("a > 5"))
+    fixture.read(queue, selector=compile_selector("a > 5"))
 
 
 def test_a_durable_subscription_that_exists_is_found_whatever_the_limit() -> None:
-    rig = limited(0)
+    fixture = limited(0)
     selector = compile_selector("a > 1 AND b > 1")
 
     def subscribe() -> Subscription:
-        return rig.broker.subscribe(rig.topic(), "s", durable=True, selector=selector)
+        return fixture.broker.subscribe(fixture.topic(), "s", durable=True, selector=selector)
 
     subscription = subscribe()
-    rig.broker.core.selector_load = 1
+    fixture.broker.core.selector_load = 1
     assert subscribe() is subscription

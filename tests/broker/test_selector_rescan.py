@@ -9,7 +9,7 @@ import pytest
 from sluicemq.broker import BrokerSettings, Delivery, Destination
 from sluicemq.broker.selector_rescan import ENOUGH, IDLE
 from sluicemq.model.message import Durability
-from tests.broker.support import OfType, Rig, bodies
+from tests.support.broker import BrokerFixture, OfType, bodies
 
 FIRST = 500
 """Tried at once."""
@@ -17,9 +17,9 @@ MORE = 60
 """Tried each millisecond."""
 
 
-def packing() -> Rig:
+def packing() -> BrokerFixture:
     """A rig that keeps no journaled body in memory and packs all but the youngest deliveries."""
-    return Rig(BrokerSettings(memory_budget=0, chunk_deliveries=4))
+    return BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=4))
 
 
 def objects(queue: Destination) -> int:
@@ -32,101 +32,101 @@ def objects(queue: Destination) -> int:
 
 
 def test_a_new_selector_is_tried_in_slices_and_nothing_overtakes_what_is_not_tried_yet() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * (FIRST + MORE), durability=Durability.LAZY)
-    rig.send(queue, "first", type="red")
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * (FIRST + MORE), durability=Durability.LAZY)
+    fixture.send(queue, "first", type="red")
     red = OfType("red")
-    reader = rig.read(queue, selector=red)
+    reader = fixture.read(queue, selector=red)
     assert (red.calls, reader.got()) == (FIRST, [])
-    rig.send(queue, "second", type="red")
+    fixture.send(queue, "second", type="red")
     assert (red.calls, reader.got()) == (FIRST + 1, [])
-    assert rig.broker.deadline() - rig.clock.steady == 1
-    rig.send(queue, "others are served meanwhile")
-    rig.wait(1)
+    assert fixture.broker.deadline() - fixture.clock.steady == 1
+    fixture.send(queue, "others are served meanwhile")
+    fixture.wait(1)
     assert (red.calls, reader.got()) == (FIRST + MORE + 2, [])
-    rig.wait(1)
+    fixture.wait(1)
     assert (red.calls, reader.got()) == (FIRST + MORE + 3, ["first", "second"])
-    assert rig.broker.deadline() > rig.clock.steady + 1
+    assert fixture.broker.deadline() > fixture.clock.steady + 1
 
 
 def test_more_is_tried_when_nothing_else_happens() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 3000, durability=Durability.LAZY)
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * 3000, durability=Durability.LAZY)
     red = OfType("red")
-    rig.read(queue, selector=red)
-    rig.broker.flush()
-    rig.wait(1)
+    fixture.read(queue, selector=red)
+    fixture.broker.flush()
+    fixture.wait(1)
     assert red.calls == FIRST + IDLE * MORE
 
 
 def test_a_slice_makes_up_for_ten_milliseconds_and_no_more() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 3000, durability=Durability.LAZY)
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * 3000, durability=Durability.LAZY)
     red = OfType("red")
-    rig.read(queue, selector=red)
+    fixture.read(queue, selector=red)
     for passed, tried in ((5, 5 * MORE), (100, 10 * MORE)):
         before = red.calls
-        rig.broker.flush()
-        rig.broker.flush()
-        rig.wait(passed)
+        fixture.broker.flush()
+        fixture.broker.flush()
+        fixture.wait(passed)
         assert red.calls - before == tried
 
 
 def test_large_bodies_make_a_slice_shorter() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x" * 80_000] * 100, durability=Durability.LAZY)
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, *["x" * 80_000] * 100, durability=Durability.LAZY)
     red = OfType("red")
-    rig.read(queue, selector=red)
+    fixture.read(queue, selector=red)
     assert red.calls == 50
 
 
 def test_the_walk_ends_however_much_arrives() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 1000, durability=Durability.LAZY)
-    rig.send(queue, "old", type="red")
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
+    fixture.send(queue, "old", type="red")
     red = OfType("red")
-    reader = rig.read(queue, selector=red)
+    reader = fixture.read(queue, selector=red)
     sent = 1001
     for turn in range(20):
-        rig.send(queue, *["x"] * 2 * MORE, durability=Durability.LAZY)
-        rig.send(queue, f"new {turn}", type="red")
+        fixture.send(queue, *["x"] * 2 * MORE, durability=Durability.LAZY)
+        fixture.send(queue, f"new {turn}", type="red")
         sent += 2 * MORE + 1
-        rig.wait(1)
+        fixture.wait(1)
     assert reader.got() == ["old", *(f"new {turn}" for turn in range(20))]
     assert red.calls == sent
 
 
 def test_a_message_of_higher_priority_does_not_wait_for_lower_ones_to_be_tried() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 1000, durability=Durability.LAZY)
-    reader = rig.read(queue, selector=OfType("red"))
-    rig.send(queue, "same", type="red")
-    rig.send(queue, "higher", type="red", priority=5)
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
+    reader = fixture.read(queue, selector=OfType("red"))
+    fixture.send(queue, "same", type="red")
+    fixture.send(queue, "higher", type="red", priority=5)
     assert reader.got() == ["higher"]
-    rig.wait(10)
+    fixture.wait(10)
     assert reader.got() == ["same"]
 
 
 def test_selectors_that_come_during_a_walk_share_the_next_one() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 1000, durability=Durability.LAZY)
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
     for type in ("red", "green", "blue"):
-        rig.send(queue, type, type=type)
+        fixture.send(queue, type, type=type)
     selectors = [OfType(type) for type in ("red", "green", "blue")]
-    readers = [rig.read(queue, selector=selector) for selector in selectors]
+    readers = [fixture.read(queue, selector=selector) for selector in selectors]
     assert [selector.calls for selector in selectors] == [FIRST, 0, 0]
-    rig.wait(10)
-    rig.send(queue, "green after the first walk", type="green")
+    fixture.wait(10)
+    fixture.send(queue, "green after the first walk", type="green")
     assert [selector.calls for selector in selectors] == [1004, 1, 1]
     for _ in range(2):
-        rig.wait(10)
+        fixture.wait(10)
     assert [selector.calls for selector in selectors] == [1004, 1003, 1003]
     assert [reader.got() for reader in readers] == [
         ["red"],
@@ -136,16 +136,16 @@ def test_selectors_that_come_during_a_walk_share_the_next_one() -> None:
 
 
 def test_the_trial_of_a_backlog_ends_when_its_consumer_has_gone() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 600)
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * 600)
     red, green = OfType("red"), OfType("green")
-    gone = rig.read(queue, selector=red)
-    waiting = rig.read(queue, selector=green)
+    gone = fixture.read(queue, selector=red)
+    waiting = fixture.read(queue, selector=green)
     gone.detach()
     for _ in range(3):
-        rig.wait(10)
-    rig.send(queue, "y", type="green")
+        fixture.wait(10)
+    fixture.send(queue, "y", type="green")
     assert (red.calls, green.calls) == (FIRST, 601)
     assert waiting.got() == ["y"]
     waiting.detach()
@@ -153,106 +153,106 @@ def test_the_trial_of_a_backlog_ends_when_its_consumer_has_gone() -> None:
 
 
 def test_one_that_waits_for_its_walk_may_leave() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 600)
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * 600)
     red, green = OfType("red"), OfType("green")
-    reader = rig.read(queue, selector=red)
-    rig.read(queue, selector=green).detach()
+    reader = fixture.read(queue, selector=red)
+    fixture.read(queue, selector=green).detach()
     for _ in range(3):
-        rig.wait(10)
-    rig.send(queue, "y", type="red")
+        fixture.wait(10)
+    fixture.send(queue, "y", type="red")
     assert (red.calls, green.calls, reader.got()) == (601, 0, ["y"])
     assert queue.queue.rescan is None
 
 
 def test_messages_that_go_while_the_backlog_is_tried_are_not_delivered_twice() -> None:
-    rig = Rig()
-    queue = rig.queue()
+    fixture = BrokerFixture()
+    queue = fixture.queue()
     numbers = [str(number) for number in range(1600)]
-    rig.send(queue, *numbers, type="red")
-    late = rig.read(queue, 0, refill=False, selector=OfType("red"))
-    other = rig.read(queue, 1200, refill=False)
-    rig.broker.flush()
+    fixture.send(queue, *numbers, type="red")
+    late = fixture.read(queue, 0, refill=False, selector=OfType("red"))
+    other = fixture.read(queue, 1200, refill=False)
+    fixture.broker.flush()
     everything = other.got()
     other.settle()
     for _ in range(10):
-        rig.wait(10)
-        rig.broker.grant(late.consumer.window, 100)
+        fixture.wait(10)
+        fixture.broker.grant(late.consumer.window, 100)
     assert everything + late.got() == numbers
 
 
 def test_what_comes_back_during_the_walk_keeps_its_place() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, "untried", type="red", priority=3)
-    rig.send(queue, *["x"] * 600, durability=Durability.LAZY)
-    rig.send(queue, "came back", type="red", priority=2)
-    rig.send(queue, *["x"] * 600, durability=Durability.LAZY, priority=1)
-    holder = rig.read(queue, 1000, refill=False)
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, "untried", type="red", priority=3)
+    fixture.send(queue, *["x"] * 600, durability=Durability.LAZY)
+    fixture.send(queue, "came back", type="red", priority=2)
+    fixture.send(queue, *["x"] * 600, durability=Durability.LAZY, priority=1)
+    holder = fixture.read(queue, 1000, refill=False)
     held = holder.held()
-    reader = rig.read(queue, selector=OfType("red"))
-    rig.broker.release(holder.consumer, [held["untried"], held["came back"]], attempted=False)
-    rig.broker.flush()
+    reader = fixture.read(queue, selector=OfType("red"))
+    fixture.broker.release(holder.consumer, [held["untried"], held["came back"]], attempted=False)
+    fixture.broker.flush()
     assert reader.got() == ["untried", "came back"]
 
 
 def test_what_comes_back_where_the_walk_has_still_to_come_to_is_found() -> None:
-    rig = Rig(BrokerSettings(chunk_deliveries=4))
-    queue = rig.queue()
+    fixture = BrokerFixture(BrokerSettings(chunk_deliveries=4))
+    queue = fixture.queue()
     also_red = OfType("red")
     also_red.text = "also red"
-    holder = rig.read(queue, 1, selector=also_red)
-    rig.send(queue, *["x"] * 600, durability=Durability.LAZY)
-    [late] = rig.send(queue, "late", type="red")
-    rig.send(queue, *["x"] * 20, durability=Durability.LAZY)
-    rig.send(queue, "later", type="red", durability=Durability.LAZY)
-    reader = rig.read(queue, selector=OfType("red"))
-    rig.broker.suspend(holder.consumer)
-    rig.broker.release(holder.consumer, [late], attempted=False)
-    rig.broker.flush()
+    holder = fixture.read(queue, 1, selector=also_red)
+    fixture.send(queue, *["x"] * 600, durability=Durability.LAZY)
+    [late] = fixture.send(queue, "late", type="red")
+    fixture.send(queue, *["x"] * 20, durability=Durability.LAZY)
+    fixture.send(queue, "later", type="red", durability=Durability.LAZY)
+    reader = fixture.read(queue, selector=OfType("red"))
+    fixture.broker.suspend(holder.consumer)
+    fixture.broker.release(holder.consumer, [late], attempted=False)
+    fixture.broker.flush()
     assert reader.got() == []
-    rig.wait(10)
+    fixture.wait(10)
     assert reader.got() == ["late", "later"]
 
 
 def test_compacting_a_line_keeps_what_came_back_and_its_order() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    plain = rig.read(queue, 3)
-    rig.send(queue, "a", "b", "c")
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    plain = fixture.read(queue, 3)
+    fixture.send(queue, "a", "b", "c")
     for _ in range(5):
-        rig.broker.suspend(plain.consumer)
+        fixture.broker.suspend(plain.consumer)
         plain.release(attempted=False)
-        rig.broker.resume(plain.consumer)
-        rig.broker.flush()
-    rig.broker.suspend(plain.consumer)
+        fixture.broker.resume(plain.consumer)
+        fixture.broker.flush()
+    fixture.broker.suspend(plain.consumer)
     plain.release(attempted=False)
-    red = rig.read(queue, 1, selector=OfType("red"))
+    red = fixture.read(queue, 1, selector=OfType("red"))
     for _ in range(200):
-        rig.send(queue, "x", type="red")
+        fixture.send(queue, "x", type="red")
         red.settle()
     assert objects(queue) < 100
     plain.got()
-    rig.broker.resume(plain.consumer)
-    rig.broker.flush()
+    fixture.broker.resume(plain.consumer)
+    fixture.broker.flush()
     assert plain.got() == ["a", "b", "c"]
 
 
 def test_a_walk_stops_while_there_is_enough_and_goes_on_afterwards() -> None:
-    rig = Rig()
-    queue = rig.queue()
+    fixture = BrokerFixture()
+    queue = fixture.queue()
     numbers = [str(number) for number in range(3 * ENOUGH)]
-    rig.send(queue, *numbers, type="red", durability=Durability.LAZY)
+    fixture.send(queue, *numbers, type="red", durability=Durability.LAZY)
     red = OfType("red")
-    reader = rig.read(queue, 0, refill=False, selector=red)
+    reader = fixture.read(queue, 0, refill=False, selector=red)
     for _ in range(5):
-        rig.wait(10)
+        fixture.wait(10)
     assert red.calls == ENOUGH
     got: list[str] = []
     while len(got) < len(numbers):
-        rig.broker.grant(reader.consumer.window, 700)
-        rig.wait(10)
+        fixture.broker.grant(reader.consumer.window, 700)
+        fixture.wait(10)
         assert red.calls <= len(got) + 700 + ENOUGH + 50
         taken = reader.got()
         assert taken, "the walk does not go on"
@@ -261,117 +261,117 @@ def test_a_walk_stops_while_there_is_enough_and_goes_on_afterwards() -> None:
 
 
 def test_somebody_new_does_not_wait_for_a_consumer_that_has_enough() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 3 * ENOUGH, type="red", durability=Durability.LAZY)
-    rig.send(queue, "wanted", type="green")
-    rig.read(queue, 0, selector=OfType("red"))
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * 3 * ENOUGH, type="red", durability=Durability.LAZY)
+    fixture.send(queue, "wanted", type="green")
+    fixture.read(queue, 0, selector=OfType("red"))
     for _ in range(5):
-        rig.wait(10)
-    reader = rig.read(queue, selector=OfType("green"))
+        fixture.wait(10)
+    reader = fixture.read(queue, selector=OfType("green"))
     for _ in range(20):
-        rig.wait(10)
+        fixture.wait(10)
     assert reader.got() == ["wanted"]
 
 
 def test_a_packed_backlog_stays_packed_but_for_what_a_selector_wants() -> None:
-    rig = packing()
-    queue = rig.queue()
+    fixture = packing()
+    queue = fixture.queue()
     for number in range(100):
-        rig.send(queue, str(number), type="red" if number % 20 == 0 else "")
+        fixture.send(queue, str(number), type="red" if number % 20 == 0 else "")
     packed = objects(queue)
     assert packed < 15
-    red = rig.read(queue, 2, refill=False, selector=OfType("red"))
+    red = fixture.read(queue, 2, refill=False, selector=OfType("red"))
     assert red.got() == ["0", "20"]
     assert objects(queue) <= packed + 5
-    assert bodies_in_order(rig, queue) == [str(number) for number in range(100)]
+    assert bodies_in_order(fixture, queue) == [str(number) for number in range(100)]
     red.settle("0")
     red.release("20")
-    everything = rig.read(queue, 70, refill=False)
+    everything = fixture.read(queue, 70, refill=False)
     first = everything.got()
     assert first == [str(number) for number in range(1, 71)]
     assert everything.attempts["20"] == 2
-    rig.broker.grant(red.consumer.window, 10)
+    fixture.broker.grant(red.consumer.window, 10)
     assert red.got() == ["80"]
     everything.settle()
-    rig.broker.grant(everything.consumer.window, 100)
-    rig.broker.flush()
+    fixture.broker.grant(everything.consumer.window, 100)
+    fixture.broker.flush()
     assert everything.got() == [str(number) for number in range(71, 100) if number != 80]
     everything.settle()
     red.settle()
-    assert (queue.waiting, queue.unacked, rig.journal.stats().live) == (0, 0, 0)
+    assert (queue.waiting, queue.unacked, fixture.journal.stats().live) == (0, 0, 0)
 
 
-def bodies_in_order(rig: Rig, queue: Destination) -> list[str]:
+def bodies_in_order(fixture: BrokerFixture, queue: Destination) -> list[str]:
     return [
-        (message or rig.broker.fetch(sequence)).body.decode()
-        for sequence, message in rig.broker.browse(queue.queue)
+        (message or fixture.broker.fetch(sequence)).body.decode()
+        for sequence, message in fixture.broker.browse(queue.queue)
     ]
 
 
 def test_a_line_goes_on_being_packed_beside_a_selective_consumer() -> None:
-    rig = packing()
-    queue = rig.queue()
-    red = rig.read(queue, 0, refill=False, selector=OfType("red"))
+    fixture = packing()
+    queue = fixture.queue()
+    red = fixture.read(queue, 0, refill=False, selector=OfType("red"))
     for number in range(200):
-        rig.send(queue, str(number), type="red" if number % 20 == 0 else "")
+        fixture.send(queue, str(number), type="red" if number % 20 == 0 else "")
     assert objects(queue) < 30
-    rig.broker.grant(red.consumer.window, 100)
+    fixture.broker.grant(red.consumer.window, 100)
     assert red.got() == [str(number) for number in range(0, 200, 20)]
     red.settle()
-    rest = rig.read(queue, 1000)
+    rest = fixture.read(queue, 1000)
     assert rest.got() == [str(number) for number in range(200) if number % 20]
 
 
 def test_what_is_taken_through_a_selector_does_not_stay_behind_in_the_line() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 50)
-    reader = rig.read(queue, 1, selector=OfType("red"))
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * 50)
+    reader = fixture.read(queue, 1, selector=OfType("red"))
     for _ in range(3000):
-        rig.send(queue, "a", type="red", durability=Durability.LAZY)
+        fixture.send(queue, "a", type="red", durability=Durability.LAZY)
         reader.settle()
     assert objects(queue) < 300
 
 
 @pytest.mark.parametrize("chosen", [None, OfType("red")], ids=["all", "some"])
 def test_a_packed_backlog_is_moved_in_order(chosen: OfType | None) -> None:
-    rig = packing()
-    source, target = rig.queue("source"), rig.queue("target")
+    fixture = packing()
+    source, target = fixture.queue("source"), fixture.queue("target")
     for number in range(100):
-        rig.send(source, str(number), type="red" if number % 3 else "", priority=number % 2)
-    moved = rig.broker.move(source.queue, target, chosen)
-    rig.broker.flush()
+        fixture.send(source, str(number), type="red" if number % 3 else "", priority=number % 2)
+    moved = fixture.broker.move(source.queue, target, chosen)
+    fixture.broker.flush()
     numbers = [*range(1, 100, 2), *range(0, 100, 2)]
     expected = [str(n) for n in numbers if chosen is None or n % 3]
     left = [str(n) for n in numbers if chosen is not None and not n % 3]
     assert moved == len(expected)
-    assert bodies_in_order(rig, target) == expected
-    assert bodies_in_order(rig, source) == left
+    assert bodies_in_order(fixture, target) == expected
+    assert bodies_in_order(fixture, source) == left
 
 
 def test_moving_to_the_same_queue_ends() -> None:
-    rig = packing()
-    queue = rig.queue()
+    fixture = packing()
+    queue = fixture.queue()
     numbers = [str(number) for number in range(50)]
-    rig.send(queue, *numbers)
-    assert rig.broker.move(queue.queue, queue) == 50
-    rig.broker.flush()
-    assert bodies_in_order(rig, queue) == numbers
-    assert rig.journal.stats().live == 50
+    fixture.send(queue, *numbers)
+    assert fixture.broker.move(queue.queue, queue) == 50
+    fixture.broker.flush()
+    assert bodies_in_order(fixture, queue) == numbers
+    assert fixture.journal.stats().live == 50
 
 
 def test_a_purge_during_the_walk_leaves_nothing() -> None:
-    rig = packing()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 700)
-    reader = rig.read(queue, selector=OfType("red"))
-    rig.send(queue, "kept back", type="red")
-    assert rig.broker.purge(queue) == 701
+    fixture = packing()
+    queue = fixture.queue()
+    fixture.send(queue, *["x"] * 700)
+    reader = fixture.read(queue, selector=OfType("red"))
+    fixture.send(queue, "kept back", type="red")
+    assert fixture.broker.purge(queue) == 701
     for _ in range(3):
-        rig.wait(10)
-    rig.send(queue, "after", type="red")
+        fixture.wait(10)
+    fixture.send(queue, "after", type="red")
     assert reader.got() == ["after"]
     reader.settle()
-    assert (queue.waiting, rig.journal.stats().live, rig.broker.core.memory) == (0, 0, 0)
+    assert (queue.waiting, fixture.journal.stats().live, fixture.broker.core.memory) == (0, 0, 0)
     assert bodies(queue) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.message import Durability
-from tests.broker.support import Rig
+from tests.support.broker import BrokerFixture
 
 
 class LazyJournal(MemoryJournal):
@@ -31,97 +31,97 @@ class LazyJournal(MemoryJournal):
             self.on_written(last)
 
 
-class LazyRig(Rig):
+class LazyFixture(BrokerFixture):
     def __init__(self) -> None:
         self.disk = LazyJournal()
         super().__init__(journal=self.disk)
 
 
 def test_an_acknowledgement_is_answered_when_it_is_written_and_synced_after_the_delay() -> None:
-    rig = LazyRig()
-    queue = rig.queue()
-    reader = rig.read(queue)
-    rig.send(queue, "a")
-    rig.broker.flush()
+    fixture = LazyFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue)
+    fixture.send(queue, "a")
+    fixture.broker.flush()
     assert reader.got() == ["a"]
-    rig.disk.asked.clear()
+    fixture.disk.asked.clear()
     answered: list[str] = []
-    rig.disk.busy = True
-    rig.broker.when_settled(lambda: answered.append("a"))
+    fixture.disk.busy = True
+    fixture.broker.when_settled(lambda: answered.append("a"))
     reader.settle("a")
     assert answered == []
-    rig.disk.busy = False
-    rig.broker.flush()
+    fixture.disk.busy = False
+    fixture.broker.flush()
     assert answered == ["a"]
-    assert rig.disk.asked == [False]
-    assert rig.disk.durable < rig.disk.written
-    rig.wait(99)
-    assert rig.disk.asked == [False]
-    rig.wait(1)
-    assert rig.disk.asked == [False, True]
-    rig.wait(1000)
-    assert rig.disk.asked == [False, True]
+    assert fixture.disk.asked == [False]
+    assert fixture.disk.durable < fixture.disk.written
+    fixture.wait(99)
+    assert fixture.disk.asked == [False]
+    fixture.wait(1)
+    assert fixture.disk.asked == [False, True]
+    fixture.wait(1000)
+    assert fixture.disk.asked == [False, True]
 
 
 def test_the_delay_begins_when_the_disk_has_answered() -> None:
-    rig = LazyRig()
-    queue = rig.queue()
-    reader = rig.read(queue)
-    rig.send(queue, "a")
+    fixture = LazyFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue)
+    fixture.send(queue, "a")
     assert reader.got() == ["a"]
-    rig.disk.busy = True
+    fixture.disk.busy = True
     reader.settle("a")
-    rig.disk.asked.clear()
+    fixture.disk.asked.clear()
     wakes: list[str] = []
-    rig.broker.wake = lambda: wakes.append("wake")
-    rig.disk.busy = False
-    rig.disk.commit(False)  # as another thread reports it, between two turns
+    fixture.broker.wake = lambda: wakes.append("wake")
+    fixture.disk.busy = False
+    fixture.disk.commit(False)  # as another thread reports it, between two turns
     assert wakes == ["wake"]
-    assert rig.disk.asked == [False]
-    rig.wait(100)
-    assert rig.disk.asked == [False, True]
+    assert fixture.disk.asked == [False]
+    fixture.wait(100)
+    assert fixture.disk.asked == [False, True]
 
 
 def test_the_delay_ends_no_turn_before_its_time() -> None:
-    rig = LazyRig()
-    queue = rig.queue()
-    reader = rig.read(queue)
-    rig.send(queue, "a", "b", durability=Durability.LAZY)
-    rig.broker.flush()
+    fixture = LazyFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue)
+    fixture.send(queue, "a", "b", durability=Durability.LAZY)
+    fixture.broker.flush()
     assert reader.got() == ["a", "b"]
-    rig.disk.asked.clear()
-    rig.clock.advance(100)
-    rig.broker.settle(reader.consumer, reader.held()["a"])
-    rig.broker.publish(queue, rig.message(queue, "c", durability=Durability.LAZY))
-    rig.broker.tick()
-    assert rig.disk.asked == []  # what was sent after the acknowledgement is not ahead of it
-    rig.broker.flush()
-    assert rig.disk.asked == [True]
+    fixture.disk.asked.clear()
+    fixture.clock.advance(100)
+    fixture.broker.settle(reader.consumer, reader.held()["a"])
+    fixture.broker.publish(queue, fixture.message(queue, "c", durability=Durability.LAZY))
+    fixture.broker.tick()
+    assert fixture.disk.asked == []  # what was sent after the acknowledgement is not ahead of it
+    fixture.broker.flush()
+    assert fixture.disk.asked == [True]
 
 
 def test_without_a_record_to_wait_for_the_answer_comes_at_the_end_of_the_turn() -> None:
-    rig = LazyRig()
-    queue = rig.queue()
-    reader = rig.read(queue)
-    rig.send(queue, "a", durability=Durability.NONE)
+    fixture = LazyFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue)
+    fixture.send(queue, "a", durability=Durability.NONE)
     answered: list[str] = []
-    rig.broker.when_settled(lambda: answered.append("a"))
+    fixture.broker.when_settled(lambda: answered.append("a"))
     assert answered == []
     reader.settle("a")
     assert answered == ["a"]
 
 
 def test_a_commit_that_somebody_waits_for_is_synced() -> None:
-    rig = LazyRig()
-    queue = rig.queue()
-    rig.send(queue, "a", durability=Durability.LAZY)
-    rig.broker.flush()
-    assert rig.disk.asked == [False]
+    fixture = LazyFixture()
+    queue = fixture.queue()
+    fixture.send(queue, "a", durability=Durability.LAZY)
+    fixture.broker.flush()
+    assert fixture.disk.asked == [False]
     confirmed: list[str] = []
-    rig.broker.when_durable(rig.disk.written, lambda: confirmed.append("a"))
-    rig.broker.flush()
+    fixture.broker.when_durable(fixture.disk.written, lambda: confirmed.append("a"))
+    fixture.broker.flush()
     assert confirmed == ["a"]
-    assert rig.disk.asked == [False, True]
-    rig.send(queue, "b", durability=Durability.SYNC)
-    rig.broker.flush()
-    assert rig.disk.asked == [False, True, True]
+    assert fixture.disk.asked == [False, True]
+    fixture.send(queue, "b", durability=Durability.SYNC)
+    fixture.broker.flush()
+    assert fixture.disk.asked == [False, True, True]

@@ -8,7 +8,7 @@ import pytest
 
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.message import Durability
-from tests.broker.support import Rig, bodies
+from tests.support.broker import BrokerFixture, bodies
 
 
 class SlowJournal(MemoryJournal):
@@ -24,7 +24,7 @@ class SlowJournal(MemoryJournal):
         super().commit()
 
 
-class SlowRig(Rig):
+class SlowFixture(BrokerFixture):
     """A broker whose disk answers when it is told to."""
 
     def __init__(self) -> None:
@@ -37,79 +37,79 @@ class SlowRig(Rig):
 
 
 def test_a_sync_message_is_neither_seen_nor_confirmed_before_the_disk_answers() -> None:
-    rig = SlowRig()
-    queue = rig.queue()
-    reader = rig.read(queue)
+    fixture = SlowFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue)
     confirmed: list[int] = []
-    [sequence] = rig.send(queue, "a")
-    rig.broker.when_durable(sequence, lambda: confirmed.append(sequence))
-    rig.broker.flush()
+    [sequence] = fixture.send(queue, "a")
+    fixture.broker.when_durable(sequence, lambda: confirmed.append(sequence))
+    fixture.broker.flush()
     assert (reader.got(), bodies(queue), confirmed) == ([], [], [])
     assert queue.waiting == 1
-    rig.sync()
+    fixture.sync()
     assert (reader.got(), confirmed) == (["a"], [sequence])
 
 
 def test_the_broker_asks_for_a_flush_when_the_disk_has_answered() -> None:
-    rig = SlowRig()
-    queue = rig.queue()
-    rig.send(queue, "a")
+    fixture = SlowFixture()
+    queue = fixture.queue()
+    fixture.send(queue, "a")
     wakes: list[str] = []
-    rig.broker.wake = lambda: wakes.append("wake")
-    rig.disk.sync()
+    fixture.broker.wake = lambda: wakes.append("wake")
+    fixture.disk.sync()
     assert wakes == ["wake"]
 
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])
 def test_other_messages_do_not_wait_for_the_disk(durability: Durability) -> None:
-    rig = SlowRig()
-    queue = rig.queue()
-    reader = rig.read(queue)
-    rig.send(queue, "a", durability=durability)
+    fixture = SlowFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue)
+    fixture.send(queue, "a", durability=durability)
     assert reader.got() == ["a"]
 
 
 def test_confirmations_come_in_order_and_at_once_for_what_is_durable() -> None:
-    rig = SlowRig()
-    queue = rig.queue()
-    first, second = rig.send(queue, "a", "b")
+    fixture = SlowFixture()
+    queue = fixture.queue()
+    first, second = fixture.send(queue, "a", "b")
     confirmed: list[int] = []
     for sequence in (first, second):
-        rig.broker.when_durable(sequence, partial(confirmed.append, sequence))
-    rig.sync()
+        fixture.broker.when_durable(sequence, partial(confirmed.append, sequence))
+    fixture.sync()
     assert confirmed == [first, second]
-    rig.broker.when_durable(first, lambda: confirmed.append(0))
+    fixture.broker.when_durable(first, lambda: confirmed.append(0))
     assert confirmed == [first, second, 0]
 
 
 def test_a_sync_message_takes_its_place_before_lazy_ones_that_overtook_it() -> None:
-    rig = SlowRig()
-    queue = rig.queue()
-    rig.send(queue, "sync")
-    rig.send(queue, "lazy", durability=Durability.LAZY)
-    rig.sync()
-    assert rig.read(queue).got() == ["sync", "lazy"]
+    fixture = SlowFixture()
+    queue = fixture.queue()
+    fixture.send(queue, "sync")
+    fixture.send(queue, "lazy", durability=Durability.LAZY)
+    fixture.sync()
+    assert fixture.read(queue).got() == ["sync", "lazy"]
 
 
 def test_a_message_that_becomes_durable_after_its_time_is_not_delivered() -> None:
-    rig = SlowRig()
-    queue = rig.queue()
-    reader = rig.read(queue)
-    rig.send(queue, "a", expiration=rig.clock.wall + 100)
-    rig.clock.advance(100)
-    rig.sync()
+    fixture = SlowFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue)
+    fixture.send(queue, "a", expiration=fixture.clock.wall + 100)
+    fixture.clock.advance(100)
+    fixture.sync()
     assert reader.got() == []
     assert queue.waiting == 0
 
 
 def test_a_message_of_a_queue_that_was_removed_meanwhile_is_dropped_but_confirmed() -> None:
-    rig = SlowRig()
-    queue = rig.queue()
+    fixture = SlowFixture()
+    queue = fixture.queue()
     confirmed: list[str] = []
-    [sequence] = rig.send(queue, "a")
-    rig.broker.when_durable(sequence, lambda: confirmed.append("a"))
-    rig.broker.remove(queue)
-    successor = rig.queue()
-    rig.sync()
+    [sequence] = fixture.send(queue, "a")
+    fixture.broker.when_durable(sequence, lambda: confirmed.append("a"))
+    fixture.broker.remove(queue)
+    successor = fixture.queue()
+    fixture.sync()
     assert confirmed == ["a"]
-    assert (successor.waiting, rig.disk.stats().live) == (0, 0)
+    assert (successor.waiting, fixture.disk.stats().live) == (0, 0)

@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 
 from sluicemq.broker import BrokerSettings, Destination
 from sluicemq.broker.stats_sampler import SHARE
-from tests.broker.support import Rig
+from tests.support.broker import BrokerFixture
 
 
 def test_totals_are_those_of_the_last_round() -> None:
-    rig = Rig()
-    orders = rig.queue("orders")
-    news = rig.topic("news")
-    subscription = rig.broker.subscribe(news, "s")
-    rig.send(orders, "a", "bc")
-    rig.send(news, "def")
-    rig.read(subscription)
-    reader = rig.read(orders, 1)
-    rig.broker.flush()
-    assert rig.broker.stats_sampler.totals.destinations == 0
-    rig.sample_stats()
-    totals = rig.broker.stats_sampler.totals
+    fixture = BrokerFixture()
+    orders = fixture.queue("orders")
+    news = fixture.topic("news")
+    subscription = fixture.broker.subscribe(news, "s")
+    fixture.send(orders, "a", "bc")
+    fixture.send(news, "def")
+    fixture.read(subscription)
+    reader = fixture.read(orders, 1)
+    fixture.broker.flush()
+    assert fixture.broker.stats_sampler.totals.destinations == 0
+    fixture.sample_stats()
+    totals = fixture.broker.stats_sampler.totals
     assert (totals.destinations, totals.queues, totals.topics, totals.temporary) == (2, 1, 1, 0)
     assert (totals.consumers, totals.waiting, totals.unacked, totals.bytes) == (2, 1, 2, 6)
     counted = totals.statistics
@@ -33,55 +33,55 @@ def test_totals_are_those_of_the_last_round() -> None:
     assert (counted.delivered, counted.bytes_out) == (2, 4)
     assert counted.rate_in == pytest.approx(orders.statistics.rate_in + news.statistics.rate_in)
     reader.settle("a")
-    assert rig.broker.stats_sampler.totals is totals
-    rig.sample_stats()
-    assert rig.broker.stats_sampler.totals.statistics.settled == 1
+    assert fixture.broker.stats_sampler.totals is totals
+    fixture.sample_stats()
+    assert fixture.broker.stats_sampler.totals.statistics.settled == 1
 
 
 def test_temporary_destinations_are_counted() -> None:
-    rig = Rig()
-    rig.broker.declare(rig.queue("a").address)
-    rig.broker.declare(rig.topic("b").address._replace(name="t"), owner=object())
-    rig.sample_stats()
-    assert rig.broker.stats_sampler.totals.temporary == 1
+    fixture = BrokerFixture()
+    fixture.broker.declare(fixture.queue("a").address)
+    fixture.broker.declare(fixture.topic("b").address._replace(name="t"), owner=object())
+    fixture.sample_stats()
+    assert fixture.broker.stats_sampler.totals.temporary == 1
 
 
 def test_counters_never_go_back_when_destinations_go() -> None:
-    rig = Rig()
+    fixture = BrokerFixture()
     for name in "abc":
-        rig.send(rig.queue(name), "1", "2")
-    rig.sample_stats()
-    assert rig.broker.stats_sampler.totals.statistics.published == 6
-    rig.broker.remove(rig.queue("a"))
-    rig.sample_stats()
-    totals = rig.broker.stats_sampler.totals
+        fixture.send(fixture.queue(name), "1", "2")
+    fixture.sample_stats()
+    assert fixture.broker.stats_sampler.totals.statistics.published == 6
+    fixture.broker.remove(fixture.queue("a"))
+    fixture.sample_stats()
+    totals = fixture.broker.stats_sampler.totals
     assert (totals.destinations, totals.waiting, totals.statistics.published) == (2, 4, 6)
-    rig.sample_stats()
-    assert rig.broker.stats_sampler.totals.statistics.published == 6
+    fixture.sample_stats()
+    assert fixture.broker.stats_sampler.totals.statistics.published == 6
 
 
 def test_others_have_their_turn_after_each_share() -> None:
-    rig = Rig()
+    fixture = BrokerFixture()
     for number in range(3 * SHARE):
-        rig.queue(str(number))
+        fixture.queue(str(number))
     seen: list[Destination] = []
-    steps = rig.broker.stats_sampler.round(
+    steps = fixture.broker.stats_sampler.round(
         1.0, lambda destination, waiting, unacked: seen.append(destination)
     )
     sizes = []
     for _ in steps:
         sizes.append(len(seen))
     assert sizes == [SHARE, 2 * SHARE, 3 * SHARE]
-    assert set(seen) == set(rig.broker.destinations.values())
+    assert set(seen) == set(fixture.broker.destinations.values())
 
 
 def test_whoever_looks_is_told_how_they_stand() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, "a", "b", "c")
-    rig.read(queue, 1)
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, "a", "b", "c")
+    fixture.read(queue, 1)
     seen = []
-    for _ in rig.broker.stats_sampler.round(1.0, lambda *told: seen.append(told)):
+    for _ in fixture.broker.stats_sampler.round(1.0, lambda *told: seen.append(told)):
         pass
     assert seen == [(queue, 2, 1)]
 
@@ -89,66 +89,66 @@ def test_whoever_looks_is_told_how_they_stand() -> None:
 @given(st.data())
 def test_whatever_happens_within_a_round_counts_once(data: st.DataObject) -> None:
     """Destinations go and come, and messages come in, between any two shares."""
-    rig = Rig(BrokerSettings(idle_timeout=0))
+    fixture = BrokerFixture(BrokerSettings(idle_timeout=0))
     names = [str(number) for number in range(2 * SHARE + 5)]
     sent = 0
     for name in names:
-        rig.queue(name)
+        fixture.queue(name)
     for _ in range(3):
-        steps = rig.broker.stats_sampler.round(1.0)
-        published = rig.broker.stats_sampler.totals.statistics.published
+        steps = fixture.broker.stats_sampler.round(1.0)
+        published = fixture.broker.stats_sampler.totals.statistics.published
         while True:
             for name in data.draw(st.lists(st.sampled_from(names), max_size=4)):
-                rig.send(rig.queue(name), "x")
+                fixture.send(fixture.queue(name), "x")
                 sent += 1
             for name in data.draw(st.lists(st.sampled_from(names), max_size=4)):
-                rig.broker.remove(rig.queue(name))
+                fixture.broker.remove(fixture.queue(name))
             if next(steps, "over") == "over":
                 break
-        assert published <= rig.broker.stats_sampler.totals.statistics.published <= sent
-    rig.sample_stats()
-    assert rig.broker.stats_sampler.totals.statistics.published == sent
-    assert rig.broker.stats_sampler.totals.destinations == len(rig.broker.destinations)
+        assert published <= fixture.broker.stats_sampler.totals.statistics.published <= sent
+    fixture.sample_stats()
+    assert fixture.broker.stats_sampler.totals.statistics.published == sent
+    assert fixture.broker.stats_sampler.totals.destinations == len(fixture.broker.destinations)
 
 
 def test_a_destination_that_goes_before_its_turn_is_left_alone() -> None:
-    rig = Rig(BrokerSettings(idle_timeout=1000))
+    fixture = BrokerFixture(BrokerSettings(idle_timeout=1000))
     for number in range(SHARE + 2):
-        rig.broker.queue(str(number))
-    rig.clock.advance(1000)
-    steps = rig.broker.stats_sampler.round(1.0)
+        fixture.broker.queue(str(number))
+    fixture.clock.advance(1000)
+    steps = fixture.broker.stats_sampler.round(1.0)
     list(islice(steps, 1))
-    left = list(rig.broker.destinations.values())
+    left = list(fixture.broker.destinations.values())
     assert len(left) == 2
-    rig.broker.remove(left[0])
+    fixture.broker.remove(left[0])
     for _ in steps:
         pass
-    assert not rig.broker.destinations
+    assert not fixture.broker.destinations
 
 
 def test_protocols_have_rates_too() -> None:
-    rig = Rig()
-    traffic = rig.broker.traffic_of("phpmq")
-    assert rig.broker.traffic_of("phpmq") is traffic
+    fixture = BrokerFixture()
+    traffic = fixture.broker.traffic_of("phpmq")
+    assert fixture.broker.traffic_of("phpmq") is traffic
     for _ in range(30):
         traffic.published += 10
         traffic.delivered += 5
-        rig.sample_stats()
+        fixture.sample_stats()
     assert traffic.rate_in == pytest.approx(10, rel=0.01)
     assert traffic.rate_out == pytest.approx(5, rel=0.01)
-    rig.sample_stats(600.0)
+    fixture.sample_stats(600.0)
     assert (traffic.rate_in, traffic.rate_out) == (0.0, 0.0)
     assert (traffic.published, traffic.delivered) == (300, 150)
 
 
 def test_consumers_are_numbered_and_count_what_they_are_given() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, "a", "b", "c")
-    first, second = rig.read(queue, 2), rig.read(queue, 100)
-    rig.broker.flush()
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, "a", "b", "c")
+    first, second = fixture.read(queue, 2), fixture.read(queue, 100)
+    fixture.broker.flush()
     assert first.consumer.number != second.consumer.number
     assert (first.consumer.delivered, second.consumer.delivered) == (2, 1)
     first.release("a")
-    rig.broker.flush()
+    fixture.broker.flush()
     assert first.consumer.delivered + second.consumer.delivered == 4

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sluicemq.broker.delivery import GONE, TAKEN, UNJOURNALED, Delivery
 from sluicemq.broker.timers import NEVER, ExpiryWheel, Timers
-from tests.broker.support import Rig
+from tests.support.broker import BrokerFixture
 
 SLOT = ExpiryWheel.SLOT_MS
 START = 1_000_000
@@ -15,7 +15,7 @@ MINUTES = 60_000
 
 
 def expiring(expires: int) -> Delivery:
-    return Delivery(Rig().queue().queue, expires, None, 4, 0, UNJOURNALED, 0, expires)
+    return Delivery(BrokerFixture().queue().queue, expires, None, 4, 0, UNJOURNALED, 0, expires)
 
 
 def test_calls_are_made_in_order_of_their_times_and_then_of_their_making() -> None:

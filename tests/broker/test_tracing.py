@@ -21,7 +21,7 @@ from sluicemq.journal import FileJournal
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
-from tests.broker.support import Reader, Rig
+from tests.support.broker import BrokerFixture, Reader
 
 
 class Witness:
@@ -65,7 +65,7 @@ class Witness:
         return ["durable" if line.startswith("durable") else line for line in told]
 
 
-class TracedRig(Rig):
+class TracedFixture(BrokerFixture):
     def __init__(self, settings: BrokerSettings | None = None) -> None:
         super().__init__(settings)
         self.witness = Witness()
@@ -73,17 +73,17 @@ class TracedRig(Rig):
 
 
 @pytest.fixture
-def rig() -> TracedRig:
-    return TracedRig()
+def fixture() -> TracedFixture:
+    return TracedFixture()
 
 
-def test_a_durable_message_is_shown_when_it_is_on_disk(rig: TracedRig) -> None:
-    queue = rig.queue("q")
-    reader = rig.read(queue)
-    rig.witness.since()
-    rig.send(queue, "a")
+def test_a_durable_message_is_shown_when_it_is_on_disk(fixture: TracedFixture) -> None:
+    queue = fixture.queue("q")
+    reader = fixture.read(queue)
+    fixture.witness.since()
+    fixture.send(queue, "a")
     reader.settle("a")
-    assert rig.witness.since() == [
+    assert fixture.witness.since() == [
         "accepted a at q",
         "staged a",
         "durable",
@@ -94,143 +94,147 @@ def test_a_durable_message_is_shown_when_it_is_on_disk(rig: TracedRig) -> None:
 
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])
-def test_others_are_shown_at_once(rig: TracedRig, durability: Durability) -> None:
+def test_others_are_shown_at_once(fixture: TracedFixture, durability: Durability) -> None:
     """The consumer may have it before its sender's call returns."""
-    queue = rig.queue("q")
-    rig.read(queue, credit=1)
-    rig.witness.since()
-    rig.broker.publish(queue, rig.message(queue, "a", durability=durability))
-    assert rig.witness.since() == ["accepted a at q", "delivered a 1", "shown a"]
+    queue = fixture.queue("q")
+    fixture.read(queue, credit=1)
+    fixture.witness.since()
+    fixture.broker.publish(queue, fixture.message(queue, "a", durability=durability))
+    assert fixture.witness.since() == ["accepted a at q", "delivered a 1", "shown a"]
 
 
-def test_what_is_not_followed_is_not_told_of(rig: TracedRig) -> None:
-    queue = rig.queue("q")
-    reader = rig.read(queue)
-    rig.witness.since()
-    rig.send(queue, "-a", durability=Durability.NONE)
+def test_what_is_not_followed_is_not_told_of(fixture: TracedFixture) -> None:
+    queue = fixture.queue("q")
+    reader = fixture.read(queue)
+    fixture.witness.since()
+    fixture.send(queue, "-a", durability=Durability.NONE)
     reader.settle("-a")
-    assert set(rig.witness.since()) <= {"durable"}
+    assert set(fixture.witness.since()) <= {"durable"}
 
 
-def test_what_comes_back_is_released_and_delivered_again(rig: TracedRig) -> None:
-    queue = rig.queue("q")
-    reader = rig.read(queue)
-    rig.send(queue, "a", durability=Durability.NONE)
-    rig.witness.since()
+def test_what_comes_back_is_released_and_delivered_again(fixture: TracedFixture) -> None:
+    queue = fixture.queue("q")
+    reader = fixture.read(queue)
+    fixture.send(queue, "a", durability=Durability.NONE)
+    fixture.witness.since()
     reader.release("a")
-    assert rig.witness.since()[:2] == ["a is released", "delivered a 2"]
+    assert fixture.witness.since()[:2] == ["a is released", "delivered a 2"]
     reader.detach()
-    assert rig.witness.since()[:1] == ["a is released"]
+    assert fixture.witness.since()[:1] == ["a is released"]
 
 
 def test_a_delivery_that_is_not_acknowledged_in_time_is_released_into_its_delay() -> None:
-    rig = TracedRig()
-    queue = rig.queue("q", ack_timeout=100, retry_delay=1000)
-    rig.read(queue)
-    rig.send(queue, "a", durability=Durability.NONE)
-    rig.witness.since()
-    rig.wait(100)
-    assert rig.witness.since() == ["a is released"]
-    rig.wait(1000)
-    assert rig.witness.since() == ["delivered a 2"]
+    fixture = TracedFixture()
+    queue = fixture.queue("q", ack_timeout=100, retry_delay=1000)
+    fixture.read(queue)
+    fixture.send(queue, "a", durability=Durability.NONE)
+    fixture.witness.since()
+    fixture.wait(100)
+    assert fixture.witness.since() == ["a is released"]
+    fixture.wait(1000)
+    assert fixture.witness.since() == ["delivered a 2"]
 
 
-def test_a_message_sent_again_to_the_same_consumer_is_another_delivery(rig: TracedRig) -> None:
-    queue = rig.queue("q")
-    reader = rig.read(queue)
-    [sequence] = rig.send(queue, "a", durability=Durability.NONE)
-    rig.witness.since()
-    rig.broker.again(reader.consumer, [sequence], attempted=True)
+def test_a_message_sent_again_to_the_same_consumer_is_another_delivery(
+    fixture: TracedFixture,
+) -> None:
+    queue = fixture.queue("q")
+    reader = fixture.read(queue)
+    [sequence] = fixture.send(queue, "a", durability=Durability.NONE)
+    fixture.witness.since()
+    fixture.broker.again(reader.consumer, [sequence], attempted=True)
     reader.settle("a")
-    assert [line for line in rig.witness.since() if line != "durable"] == [
+    assert [line for line in fixture.witness.since() if line != "durable"] == [
         "a is redelivered",
         "delivered a 2",
         "a is acknowledged",
     ]
 
 
-def test_a_dead_letter_takes_the_place_of_the_message(rig: TracedRig) -> None:
-    queue = rig.queue("q", max_attempts=1, dead_letter=True)
-    reader = rig.read(queue)
-    rig.send(queue, "a", durability=Durability.NONE)
-    rig.witness.since()
+def test_a_dead_letter_takes_the_place_of_the_message(fixture: TracedFixture) -> None:
+    queue = fixture.queue("q", max_attempts=1, dead_letter=True)
+    reader = fixture.read(queue)
+    fixture.send(queue, "a", durability=Durability.NONE)
+    fixture.witness.since()
     reader.release("a")
-    assert rig.witness.since()[:3] == [
+    assert fixture.witness.since()[:3] == [
         "a is dead-lettered or moved",
         "accepted a at q.dlq",
         "shown a",
     ]
 
 
-def test_purged_and_expired_messages_are_told_apart(rig: TracedRig) -> None:
-    queue = rig.queue("q")
-    reader = rig.read(queue)
-    rig.send(queue, "a", "b", durability=Durability.NONE)
-    rig.clock.advance(1)
-    rig.witness.since()
-    rig.broker.purge(queue, unacked=True)
-    assert rig.witness.since() == ["a is purged", "b is purged"]
-    rig.send(queue, "c", durability=Durability.NONE, expiration=rig.clock.wall + 100)
-    rig.witness.since()
-    rig.clock.advance(200)
+def test_purged_and_expired_messages_are_told_apart(fixture: TracedFixture) -> None:
+    queue = fixture.queue("q")
+    reader = fixture.read(queue)
+    fixture.send(queue, "a", "b", durability=Durability.NONE)
+    fixture.clock.advance(1)
+    fixture.witness.since()
+    fixture.broker.purge(queue, unacked=True)
+    assert fixture.witness.since() == ["a is purged", "b is purged"]
+    fixture.send(queue, "c", durability=Durability.NONE, expiration=fixture.clock.wall + 100)
+    fixture.witness.since()
+    fixture.clock.advance(200)
     reader.release("c")
-    assert "c is expired" in rig.witness.since()
+    assert "c is expired" in fixture.witness.since()
     # what is acknowledged after that is acknowledged
-    [sequence] = rig.send(queue, "d", durability=Durability.NONE)
-    rig.broker.purge(queue)
-    transactions = rig.broker.transactions
+    [sequence] = fixture.send(queue, "d", durability=Durability.NONE)
+    fixture.broker.purge(queue)
+    transactions = fixture.broker.transactions
     transaction = transactions.begin()
     transactions.settle(transaction, reader.consumer, sequence)
     transactions.commit(transaction)
-    assert "d is acknowledged" in rig.witness.since()
+    assert "d is acknowledged" in fixture.witness.since()
 
 
-def test_who_does_not_hold_a_message_ends_nothing(rig: TracedRig) -> None:
-    queue = rig.queue("q")
-    holder = rig.read(queue, credit=1)
-    other = rig.read(queue, credit=1)
-    [sequence] = rig.send(queue, "a", durability=Durability.NONE)
-    rig.witness.since()
-    assert not rig.broker.settle(other.consumer, sequence)
-    assert rig.witness.since() == []
+def test_who_does_not_hold_a_message_ends_nothing(fixture: TracedFixture) -> None:
+    queue = fixture.queue("q")
+    holder = fixture.read(queue, credit=1)
+    other = fixture.read(queue, credit=1)
+    [sequence] = fixture.send(queue, "a", durability=Durability.NONE)
+    fixture.witness.since()
+    assert not fixture.broker.settle(other.consumer, sequence)
+    assert fixture.witness.since() == []
     holder.settle("a")
-    assert "a is acknowledged" in rig.witness.since()
+    assert "a is acknowledged" in fixture.witness.since()
 
 
-def test_acknowledgements_in_a_transaction_count_when_it_is_committed(rig: TracedRig) -> None:
-    queue = rig.queue("q")
-    reader = rig.read(queue)
-    [sequence] = rig.send(queue, "a")
-    transactions = rig.broker.transactions
-    rig.witness.since()
+def test_acknowledgements_in_a_transaction_count_when_it_is_committed(
+    fixture: TracedFixture,
+) -> None:
+    queue = fixture.queue("q")
+    reader = fixture.read(queue)
+    [sequence] = fixture.send(queue, "a")
+    transactions = fixture.broker.transactions
+    fixture.witness.since()
     transaction = transactions.begin()
     transactions.settle(transaction, reader.consumer, sequence)
-    transactions.publish(transaction, queue, rig.message(queue, "b"))
-    assert rig.witness.since() == []
+    transactions.publish(transaction, queue, fixture.message(queue, "b"))
+    assert fixture.witness.since() == []
     transactions.commit(transaction)
-    told = rig.witness.since()
+    told = fixture.witness.since()
     assert told[0] == "accepted b at q"
     assert "a is acknowledged" in told
 
 
-def test_each_subscription_of_a_topic_delivers(rig: TracedRig) -> None:
-    topic = rig.topic("t")
+def test_each_subscription_of_a_topic_delivers(fixture: TracedFixture) -> None:
+    topic = fixture.topic("t")
     for name in ("one", "two"):
-        rig.read(rig.broker.subscribe(topic, name))
-    rig.witness.since()
-    rig.send(topic, "a", durability=Durability.NONE)
-    told = rig.witness.since()
+        fixture.read(fixture.broker.subscribe(topic, name))
+    fixture.witness.since()
+    fixture.send(topic, "a", durability=Durability.NONE)
+    told = fixture.witness.since()
     assert {"delivered a 1 one", "delivered a 1 two"} < set(told)
 
 
-def test_nothing_is_remembered_of_what_is_over(rig: TracedRig) -> None:
-    queue = rig.queue("q")
-    reader = rig.read(queue)
-    rig.send(queue, "a", "b", "c")
+def test_nothing_is_remembered_of_what_is_over(fixture: TracedFixture) -> None:
+    queue = fixture.queue("q")
+    reader = fixture.read(queue)
+    fixture.send(queue, "a", "b", "c")
     assert isinstance(queue.queue, TracedSubscription)
     assert len(queue.queue.handled) == 3
     reader.settle("a")
-    rig.broker.purge(queue, unacked=True)
+    fixture.broker.purge(queue, unacked=True)
     assert not queue.queue.handled
 
 
@@ -265,10 +269,10 @@ def test_after_a_restart_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_not_traced_has_none_of_it() -> None:
-    rig = Rig()
-    queue = rig.queue("q")
+    fixture = BrokerFixture()
+    queue = fixture.queue("q")
     assert type(queue.queue) is Subscription
-    assert type(rig.broker.subscribe(rig.topic("t"), "s")) is Subscription
+    assert type(fixture.broker.subscribe(fixture.topic("t"), "s")) is Subscription
     assert (
         type(Broker(MemoryJournal(), ManualClock()).core.event_recorder).__name__ == "EventRecorder"
     )

@@ -11,7 +11,7 @@ from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import Cause, FileJournal, JournalOptions, RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
-from tests.broker.support import Reader
+from tests.support.broker import Reader
 
 QUEUE = Address(Kind.QUEUE, "q")
 
@@ -53,73 +53,79 @@ class Recording:
 
 
 def test_a_transient_message_is_recorded_with_what_becomes_of_it(tmp_path: Path) -> None:
-    rig = Recording(tmp_path)
-    sequence = rig.send(b"a")
-    reader = Reader(rig.broker)
-    reader.consumer = rig.broker.attach(rig.queue.queue, reader, Window(10, True))
-    rig.settle()
+    fixture = Recording(tmp_path)
+    sequence = fixture.send(b"a")
+    reader = Reader(fixture.broker)
+    reader.consumer = fixture.broker.attach(fixture.queue.queue, reader, Window(10, True))
+    fixture.settle()
     assert reader.got() == ["a"]
     reader.settle()
-    rig.settle()
-    assert rig.about(sequence) == [
+    fixture.settle()
+    assert fixture.about(sequence) == [
         (RecordType.MESSAGE, 0),
         (RecordType.DELIVERED, 0),
         (RecordType.SETTLED, Cause.ACKNOWLEDGED),
     ]
-    rig.journal.close()
+    fixture.journal.close()
 
 
 @pytest.mark.parametrize("seal", [False, True], ids=["replayed", "snapshot"])
 def test_a_restart_drops_transient_messages_and_records_that(tmp_path: Path, seal: bool) -> None:
-    rig = Recording(tmp_path)
-    sequence = rig.send(b"transient")
-    rig.send(b"lazy", Durability.LAZY)
+    fixture = Recording(tmp_path)
+    sequence = fixture.send(b"transient")
+    fixture.send(b"lazy", Durability.LAZY)
     if seal:
-        rig.journal.seal()
-        rig.journal.sync()
-    rig.journal.close()
-    rig = Recording(tmp_path)
-    rig.settle()
-    assert rig.waiting == 1
-    assert [rig.journal.fetch(d.sequence).body for d in rig.queue.queue.browse()] == [b"lazy"]
-    assert rig.about(sequence)[-1] == (RecordType.SETTLED, Cause.DISCARDED)
-    rig.journal.close()
+        fixture.journal.seal()
+        fixture.journal.sync()
+    fixture.journal.close()
+    fixture = Recording(tmp_path)
+    fixture.settle()
+    assert fixture.waiting == 1
+    assert [fixture.journal.fetch(d.sequence).body for d in fixture.queue.queue.browse()] == [
+        b"lazy"
+    ]
+    assert fixture.about(sequence)[-1] == (RecordType.SETTLED, Cause.DISCARDED)
+    fixture.journal.close()
     # also when they are not recorded any more
     assert Recording(tmp_path, record_transient=False).waiting == 1
 
 
 def test_without_the_setting_nothing_is_recorded(tmp_path: Path) -> None:
-    rig = Recording(tmp_path, record_transient=False)
-    assert rig.about(rig.send(b"a")) == []
-    rig.journal.close()
+    fixture = Recording(tmp_path, record_transient=False)
+    assert fixture.about(fixture.send(b"a")) == []
+    fixture.journal.close()
 
 
 def test_messages_to_temporary_destinations_are_not_recorded(tmp_path: Path) -> None:
-    rig = Recording(tmp_path)
+    fixture = Recording(tmp_path)
     address = Address(Kind.QUEUE, "reply")
-    rig.queue = rig.broker.create(address, DestinationSettings(), object(), False)
-    assert rig.about(rig.send(b"a")) == []
-    rig.journal.close()
+    fixture.queue = fixture.broker.create(address, DestinationSettings(), object(), False)
+    assert fixture.about(fixture.send(b"a")) == []
+    fixture.journal.close()
 
 
 def test_transactions_record_transient_messages_too(tmp_path: Path) -> None:
-    rig = Recording(tmp_path)
-    transactions = rig.broker.transactions
+    fixture = Recording(tmp_path)
+    transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    messages = [rig.message(b"a"), rig.message(b"b", Durability.SYNC), rig.message(b"c")]
+    messages = [
+        fixture.message(b"a"),
+        fixture.message(b"b", Durability.SYNC),
+        fixture.message(b"c"),
+    ]
     for message in messages:
-        transactions.publish(transaction, rig.queue, message)
+        transactions.publish(transaction, fixture.queue, message)
     transactions.commit(transaction)
-    rig.settle()
+    fixture.settle()
     for message in messages:
-        assert rig.about(message.sequence) == [(RecordType.MESSAGE, 0)]
-    assert rig.queue.waiting == 3
-    rig.journal.close()
+        assert fixture.about(message.sequence) == [(RecordType.MESSAGE, 0)]
+    assert fixture.queue.waiting == 3
+    fixture.journal.close()
 
 
 def test_a_recorded_message_is_not_persistent_for_selectors(tmp_path: Path) -> None:
-    rig = Recording(tmp_path)
-    sequence = rig.send(b"a")
-    selector = rig.broker.compile_selector("JMSDeliveryMode = 'NON_PERSISTENT'")
-    assert selector(rig.journal.fetch(sequence))
-    rig.journal.close()
+    fixture = Recording(tmp_path)
+    sequence = fixture.send(b"a")
+    selector = fixture.broker.compile_selector("JMSDeliveryMode = 'NON_PERSISTENT'")
+    assert selector(fixture.journal.fetch(sequence))
+    fixture.journal.close()

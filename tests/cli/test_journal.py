@@ -13,8 +13,8 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.model.rows import row
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from tests.admin.client import Client
 from tests.cli.conftest import Run
+from tests.support.http import Client
 
 ORDERS = Address(Kind.QUEUE, "orders")
 NEWS = Address(Kind.TOPIC, "news")

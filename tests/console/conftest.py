@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.console.chromium import HOW, find_chromium
-from tests.console.house import House, Visit, Visitor, visiting
+from tests.support.console import BrowserPage, ConsoleFixture, Visit, visiting
 
 
 @pytest.fixture(scope="package")
@@ -29,18 +29,18 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture]:
     """A broker that nobody has to log in to, with something of everything; only to be looked at."""
-    with House(tmp_path_factory.mktemp("furnished")) as house:
-        house.furnish()
-        yield house
+    with ConsoleFixture(tmp_path_factory.mktemp("furnished")) as console:
+        console.furnish()
+        yield console
 
 
 @pytest.fixture
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture]:
     """A broker of the test's own, with nothing in it."""
-    with House(tmp_path_factory.mktemp("empty")) as house:
-        yield house
+    with ConsoleFixture(tmp_path_factory.mktemp("empty")) as console:
+        yield console
 
 
 @pytest.fixture
@@ -48,7 +48,9 @@ def visit(browser: Browser) -> Iterator[Visit]:
     """`visit(house, **options)`: somebody who looks at that house's console."""
     with ExitStack() as stack:
 
-        def call(house: House, trusted: tuple[str, ...] = (), **options: Any) -> Visitor:
-            return stack.enter_context(visiting(browser, house, trusted, **options))
+        def call(
+            console: ConsoleFixture, trusted: tuple[str, ...] = (), **options: Any
+        ) -> BrowserPage:
+            return stack.enter_context(visiting(browser, console, trusted, **options))
 
         yield call

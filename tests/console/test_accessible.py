@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Page, expect
 
-from tests.console.house import NARROW, WIDE, House, Visit, Visitor
+from tests.support.console import NARROW, WIDE, BrowserPage, ConsoleFixture, Visit
 
 PAGES = {
     "overview": ("", "Messages per second"),
@@ -62,14 +62,14 @@ def violations(page: Page, *rules: str) -> list[str]:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_no_violation_on_any_page(look: str, furnished: House, visit: Visit) -> None:
-    visitor = visit(furnished, **LOOKS[look])
+def test_no_violation_on_any_page(look: str, furnished: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(furnished, **LOOKS[look])
     items = furnished.ask("GET", "/destinations/queue/orders/messages")["items"]
     greeting = next(item["id"] for item in items if item["type"] == "greeting")
     problems: dict[str, list[str]] = {}
     for name, (where, expected) in PAGES.items():
-        page = visitor.open(where.format(greeting=greeting), expected)
-        visitor.shoot(f"{name}-{look}")
+        page = browser_page.open(where.format(greeting=greeting), expected)
+        browser_page.shoot(f"{name}-{look}")
         found = violations(page, *RULES[look])
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         if wide > 0:
@@ -79,9 +79,9 @@ def test_no_violation_on_any_page(look: str, furnished: House, visit: Visit) -> 
     assert not problems, "\n".join(f"{name}: {found}" for name, found in problems.items())
 
 
-def test_no_violation_in_what_opens(furnished: House, visit: Visit) -> None:
-    visitor = visit(furnished)
-    page = visitor.open("queue/bulk", "Came by")
+def test_no_violation_in_what_opens(furnished: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(furnished)
+    page = browser_page.open("queue/bulk", "Came by")
     opened: dict[str, Callable[[], None]] = {
         "purge": lambda: page.get_by_role("button", name="Purge").click(),
         "move": lambda: page.get_by_role("button", name="Move all").click(),
@@ -90,17 +90,17 @@ def test_no_violation_in_what_opens(furnished: House, visit: Visit) -> None:
     for name, open_it in opened.items():
         open_it()
         page.get_by_role("dialog").wait_for()
-        visitor.shoot(f"dialog-{name}")
+        browser_page.shoot(f"dialog-{name}")
         assert not violations(page), name
         page.keyboard.press("Escape")
         page.get_by_role("dialog").wait_for(state="detached")
-    search(visitor, "or")
-    visitor.shoot("search")
+    search(browser_page, "or")
+    browser_page.shoot("search")
     assert not violations(page)
 
 
-def test_no_violation_where_there_is_nothing_yet(house: House, visit: Visit) -> None:
-    visitor = visit(house, color_scheme="light")
+def test_no_violation_where_there_is_nothing_yet(console: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(console, color_scheme="light")
     for name, where, told in (
         ("overview", "", "sluicemq send phpmq://"),
         ("destinations", "destinations", "sluicemq send phpmq://"),
@@ -108,19 +108,19 @@ def test_no_violation_where_there_is_nothing_yet(house: House, visit: Visit) -> 
         ("transactions", "transactions", "There are no transactions"),
         ("journal", "journal", "Nobody reads the journal"),
     ):
-        page = visitor.open(where, told)
-        visitor.shoot(f"empty-{name}")
+        page = browser_page.open(where, told)
+        browser_page.shoot(f"empty-{name}")
         assert not violations(page), name
 
 
-def test_the_menu_of_a_phone(furnished: House, visit: Visit) -> None:
-    visitor = visit(furnished, viewport=NARROW)
-    page = visitor.open("destinations", "bulk")
+def test_the_menu_of_a_phone(furnished: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(furnished, viewport=NARROW)
+    page = browser_page.open("destinations", "bulk")
     menu = page.get_by_role("button", name="Menu")
     assert menu.get_attribute("aria-expanded") == "false"
     assert not page.get_by_role("link", name="Audit").is_visible()
     menu.click()
-    visitor.shoot("menu-phone")
+    browser_page.shoot("menu-phone")
     expect(menu).to_have_attribute("aria-expanded", "true")
     assert not violations(page)
     page.get_by_role("link", name="Audit").click()
@@ -128,9 +128,11 @@ def test_the_menu_of_a_phone(furnished: House, visit: Visit) -> None:
     expect(menu).to_have_attribute("aria-expanded", "false")
 
 
-def test_the_theme_follows_the_system_until_it_is_chosen(furnished: House, visit: Visit) -> None:
-    visitor = visit(furnished, color_scheme="light")
-    page = visitor.open()
+def test_the_theme_follows_the_system_until_it_is_chosen(
+    furnished: ConsoleFixture, visit: Visit
+) -> None:
+    browser_page = visit(furnished, color_scheme="light")
+    page = browser_page.open()
     ground = "getComputedStyle(document.documentElement).backgroundColor"
     light = page.evaluate(ground)
     page.emulate_media(color_scheme="dark")
@@ -145,7 +147,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen(furnished: House, visit
     assert page.evaluate(ground) == dark
 
 
-def test_charts_are_told_in_words_and_as_a_table(furnished: House, visit: Visit) -> None:
+def test_charts_are_told_in_words_and_as_a_table(furnished: ConsoleFixture, visit: Visit) -> None:
     page = visit(furnished).open("", "Messages per second")
     flow = page.get_by_role("figure", name="Messages per second")
     expect(flow.get_by_role("img")).to_have_attribute(
@@ -160,9 +162,9 @@ def test_charts_are_told_in_words_and_as_a_table(furnished: House, visit: Visit)
     expect(page.get_by_role("img", name=re.compile(r"^Messages waiting: \d+"))).to_have_count(1)
 
 
-def search(visitor: Visitor, text: str) -> None:
+def search(browser_page: BrowserPage, text: str) -> None:
     """Type it into the search, and wait for what is found; a slow typist sees what a part of it
     finds before."""
-    visitor.page.keyboard.press("/")
-    visitor.page.keyboard.type(text)
-    visitor.page.get_by_role("option", name=f"All destinations with “{text}”").wait_for()
+    browser_page.page.keyboard.press("/")
+    browser_page.page.keyboard.type(text)
+    browser_page.page.get_by_role("option", name=f"All destinations with “{text}”").wait_for()

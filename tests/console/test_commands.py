@@ -7,58 +7,62 @@ import shlex
 import pytest
 
 from sluicemq.cli.main import main
-from tests.console.house import House, Visit, Visitor
+from tests.support.console import BrowserPage, ConsoleFixture, Visit
 
 
-def commands(visitor: Visitor) -> list[list[str]]:
+def commands(browser_page: BrowserPage) -> list[list[str]]:
     """What the page says, as a shell takes it: without the program's name."""
-    visitor.page.locator(".command code").first.wait_for()
-    found = [shlex.split(text) for text in visitor.page.locator(".command code").all_inner_texts()]
+    browser_page.page.locator(".command code").first.wait_for()
+    found = [
+        shlex.split(text) for text in browser_page.page.locator(".command code").all_inner_texts()
+    ]
     assert all(words[0] == "sluicemq" for words in found), found
     return [words[1:] for words in found]
 
 
 def test_the_overview_teaches_to_send_and_receive(
-    house: House, visit: Visit, capfdbinary: pytest.CaptureFixture[bytes]
+    console: ConsoleFixture, visit: Visit, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    visitor = visit(house)
-    visitor.open("", "Nothing has been sent yet")
-    send, receive = commands(visitor)
+    browser_page = visit(console)
+    browser_page.open("", "Nothing has been sent yet")
+    send, receive = commands(browser_page)
     assert main(send) == 0
-    visitor.see("orders")
-    visitor.page.get_by_text("Nothing has been sent yet").wait_for(state="detached")
+    browser_page.see("orders")
+    browser_page.page.get_by_text("Nothing has been sent yet").wait_for(state="detached")
     assert main(receive) == 0
     assert capfdbinary.readouterr().out == b"hello\n"
 
 
-def test_names_that_a_shell_would_take_for_something_else(house: House, visit: Visit) -> None:
+def test_names_that_a_shell_would_take_for_something_else(
+    console: ConsoleFixture, visit: Visit
+) -> None:
     name = "a b'c$(touch x)/&;*?#"
-    house.create("plain")
-    house.ask("PUT", "/destinations/queue/~?name_base64=" + "YSBiJ2MkKHRvdWNoIHgpLyY7Kj8j")
-    visitor = visit(house)
-    visitor.open("destinations", name)
-    visitor.page.get_by_role("link", name=name, exact=True).click()
-    visitor.see("Nothing is waiting here")
-    send, _ = commands(visitor)
+    console.create("plain")
+    console.ask("PUT", "/destinations/queue/~?name_base64=" + "YSBiJ2MkKHRvdWNoIHgpLyY7Kj8j")
+    browser_page = visit(console)
+    browser_page.open("destinations", name)
+    browser_page.page.get_by_role("link", name=name, exact=True).click()
+    browser_page.see("Nothing is waiting here")
+    send, _ = commands(browser_page)
     assert main(send) == 0
-    visitor.see("1 to 1 of 1")
+    browser_page.see("1 to 1 of 1")
 
 
-def test_the_dead_letters_teach_to_keep_them(house: House, visit: Visit) -> None:
-    visitor = visit(house)
-    visitor.open("dead-letters", "There are no dead letters")
-    (create,) = commands(visitor)
+def test_the_dead_letters_teach_to_keep_them(console: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(console)
+    browser_page.open("dead-letters", "There are no dead letters")
+    (create,) = commands(browser_page)
     assert main(create) == 0
-    settings = house.item("orders")["settings"]
+    settings = console.item("orders")["settings"]
     assert (settings["dead_letter"], settings["max_attempts"]) == (True, 5)
 
 
 def test_the_journal_names_a_command_that_there_is(
-    house: House, visit: Visit, capsys: pytest.CaptureFixture[str]
+    console: ConsoleFixture, visit: Visit, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    visitor = visit(house)
-    visitor.open("journal", "Nobody reads the journal")
-    (run,) = commands(visitor)
+    browser_page = visit(console)
+    browser_page.open("journal", "Nobody reads the journal")
+    (run,) = commands(browser_page)
     assert main([*run[:2], "--help"]) == 0
     told = capsys.readouterr().out
     assert all(word in told for word in run if word.startswith("--"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.house import House, Visit
 from tests.console.test_accessible import search
+from tests.support.console import ConsoleFixture, Visit
 
 FOCUSED = """() => {
   const one = document.activeElement;
@@ -23,10 +23,10 @@ REACHABLE = """() => [...document.querySelectorAll(
 
 @pytest.mark.parametrize("where", ["", "destinations", "queue/orders", "queue/orders/settings"])
 def test_tab_reaches_everything_and_the_focus_can_be_seen(
-    where: str, furnished: House, visit: Visit
+    where: str, furnished: ConsoleFixture, visit: Visit
 ) -> None:
-    visitor = visit(furnished)
-    page = visitor.open(where)
+    browser_page = visit(furnished)
+    page = browser_page.open(where)
     page.locator("main a").first.wait_for()
     wanted = page.evaluate(REACHABLE)
     page.evaluate("window.seen = new Set(); document.activeElement.blur()")
@@ -39,7 +39,9 @@ def test_tab_reaches_everything_and_the_focus_can_be_seen(
     assert page.evaluate("seen.size") >= wanted
 
 
-def test_the_first_tab_leads_past_the_list_of_pages(furnished: House, visit: Visit) -> None:
+def test_the_first_tab_leads_past_the_list_of_pages(
+    furnished: ConsoleFixture, visit: Visit
+) -> None:
     page = visit(furnished).open("destinations", "bulk")
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("Tab")
@@ -50,7 +52,7 @@ def test_the_first_tab_leads_past_the_list_of_pages(furnished: House, visit: Vis
 
 
 def test_g_and_a_letter_go_to_a_page_and_take_the_focus_along(
-    furnished: House, visit: Visit
+    furnished: ConsoleFixture, visit: Visit
 ) -> None:
     page = visit(furnished).open("", "Messages per second")
     for key, heading in (
@@ -72,10 +74,10 @@ def test_g_and_a_letter_go_to_a_page_and_take_the_focus_along(
         expect(page.locator("nav.rail [aria-current=page]")).to_contain_text(heading)
 
 
-def test_search_by_keys_alone(furnished: House, visit: Visit) -> None:
-    visitor = visit(furnished)
-    page = visitor.open("", "Messages per second")
-    search(visitor, "inv")
+def test_search_by_keys_alone(furnished: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(furnished)
+    page = browser_page.open("", "Messages per second")
+    search(browser_page, "inv")
     box = page.get_by_role("combobox", name="Search")
     assert box.get_attribute("aria-expanded") == "true"
     page.keyboard.press("ArrowDown")
@@ -84,18 +86,18 @@ def test_search_by_keys_alone(furnished: House, visit: Visit) -> None:
     assert box.get_attribute("aria-activedescendant") == marked.get_attribute("id")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="invoices", level=1).wait_for()
-    search(visitor, "exp")
+    search(browser_page, "exp")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Destinations", level=1).wait_for()
-    visitor.see("expiring.dlq")
+    browser_page.see("expiring.dlq")
     assert page.get_by_label("Name", exact=True).input_value() == "exp"
-    search(visitor, "audit")
+    search(browser_page, "audit")
     page.keyboard.press("Escape")
     assert box.get_attribute("aria-expanded") == "false"
     assert box.input_value() == ""
 
 
-def test_dialogs_keep_the_focus_and_give_it_back(furnished: House, visit: Visit) -> None:
+def test_dialogs_keep_the_focus_and_give_it_back(furnished: ConsoleFixture, visit: Visit) -> None:
     page = visit(furnished).open("queue/bulk", "Came by")
     page.get_by_role("button", name="Delete…").focus()
     page.keyboard.press("Enter")
@@ -115,7 +117,7 @@ def test_dialogs_keep_the_focus_and_give_it_back(furnished: House, visit: Visit)
 
 
 def test_keys_can_be_switched_off_and_never_count_while_one_types(
-    furnished: House, visit: Visit
+    furnished: ConsoleFixture, visit: Visit
 ) -> None:
     page = visit(furnished).open("destinations", "bulk")
     page.get_by_label("Name", exact=True).focus()
@@ -133,14 +135,14 @@ def test_keys_can_be_switched_off_and_never_count_while_one_types(
     assert page.evaluate("document.activeElement.getAttribute('role')") != "combobox"
 
 
-def test_rows_keep_the_focus_while_figures_change(house: House, visit: Visit) -> None:
+def test_rows_keep_the_focus_while_figures_change(console: ConsoleFixture, visit: Visit) -> None:
     for name in ("a", "b", "c"):
-        house.publish(name, body="x")
-    visitor = visit(house)
-    page: Page = visitor.open("destinations?sort=waiting&order=desc", "c")
+        console.publish(name, body="x")
+    browser_page = visit(console)
+    page: Page = browser_page.open("destinations?sort=waiting&order=desc", "c")
     link = page.get_by_role("link", name="a", exact=True)
     link.focus()
     for _ in range(5):
-        house.publish("a", body="x")
+        console.publish("a", body="x")
     page.locator("tbody tr").first.get_by_role("link", name="a", exact=True).wait_for()
     expect(link).to_be_focused()

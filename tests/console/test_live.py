@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from sluicemq.model.rows import row
-from tests.console.house import HERE, House, Visit, Visitor, visiting
 from tests.protocols.sockets import unused_port
+from tests.support.console import HERE, BrowserPage, ConsoleFixture, Visit, visiting
 
 DESTINATIONS = 10_000
 CONNECTIONS = 2_000
@@ -33,20 +33,20 @@ def shows(page: Page, name: str, figure: int) -> None:
     expect(reading.locator(".figure").first).to_have_text(f"{figure:,}")
 
 
-def test_the_overview_follows_what_happens(house: House, visit: Visit) -> None:
-    visitor = visit(house)
-    page = visitor.open("", "Nothing has been sent yet")
+def test_the_overview_follows_what_happens(console: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(console)
+    page = browser_page.open("", "Nothing has been sent yet")
     for number in range(12):
-        house.publish("orders", body=f"{number}")
+        console.publish("orders", body=f"{number}")
     shows(page, "Waiting", 12)
-    visitor.see("orders")
+    browser_page.see("orders")
     expect(page.get_by_text("Nothing has been sent yet")).to_have_count(0)
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
-def test_changing_figures_are_not_read_out(house: House, visit: Visit) -> None:
-    visitor = visit(house)
-    page = visitor.open("", "Messages per second")
+def test_changing_figures_are_not_read_out(console: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(console)
+    page = browser_page.open("", "Messages per second")
     page.evaluate(
         """() => { window.heard = [];
         for (const one of document.querySelectorAll('[aria-live], [role=status], [role=alert]'))
@@ -54,44 +54,46 @@ def test_changing_figures_are_not_read_out(house: House, visit: Visit) -> None:
             .observe(one, {childList: true, characterData: true, subtree: true}); }"""
     )
     for number in range(3):
-        house.publish("orders", body="x")
+        console.publish("orders", body="x")
         shows(page, "Waiting", number + 1)
     assert page.evaluate("heard") == []
 
 
 def test_a_broker_that_goes_and_comes_back(tmp_path: Path, visit: Visit) -> None:
-    with House(tmp_path, listen=[f"http://{HERE}:{unused_port()}"]) as house:
-        visitor = visit(house, ("ERR_", "Failed to load resource"))
-        house.publish("orders", body="x")
-        page = visitor.open("", "orders")
+    with ConsoleFixture(tmp_path, listen=[f"http://{HERE}:{unused_port()}"]) as console:
+        browser_page = visit(console, ("ERR_", "Failed to load resource"))
+        console.publish("orders", body="x")
+        page = browser_page.open("", "orders")
         shows(page, "Waiting", 1)
-        house.broker.kill()
+        console.broker.kill()
         page.get_by_text("The broker does not answer").wait_for(timeout=60_000)
-        visitor.shoot("gone")
+        browser_page.shoot("gone")
         shows(page, "Waiting", 1)  # what was last known stays
         page.get_by_role("button", name="Try now").click()
-        house.broker.start()
+        console.broker.start()
         page.get_by_text("The broker answers again").wait_for(timeout=60_000)
         expect(page.get_by_text("The broker does not answer")).to_have_count(0)
 
 
 def test_a_broker_that_keeps_no_more_streams(tmp_path: Path, browser: Browser) -> None:
     with (
-        House(tmp_path, {"SLUICEMQ_HTTP__MAX_EVENT_STREAMS": "1"}) as house,
-        visiting(browser, house) as first,
-        visiting(browser, house, ("503",)) as other,
+        ConsoleFixture(tmp_path, {"SLUICEMQ_HTTP__MAX_EVENT_STREAMS": "1"}) as console,
+        visiting(browser, console) as first,
+        visiting(browser, console, ("503",)) as other,
     ):
         first.open("", "Messages per second")
         first.page.get_by_text("Live", exact=True).wait_for()
         page = other.open("", "Messages per second")
-        house.publish("orders", body="x")
+        console.publish("orders", body="x")
         shows(page, "Waiting", 1)
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
-def test_a_page_that_is_not_looked_at_asks_for_nothing(house: House, visit: Visit) -> None:
-    visitor = visit(house)
-    page = visitor.open("", "Messages per second")
+def test_a_page_that_is_not_looked_at_asks_for_nothing(
+    console: ConsoleFixture, visit: Visit
+) -> None:
+    browser_page = visit(console)
+    page = browser_page.open("", "Messages per second")
     page.get_by_text("Live", exact=True).wait_for()
     asked: list[str] = []
     page.evaluate(
@@ -104,19 +106,19 @@ def test_a_page_that_is_not_looked_at_asks_for_nothing(house: House, visit: Visi
 
 
 def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections(
-    house: House, visit: Visit
+    console: ConsoleFixture, visit: Visit
 ) -> None:
-    usual = max(first_paint(visit(house)) for _ in range(3))
-    with house.api() as client:
+    usual = max(first_paint(visit(console)) for _ in range(3))
+    with console.api() as client:
         for first in range(0, DESTINATIONS, 1_000):
             rows = [row(f"tenant.{n:05d}", b"x") for n in range(first, first + 1_000)]
             assert client.write(rows, writer=f"w{first}").status == 200
-    with crowd(house.port("phpmq")):
+    with crowd(console.port("phpmq")):
         # what else the machine does may be in the way of one, hardly of all, and of the empty page
         for _ in range(TRIES):
-            visitor = visit(house)
-            page = visitor.page
-            page.goto(house.url)
+            browser_page = visit(console)
+            page = browser_page.page
+            page.goto(console.url)
             page.get_by_text("tenant.").first.wait_for()
             found = page.evaluate(PAINTED)
             shows(page, "Waiting", DESTINATIONS)
@@ -127,12 +129,12 @@ def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections
                 break
         else:
             pytest.fail(f"first paint after {found['paint']:.0f} ms, of nothing {usual:.0f} ms")
-        visitor.shoot("overview-10000")
+        browser_page.shoot("overview-10000")
 
 
-def first_paint(visitor: Visitor) -> float:
+def first_paint(browser_page: BrowserPage) -> float:
     """Milliseconds until something of the overview is there."""
-    page = visitor.open("", "Messages per second")
+    page = browser_page.open("", "Messages per second")
     paint = float(page.evaluate(PAINTED)["paint"])
     page.close()
     return paint

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Page, Request, expect
 
 from sluicemq.cli.main import main
-from tests.console.house import NARROW, House, Visit, Visitor
 from tests.console.test_accessible import violations
+from tests.support.console import NARROW, BrowserPage, ConsoleFixture, Visit
 
 PASSWORD = "correct horse battery"
 UNAUTHORIZED = ("401", "403", "409")
@@ -23,7 +23,7 @@ def basic(user: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture]:
     """A broker with a superuser `anna`, and `bert` who may look at and consume from orders.*"""
     directory = tmp_path_factory.mktemp("guarded")
     secret = directory / "secret"
@@ -34,47 +34,49 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         ["permissions", "grant", "bert", "orders.*", "browse", "consume"],
     ):
         assert main([*arguments, "--data-dir", str(directory)]) == 0
-    with House(directory) as house:
+    with ConsoleFixture(directory) as console:
         for name in ("orders.eu", "private"):
             path = f"/destinations/queue/{name}/messages"
-            house.ask("POST", path, {"body": "hello"}, **basic("anna"))
-        yield house
+            console.ask("POST", path, {"body": "hello"}, **basic("anna"))
+        yield console
 
 
-def log_in(visitor: Visitor, user: str, password: str = PASSWORD) -> Page:
-    page = visitor.page
+def log_in(browser_page: BrowserPage, user: str, password: str = PASSWORD) -> Page:
+    page = browser_page.page
     if page.url == "about:blank":
-        page.goto(visitor.house.url)
+        page.goto(browser_page.console.url)
     page.get_by_label("User", exact=True).fill(user)
     page.get_by_label("Password", exact=True).fill(password)
     page.get_by_role("button", name="Log in").click()
     return page
 
 
-def test_who_is_wrong_is_told_so_and_who_is_right_comes_in(guarded: House, visit: Visit) -> None:
-    visitor = visit(guarded, UNAUTHORIZED, viewport=NARROW)
-    page = visitor.page
+def test_who_is_wrong_is_told_so_and_who_is_right_comes_in(
+    guarded: ConsoleFixture, visit: Visit
+) -> None:
+    browser_page = visit(guarded, UNAUTHORIZED, viewport=NARROW)
+    page = browser_page.page
     page.goto(guarded.url + "#/destinations")
     page.get_by_role("button", name="Log in").wait_for()
     expect(page.get_by_label("User", exact=True)).to_be_focused()
-    visitor.shoot("login-phone")
+    browser_page.shoot("login-phone")
     assert not violations(page)
-    log_in(visitor, "anna", "wrong")
+    log_in(browser_page, "anna", "wrong")
     expect(page.locator("form [role=alert]")).to_have_text(re.compile("password"))
     expect(page.get_by_label("Password", exact=True)).to_be_focused()
-    log_in(visitor, "anna")
+    log_in(browser_page, "anna")
     page.get_by_role("heading", name="Destinations", level=1).wait_for()
-    visitor.see("private")
+    browser_page.see("private")
     assert not page.evaluate("document.cookie"), "scripts cannot read the session"
 
 
-def test_changes_show_that_this_page_sent_them(guarded: House, visit: Visit) -> None:
-    visitor = visit(guarded, UNAUTHORIZED)
-    page = log_in(visitor, "anna")
+def test_changes_show_that_this_page_sent_them(guarded: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(guarded, UNAUTHORIZED)
+    page = log_in(browser_page, "anna")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
     sent: list[Request] = []
     page.on("request", lambda request: sent.append(request))
-    visitor.open("queue/private", "Came by")
+    browser_page.open("queue/private", "Came by")
     page.get_by_role("button", name="Pause").click()
     page.get_by_role("button", name="Resume").wait_for()
     changes = [request for request in sent if request.method != "GET"]
@@ -85,19 +87,19 @@ def test_changes_show_that_this_page_sent_them(guarded: House, visit: Visit) -> 
     ]
 
 
-def test_one_sees_what_one_may_and_is_told_why_not(guarded: House, visit: Visit) -> None:
-    visitor = visit(guarded, UNAUTHORIZED)
-    page = log_in(visitor, "bert")
+def test_one_sees_what_one_may_and_is_told_why_not(guarded: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(guarded, UNAUTHORIZED)
+    page = log_in(browser_page, "bert")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
     pages = page.get_by_role("navigation", name="Pages", exact=True)
     assert not pages.get_by_role("link", name="Audit").count()
     assert not pages.get_by_role("link", name="Users").count()
-    visitor.open("destinations", "orders.eu")
+    browser_page.open("destinations", "orders.eu")
     assert not page.get_by_text("private").count()
     create = page.get_by_role("button", name="Create")
     assert create.get_attribute("aria-disabled") == "true"
-    visitor.open("queue/orders.eu", "Came by")
-    visitor.shoot("restricted")
+    browser_page.open("queue/orders.eu", "Came by")
+    browser_page.shoot("restricted")
     purge = page.get_by_role("button", name="Purge")
     assert purge.get_attribute("aria-disabled") == "true"
     purge.focus()
@@ -106,15 +108,15 @@ def test_one_sees_what_one_may_and_is_told_why_not(guarded: House, visit: Visit)
     assert not page.get_by_role("dialog").count()
     assert page.get_by_role("button", name="Delete all").get_attribute("aria-disabled") is None
     assert not violations(page)
-    visitor.open("audit")
+    browser_page.open("audit")
     page.get_by_role("alert").filter(has_text="superuser").wait_for()
-    visitor.open("queue/private")
+    browser_page.open("queue/private")
     page.locator("main [role=alert]").first.wait_for()
 
 
-def test_logging_out_leaves_nothing_behind(guarded: House, visit: Visit) -> None:
-    visitor = visit(guarded, UNAUTHORIZED)
-    page = log_in(visitor, "anna")
+def test_logging_out_leaves_nothing_behind(guarded: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(guarded, UNAUTHORIZED)
+    page = log_in(browser_page, "anna")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
     page.get_by_role("button", name="Log out").click()
     page.get_by_role("button", name="Log in").wait_for()
@@ -123,10 +125,10 @@ def test_logging_out_leaves_nothing_behind(guarded: House, visit: Visit) -> None
     page.get_by_role("button", name="Log in").wait_for()
 
 
-def test_a_token_instead_of_a_password(guarded: House, visit: Visit) -> None:
+def test_a_token_instead_of_a_password(guarded: ConsoleFixture, visit: Visit) -> None:
     token = guarded.ask("POST", "/users/anna/tokens", {"label": "t"}, **basic("anna"))["token"]
-    visitor = visit(guarded, UNAUTHORIZED)
-    page = visitor.page
+    browser_page = visit(guarded, UNAUTHORIZED)
+    page = browser_page.page
     page.goto(guarded.url)
     page.get_by_role("button", name="Use a token").click()
     page.get_by_label("Token").fill(token)
@@ -134,20 +136,22 @@ def test_a_token_instead_of_a_password(guarded: House, visit: Visit) -> None:
     page.get_by_role("heading", name="Overview", level=1).wait_for()
 
 
-def test_a_session_that_is_over_leads_to_the_login_and_back(guarded: House, visit: Visit) -> None:
-    visitor = visit(guarded, (*UNAUTHORIZED, "ERR_"))
-    log_in(visitor, "anna")
-    page = visitor.open("destinations", "private")
-    visitor.context.clear_cookies()
+def test_a_session_that_is_over_leads_to_the_login_and_back(
+    guarded: ConsoleFixture, visit: Visit
+) -> None:
+    browser_page = visit(guarded, (*UNAUTHORIZED, "ERR_"))
+    log_in(browser_page, "anna")
+    page = browser_page.open("destinations", "private")
+    browser_page.context.clear_cookies()
     page.get_by_role("button", name="Log in").wait_for()
-    log_in(visitor, "anna")
+    log_in(browser_page, "anna")
     page.get_by_role("heading", name="Destinations", level=1).wait_for()
 
 
-def test_a_user_is_added_permitted_and_deleted(guarded: House, visit: Visit) -> None:
-    visitor = visit(guarded, UNAUTHORIZED)
-    log_in(visitor, "anna")
-    page = visitor.open("users", "bert")
+def test_a_user_is_added_permitted_and_deleted(guarded: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(guarded, UNAUTHORIZED)
+    log_in(browser_page, "anna")
+    page = browser_page.open("users", "bert")
     page.get_by_role("button", name="Add a user").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("no such name!")
@@ -160,14 +164,14 @@ def test_a_user_is_added_permitted_and_deleted(guarded: House, visit: Visit) -> 
     dialog.get_by_label("Destinations").fill("orders.*")
     dialog.get_by_label("browse:").click()
     dialog.get_by_role("button", name="Permit").click()
-    visitor.see("orders.*: browse")
+    browser_page.see("orders.*: browse")
     page.get_by_role("button", name="New token").click()
     dialog.get_by_label("What it is for").fill("a test")
     dialog.get_by_role("button", name="Make it").click()
     dialog.get_by_text("It is shown this once").wait_for()
     page.keyboard.press("Escape")
-    visitor.see("a test")
-    visitor.shoot("user")
+    browser_page.see("a test")
+    browser_page.shoot("user")
     assert not violations(page)
     page.get_by_role("button", name="Delete…").click()
     dialog.get_by_role("button", name="Delete the user").click()

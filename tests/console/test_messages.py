@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, Request, expect
 
 from sluicemq.model.rows import row
 from sluicemq.protocols.jmq.client import Queue, Xid
-from tests.console.house import House, Visit
+from tests.support.console import ConsoleFixture, Visit
 
 BODIES = (
     ("greeting", "hello"),
@@ -22,29 +22,29 @@ BODIES = (
 )
 
 
-def test_a_message_of_every_kind_can_be_looked_at(furnished: House, visit: Visit) -> None:
-    visitor = visit(furnished)
+def test_a_message_of_every_kind_can_be_looked_at(furnished: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(furnished)
     items = furnished.ask("GET", "/destinations/queue/orders/messages?limit=50")["items"]
     kinds = {item["type"] or item["kind"]: item["id"] for item in items}
     for kind, told in BODIES:
-        visitor.open(f"queue/orders/messages/{kinds[kind]}", told)
-        visitor.shoot(f"body-{kind}")
-    page = visitor.page
-    visitor.open(f"queue/orders/messages/{kinds['greeting']}", "color")
+        browser_page.open(f"queue/orders/messages/{kinds[kind]}", told)
+        browser_page.shoot(f"body-{kind}")
+    page = browser_page.page
+    browser_page.open(f"queue/orders/messages/{kinds['greeting']}", "color")
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
     assert download.value.path().read_bytes() == b"hello"
 
 
-def test_publish_find_move_and_delete(house: House, visit: Visit) -> None:
-    visitor = visit(house, ("400",))
-    page = visitor.open("destinations", "There are no destinations yet")
+def test_publish_find_move_and_delete(console: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(console, ("400",))
+    page = browser_page.open("destinations", "There are no destinations yet")
     page.get_by_role("button", name="Create").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("stock/new ones")
     dialog.get_by_role("button", name="Create").click()
     page.get_by_role("heading", name="stock/new ones", level=1).wait_for()
-    visitor.see("Nothing is waiting here")
+    browser_page.see("Nothing is waiting here")
     page.get_by_role("link", name="Publish").click()
     for color in ("red", "green", "red"):
         page.get_by_label("Body", exact=True).fill(f"a {color} one")
@@ -56,87 +56,89 @@ def test_publish_find_move_and_delete(house: House, visit: Visit) -> None:
         page.get_by_text("Published as message").last.wait_for()
         page.locator(".note").last.evaluate("note => note.remove()")
     page.get_by_role("link", name="Messages", exact=True).click()
-    visitor.see("1 to 3 of 3")
+    browser_page.see("1 to 3 of 3")
     page.get_by_label("Selector").fill("color = 'red'")
     page.get_by_role("button", name="Select").click()
-    visitor.see("2 messages found")
+    browser_page.see("2 messages found")
     page.get_by_label("Selector").fill("color = ")
     page.get_by_role("button", name="Select").click()
     page.locator("main").get_by_role("alert").first.wait_for()
     page.get_by_label("Selector").fill("")
     page.get_by_role("button", name="Select").click()
-    visitor.see("1 to 3 of 3")
+    browser_page.see("1 to 3 of 3")
     page.get_by_role("checkbox").first.check()
     page.get_by_role("button", name="Move 1").click()
     dialog.get_by_label("To").fill("elsewhere")
     dialog.get_by_role("button", name="Move 1 message").click()
     page.get_by_text("1 message moved").wait_for()
-    visitor.see("1 to 2 of 2")
-    assert house.item("elsewhere")["waiting"] == 1
+    browser_page.see("1 to 2 of 2")
+    assert console.item("elsewhere")["waiting"] == 1
     page.get_by_role("button", name="Delete all").click()
     dialog.get_by_text("gone for ever").wait_for()
     dialog.get_by_role("button", name="Delete all messages").click()
     page.get_by_text("2 messages deleted").wait_for()
-    visitor.see("Nothing is waiting here")
+    browser_page.see("Nothing is waiting here")
 
 
-def test_a_long_line_page_by_page(furnished: House, visit: Visit) -> None:
-    visitor = visit(furnished)
-    page = visitor.open("queue/bulk", "1 to 50 of 120")
+def test_a_long_line_page_by_page(furnished: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(furnished)
+    page = browser_page.open("queue/bulk", "1 to 50 of 120")
     page.get_by_role("button", name="Next").click()
-    visitor.see("51 to 100 of 120")
+    browser_page.see("51 to 100 of 120")
     page.get_by_role("button", name="Next").click()
-    visitor.see("101 to 120 of 120")
+    browser_page.see("101 to 120 of 120")
     expect(page.get_by_role("button", name="Next")).to_be_disabled()
     expect(page).to_have_url(re.compile("offset=100"))
     page.get_by_label("Position to go to").fill("33")
     page.get_by_role("button", name="Go to").click()
-    visitor.see("33 to 82 of 120")
+    browser_page.see("33 to 82 of 120")
     page.reload()
-    visitor.see("33 to 82 of 120")
+    browser_page.see("33 to 82 of 120")
 
 
-def test_dead_letters_go_back_to_where_they_came_from(house: House, visit: Visit) -> None:
-    house.create("orders", message_ttl=1, dead_letter=True)
+def test_dead_letters_go_back_to_where_they_came_from(
+    console: ConsoleFixture, visit: Visit
+) -> None:
+    console.create("orders", message_ttl=1, dead_letter=True)
     for number in range(3):
-        house.publish("orders", body=f"{number}")
-    visitor = visit(house)
-    page = visitor.open("dead-letters", "expired 3")
-    house.create("orders", message_ttl=0)
+        console.publish("orders", body=f"{number}")
+    browser_page = visit(console)
+    page = browser_page.open("dead-letters", "expired 3")
+    console.create("orders", message_ttl=0)
     page.get_by_role("link", name="orders.dlq").click()
     page.get_by_role("link", name="Messages", exact=True).wait_for()
     page.locator("tbody a").first.click()
-    visitor.see("Why it is a dead letter")
+    browser_page.see("Why it is a dead letter")
     page.get_by_role("button", name="Send back").click()
     page.get_by_role("dialog").get_by_role("button", name="Send message").click()
     page.get_by_text("1 message sent back").wait_for()
-    assert house.item("orders")["waiting"] == 1
-    visitor.open("dead-letters", "expired 2")
+    assert console.item("orders")["waiting"] == 1
+    browser_page.open("dead-letters", "expired 2")
     page.get_by_role("button", name="Send all of orders.dlq back").click()
     page.get_by_role("dialog").get_by_role("button", name="Send all dead letters back").click()
     page.get_by_text("2 messages sent back").wait_for()
-    assert house.item("orders")["waiting"] == 3
+    assert console.item("orders")["waiting"] == 3
 
 
-def test_what_is_lost_is_named_before_it_is(house: House, visit: Visit) -> None:
+def test_what_is_lost_is_named_before_it_is(console: ConsoleFixture, visit: Visit) -> None:
     for _ in range(7):
-        house.publish("orders", body="x" * 100)
-    consumer = house.phpmq()
+        console.publish("orders", body="x" * 100)
+    consumer = console.phpmq()
     consumer.subscribe("orders", 2)
     consumer.receive(10)
-    visitor = visit(house)
-    page = visitor.open("queue/orders", "Came by")
+    browser_page = visit(console)
+    page = browser_page.open("queue/orders", "Came by")
     page.get_by_text("5", exact=True).first.wait_for()
     page.get_by_role("button", name="Purge").click()
     dialog = page.get_by_role("dialog", name="Purge orders?")
     dialog.get_by_text("5 waiting messages").wait_for()
     dialog.get_by_text("2 messages delivered but not yet acknowledged stay").wait_for()
     page.keyboard.press("Escape")
-    assert house.item("orders")["waiting"] == 5
+    assert console.item("orders")["waiting"] == 5
     page.get_by_role("button", name="Purge").click()
     dialog.get_by_role("button", name="Purge 5 messages").click()
     page.get_by_text("5 messages purged").wait_for()
-    assert house.item("orders")["waiting"] == 0
+    assert console.item("orders")["waiting"] == 0
     page.get_by_role("button", name="Delete…").click()
     gone = page.get_by_role("dialog", name="Delete orders?")
     gone.get_by_text("2 messages").wait_for()
@@ -146,25 +148,25 @@ def test_what_is_lost_is_named_before_it_is(house: House, visit: Visit) -> None:
     page.get_by_text("orders is deleted").wait_for()
 
 
-def test_pause_and_resume(house: House, visit: Visit) -> None:
-    house.publish("orders", body="x")
-    visitor = visit(house)
-    page = visitor.open("queue/orders", "Came by")
+def test_pause_and_resume(console: ConsoleFixture, visit: Visit) -> None:
+    console.publish("orders", body="x")
+    browser_page = visit(console)
+    page = browser_page.open("queue/orders", "Came by")
     page.get_by_role("button", name="Pause").focus()
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Resume").wait_for()
-    visitor.see("paused")
-    assert house.item("orders")["paused"]
+    browser_page.see("paused")
+    assert console.item("orders")["paused"]
     expect(page.get_by_role("button", name="Resume")).to_be_focused()
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Pause").wait_for()
-    assert not house.item("orders")["paused"]
+    assert not console.item("orders")["paused"]
 
 
-def test_only_settings_that_were_changed_are_sent(house: House, visit: Visit) -> None:
-    house.create("orders", max_messages=100, message_ttl=60_000)
-    visitor = visit(house)
-    page = visitor.open("queue/orders/settings", "Life and delivery")
+def test_only_settings_that_were_changed_are_sent(console: ConsoleFixture, visit: Visit) -> None:
+    console.create("orders", max_messages=100, message_ttl=60_000)
+    browser_page = visit(console)
+    page = browser_page.open("queue/orders/settings", "Life and delivery")
     sent: list[object] = []
 
     def see(request: Request) -> None:
@@ -173,7 +175,7 @@ def test_only_settings_that_were_changed_are_sent(house: House, visit: Visit) ->
 
     page.on("request", see)
     assert page.get_by_label("Messages waiting").input_value() == "100"
-    visitor.see("1 min")
+    browser_page.see("1 min")
     page.get_by_label("Messages waiting").fill("-5")
     page.get_by_role("button", name="Save").click()
     assert not sent
@@ -182,45 +184,45 @@ def test_only_settings_that_were_changed_are_sent(house: House, visit: Visit) ->
     page.get_by_role("button", name="Save").click()
     page.get_by_text("The settings are saved").wait_for()
     assert sent == [{"max_messages": 5000, "dead_letter": True}]
-    settings = house.item("orders")["settings"]
+    settings = console.item("orders")["settings"]
     assert settings["max_messages"] == 5000
     assert settings["message_ttl"] == 60_000
-    visitor.see("Dead letters go to orders.dlq")
+    browser_page.see("Dead letters go to orders.dlq")
 
 
-def test_a_connection_is_closed(house: House, visit: Visit) -> None:
-    jms = house.jms("clerk")
+def test_a_connection_is_closed(console: ConsoleFixture, visit: Visit) -> None:
+    jms = console.jms("clerk")
     assert jms.ping() >= 0
-    visitor = visit(house)
-    page = visitor.open("connections?filter=clerk", "clerk")
+    browser_page = visit(console)
+    page = browser_page.open("connections?filter=clerk", "clerk")
     close = page.get_by_role("button", name="Close")
     assert close.count() == 1
-    before = house.ask("GET", "/connections?filter=clerk")["items"][0]["id"]
+    before = console.ask("GET", "/connections?filter=clerk")["items"][0]["id"]
     close.click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Reason").fill("for a test")
     dialog.get_by_role("button", name="Close it").click()
     page.get_by_text("is closed").wait_for()
     # the client comes back by itself
-    found = house.ask("GET", "/connections?filter=clerk")["items"]
+    found = console.ask("GET", "/connections?filter=clerk")["items"]
     assert before not in [item["id"] for item in found if item["state"] == "open"]
 
 
-def test_a_prepared_transaction_is_committed_by_hand(house: House, visit: Visit) -> None:
-    session = house.jms().session()
+def test_a_prepared_transaction_is_committed_by_hand(console: ConsoleFixture, visit: Visit) -> None:
+    session = console.jms().session()
     xid = Xid(1, b"global", b"branch")
     session.xa.start(xid)
     session.producer(Queue("orders")).send("one")
     session.xa.end(xid)
     session.xa.prepare(xid)
-    visitor = visit(house)
-    page = visitor.open("transactions", "prepared")
+    browser_page = visit(console)
+    page = browser_page.open("transactions", "prepared")
     page.get_by_role("button", name="Commit").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_text("1 message it has sent will be delivered").wait_for()
     dialog.get_by_role("button", name="Commit it").click()
-    visitor.see("There are no transactions")
-    assert house.item("orders")["waiting"] == 1
+    browser_page.see("There are no transactions")
+    assert console.item("orders")["waiting"] == 1
 
 
 def _figure(page: Page, name: str) -> Locator:
@@ -228,17 +230,17 @@ def _figure(page: Page, name: str) -> Locator:
 
 
 @pytest.mark.parametrize("name", ["~", "..", "a/b c?d#e&f=g%20", "zählerstände", "topic"])
-def test_any_name_has_a_page(name: str, house: House, visit: Visit) -> None:
-    with house.api() as client:
+def test_any_name_has_a_page(name: str, console: ConsoleFixture, visit: Visit) -> None:
+    with console.api() as client:
         assert client.write([row(name, b"hello")]).status == 200
-    visitor = visit(house)
-    page = visitor.open("destinations")
+    browser_page = visit(console)
+    page = browser_page.open("destinations")
     page.get_by_role("link", name=name, exact=True).click()
     page.get_by_role("heading", name=name, level=1).wait_for()
-    visitor.see("1 to 1 of 1")
+    browser_page.see("1 to 1 of 1")
     expect(_figure(page, "Waiting")).to_have_text("1")
     page.locator("tbody a").first.click()
-    visitor.see("hello")
+    browser_page.see("hello")
     page.get_by_role("button", name="Delete…").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete message").click()
     page.get_by_text("1 message deleted").wait_for()

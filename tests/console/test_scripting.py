@@ -8,7 +8,7 @@ from urllib.parse import quote
 from playwright.sync_api import Page
 
 from sluicemq.protocols.jmq.client import Queue, Topic
-from tests.console.house import EVIL, House, Visit, Visitor
+from tests.support.console import EVIL, BrowserPage, ConsoleFixture, Visit
 
 INTRUDERS = """() => [
   window.hacked ?? '',
@@ -21,8 +21,8 @@ def evil(where: str) -> str:
     return EVIL % where
 
 
-def expect_nothing(visitor: Visitor) -> None:
-    found = visitor.page.evaluate(INTRUDERS)
+def expect_nothing(browser_page: BrowserPage) -> None:
+    found = browser_page.page.evaluate(INTRUDERS)
     assert not found, found
 
 
@@ -31,7 +31,7 @@ def told(page: Page, text: str) -> None:
     page.locator("main").get_by_text(text).first.wait_for()
 
 
-def test_what_clients_have_stored(house: House, visit: Visit) -> None:
+def test_what_clients_have_stored(console: ConsoleFixture, visit: Visit) -> None:
     name = evil("queue")
     headers = {
         "correlation_id": evil("correlation"),
@@ -39,15 +39,15 @@ def test_what_clients_have_stored(house: House, visit: Visit) -> None:
         "message_id": evil("id"),
     }
     properties = {evil("property"): evil("value")}
-    house.publish(name, body=evil("text"), properties=properties, **headers)
-    house.publish(name, body_json={evil("key"): [evil("json")]})
-    house.publish(
+    console.publish(name, body=evil("text"), properties=properties, **headers)
+    console.publish(name, body_json={evil("key"): [evil("json")]})
+    console.publish(
         "orders.dlq",
         body="x",
         properties={"deadLetterReason": evil("reason"), "originalQueue": evil("origin")},
     )
-    house.create("orders", dead_letter=True)
-    jms = house.jms(evil("client"))
+    console.create("orders", dead_letter=True)
+    jms = console.jms(evil("client"))
     session = jms.session()
     session.producer(Queue("maps")).send({evil("map"): evil("entry")})
     session.consumer(
@@ -56,8 +56,8 @@ def test_what_clients_have_stored(house: House, visit: Visit) -> None:
         durable=True,
         selector=f"a = '{evil('selector').replace(chr(39), chr(39) * 2)}'",
     )
-    visitor = visit(house)
-    page = visitor.open("", "Messages per second")
+    browser_page = visit(console)
+    page = browser_page.open("", "Messages per second")
     told(page, name)
     for where, texts in (
         ("destinations", [name]),
@@ -68,10 +68,10 @@ def test_what_clients_have_stored(house: House, visit: Visit) -> None:
         ("topic/prices/consumers", [evil("selector")[:20]]),
         ("audit", ["PUT"]),
     ):
-        visitor.open(where)
+        browser_page.open(where)
         for text in texts:
             told(page, text)
-        expect_nothing(visitor)
+        expect_nothing(browser_page)
     told_of = {
         "text": [evil("text"), evil("property"), evil("value"), evil("correlation"), evil("type")],
         "json": ["json"],
@@ -79,38 +79,38 @@ def test_what_clients_have_stored(house: House, visit: Visit) -> None:
     }
     path = f"/destinations/queue/{quote(name, safe='')}/messages"
     here = f"queue/{quote(name, safe='')}"
-    found = [(here, item) for item in house.ask("GET", path)["items"]]
+    found = [(here, item) for item in console.ask("GET", path)["items"]]
     found += [
         ("queue/maps", item)
-        for item in house.ask("GET", "/destinations/queue/maps/messages")["items"]
+        for item in console.ask("GET", "/destinations/queue/maps/messages")["items"]
     ]
     for where, item in found:
-        visitor.open(where)
-        visitor.open(f"{where}/messages/{item['id']}")
+        browser_page.open(where)
+        browser_page.open(f"{where}/messages/{item['id']}")
         for text in told_of[item["kind"]]:
             told(page, text)
-        expect_nothing(visitor)
-    letter = house.ask("GET", "/destinations/queue/orders.dlq/messages")["items"][0]["id"]
-    visitor.open(f"queue/orders.dlq/messages/{letter}", "Why it is a dead letter")
+        expect_nothing(browser_page)
+    letter = console.ask("GET", "/destinations/queue/orders.dlq/messages")["items"][0]["id"]
+    browser_page.open(f"queue/orders.dlq/messages/{letter}", "Why it is a dead letter")
     told(page, evil("reason"))
     told(page, evil("origin"))
-    expect_nothing(visitor)
+    expect_nothing(browser_page)
     page.keyboard.press("/")
     page.keyboard.type("img")
     page.get_by_role("option").first.wait_for()
-    expect_nothing(visitor)
+    expect_nothing(browser_page)
 
 
-def test_what_dialogs_say_of_it(house: House, visit: Visit) -> None:
+def test_what_dialogs_say_of_it(console: ConsoleFixture, visit: Visit) -> None:
     name = evil("queue")
-    house.publish(name, body="x")
-    visitor = visit(house)
-    page = visitor.open(f"queue/{quote(name, safe='')}", "Came by")
+    console.publish(name, body="x")
+    browser_page = visit(console)
+    page = browser_page.open(f"queue/{quote(name, safe='')}", "Came by")
     for button in ("Purge", "Delete…", "Move all"):
         page.get_by_role("button", name=button).click()
         dialog = page.get_by_role("dialog")
         dialog.get_by_text(name).first.wait_for()
-        expect_nothing(visitor)
+        expect_nothing(browser_page)
         page.keyboard.press("Escape")
         dialog.wait_for(state="detached")
     page.get_by_role("button", name="Purge").click()
@@ -119,12 +119,12 @@ def test_what_dialogs_say_of_it(house: House, visit: Visit) -> None:
     page.get_by_role("button", name="Delete…").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
     page.get_by_text(f"{name} is deleted").wait_for()
-    expect_nothing(visitor)
+    expect_nothing(browser_page)
 
 
-def test_what_an_address_brings_along(house: House, visit: Visit) -> None:
+def test_what_an_address_brings_along(console: ConsoleFixture, visit: Visit) -> None:
     text = quote(evil("address"), safe="")
-    visitor = visit(house, ("404", "400"))
+    browser_page = visit(console, ("404", "400"))
     for where in (
         text,
         f"queue/{text}",
@@ -138,33 +138,33 @@ def test_what_an_address_brings_along(house: House, visit: Visit) -> None:
         f"__proto__/{text}",
         "constructor",
     ):
-        visitor.page.goto(f"{house.url}#/{where}")
-        visitor.page.reload()
-        visitor.page.wait_for_selector("main h1, main [role=alert]")
-        expect_nothing(visitor)
+        browser_page.page.goto(f"{console.url}#/{where}")
+        browser_page.page.reload()
+        browser_page.page.wait_for_selector("main h1, main [role=alert]")
+        expect_nothing(browser_page)
 
 
-def test_what_is_typed_and_comes_back_in_a_refusal(house: House, visit: Visit) -> None:
-    house.publish("orders", body="x")
-    visitor = visit(house, ("404", "400", "409"))
-    page = visitor.open("queue/orders", "Came by")
+def test_what_is_typed_and_comes_back_in_a_refusal(console: ConsoleFixture, visit: Visit) -> None:
+    console.publish("orders", body="x")
+    browser_page = visit(console, ("404", "400", "409"))
+    page = browser_page.open("queue/orders", "Came by")
     page.get_by_label("Selector").fill(evil("selector"))
     page.get_by_role("button", name="Select").click()
     page.locator("main [role=alert]").first.wait_for()
-    expect_nothing(visitor)
-    visitor.open("destinations", "orders")
+    expect_nothing(browser_page)
+    browser_page.open("destinations", "orders")
     page.get_by_label("Name", exact=True).fill(evil("filter"))
-    visitor.see("No destination is like that")
-    expect_nothing(visitor)
+    browser_page.see("No destination is like that")
+    expect_nothing(browser_page)
     page.keyboard.press("Escape")
     page.get_by_role("combobox", name="Search").fill(evil("search"))
     page.get_by_role("option").first.wait_for()
-    expect_nothing(visitor)
+    expect_nothing(browser_page)
 
 
-def test_the_policy_stops_what_slips_through(house: House, visit: Visit) -> None:
-    visitor = visit(house, ("Trusted", "TrustedHTML", "Content Security Policy", "inline"))
-    page = visitor.open("", "Messages per second")
+def test_the_policy_stops_what_slips_through(console: ConsoleFixture, visit: Visit) -> None:
+    browser_page = visit(console, ("Trusted", "TrustedHTML", "Content Security Policy", "inline"))
+    page = browser_page.open("", "Messages per second")
     tried = """() => {
       const tries = [
         () => { document.body.innerHTML = '<b>x</b>'; },
@@ -179,5 +179,5 @@ def test_the_policy_stops_what_slips_through(house: House, visit: Visit) -> None
     assert page.evaluate(tried)[0] == "stopped"
     assert page.evaluate(tried)[3] == "stopped"
     assert page.evaluate("window.hacked") is None
-    headers = page.request.get(house.url).headers
+    headers = page.request.get(console.url).headers
     assert "frame-ancestors 'none'" in headers["content-security-policy"]

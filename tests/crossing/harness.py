@@ -11,16 +11,16 @@ from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.transport import Transport
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.session import VibemqSession
-from tests.protocols.harness import RecordedTransport, RoomHarness
 from tests.protocols.msglite.harness import Peer as MsglitePeer
 from tests.protocols.phpmq.harness import Peer as PhpmqPeer
 from tests.protocols.vibemq.harness import Peer as VibemqPeer
+from tests.support.sessions import RecordedTransport, SessionHarness
 
 TEMPORARY = Address(Kind.QUEUE, "temporary_destination://queue/127.0.0.1/4711/1")
 TEMPORARY_TOPIC = Address(Kind.TOPIC, "temporary_destination://topic/127.0.0.1/4711/1")
 
 
-class Harness(RoomHarness):
+class Harness(SessionHarness):
     def __init__(self) -> None:
         super().__init__()
         self.replies = ReplyAddresses(self.clock.wall)

@@ -12,7 +12,7 @@ from sluicemq.protocols.phpmq.mapping import MessageIds
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.crossing.harness import TEMPORARY, TEMPORARY_TOPIC, Asker, Harness
-from tests.protocols.harness import RecordedAccess
+from tests.support.sessions import RecordedAccess
 
 BILLS = Address(Kind.QUEUE, "bills")
 

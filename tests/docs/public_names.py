@@ -36,7 +36,7 @@ from sluicemq.server.listener_settings import Listener, ListenerLimits
 from sluicemq.server.loading import SECTIONS
 from sluicemq.server.settings import choices, settings_of
 from sluicemq.server.tracing import otel_spans
-from tests.admin.inside import Inside
+from tests.support.api import ApiFixture
 
 Uses = dict[str, list[str]]
 """The uses of each name, in the order of the code; empty for names without uses."""
@@ -104,9 +104,9 @@ def setting_values() -> Uses:
 def _endpoints() -> list[Endpoint]:
     async def collect() -> list[Endpoint]:
         with tempfile.TemporaryDirectory() as directory:
-            inside = Inside(Path(directory))
-            inside.authenticator.close()
-            return inside.endpoints
+            api_fixture = ApiFixture(Path(directory))
+            api_fixture.authenticator.close()
+            return api_fixture.endpoints
 
     return asyncio.run(collect())
 

@@ -32,14 +32,14 @@ def _strings(path: Path) -> Iterator[str]:
 def _messages() -> list[str]:
     """Return the messages in the tables of the page."""
     found: list[str] = []
-    inside = False
+    api_fixture = False
     for line in PAGE.read_text("utf-8").splitlines():
         if line.startswith("| "):
-            inside = inside or line.startswith("| message |")
-            if inside and not line.startswith("| message |"):
+            api_fixture = api_fixture or line.startswith("| message |")
+            if api_fixture and not line.startswith("| message |"):
                 found += _QUOTED.findall(line.split(" | ")[0])
         elif not line.startswith("|"):
-            inside = False
+            api_fixture = False
     return found
 
 

@@ -25,9 +25,9 @@ from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import hash_password
 from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.store import UserStore
-from tests.admin.client import Client
 from tests.faults.plan import LONG, size
 from tests.protocols.jmq.raw import RawJmq, status_of
+from tests.support.http import Client
 
 QUOTA: Final = size(50, 10_000)
 """broker.max_user_destinations"""

@@ -33,7 +33,6 @@ from sluicemq.journal.segment import SEGMENT_HEADER_BYTES, SegmentView, record_o
 from sluicemq.journal.snapshot import SNAPSHOT_HEAD, list_snapshots
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import ConfigurationError, JournalDamaged, JournalError
-from tests.broker.support import Reader
 from tests.fuzz.mutations import (
     change_digits,
     change_number,
@@ -43,6 +42,7 @@ from tests.fuzz.mutations import (
     mutate,
 )
 from tests.journal.support import TINY, crash, make_message, segments_of
+from tests.support.broker import Reader
 
 MEMORY: int = 1 << 30
 """Bytes that opening a journal of a few KB may take at most, all that is there already beside."""

@@ -20,7 +20,7 @@ from sluicemq.server.session_factories import SessionFactories
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.mutations import mutate
-from tests.protocols.harness import RecordedTransport, RoomHarness, RoomPeer
+from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 HOSTILE = 2
 WINDOW = 4
@@ -44,7 +44,7 @@ AUTHENTICATOR = Authenticator(Config(), lambda call: call())
 """There are no users."""
 
 
-class House(RoomHarness):
+class SessionFixture(SessionHarness):
     """All protocols on one engine, as the server puts them together."""
 
     def __init__(self) -> None:
@@ -58,9 +58,9 @@ class House(RoomHarness):
         listener = Listener(url=Url.parse(f"{protocol}://127.0.0.1:0"))
         return self.session_factories.of(listener)(transport, listener)
 
-    def connect(self, protocol: str) -> RoomPeer:
+    def connect(self, protocol: str) -> SessionPeer:
         transport = RecordedTransport(self)
-        return RoomPeer(self, transport, self.open_as(protocol, transport))
+        return SessionPeer(self, transport, self.open_as(protocol, transport))
 
 
 class Beside(RuleBasedStateMachine):
@@ -71,15 +71,15 @@ class Beside(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.house = House()
-        self.producer, self.consumer = (self.house.connect("phpmq") for _ in range(2))
+        self.fixture = SessionFixture()
+        self.producer, self.consumer = (self.fixture.connect("phpmq") for _ in range(2))
         self.consumer.put(phpmq_wire.encode_consume(b"honest", WINDOW))
         self.dispatches = phpmq_wire.Decoder(kinds=phpmq_wire.FROM_SERVER)
         self.sent = self.received = 0
         self.unsettled: list[bytes] = []
-        self.asker, self.worker = (self.house.connect("msglite") for _ in range(2))
+        self.asker, self.worker = (self.fixture.connect("msglite") for _ in range(2))
         self.asked = 0
-        self.hostile = [self.house.connect(self.protocol) for _ in range(HOSTILE)]
+        self.hostile = [self.fixture.connect(self.protocol) for _ in range(HOSTILE)]
 
     # --- the honest --------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Beside(RuleBasedStateMachine):
         assert transport.written == b""
         transport.stalled = False
         self.consumer.session.resume_delivery()
-        self.house.turn()
+        self.fixture.turn()
         self.collect()
 
     def collect(self) -> None:
@@ -167,9 +167,9 @@ class Beside(RuleBasedStateMachine):
                 peer.session.end_of_input()
             elif how == "shutdown":
                 peer.session.shutdown()
-            self.house.turn()
+            self.fixture.turn()
         peer.drop()
-        self.hostile[which] = self.house.connect(self.protocol)
+        self.hostile[which] = self.fixture.connect(self.protocol)
 
     @rule(which=hostile_peers, congested=st.booleans())
     def stop_reading(self, which: int, congested: bool) -> None:
@@ -186,18 +186,18 @@ class Beside(RuleBasedStateMachine):
             peer.transport.stalled = False
             peer.session.resume_delivery()
             peer.transport.unsent = True  # the server calls `flushed` then, whatever there was
-            self.house.turn()
+            self.fixture.turn()
 
     # --- time, and what must hold ------------------------------------------------------------
 
     @rule(milliseconds=st.integers(0, 3000) | st.sampled_from([60_000, 181_000, 86_500_000]))
     def wait(self, milliseconds: int) -> None:
-        self.house.turn(milliseconds)
+        self.fixture.turn(milliseconds)
         self.collect()
 
     @invariant()
     def the_honest_are_there(self) -> None:
-        if not hasattr(self, "house"):
+        if not hasattr(self, "fixture"):
             return
         for peer in (self.producer, self.consumer, self.asker, self.worker):
             assert peer.transport.open
@@ -205,7 +205,7 @@ class Beside(RuleBasedStateMachine):
         assert self.producer.transport.written == b""
 
     def teardown(self) -> None:
-        if not hasattr(self, "house"):
+        if not hasattr(self, "fixture"):
             return
         for peer in self.hostile:
             peer.drop()
@@ -215,8 +215,8 @@ class Beside(RuleBasedStateMachine):
         self.ask(True)
         for peer in (self.producer, self.consumer, self.asker, self.worker):
             peer.drop()
-        assert all(timer.cancelled for timer in self.house.timers), "something is waited for"
-        for destination in self.house.broker.destinations.values():
+        assert all(timer.cancelled for timer in self.fixture.timers), "something is waited for"
+        for destination in self.fixture.broker.destinations.values():
             assert not destination.temporary
             assert (destination.consumers, destination.unacked) == (0, 0)
 

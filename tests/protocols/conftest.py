@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.protocols.harness import RoomHarness
 from tests.protocols.sockets import serve
+from tests.support.sessions import SessionHarness
 
 
 @pytest.fixture
-def port(harness: RoomHarness) -> Iterator[int]:
+def port(harness: SessionHarness) -> Iterator[int]:
     """The port of a broker in a thread of its own."""
     loop = asyncio.new_event_loop()
     server, port = loop.run_until_complete(serve(harness))

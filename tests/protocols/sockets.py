@@ -12,15 +12,15 @@ from pathlib import Path
 from random import randrange
 from typing import TypeVar, cast
 
-from tests.protocols.harness import RoomHarness
+from tests.support.sessions import SessionHarness
 
-HarnessT = TypeVar("HarnessT", bound=RoomHarness)
+HarnessT = TypeVar("HarnessT", bound=SessionHarness)
 
 
 class SocketTransport(asyncio.Protocol):
     """A session behind a real socket; each read is a turn of the broker."""
 
-    def __init__(self, harness: RoomHarness) -> None:
+    def __init__(self, harness: SessionHarness) -> None:
         self.harness = harness
         self.peer = "test"
         self.peer_user = ""
@@ -91,7 +91,7 @@ class SocketTransport(asyncio.Protocol):
 
 
 async def serve(
-    harness: RoomHarness, path: str | None = None, ssl_context: ssl.SSLContext | None = None
+    harness: SessionHarness, path: str | None = None, ssl_context: ssl.SSLContext | None = None
 ) -> tuple[asyncio.Server, int]:
     """A broker that listens, on `path` or on the port that is returned."""
     loop = asyncio.get_running_loop()

@@ -19,10 +19,10 @@ from sluicemq.protocols.msglite import wire as msglite
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient, MsgliteClient
 from sluicemq.protocols.phpmq import wire as phpmq
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, PhpmqClient
-from tests.protocols.harness import RoomHarness
 from tests.protocols.msglite.harness import Harness as MsgliteHarness
 from tests.protocols.phpmq.harness import Harness as PhpmqHarness
 from tests.protocols.sockets import port_of, serve, unused_port
+from tests.support.sessions import SessionHarness
 
 LONG = 60
 TOO_MUCH = bytes(32 << 20)
@@ -32,7 +32,7 @@ TOO_MUCH = bytes(32 << 20)
 class User(ABC):
     """Somebody with a client; one that blocks is used in a thread."""
 
-    harness: ClassVar[type[RoomHarness]]
+    harness: ClassVar[type[SessionHarness]]
     dispatched: ClassVar[bytes]
     """A message as the broker sends it."""
 

@@ -110,7 +110,7 @@ class EventLoopBatch:
             connection.flush()
 
 
-class House:
+class ConnectionFixture:
     def __init__(self, budget: InputBudget | None = None) -> None:
         self.session = Session()
         self.transport = SocketTransport()
@@ -138,130 +138,134 @@ class House:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def fixture() -> ConnectionFixture:
+    return ConnectionFixture()
 
 
-def test_what_was_written_goes_before_the_end(house: House) -> None:
-    house.connection.write([b"answer"])
-    house.connection.close("done")
-    house.batch.end()
-    assert house.transport.done == ["write", "write_eof", "resume_reading"]
-    assert house.session.told == ["flushed", "closed"]
+def test_what_was_written_goes_before_the_end(fixture: ConnectionFixture) -> None:
+    fixture.connection.write([b"answer"])
+    fixture.connection.close("done")
+    fixture.batch.end()
+    assert fixture.transport.done == ["write", "write_eof", "resume_reading"]
+    assert fixture.session.told == ["flushed", "closed"]
 
 
 @pytest.mark.parametrize("written", [(), (b"answer",)])
 def test_a_connection_lost_in_the_turn_in_which_it_is_closed(
-    house: House, written: tuple[bytes, ...]
+    fixture: ConnectionFixture, written: tuple[bytes, ...]
 ) -> None:
-    house.connection.write(written)
-    house.connection.close("done")
-    house.transport.closed = True
-    house.connection.connection_lost(None)
-    house.batch.end()
-    assert house.transport.done == []
-    assert house.session.told == ["closed"]
+    fixture.connection.write(written)
+    fixture.connection.close("done")
+    fixture.transport.closed = True
+    fixture.connection.connection_lost(None)
+    fixture.batch.end()
+    assert fixture.transport.done == []
+    assert fixture.session.told == ["closed"]
 
 
-def test_what_a_slow_reader_leaves_is_measured_whenever_something_is_added(house: House) -> None:
+def test_what_a_slow_reader_leaves_is_measured_whenever_something_is_added(
+    fixture: ConnectionFixture,
+) -> None:
     """A little in each turn is too much in the end."""
-    house.connection.pause_writing()
+    fixture.connection.pause_writing()
     for turn in range(10):
-        house.connection.write([bytes(200)])
-        house.batch.end()
-        assert house.session.told == (["pause_delivery"] if turn > 4 else [])
-    house.connection.resume_writing()
-    house.batch.end()
-    assert house.session.told == ["pause_delivery", "resume_delivery", "flushed"]
+        fixture.connection.write([bytes(200)])
+        fixture.batch.end()
+        assert fixture.session.told == (["pause_delivery"] if turn > 4 else [])
+    fixture.connection.resume_writing()
+    fixture.batch.end()
+    assert fixture.session.told == ["pause_delivery", "resume_delivery", "flushed"]
 
 
-def test_a_session_that_answers_when_its_connection_has_gone(house: House) -> None:
+def test_a_session_that_answers_when_its_connection_has_gone(fixture: ConnectionFixture) -> None:
     """As one does that has waited for the disk."""
-    house.transport.closed = True
-    house.connection.connection_lost(None)
-    house.connection.write([b"too late"])
-    house.connection.close()
-    house.connection.resume_reading()
-    house.batch.end()
-    assert house.transport.done == []
+    fixture.transport.closed = True
+    fixture.connection.connection_lost(None)
+    fixture.connection.write([b"too late"])
+    fixture.connection.close()
+    fixture.connection.resume_reading()
+    fixture.batch.end()
+    assert fixture.transport.done == []
 
 
 @pytest.mark.parametrize("fault", ["flushed", "resume_delivery"])
-def test_a_mistake_in_a_session_costs_its_connection_and_no_turn(house: House, fault: str) -> None:
-    house.session.fault = fault
-    house.connection._congested = True
-    house.connection.write([b"x"])
+def test_a_mistake_in_a_session_costs_its_connection_and_no_turn(
+    fixture: ConnectionFixture, fault: str
+) -> None:
+    fixture.session.fault = fault
+    fixture.connection._congested = True
+    fixture.connection.write([b"x"])
     with structlog.testing.capture_logs() as entries:
-        house.batch.end()
+        fixture.batch.end()
     assert [entry["event"] for entry in entries if entry["log_level"] == "error"] == [
         "internal error"
     ]
-    assert house.transport.done == ["write", "abort"]
-    assert house.session.told[-1] == "closed"
+    assert fixture.transport.done == ["write", "abort"]
+    assert fixture.session.told[-1] == "closed"
 
 
 # --- somebody wants it closed ---------------------------------------------------------------------
 
 
-def test_whoever_is_dismissed_is_told_and_has_time_to_read_it(house: House) -> None:
+def test_whoever_is_dismissed_is_told_and_has_time_to_read_it(fixture: ConnectionFixture) -> None:
     def disconnect(reason: str) -> None:
-        house.connection.write([reason.encode()])
-        house.connection.close(reason)
+        fixture.connection.write([reason.encode()])
+        fixture.connection.close(reason)
 
-    house.session.disconnect = disconnect  # type: ignore[attr-defined]
-    house.connection.disconnect("enough")
-    house.batch.end()
-    assert house.transport.done == ["write", "write_eof", "resume_reading"]
-    assert house.session.told == ["flushed", "closed"]
-    house.batch.loop.ring()  # what lingers is cut off, and that once
-    assert house.transport.done[3:] == ["abort"]
+    fixture.session.disconnect = disconnect  # type: ignore[attr-defined]
+    fixture.connection.disconnect("enough")
+    fixture.batch.end()
+    assert fixture.transport.done == ["write", "write_eof", "resume_reading"]
+    assert fixture.session.told == ["flushed", "closed"]
+    fixture.batch.loop.ring()  # what lingers is cut off, and that once
+    assert fixture.transport.done[3:] == ["abort"]
 
 
-def test_who_does_not_go_is_cut_off(house: House) -> None:
+def test_who_does_not_go_is_cut_off(fixture: ConnectionFixture) -> None:
     """Its session may wait for a disk that hangs, or the peer may not read."""
-    house.connection.disconnect("enough")
-    house.batch.end()
-    assert house.session.told == ["disconnect"]
-    assert house.transport.done == []
-    house.batch.loop.ring()
-    assert house.transport.done == ["abort"]
-    assert house.session.told == ["disconnect", "closed"]
-    house.connection.disconnect("again")
-    assert not house.batch.loop.later
+    fixture.connection.disconnect("enough")
+    fixture.batch.end()
+    assert fixture.session.told == ["disconnect"]
+    assert fixture.transport.done == []
+    fixture.batch.loop.ring()
+    assert fixture.transport.done == ["abort"]
+    assert fixture.session.told == ["disconnect", "closed"]
+    fixture.connection.disconnect("again")
+    assert not fixture.batch.loop.later
 
 
-def test_a_mistake_in_saying_goodbye_ends_it_all_the_same(house: House) -> None:
-    house.session.fault = "disconnect"
+def test_a_mistake_in_saying_goodbye_ends_it_all_the_same(fixture: ConnectionFixture) -> None:
+    fixture.session.fault = "disconnect"
     with structlog.testing.capture_logs():
-        house.connection.disconnect("enough")
-    assert house.transport.done == ["abort"]
+        fixture.connection.disconnect("enough")
+    assert fixture.transport.done == ["abort"]
 
 
 # --- figures --------------------------------------------------------------------------------------
 
 
-def test_bytes_are_counted_both_ways(house: House) -> None:
-    house.connection.data_received(b"abc")
-    house.connection.data_received(b"d")
-    house.connection.write([b"xy", b"z"])
-    house.batch.end()
-    house.connection.write([b"!"])
-    house.batch.end()
-    assert (house.connection.bytes_in, house.connection.bytes_out) == (4, 4)
-    assert house.connection.since == 5
+def test_bytes_are_counted_both_ways(fixture: ConnectionFixture) -> None:
+    fixture.connection.data_received(b"abc")
+    fixture.connection.data_received(b"d")
+    fixture.connection.write([b"xy", b"z"])
+    fixture.batch.end()
+    fixture.connection.write([b"!"])
+    fixture.batch.end()
+    assert (fixture.connection.bytes_in, fixture.connection.bytes_out) == (4, 4)
+    assert fixture.connection.since == 5
 
 
-def test_who_is_sent_something_is_not_idle(house: House) -> None:
-    house.batch.broker.clock.steady = 9000
-    house.connection.write([b"x"])
-    assert house.connection.active_at == 0
-    house.batch.end()
-    assert house.connection.active_at == 9000
+def test_who_is_sent_something_is_not_idle(fixture: ConnectionFixture) -> None:
+    fixture.batch.broker.clock.steady = 9000
+    fixture.connection.write([b"x"])
+    assert fixture.connection.active_at == 0
+    fixture.batch.end()
+    assert fixture.connection.active_at == 9000
 
 
-def test_the_state_tells_what_holds_it_up(house: House) -> None:
-    house.session.session_info = lambda: SessionInfo("phpmq", state="connecting")  # type: ignore[attr-defined]
-    connection = house.connection
+def test_the_state_tells_what_holds_it_up(fixture: ConnectionFixture) -> None:
+    fixture.session.session_info = lambda: SessionInfo("phpmq", state="connecting")  # type: ignore[attr-defined]
+    connection = fixture.connection
     assert connection.state == "connecting"
     connection._congested = True
     assert connection.state == "slow"
@@ -274,115 +278,119 @@ def test_the_state_tells_what_holds_it_up(house: House) -> None:
 # --- unfinished input -----------------------------------------------------------------------------
 
 
-def receive(house: House, buffered: int, incomplete: bool = True) -> None:
+def receive(fixture: ConnectionFixture, buffered: int, incomplete: bool = True) -> None:
     """The session holds so much after something has come."""
-    house.session.buffered = buffered
-    house.session.incomplete = incomplete
-    house.connection.data_received(b"x")
+    fixture.session.buffered = buffered
+    fixture.session.incomplete = incomplete
+    fixture.connection.data_received(b"x")
 
 
-def pass_time(house: House, seconds: float) -> None:
-    house.batch.broker.clock.steady += round(seconds * 1000)
-    house.listener.budget.review(house.batch.broker.clock.steady)
+def pass_time(fixture: ConnectionFixture, seconds: float) -> None:
+    fixture.batch.broker.clock.steady += round(seconds * 1000)
+    fixture.listener.budget.review(fixture.batch.broker.clock.steady)
 
 
-def test_input_that_a_session_holds_is_accounted_and_given_back(house: House) -> None:
-    budget = house.listener.budget
-    receive(house, 70)
+def test_input_that_a_session_holds_is_accounted_and_given_back(fixture: ConnectionFixture) -> None:
+    budget = fixture.listener.budget
+    receive(fixture, 70)
     assert budget.used == 70
-    receive(house, 0)
+    receive(fixture, 0)
     assert budget.used == 0
-    receive(house, 90)
-    house.connection.connection_lost(None)
-    assert (budget.used, budget.holders, house.session.buffered) == (0, 0, 0)
+    receive(fixture, 90)
+    fixture.connection.connection_lost(None)
+    assert (budget.used, budget.holders, fixture.session.buffered) == (0, 0, 0)
 
 
-def test_what_a_session_has_carried_out_meanwhile_is_given_back(house: House) -> None:
-    budget = house.listener.budget
-    receive(house, 70)
-    house.session.buffered = 0
-    house.connection.write([b"answer"])
-    house.batch.end()
+def test_what_a_session_has_carried_out_meanwhile_is_given_back(fixture: ConnectionFixture) -> None:
+    budget = fixture.listener.budget
+    receive(fixture, 70)
+    fixture.session.buffered = 0
+    fixture.connection.write([b"answer"])
+    fixture.batch.end()
     assert budget.used == 0
-    receive(house, 70)
-    house.session.buffered = 10
-    pass_time(house, 1)
+    receive(fixture, 70)
+    fixture.session.buffered = 10
+    pass_time(fixture, 1)
     assert budget.used == 10
 
 
-def test_a_suspended_connection_is_read_when_budget_and_session_agree(house: House) -> None:
-    budget = house.listener.budget
-    other = House(budget)
+def test_a_suspended_connection_is_read_when_budget_and_session_agree(
+    fixture: ConnectionFixture,
+) -> None:
+    budget = fixture.listener.budget
+    other = ConnectionFixture(budget)
     receive(other, 1001)
-    receive(house, 10)
-    assert house.transport.done == ["pause_reading"]
-    assert house.connection.state == "blocked"
-    house.connection.pause_reading()
+    receive(fixture, 10)
+    assert fixture.transport.done == ["pause_reading"]
+    assert fixture.connection.state == "blocked"
+    fixture.connection.pause_reading()
     receive(other, 0)
-    assert house.transport.done == ["pause_reading"]
-    house.connection.resume_reading()
-    assert house.transport.done == ["pause_reading", "resume_reading"]
+    assert fixture.transport.done == ["pause_reading"]
+    fixture.connection.resume_reading()
+    assert fixture.transport.done == ["pause_reading", "resume_reading"]
 
 
-def test_a_reader_without_progress_is_closed_while_the_budget_is_exhausted(house: House) -> None:
-    receive(house, 1001)
+def test_a_reader_without_progress_is_closed_while_the_budget_is_exhausted(
+    fixture: ConnectionFixture,
+) -> None:
+    receive(fixture, 1001)
     for _ in range(31):
-        pass_time(house, 1)
-    assert not house.listener.closed
-    pass_time(house, 1)
-    assert house.listener.closed == {"input-stalled": 1}
-    assert house.session.told[-1] == "disconnect"
+        pass_time(fixture, 1)
+    assert not fixture.listener.closed
+    pass_time(fixture, 1)
+    assert fixture.listener.closed == {"input-stalled": 1}
+    assert fixture.session.told[-1] == "disconnect"
 
 
 def test_requests_that_are_being_carried_out_do_not_keep_others_from_being_read(
-    house: House,
+    fixture: ConnectionFixture,
 ) -> None:
-    budget = house.listener.budget
-    receive(house, 1001, incomplete=False)
-    other = House(budget)
+    budget = fixture.listener.budget
+    receive(fixture, 1001, incomplete=False)
+    other = ConnectionFixture(budget)
     receive(other, 10)
     assert not other.connection.suspended
     receive(other, 500)
     assert not other.connection.suspended
 
 
-def test_an_unfinished_frame_without_a_byte_is_closed(house: House) -> None:
-    receive(house, 10)
-    pass_time(house, 59)
-    receive(house, 11)
-    pass_time(house, 60)
-    assert not house.listener.closed
-    pass_time(house, 1)
-    assert house.listener.closed == {"frame-timeout": 1}
+def test_an_unfinished_frame_without_a_byte_is_closed(fixture: ConnectionFixture) -> None:
+    receive(fixture, 10)
+    pass_time(fixture, 59)
+    receive(fixture, 11)
+    pass_time(fixture, 60)
+    assert not fixture.listener.closed
+    pass_time(fixture, 1)
+    assert fixture.listener.closed == {"frame-timeout": 1}
 
 
-def test_complete_requests_that_wait_have_no_deadline(house: House) -> None:
-    receive(house, 10, incomplete=False)
-    pass_time(house, 1000)
-    assert not house.listener.closed
+def test_complete_requests_that_wait_have_no_deadline(fixture: ConnectionFixture) -> None:
+    receive(fixture, 10, incomplete=False)
+    pass_time(fixture, 1000)
+    assert not fixture.listener.closed
 
 
-def test_a_frame_has_no_deadline_while_the_broker_does_not_read(house: House) -> None:
-    receive(house, 10)
-    house.connection.pause_reading()
-    pass_time(house, 1000)
-    house.connection.resume_reading()
-    pass_time(house, 59)
-    assert not house.listener.closed
-    pass_time(house, 2)
-    assert house.listener.closed == {"frame-timeout": 1}
+def test_a_frame_has_no_deadline_while_the_broker_does_not_read(fixture: ConnectionFixture) -> None:
+    receive(fixture, 10)
+    fixture.connection.pause_reading()
+    pass_time(fixture, 1000)
+    fixture.connection.resume_reading()
+    pass_time(fixture, 59)
+    assert not fixture.listener.closed
+    pass_time(fixture, 2)
+    assert fixture.listener.closed == {"frame-timeout": 1}
 
 
-def test_little_may_be_left_unfinished_before_the_login(house: House) -> None:
-    house.session.login = Login.CHECKING
-    receive(house, 100)
-    assert not house.listener.closed
-    receive(house, 101)
-    assert house.listener.closed == {"login-bytes": 1}
+def test_little_may_be_left_unfinished_before_the_login(fixture: ConnectionFixture) -> None:
+    fixture.session.login = Login.CHECKING
+    receive(fixture, 100)
+    assert not fixture.listener.closed
+    receive(fixture, 101)
+    assert fixture.listener.closed == {"login-bytes": 1}
 
 
-def test_the_time_in_which_a_login_is_checked_does_not_count(house: House) -> None:
-    connection = house.connection
+def test_the_time_in_which_a_login_is_checked_does_not_count(fixture: ConnectionFixture) -> None:
+    connection = fixture.connection
     now = 0
     for login, seconds in (
         (Login.DUE, 6),
@@ -391,13 +399,13 @@ def test_the_time_in_which_a_login_is_checked_does_not_count(house: House) -> No
         (Login.CHECKING, 100),
         (Login.NONE, 100),
     ):
-        house.session.login = login
+        fixture.session.login = login
         for _ in range(seconds):
             now += 1000
             assert not connection.review_login(now)
-    assert not house.listener.closed
-    house.session.login = Login.DUE
+    assert not fixture.listener.closed
+    fixture.session.login = Login.DUE
     assert connection.review_login(now + 1000)
-    assert house.listener.closed == {"login-timeout": 1}
-    house.session.login = Login.DONE
+    assert fixture.listener.closed == {"login-timeout": 1}
+    fixture.session.login = Login.DONE
     assert connection.review_login(now + 2000)

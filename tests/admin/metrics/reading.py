@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sluicemq.admin.metrics.destinations import DestinationMetrics
 from sluicemq.admin.metrics.exported_destinations import ExportedDestinations
 from sluicemq.admin.metrics.exposition import Exposition
-from tests.broker.support import Rig
+from tests.support.broker import BrokerFixture
 
 Labels = frozenset[tuple[str, str]]
 
@@ -59,13 +59,13 @@ def scrape_of(families: Iterable[Metric]) -> Scrape:
 class Figures:
     """The figures of a broker's destinations, scraped as often as wanted."""
 
-    def __init__(self, rig: Rig, limit: int = 1000) -> None:
-        self.rig = rig
-        self.shown = ExportedDestinations(rig.broker, limit)
-        self._figures = DestinationMetrics(rig.broker, self.shown)
+    def __init__(self, fixture: BrokerFixture, limit: int = 1000) -> None:
+        self.fixture = fixture
+        self.shown = ExportedDestinations(fixture.broker, limit)
+        self._figures = DestinationMetrics(fixture.broker, self.shown)
 
     def scrape(self) -> Scrape:
         into = Exposition()
-        asyncio.run(self._figures.collect(into, self.rig.clock.wall))
+        asyncio.run(self._figures.collect(into, self.fixture.clock.wall))
         parse(into.text(True), as_openmetrics=True)
         return parse(into.text(False))

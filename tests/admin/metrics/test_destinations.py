@@ -13,7 +13,7 @@ from sluicemq.journal import FileJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from tests.admin.metrics.reading import Figures, Scrape
-from tests.broker.support import Rig
+from tests.support.broker import BrokerFixture
 
 PUBLISHED = "sluicemq_destination_published_messages_total"
 WAITING = "sluicemq_destination_waiting_messages"
@@ -24,15 +24,15 @@ def of(scrape: Scrape, name: str, destination: str, kind: str = "queue") -> floa
 
 
 def test_what_happens_to_messages_is_counted() -> None:
-    rig = Rig()
-    queue = rig.queue("q", max_messages=3, dead_letter=True, max_attempts=1)
-    figures = Figures(rig)
-    reader = rig.read(queue, credit=3)
-    rig.send(queue, "one", "two", "three")
+    fixture = BrokerFixture()
+    queue = fixture.queue("q", max_messages=3, dead_letter=True, max_attempts=1)
+    figures = Figures(fixture)
+    reader = fixture.read(queue, credit=3)
+    fixture.send(queue, "one", "two", "three")
     reader.settle("one")
     reader.release("two")
-    rig.send(queue, "four", deliver_at=rig.clock.wall + 1000)
-    rig.clock.advance(500)
+    fixture.send(queue, "four", deliver_at=fixture.clock.wall + 1000)
+    fixture.clock.advance(500)
     scrape = figures.scrape()
     assert of(scrape, "published_messages_total", "q") == 4
     assert of(scrape, "delivered_messages_total", "q") == 3
@@ -49,30 +49,30 @@ def test_what_happens_to_messages_is_counted() -> None:
     assert of(scrape, "waiting_messages", "q.dlq") == 1
     assert of(scrape, "oldest_message_seconds", "q.dlq") == 0.5
     assert of(scrape, "paused", "q") == 0
-    rig.broker.pause(queue)
+    fixture.broker.pause(queue)
     assert of(figures.scrape(), "paused", "q") == 1
 
 
 def test_what_is_not_on_disk_yet_waits_too() -> None:
-    rig = Rig()
-    queue = rig.queue("q")
-    rig.broker.publish(queue, rig.message(queue, "four"))
+    fixture = BrokerFixture()
+    queue = fixture.queue("q")
+    fixture.broker.publish(queue, fixture.message(queue, "four"))
     assert queue.staged == 1
-    scrape = Figures(rig).scrape()
+    scrape = Figures(fixture).scrape()
     assert of(scrape, "waiting_messages", "q") == 1
     assert of(scrape, "bytes", "q") == 4
 
 
 def test_of_a_topic_the_longest_subscription_counts_and_the_durable_ones_are_shown() -> None:
-    rig = Rig()
-    topic = rig.topic("t")
-    rig.broker.subscribe(topic, "archive", durable=True)
-    rig.broker.subscribe(topic, "someone")
-    shared = rig.broker.subscribe(topic, "workers", shared=True)
-    reader = rig.read(shared, credit=1)
-    rig.send(topic, "a", "b")
-    rig.clock.advance(2000)
-    figures = Figures(rig)
+    fixture = BrokerFixture()
+    topic = fixture.topic("t")
+    fixture.broker.subscribe(topic, "archive", durable=True)
+    fixture.broker.subscribe(topic, "someone")
+    shared = fixture.broker.subscribe(topic, "workers", shared=True)
+    reader = fixture.read(shared, credit=1)
+    fixture.send(topic, "a", "b")
+    fixture.clock.advance(2000)
+    figures = Figures(fixture)
     scrape = figures.scrape()
     assert of(scrape, "waiting_messages", "t", "topic") == 2
     assert of(scrape, "unacknowledged_messages", "t", "topic") == 1
@@ -87,109 +87,109 @@ def test_of_a_topic_the_longest_subscription_counts_and_the_durable_ones_are_sho
 
 
 def test_subscriptions_are_bounded_too() -> None:
-    rig = Rig()
-    topic = rig.topic("t")
+    fixture = BrokerFixture()
+    topic = fixture.topic("t")
     for number in range(5):
-        rig.broker.subscribe(topic, f"s{number}", durable=True)
-    scrape = Figures(rig, limit=3).scrape()
+        fixture.broker.subscribe(topic, f"s{number}", durable=True)
+    scrape = Figures(fixture, limit=3).scrape()
     assert len(scrape.names("sluicemq_subscription_waiting_messages", "subscription")) == 3
 
 
 def test_beyond_the_limit_destinations_are_summed() -> None:
-    rig = Rig()
+    fixture = BrokerFixture()
     for number in range(5):
-        rig.send(rig.broker.queue(f"q{number}"), "a", "bb")
-    figures = Figures(rig, limit=2)
+        fixture.send(fixture.broker.queue(f"q{number}"), "a", "bb")
+    figures = Figures(fixture, limit=2)
     scrape = figures.scrape()
     assert scrape.names(PUBLISHED) == {"q0", "q1", "~others"}
     assert of(scrape, "published_messages_total", "~others") == 6
     assert of(scrape, "waiting_messages", "~others") == 6
     assert of(scrape, "bytes", "~others") == 9
     assert of(scrape, "limit_messages", "~others") is None
-    rig.clock.advance(3000)
-    rig.send(rig.broker.queue("q4"), "c")
+    fixture.clock.advance(3000)
+    fixture.send(fixture.broker.queue("q4"), "c")
     assert of(figures.scrape(), "oldest_message_seconds", "~others") == 3
 
 
 def test_with_no_room_at_all_everything_is_summed() -> None:
-    rig = Rig()
-    rig.send(rig.queue("q"), "a")
-    assert Figures(rig, limit=0).scrape().names(PUBLISHED) == {"~others"}
+    fixture = BrokerFixture()
+    fixture.send(fixture.queue("q"), "a")
+    assert Figures(fixture, limit=0).scrape().names(PUBLISHED) == {"~others"}
 
 
 def test_declared_destinations_come_before_those_that_came_by_use() -> None:
-    rig = Rig()
-    rig.broker.queue("automatic")
-    rig.queue("declared")
-    assert Figures(rig, limit=1).scrape().names(WAITING) == {"declared"}
+    fixture = BrokerFixture()
+    fixture.broker.queue("automatic")
+    fixture.queue("declared")
+    assert Figures(fixture, limit=1).scrape().names(WAITING) == {"declared"}
 
 
 def test_temporary_destinations_never_have_figures_of_their_own() -> None:
-    rig = Rig()
-    figures = Figures(rig)
+    fixture = BrokerFixture()
+    figures = Figures(fixture)
     owner = object()
     for number in range(3):
-        reply = rig.broker.declare(Address(Kind.QUEUE, f"reply-{number}"), owner=owner)
-        rig.send(reply, "a")
+        reply = fixture.broker.declare(Address(Kind.QUEUE, f"reply-{number}"), owner=owner)
+        fixture.send(reply, "a")
     scrape = figures.scrape()
     assert scrape.names(PUBLISHED) == {"~temporary"}
     assert of(scrape, "published_messages_total", "~temporary") == 3
     assert scrape.value("sluicemq_destinations", kind="queue", temporary="true") == 3
-    rig.broker.delete_temporary(owner)
-    rig.broker.flush()
+    fixture.broker.delete_temporary(owner)
+    fixture.broker.flush()
     scrape = figures.scrape()
     assert of(scrape, "published_messages_total", "~temporary") == 3
     assert of(scrape, "waiting_messages", "~temporary") == 0
 
 
 def test_sums_never_go_back() -> None:
-    rig = Rig()
+    fixture = BrokerFixture()
     for number in range(4):
-        rig.send(rig.broker.queue(f"q{number}"), *["a"] * (number + 1))
-    figures = Figures(rig, limit=1)
+        fixture.send(fixture.broker.queue(f"q{number}"), *["a"] * (number + 1))
+    figures = Figures(fixture, limit=1)
     assert of(figures.scrape(), "published_messages_total", "~others") == 9
     # one of the others goes
-    rig.broker.remove(rig.broker.queue("q3"))
+    fixture.broker.remove(fixture.broker.queue("q3"))
     scrape = figures.scrape()
     assert of(scrape, "published_messages_total", "~others") == 9
     assert of(scrape, "waiting_messages", "~others") == 5
     # another one gets the room of the first
-    rig.broker.remove(rig.broker.queue("q0"))
+    fixture.broker.remove(fixture.broker.queue("q0"))
     scrape = figures.scrape()
     assert scrape.names(PUBLISHED) == {"q1", "~others"}
     assert of(scrape, "published_messages_total", "q1") == 2
     assert of(scrape, "published_messages_total", "~others") == 9
     assert of(scrape, "waiting_messages", "~others") == 3
-    rig.send(rig.broker.queue("q2"), "more")
+    fixture.send(fixture.broker.queue("q2"), "more")
     assert of(figures.scrape(), "published_messages_total", "~others") == 10
 
 
 def test_a_destination_that_comes_again_begins_anew() -> None:
-    rig = Rig()
-    figures = Figures(rig)
-    rig.send(rig.broker.queue("q"), "a", "b")
-    rig.broker.remove(rig.broker.queue("q"))
+    fixture = BrokerFixture()
+    figures = Figures(fixture)
+    fixture.send(fixture.broker.queue("q"), "a", "b")
+    fixture.broker.remove(fixture.broker.queue("q"))
     assert PUBLISHED not in figures.scrape().families
-    rig.send(rig.broker.queue("q"), "c")
+    fixture.send(fixture.broker.queue("q"), "c")
     assert of(figures.scrape(), "published_messages_total", "q") == 1
 
 
 @pytest.mark.parametrize("name", ["~others", "~temporary", "~x", "n" * (LONGEST_NAME + 1)])
 def test_names_that_could_be_taken_for_a_sum_or_are_too_long_have_none(name: str) -> None:
-    rig = Rig()
-    rig.send(rig.broker.queue(name), "a")
-    rig.send(rig.broker.queue("plain"), "a")
-    scrape = Figures(rig).scrape()
+    fixture = BrokerFixture()
+    fixture.send(fixture.broker.queue(name), "a")
+    fixture.send(fixture.broker.queue("plain"), "a")
+    scrape = Figures(fixture).scrape()
     assert scrape.names(PUBLISHED) == {"plain", "~others"}
     assert of(scrape, "published_messages_total", "~others") == 1
 
 
 def test_two_names_that_look_alike_are_not_one() -> None:
-    rig = Rig()
-    rig.send(rig.broker.queue("a\udcff"), "a")
-    rig.send(rig.broker.queue("a\\udcff"), "a", "b")
-    rig.send(rig.broker.topic("a\\udcff"), "a")
-    scrape = Figures(rig).scrape()
+    fixture = BrokerFixture()
+    fixture.send(fixture.broker.queue("a\udcff"), "a")
+    fixture.send(fixture.broker.queue("a\\udcff"), "a", "b")
+    fixture.send(fixture.broker.topic("a\\udcff"), "a")
+    scrape = Figures(fixture).scrape()
     assert of(scrape, "published_messages_total", "a\\udcff") == 1
     assert of(scrape, "published_messages_total", "~others") == 2
     assert of(scrape, "published_messages_total", "a\\udcff", "topic") == 1
@@ -200,34 +200,34 @@ def test_a_destination_that_goes_while_figures_are_read_is_no_trouble(
     monkeypatch: pytest.MonkeyPatch, when: int
 ) -> None:
     """Before it is read, or after: it counts once, and the sum does not go back."""
-    rig = Rig()
+    fixture = BrokerFixture()
     for number in range(3):
-        rig.send(rig.broker.queue(f"q{number}"), *["a"] * (number + 1))
-    figures = Figures(rig, limit=1)
+        fixture.send(fixture.broker.queue(f"q{number}"), *["a"] * (number + 1))
+    figures = Figures(fixture, limit=1)
     assert of(figures.scrape(), "published_messages_total", "~others") == 5
-    last = rig.broker.queue("q1")
+    last = fixture.broker.queue("q1")
     rests = 0
 
     async def rest(pace: object) -> None:
         nonlocal rests
         rests += 1
         if rests == when:
-            rig.broker.remove(last)
+            fixture.broker.remove(last)
 
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.rest", rest)
     for _ in range(3):
         assert of(figures.scrape(), "published_messages_total", "~others") == 5
     assert last.removed
-    rig.send(rig.broker.queue("q2"), "more")
+    fixture.send(fixture.broker.queue("q2"), "more")
     assert of(figures.scrape(), "published_messages_total", "~others") == 6
 
 
 def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the time of scans used up, each destination is a slice of its own."""
-    rig = Rig()
+    fixture = BrokerFixture()
     for number in range(50):
-        rig.broker.queue(f"q{number}")
+        fixture.broker.queue(f"q{number}")
     rests = 0
 
     async def rest(pace: object) -> None:
@@ -236,7 +236,7 @@ def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.rest", rest)
-    assert len(Figures(rig).scrape().names(WAITING)) == 50
+    assert len(Figures(fixture).scrape().names(WAITING)) == 50
     assert rests >= 50
 
 

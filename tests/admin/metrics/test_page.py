@@ -19,11 +19,11 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.rows import row
-from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
+from tests.admin.context import context
 from tests.admin.metrics.reading import Scrape, parse
-from tests.admin.test_http_session import HEAD, House, answers, looped
-from tests.admin.world import context
+from tests.admin.test_http_session import HEAD, SessionFixture, answers, looped
 from tests.server.conftest import Start
+from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
 
 ASK = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
@@ -130,21 +130,21 @@ def test_a_broker_with_users_asks_who_wants_to_know(start: Start, tmp_path: Path
 
 @looped
 async def test_who_asks_meanwhile_gets_the_same_answer() -> None:
-    house = House()
-    told = ScrapeState(house.broker)
-    house.http = HttpService(Application(context(house.broker, figures=told)), HEAD)
-    links = [house.connect() for _ in range(3)]
+    fixture = SessionFixture()
+    told = ScrapeState(fixture.broker)
+    fixture.http = HttpService(Application(context(fixture.broker, figures=told)), HEAD)
+    links = [fixture.connect() for _ in range(3)]
     for link in links:
         link.session.receive(ASK)
-    await house.rest()
+    await fixture.rest()
     [first], *others = [answers(link) for link in links]
     assert first[0] == 200
     assert all(other == [first] for other in others)
     # and who asks later another
     told.made_at -= FRESH_SECONDS
-    link = house.connect()
+    link = fixture.connect()
     link.session.receive(ASK)
-    await house.rest()
+    await fixture.rest()
     [(_, later)] = answers(link)
     route = {"method": "GET", "route": "/metrics", "status": "200"}
     assert parse(later).value("sluicemq_http_requests_total", **route) == 3
@@ -153,19 +153,19 @@ async def test_who_asks_meanwhile_gets_the_same_answer() -> None:
 @looped
 async def test_ten_thousand_destinations_are_told_of_at_once_and_hold_up_nobody() -> None:
     """The loop is given back all the time, and what is told is bounded."""
-    house = House()
-    house.scan_time.limit = 500
+    fixture = SessionFixture()
+    fixture.scan_time.limit = 500
     for number in range(10_000):
-        house.broker.declare(Address(Kind.QUEUE, f"q{number}"), DestinationSettings())
-    told = ScrapeState(house.broker, limit=100)
-    house.http = HttpService(Application(context(house.broker, figures=told)), HEAD)
-    link = house.connect()
+        fixture.broker.declare(Address(Kind.QUEUE, f"q{number}"), DestinationSettings())
+    told = ScrapeState(fixture.broker, limit=100)
+    fixture.http = HttpService(Application(context(fixture.broker, figures=told)), HEAD)
+    link = fixture.connect()
     link.session.receive(ASK)
     turns = 0
     while not link.written:
         turns += 1
         await asyncio.sleep(0)
-        house.turn()
+        fixture.turn()
     [(status, body)] = answers(link)
     assert status == 200
     names = parse(body).names("sluicemq_destination_waiting_messages")
@@ -175,16 +175,16 @@ async def test_ten_thousand_destinations_are_told_of_at_once_and_hold_up_nobody(
 
 def test_what_matches_no_endpoint_is_counted_as_one() -> None:
     async def requests() -> Scrape:
-        house = House()
+        fixture = SessionFixture()
         for line in (b"GET /a", b"GET /b", b"FOO /c", b"POST /metrics"):
-            link = house.connect()
+            link = fixture.connect()
             link.session.receive(
                 line + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n"
             )
-            await house.rest()
-        link = house.connect()
+            await fixture.rest()
+        link = fixture.connect()
         link.session.receive(ASK)
-        await house.rest()
+        await fixture.rest()
         [(_, body)] = answers(link)
         return parse(body)
 

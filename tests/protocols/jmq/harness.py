@@ -24,7 +24,7 @@ from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet
 from sluicemq.protocols.transport import Transport
 from tests.journal.support import crash
-from tests.protocols.harness import RecordedTransport, RoomHarness, RoomPeer
+from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 Properties = Mapping[str, object]
 
@@ -48,7 +48,7 @@ def xid(name: str, branch: str = "") -> bytes:
     return encode_xid(Xid(77, name.encode(), branch.encode()))
 
 
-class Harness(RoomHarness):
+class Harness(SessionHarness):
     def __init__(
         self, settings: BrokerSettings | None = None, access: Access | None = None
     ) -> None:
@@ -144,7 +144,7 @@ def encode_sysid(timestamp: int, sequence: int, port: int = 1234) -> bytes:
     )
 
 
-class Peer(RoomPeer):
+class Peer(SessionPeer):
     """A client's end of a connection."""
 
     harness: Harness

@@ -21,9 +21,9 @@ from sluicemq.protocols.jmq.ids import encode_blocks
 from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import A, I, P, PacketType, Status, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
-from tests.protocols.harness import RecordedAccess
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, login, status, xid
 from tests.protocols.jmq.test_session import Users
+from tests.support.sessions import RecordedAccess
 
 H = PacketType
 

@@ -20,8 +20,8 @@ from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import L, P, PacketType, R, Status
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import Packet
-from tests.protocols.harness import RecordedAccess
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, encode_sysid, status
+from tests.support.sessions import RecordedAccess
 
 H = PacketType
 

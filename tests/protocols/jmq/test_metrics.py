@@ -31,11 +31,11 @@ class Process:
 class Monitor:
     """A JMS client that is subscribed to a topic: the packets it would be sent."""
 
-    def __init__(self, house: House, topic: str, name: str = "m") -> None:
-        self.house = house
+    def __init__(self, fixture: MetricsFixture, topic: str, name: str = "m") -> None:
+        self.fixture = fixture
         self.messages: list[Message] = []
-        subscription = house.broker.subscribe(house.broker.topic(topic), name)
-        self.consumer = house.broker.attach(subscription, self, Window(100, True))
+        subscription = fixture.broker.subscribe(fixture.broker.topic(topic), name)
+        self.consumer = fixture.broker.attach(subscription, self, Window(100, True))
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -48,11 +48,11 @@ class Monitor:
 
     def packets(self) -> list[Packet]:
         """Those that have come since the last call."""
-        self.house.broker.flush()
+        self.fixture.broker.flush()
         decoder = Decoder()
         found = []
         for message in self.messages:
-            chunks = deliver_chunks(message, 7, 0, 1, self.house.broker.identity)
+            chunks = deliver_chunks(message, 7, 0, 1, self.fixture.broker.identity)
             found += decoder.feed(b"".join(chunks))
         self.messages.clear()
         return [packet for packet in found if isinstance(packet, Packet)]
@@ -74,7 +74,7 @@ class Idle:
         raise AssertionError
 
 
-class House:
+class MetricsFixture:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.broker = Broker(MemoryJournal(), self.clock)
@@ -95,44 +95,44 @@ class House:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def fixture() -> MetricsFixture:
+    return MetricsFixture()
 
 
-def test_the_first_comes_at_once_and_then_one_in_each_interval(house: House) -> None:
-    monitor = Monitor(house, "mq.metrics.broker")
-    house.seconds(1)
+def test_the_first_comes_at_once_and_then_one_in_each_interval(fixture: MetricsFixture) -> None:
+    monitor = Monitor(fixture, "mq.metrics.broker")
+    fixture.seconds(1)
     assert len(monitor.packets()) == 1
-    house.seconds(59)
+    fixture.seconds(59)
     assert monitor.packets() == []
-    house.seconds(1)
+    fixture.seconds(1)
     assert len(monitor.packets()) == 1
-    house.seconds(180)
+    fixture.seconds(180)
     assert len(monitor.packets()) == 3
 
 
-def test_nothing_is_sent_while_nobody_is_subscribed(house: House) -> None:
-    topic = house.broker.topic("mq.metrics.broker")
-    house.seconds(5)
+def test_nothing_is_sent_while_nobody_is_subscribed(fixture: MetricsFixture) -> None:
+    topic = fixture.broker.topic("mq.metrics.broker")
+    fixture.seconds(5)
     assert topic.statistics.published == 0
-    monitor = Monitor(house, "mq.metrics.broker")
-    house.seconds(1)
+    monitor = Monitor(fixture, "mq.metrics.broker")
+    fixture.seconds(1)
     assert len(monitor.packets()) == 1
-    house.broker.detach(monitor.consumer)
-    house.seconds(5)
+    fixture.broker.detach(monitor.consumer)
+    fixture.seconds(5)
     assert topic.statistics.published == 1
-    again = Monitor(house, "mq.metrics.broker", "another")
-    house.seconds(1)
+    again = Monitor(fixture, "mq.metrics.broker", "another")
+    fixture.seconds(1)
     assert len(again.packets()) == 1, "at once for who comes later, too"
 
 
-def test_each_message_says_what_it_is_and_where_it_comes_from(house: House) -> None:
-    monitor = Monitor(house, "mq.metrics.jvm")
-    house.seconds(1)
+def test_each_message_says_what_it_is_and_where_it_comes_from(fixture: MetricsFixture) -> None:
+    monitor = Monitor(fixture, "mq.metrics.jvm")
+    fixture.seconds(1)
     (packet,) = monitor.packets()
     assert packet.properties == {
         "type": "mq.metrics.jvm",
-        "timestamp": house.clock.wall,
+        "timestamp": fixture.clock.wall,
         "brokerAddress": "h:7676",
         "brokerHost": "h",
         "brokerPort": 7676,
@@ -141,18 +141,18 @@ def test_each_message_says_what_it_is_and_where_it_comes_from(house: House) -> N
     assert packet.variable.destination == "mq.metrics.jvm"
     values = loads_map(packet.body)
     assert values["totalMemory"] == 123 << 20
-    assert values["maxMemory"] == house.broker.settings.memory_limit
+    assert values["maxMemory"] == fixture.broker.settings.memory_limit
     assert 0 < int(str(values["freeMemory"])) <= int(str(values["maxMemory"]))
     assert all(type(value) is Long for value in values.values())
     assert b"java.util.Hashtable" in packet.body
 
 
-def test_the_broker_as_a_whole(house: House) -> None:
-    house.send("a", b"12345")
-    house.send("b", b"123")
-    house.broker.topic("t")
-    monitor = Monitor(house, "mq.metrics.broker")
-    house.seconds(1)
+def test_the_broker_as_a_whole(fixture: MetricsFixture) -> None:
+    fixture.send("a", b"12345")
+    fixture.send("b", b"123")
+    fixture.broker.topic("t")
+    monitor = Monitor(fixture, "mq.metrics.broker")
+    fixture.seconds(1)
     values = monitor.values()
     assert values == {
         "numConnections": 3,
@@ -170,12 +170,12 @@ def test_the_broker_as_a_whole(house: House) -> None:
     }
 
 
-def test_the_list_of_destinations(house: House) -> None:
-    house.send("q", b"")
-    house.broker.topic("t")
-    house.broker.declare(Address(Kind.QUEUE, "tmp"), owner=house)
-    monitor = Monitor(house, "mq.metrics.destination_list")
-    house.seconds(1)
+def test_the_list_of_destinations(fixture: MetricsFixture) -> None:
+    fixture.send("q", b"")
+    fixture.broker.topic("t")
+    fixture.broker.declare(Address(Kind.QUEUE, "tmp"), owner=fixture)
+    monitor = Monitor(fixture, "mq.metrics.destination_list")
+    fixture.seconds(1)
     assert monitor.values() == {
         "mq.metrics.destination.queue.q": {"name": "q", "type": "queue", "isTemporary": False},
         "mq.metrics.destination.topic.t": {"name": "t", "type": "topic", "isTemporary": False},
@@ -187,17 +187,17 @@ def test_the_list_of_destinations(house: House) -> None:
     }
 
 
-def test_one_queue_with_its_highest_values_and_means(house: House) -> None:
-    house.send("orders", b"1234")
-    monitor = Monitor(house, "mq.metrics.destination.queue.orders")
-    house.seconds(1)
+def test_one_queue_with_its_highest_values_and_means(fixture: MetricsFixture) -> None:
+    fixture.send("orders", b"1234")
+    monitor = Monitor(fixture, "mq.metrics.destination.queue.orders")
+    fixture.seconds(1)
     first = monitor.values()
     assert (first["numMsgs"], first["peakNumMsgs"], first["avgNumMsgs"]) == (1, 1, 1)
     for _ in range(9):
-        house.send("orders", b"1234")
-    house.seconds(30)
-    house.broker.purge(house.broker.queue("orders"))
-    house.seconds(30)
+        fixture.send("orders", b"1234")
+    fixture.seconds(30)
+    fixture.broker.purge(fixture.broker.queue("orders"))
+    fixture.seconds(30)
     values = monitor.values()
     assert (values["numMsgs"], values["peakNumMsgs"], values["avgNumMsgs"]) == (0, 10, 4)
     assert (values["totalMsgBytes"], values["peakTotalMsgBytes"]) == (0, 40)
@@ -209,43 +209,43 @@ def test_one_queue_with_its_highest_values_and_means(house: House) -> None:
         assert name in values
 
 
-def test_consumers_that_stand_by_are_told_apart(house: House) -> None:
+def test_consumers_that_stand_by_are_told_apart(fixture: MetricsFixture) -> None:
     settings = DestinationSettings(active_consumers=1)
-    queue = house.broker.declare(Address(Kind.QUEUE, "orders"), settings)
+    queue = fixture.broker.declare(Address(Kind.QUEUE, "orders"), settings)
     for _ in range(3):
-        house.broker.attach(queue.queue, Idle(), Window(1, True))
-    monitor = Monitor(house, "mq.metrics.destination.queue.orders")
-    house.seconds(1)
+        fixture.broker.attach(queue.queue, Idle(), Window(1, True))
+    monitor = Monitor(fixture, "mq.metrics.destination.queue.orders")
+    fixture.seconds(1)
     values = monitor.values()
     assert values["numConsumers"] == 3
     assert (values["numActiveConsumers"], values["numBackupConsumers"]) == (1, 2)
     assert values["peakNumActiveConsumers"] == values["avgNumActiveConsumers"] == 1
 
 
-def test_what_does_not_exist_is_told_of_as_soon_as_it_does(house: House) -> None:
-    monitor = Monitor(house, "mq.metrics.destination.topic.later")
-    house.seconds(5)
+def test_what_does_not_exist_is_told_of_as_soon_as_it_does(fixture: MetricsFixture) -> None:
+    monitor = Monitor(fixture, "mq.metrics.destination.topic.later")
+    fixture.seconds(5)
     assert monitor.packets() == []
-    house.broker.topic("later")
-    house.seconds(1)
+    fixture.broker.topic("later")
+    fixture.seconds(1)
     assert monitor.values()["numMsgs"] == 0
 
 
-def test_other_names_with_the_prefix_are_nobodys(house: House) -> None:
-    monitor = Monitor(house, "mq.metrics.nonsense")
-    house.seconds(100)
+def test_other_names_with_the_prefix_are_nobodys(fixture: MetricsFixture) -> None:
+    monitor = Monitor(fixture, "mq.metrics.nonsense")
+    fixture.seconds(100)
     assert monitor.packets() == []
 
 
-def test_an_interval_of_0_sends_nothing(house: House) -> None:
-    house.metrics = Metrics(house.broker, Process(), lambda: ("h", 1), 0)
-    monitor = Monitor(house, "mq.metrics.broker")
-    house.seconds(100)
+def test_an_interval_of_0_sends_nothing(fixture: MetricsFixture) -> None:
+    fixture.metrics = Metrics(fixture.broker, Process(), lambda: ("h", 1), 0)
+    monitor = Monitor(fixture, "mq.metrics.broker")
+    fixture.seconds(100)
     assert monitor.packets() == []
 
 
-def test_a_broker_that_stops_says_no_more(house: House) -> None:
-    monitor = Monitor(house, "mq.metrics.broker")
-    house.broker.stopping = True
-    house.seconds(1)
+def test_a_broker_that_stops_says_no_more(fixture: MetricsFixture) -> None:
+    monitor = Monitor(fixture, "mq.metrics.broker")
+    fixture.broker.stopping = True
+    fixture.seconds(1)
     assert monitor.packets() == []

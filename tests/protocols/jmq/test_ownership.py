@@ -12,8 +12,8 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.protocols.access import Open
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.packets import PacketType, Status, XaFlag
-from tests.protocols.harness import RecordedAccess
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, status, xid
+from tests.support.sessions import RecordedAccess
 
 H = PacketType
 ENDINGS = (H.COMMIT_TRANSACTION, H.ROLLBACK_TRANSACTION)

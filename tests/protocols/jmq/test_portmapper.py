@@ -11,12 +11,12 @@ from sluicemq.protocols.jmq.portmapper import (
     answer,
 )
 from sluicemq.protocols.transport import Session, Transport
-from tests.protocols.harness import RecordedTransport, RoomHarness, RoomPeer
+from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 ROWS = b"101 refbroker 301\njms tcp NORMAL 43973\n.\n"
 
 
-class PortMapperHarness(RoomHarness):
+class PortMapperHarness(SessionHarness):
     """Connections that have half a second for their line."""
 
     patience = 0.5
@@ -28,9 +28,9 @@ class PortMapperHarness(RoomHarness):
             self.patience,
         )
 
-    def connect(self) -> RoomPeer:
+    def connect(self) -> SessionPeer:
         transport = RecordedTransport(self)
-        return RoomPeer(self, transport, self.open(transport))
+        return SessionPeer(self, transport, self.open(transport))
 
 
 @pytest.fixture

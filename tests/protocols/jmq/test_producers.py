@@ -13,8 +13,8 @@ from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import A, C, DestType, F, I, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
-from tests.protocols.harness import RecordedAccess
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, encode_sysid, status
+from tests.support.sessions import RecordedAccess
 
 H = PacketType
 

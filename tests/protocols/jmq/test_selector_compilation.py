@@ -12,8 +12,8 @@ from sluicemq.model.access import NOBODY
 from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.session import JmqSession
-from tests.protocols.harness import RecordedAccess
 from tests.protocols.jmq.harness import Harness, Peer, status
+from tests.support.sessions import RecordedAccess
 
 H = PacketType
 

@@ -13,8 +13,8 @@ from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import PacketType, Status, W
 from sluicemq.protocols.jmq.wire import Packet
-from tests.protocols.harness import RecordedAccess
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, status
+from tests.support.sessions import RecordedAccess
 
 H = PacketType
 

@@ -13,8 +13,8 @@ from sluicemq.protocols.jmq.header import QUEUE_CLASS, encode_header
 from sluicemq.protocols.jmq.ids import encode_blocks
 from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import A, AckMode, P, PacketType, Q, R, Status
-from tests.protocols.harness import RecordedAccess
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
+from tests.support.sessions import RecordedAccess
 
 H = PacketType
 

@@ -9,10 +9,10 @@ from sluicemq.protocols.msglite import wire
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.transport import Transport
-from tests.protocols.harness import RecordedTransport, RoomHarness, RoomPeer
+from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 
-class Harness(RoomHarness):
+class Harness(SessionHarness):
     def __init__(self, settings: BrokerSettings | None = None) -> None:
         super().__init__(settings)
         self.replies = ReplyAddresses(self.clock.wall)
@@ -49,7 +49,7 @@ class Harness(RoomHarness):
         return [d.name for d in self.broker.destinations.values() if d.temporary]
 
 
-class Peer(RoomPeer):
+class Peer(SessionPeer):
     """A client's end of a connection, byte by byte or frame by frame."""
 
     def __init__(

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from sluicemq.model.access import Operation
-from tests.protocols.harness import RecordedAccess
 from tests.protocols.msglite.harness import Harness
+from tests.support.sessions import RecordedAccess
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from sluicemq.protocols.access import OPEN, Access
 from sluicemq.protocols.phpmq import wire
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.transport import Transport
-from tests.protocols.harness import RecordedTransport, RoomHarness, RoomPeer
+from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 
-class Harness(RoomHarness):
+class Harness(SessionHarness):
     def open(self, transport: Transport) -> PhpmqSession:
         return PhpmqSession(transport, self.broker)
 
@@ -33,7 +33,7 @@ class Harness(RoomHarness):
         return Peer(self, transport, session)
 
 
-class Peer(RoomPeer):
+class Peer(SessionPeer):
     """A client's end of a connection, frame by frame."""
 
     def __init__(

@@ -12,8 +12,8 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
-from tests.protocols.harness import RecordedTransport
 from tests.protocols.phpmq.harness import Harness
+from tests.support.sessions import RecordedTransport
 
 
 class FixedVitals:

@@ -7,8 +7,8 @@ import pytest
 from sluicemq.model.access import Operation
 from sluicemq.protocols.phpmq import wire
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
-from tests.protocols.harness import RecordedAccess, RecordedTransport, RoomPeer
 from tests.protocols.phpmq.harness import Harness
+from tests.support.sessions import RecordedAccess, RecordedTransport, SessionPeer
 
 
 class Vitals:
@@ -112,15 +112,15 @@ def test_permission_is_asked_once_for_many_sends(harness: Harness) -> None:
 # --- the maintenance port -----------------------------------------------------------------------
 
 
-def terminal(harness: Harness, access: RecordedAccess) -> RoomPeer:
+def terminal(harness: Harness, access: RecordedAccess) -> SessionPeer:
     transport = RecordedTransport(harness)
     session = MaintenanceSession(transport, harness.broker, Vitals(), access=access)
-    peer = RoomPeer(harness, transport, session)
+    peer = SessionPeer(harness, transport, session)
     transport.taken()
     return peer
 
 
-def ask(peer: RoomPeer, command: str) -> str:
+def ask(peer: SessionPeer, command: str) -> str:
     peer.put(command.encode() + b"\n")
     return peer.transport.taken().decode()
 

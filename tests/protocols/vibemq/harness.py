@@ -15,7 +15,7 @@ from sluicemq.protocols.vibemq.offload import Offload
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
 from sluicemq.protocols.vibemq.session import Options, VibemqSession
 from sluicemq.protocols.vibemq.wire import Frame
-from tests.protocols.harness import RecordedTransport, RoomHarness, RoomPeer
+from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 
 class ManualBackground:
@@ -52,7 +52,7 @@ class Budget:
         self.reserved -= size
 
 
-class Harness(RoomHarness):
+class Harness(SessionHarness):
     def __init__(
         self, settings: BrokerSettings | None = None, access: Access | None = None
     ) -> None:
@@ -90,7 +90,7 @@ class Harness(RoomHarness):
         return found
 
 
-class Peer(RoomPeer):
+class Peer(SessionPeer):
     """A client's end of a connection, frame by frame."""
 
     def __init__(

@@ -62,7 +62,7 @@ class Line:
         self.calls.append(callback)
 
 
-class House:
+class AuthenticatorFixture:
     """An authenticator with its user database, a clock and a loop; `verify` is fast."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
@@ -143,10 +143,10 @@ def hashed(password: str) -> str:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    house = House(tmp_path)
-    yield house
-    house.close()
+def fixture(tmp_path: Path) -> Iterator[AuthenticatorFixture]:
+    fixture = AuthenticatorFixture(tmp_path)
+    yield fixture
+    fixture.close()
 
 
 @pytest.fixture
@@ -199,13 +199,13 @@ def test_whom_a_connection_acts_as(
     certificate: str,
     guest: Identity | str | None,
 ) -> None:
-    house = House(tmp_path, required=required)
+    fixture = AuthenticatorFixture(tmp_path, required=required)
     if users:
-        house.add("anna", permissions=(CONSUME,))
+        fixture.add("anna", permissions=(CONSUME,))
     url = Url.parse(listen)
     listener = Listener(url=url._replace(options=()), **dict(url.options))
     line: Any = Line("10.0.0.1:5", certificate)
-    access = house.authenticator.open(line, listener, logs_in=logs_in)
+    access = fixture.authenticator.open(line, listener, logs_in=logs_in)
     if isinstance(guest, str):
         assert access.guest is not None
         assert access.guest.name == guest
@@ -213,29 +213,33 @@ def test_whom_a_connection_acts_as(
         assert not access.guest.may(Operation.PRODUCE, "orders.new")
     else:
         assert access.guest is guest
-    assert (access.users is not None) == house.authenticator.required
-    house.close()
+    assert (access.users is not None) == fixture.authenticator.required
+    fixture.close()
 
 
-def test_who_accepts_the_risk_has_open_public_listeners(house: House) -> None:
-    authenticator = house.make_authenticator(insecure_public=True)
+def test_who_accepts_the_risk_has_open_public_listeners(fixture: AuthenticatorFixture) -> None:
+    authenticator = fixture.make_authenticator(insecure_public=True)
     for listen, logs_in in (("phpmq://0.0.0.0", False), ("vibemq://0.0.0.0", True)):
         line: Any = Line("10.0.0.1:5")
         listener = Listener(url=Url.parse(listen))
         assert authenticator.open(line, listener, logs_in=logs_in).guest is EVERYBODY
 
 
-def test_where_no_login_is_needed_whatever_is_shown_is_ignored(house: House) -> None:
-    assert house.login("anna", "x") is EVERYBODY
-    assert house.login() is EVERYBODY
+def test_where_no_login_is_needed_whatever_is_shown_is_ignored(
+    fixture: AuthenticatorFixture,
+) -> None:
+    assert fixture.login("anna", "x") is EVERYBODY
+    assert fixture.login() is EVERYBODY
 
 
 # --- logins -------------------------------------------------------------------------------------
 
 
-def test_the_right_password_admits(house: House, log: list[dict[str, Any]]) -> None:
-    house.add("anna", "right", permissions=(CONSUME,))
-    identity = house.login("anna", "right")
+def test_the_right_password_admits(
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]]
+) -> None:
+    fixture.add("anna", "right", permissions=(CONSUME,))
+    identity = fixture.login("anna", "right")
     assert identity.name == "anna"
     assert identity.may(Operation.CONSUME, "orders.new")
     assert not identity.superuser
@@ -258,11 +262,11 @@ def test_the_right_password_admits(house: House, log: list[dict[str, Any]]) -> N
     ],
 )
 def test_everything_else_does_not(
-    house: House, log: list[dict[str, Any]], user: str, password: str
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]], user: str, password: str
 ) -> None:
-    house.add("anna", "right")
-    house.add("tokenonly")
-    answer = house.login(user, password)
+    fixture.add("anna", "right")
+    fixture.add("tokenonly")
+    answer = fixture.login(user, password)
     assert type(answer) is AuthenticationFailed
     assert str(answer) == "the user name or the password is wrong"
     assert log[-1]["event"] == "login failed"
@@ -270,70 +274,72 @@ def test_everything_else_does_not(
 
 
 def test_a_password_in_the_wrong_place_is_not_written_down(
-    house: House, log: list[dict[str, Any]]
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]]
 ) -> None:
-    house.add("anna", "right")
-    house.login("my secret!", "x")
-    house.login("bert", "x")
+    fixture.add("anna", "right")
+    fixture.login("my secret!", "x")
+    fixture.login("bert", "x")
     assert [entry["user"] for entry in log] == ["(not a name)", "bert"]
 
 
-def test_an_unknown_user_costs_the_same_check(house: House) -> None:
-    house.add("anna", "right")
-    house.add("tokenonly")
+def test_an_unknown_user_costs_the_same_check(fixture: AuthenticatorFixture) -> None:
+    fixture.add("anna", "right")
+    fixture.add("tokenonly")
     for user in ("nobody", "tokenonly"):
-        house.login(user, "x")
-    assert house.compared == [(UNKNOWN, "x")] * 2
+        fixture.login(user, "x")
+    assert fixture.compared == [(UNKNOWN, "x")] * 2
 
 
-def test_nothing_shown_is_told_apart(house: House) -> None:
-    house.add("anna", "right")
+def test_nothing_shown_is_told_apart(fixture: AuthenticatorFixture) -> None:
+    fixture.add("anna", "right")
     for _ in range(20):
-        assert isinstance(house.login("anna"), AuthenticationMissing)
-    assert house.login("anna", "right").name == "anna"
+        assert isinstance(fixture.login("anna"), AuthenticationMissing)
+    assert fixture.login("anna", "right").name == "anna"
 
 
-def test_a_password_that_was_right_is_not_computed_again(house: House) -> None:
-    house.add("anna", "right")
-    house.add("bert", "other")
+def test_a_password_that_was_right_is_not_computed_again(fixture: AuthenticatorFixture) -> None:
+    fixture.add("anna", "right")
+    fixture.add("bert", "other")
     for _ in range(3):
-        assert house.login("anna", "right").name == "anna"
-        assert house.login("bert", "other").name == "bert"
-    assert len(house.compared) == 2
+        assert fixture.login("anna", "right").name == "anna"
+        assert fixture.login("bert", "other").name == "bert"
+    assert len(fixture.compared) == 2
     now = 5
-    house.store.change(lambda db: changes.set_password(db, "anna", hashed("new"), "", now), "")
-    assert isinstance(house.login("anna", "right"), AuthenticationFailed)
-    assert house.login("anna", "new").name == "anna"
-    house.store.change(lambda db: changes.without_user(db, "anna"), "")
-    assert isinstance(house.login("anna", "new"), AuthenticationFailed)
+    fixture.store.change(lambda db: changes.set_password(db, "anna", hashed("new"), "", now), "")
+    assert isinstance(fixture.login("anna", "right"), AuthenticationFailed)
+    assert fixture.login("anna", "new").name == "anna"
+    fixture.store.change(lambda db: changes.without_user(db, "anna"), "")
+    assert isinstance(fixture.login("anna", "new"), AuthenticationFailed)
 
 
-def test_a_password_changed_while_it_is_checked_does_not_admit(house: House) -> None:
-    house.add("anna", "right")
-    access, line = house.open()
-    answers = house.begin(access, line.peer, Credentials("anna", "right"))
-    house.store.change(lambda db: changes.set_password(db, "anna", hashed("new"), "", 5), "")
-    house.authenticator.refresh()
-    house.loop.run_one()
+def test_a_password_changed_while_it_is_checked_does_not_admit(
+    fixture: AuthenticatorFixture,
+) -> None:
+    fixture.add("anna", "right")
+    access, line = fixture.open()
+    answers = fixture.begin(access, line.peer, Credentials("anna", "right"))
+    fixture.store.change(lambda db: changes.set_password(db, "anna", hashed("new"), "", 5), "")
+    fixture.authenticator.refresh()
+    fixture.loop.run_one()
     line.calls.pop()()
     assert isinstance(answers[0], AuthenticationFailed)
 
 
 @pytest.mark.parametrize("shown_as", ["token", "password"])
-def test_tokens(house: House, log: list[dict[str, Any]], shown_as: str) -> None:
-    token, record = make_token("", 1, int(house.now) + 60)
-    house.add("anna", permissions=(CONSUME,), tokens=(record,))
+def test_tokens(fixture: AuthenticatorFixture, log: list[dict[str, Any]], shown_as: str) -> None:
+    token, record = make_token("", 1, int(fixture.now) + 60)
+    fixture.add("anna", permissions=(CONSUME,), tokens=(record,))
 
     def attempt(shown: str) -> Any:
-        return house.login("whoever", **{shown_as: shown})
+        return fixture.login("whoever", **{shown_as: shown})
 
     assert attempt(token).name == "anna"
     assert log[-1]["how"] == "token"
     assert isinstance(attempt(token[:-1]), AuthenticationFailed)
     assert isinstance(attempt(record.sha256), AuthenticationFailed)
-    house.now += 59
+    fixture.now += 59
     assert attempt(token).name == "anna"
-    house.now += 1
+    fixture.now += 1
     assert isinstance(attempt(token), AuthenticationFailed)
     assert token not in str(log)
 
@@ -342,22 +348,24 @@ def by_digest(user: str, form: str, nonce: str = "n") -> Credentials:
     return Credentials(user, digest=digest_answer(form, nonce), nonce=nonce)
 
 
-def test_a_digest_admits_whom_it_is_kept_for(house: House, log: list[dict[str, Any]]) -> None:
+def test_a_digest_admits_whom_it_is_kept_for(
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]]
+) -> None:
     form = digest_form("anna", "right")
-    house.add("anna", "right", digest=form, permissions=(CONSUME,))
-    identity = house.show(by_digest("anna", form, "-34b997a1a2d5"))
+    fixture.add("anna", "right", digest=form, permissions=(CONSUME,))
+    identity = fixture.show(by_digest("anna", form, "-34b997a1a2d5"))
     assert identity.name == "anna"
     assert identity.may(Operation.CONSUME, "orders.new")
     assert {"event": "login", "user": "anna", "how": "digest"}.items() <= log[-1].items()
-    assert house.compared == []
+    assert fixture.compared == []
     assert form not in str(log)
 
 
-def test_a_digest_of_32_digits_admits_too(house: House) -> None:
+def test_a_digest_of_32_digits_admits_too(fixture: AuthenticatorFixture) -> None:
     form = digest_form("anna", "right")
-    house.add("anna", "right", digest=form)
+    fixture.add("anna", "right", digest=form)
     answer = page_digest_answer(form, "n")
-    assert house.show(Credentials("anna", digest=answer, nonce="n")).name == "anna"
+    assert fixture.show(Credentials("anna", digest=answer, nonce="n")).name == "anna"
 
 
 @pytest.mark.parametrize(
@@ -380,10 +388,10 @@ def test_a_digest_of_32_digits_admits_too(house: House) -> None:
         Credentials("anna", digest=digest_form("anna", "right"), nonce="n"),
     ],
 )
-def test_no_other_digest_does(house: House, shown: Credentials) -> None:
-    house.add("anna", "right", digest=digest_form("anna", "right"))
-    house.add("bert", "other")
-    answer = house.show(shown)
+def test_no_other_digest_does(fixture: AuthenticatorFixture, shown: Credentials) -> None:
+    fixture.add("anna", "right", digest=digest_form("anna", "right"))
+    fixture.add("bert", "other")
+    answer = fixture.show(shown)
     assert type(answer) is AuthenticationFailed
     assert str(answer) == "the user name or the password is wrong"
 
@@ -391,21 +399,23 @@ def test_no_other_digest_does(house: House, shown: Credentials) -> None:
 def test_the_admin_token_admits_where_there_are_no_users(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(ADMIN_TOKEN + "\n")
-    house = House(tmp_path, admin_token_file=file)
-    assert house.login(token=ADMIN_TOKEN) is ADMIN
-    assert house.login("admin", ADMIN_TOKEN) is ADMIN
+    fixture = AuthenticatorFixture(tmp_path, admin_token_file=file)
+    assert fixture.login(token=ADMIN_TOKEN) is ADMIN
+    assert fixture.login("admin", ADMIN_TOKEN) is ADMIN
     assert ADMIN.superuser
-    assert isinstance(house.login(token=ADMIN_TOKEN[:-1]), AuthenticationFailed)
-    assert isinstance(house.login(), AuthenticationMissing)
-    house.close()
+    assert isinstance(fixture.login(token=ADMIN_TOKEN[:-1]), AuthenticationFailed)
+    assert isinstance(fixture.login(), AuthenticationMissing)
+    fixture.close()
 
 
 # --- guesses ------------------------------------------------------------------------------------
 
 
-def fail(house: House, times: int, user: str = "anna", peer: str = "10.0.0.1:5") -> None:
+def fail(
+    fixture: AuthenticatorFixture, times: int, user: str = "anna", peer: str = "10.0.0.1:5"
+) -> None:
     for number in range(times):
-        answer = house.login(user, f"wrong{number}", peer=peer)
+        answer = fixture.login(user, f"wrong{number}", peer=peer)
         assert str(answer) == "the user name or the password is wrong"
 
 
@@ -420,171 +430,175 @@ def wait_of(answer: Any) -> int:
 
 @pytest.mark.parametrize("user", ["anna", "nobody", "tokenonly"])
 def test_pair_is_refused_after_ten_failures_in_a_row(
-    house: House, log: list[dict[str, Any]], user: str
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]], user: str
 ) -> None:
-    house.add("anna", "right")
-    house.add("bert", "right")
-    house.add("tokenonly")
-    fail(house, 9, user)
+    fixture.add("anna", "right")
+    fixture.add("bert", "right")
+    fixture.add("tokenonly")
+    fail(fixture, 9, user)
     assert log[-1]["wait"] == 0
     waits = []
     for _ in range(9):
-        fail(house, 1, user)
-        compared = len(house.compared)
-        assert wait_of(house.login(user, "right")) == log[-2]["wait"]
-        assert len(house.compared) == compared, "what is refused is not checked"
+        fail(fixture, 1, user)
+        compared = len(fixture.compared)
+        assert wait_of(fixture.login(user, "right")) == log[-2]["wait"]
+        assert len(fixture.compared) == compared, "what is refused is not checked"
         assert (log[-1]["event"], log[-1]["why"]) == ("login refused", "too many failures")
         waits.append(log[-2]["wait"])
         # only the pair
-        assert house.login("bert", "right").name == "bert"
-        house.now += waits[-1]
+        assert fixture.login("bert", "right").name == "bert"
+        fixture.now += waits[-1]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     if user == "anna":
-        assert house.login("anna", "right", peer="10.0.0.2:5").name == "anna"
+        assert fixture.login("anna", "right", peer="10.0.0.2:5").name == "anna"
 
 
-def test_success_begins_a_new_row(house: House) -> None:
-    house.add("anna", "right")
+def test_success_begins_a_new_row(fixture: AuthenticatorFixture) -> None:
+    fixture.add("anna", "right")
     for _ in range(3):
-        fail(house, 9)
-        assert house.login("anna", "right").name == "anna"
+        fail(fixture, 9)
+        assert fixture.login("anna", "right").name == "anna"
 
 
-def test_proven_passwords_and_tokens_are_never_refused(house: House) -> None:
+def test_proven_passwords_and_tokens_are_never_refused(fixture: AuthenticatorFixture) -> None:
     token, record = make_token("", 1)
-    house.add("anna", "right", tokens=(record,))
-    assert house.login("anna", "right").name == "anna"
-    fail(house, 10)
-    wait_of(house.login("anna", "wrong"))
-    compared = len(house.compared)
-    assert house.login("anna", "right").name == "anna"
-    fail(house, 10)
-    assert house.login(token=token).name == "anna"
-    wait_of(house.login("anna", "wrong"))
-    assert len(house.compared) == compared + 10
+    fixture.add("anna", "right", tokens=(record,))
+    assert fixture.login("anna", "right").name == "anna"
+    fail(fixture, 10)
+    wait_of(fixture.login("anna", "wrong"))
+    compared = len(fixture.compared)
+    assert fixture.login("anna", "right").name == "anna"
+    fail(fixture, 10)
+    assert fixture.login(token=token).name == "anna"
+    wait_of(fixture.login("anna", "wrong"))
+    assert len(fixture.compared) == compared + 10
 
 
-def test_right_guess_where_nobody_has_logged_in_waits_like_a_wrong_one(house: House) -> None:
+def test_right_guess_where_nobody_has_logged_in_waits_like_a_wrong_one(
+    fixture: AuthenticatorFixture,
+) -> None:
     """Else the time of the answer would tell whether a guess at a proven password is right."""
-    house.add("anna", "right")
-    assert house.login("anna", "right").name == "anna"
+    fixture.add("anna", "right")
+    assert fixture.login("anna", "right").name == "anna"
     peer = "10.0.0.2:5"
-    started, line = house.open(peer)
-    house.begin(started, peer, Credentials("anna", "wrong"))
-    waiting, guess = house.open(peer)
-    house.begin(waiting, peer, Credentials("anna", "right"))
+    started, line = fixture.open(peer)
+    fixture.begin(started, peer, Credentials("anna", "wrong"))
+    waiting, guess = fixture.open(peer)
+    fixture.begin(waiting, peer, Credentials("anna", "right"))
     assert line.calls == guess.calls == []
-    house.loop.run_one()
+    fixture.loop.run_one()
     assert len(line.calls) == len(guess.calls) == 1
-    assert len(house.compared) == 2, "what is proven elsewhere is not computed again"
-    fail(house, 10, peer="10.0.0.3:5")
-    wait_of(house.login("anna", "right", peer="10.0.0.3:5"))
+    assert len(fixture.compared) == 2, "what is proven elsewhere is not computed again"
+    fail(fixture, 10, peer="10.0.0.3:5")
+    wait_of(fixture.login("anna", "right", peer="10.0.0.3:5"))
 
 
-def test_many_connections_with_one_password_take_one_check(house: House) -> None:
-    house.add("anna", "right")
+def test_many_connections_with_one_password_take_one_check(fixture: AuthenticatorFixture) -> None:
+    fixture.add("anna", "right")
     lines = []
     for number in range(200):
-        access, line = house.open(f"10.0.{number}.1:5")
-        house.begin(access, line.peer, Credentials("anna", "right"))
+        access, line = fixture.open(f"10.0.{number}.1:5")
+        fixture.begin(access, line.peer, Credentials("anna", "right"))
         lines.append(line)
     while not all(line.calls for line in lines):
-        house.loop.run_one()
-    assert len(house.compared) <= 2
+        fixture.loop.run_one()
+    assert len(fixture.compared) <= 2
 
 
-def test_unix_socket_is_one_address(house: House) -> None:
-    house.add("anna", "right")
-    house.add("bert", "right")
-    fail(house, 10, peer="unix")
-    wait_of(house.login("anna", "right", peer="unix"))
-    assert house.login("bert", "right", peer="unix").name == "bert"
-    assert house.login("anna", "right").name == "anna"
+def test_unix_socket_is_one_address(fixture: AuthenticatorFixture) -> None:
+    fixture.add("anna", "right")
+    fixture.add("bert", "right")
+    fail(fixture, 10, peer="unix")
+    wait_of(fixture.login("anna", "right", peer="unix"))
+    assert fixture.login("bert", "right", peer="unix").name == "bert"
+    assert fixture.login("anna", "right").name == "anna"
 
 
-def test_wrong_tokens_take_a_check_and_are_refused(house: House) -> None:
+def test_wrong_tokens_take_a_check_and_are_refused(fixture: AuthenticatorFixture) -> None:
     token, record = make_token("", 1)
-    house.add("anna", "right", tokens=(record,))
+    fixture.add("anna", "right", tokens=(record,))
     for number in range(10):
-        assert isinstance(house.login(token=f"slq_{number}"), AuthenticationFailed)
-    assert house.compared == [(UNKNOWN, "")] * 10
-    answer = house.login(token="slq_x")
+        assert isinstance(fixture.login(token=f"slq_{number}"), AuthenticationFailed)
+    assert fixture.compared == [(UNKNOWN, "")] * 10
+    answer = fixture.login(token="slq_x")
     assert "with wrong tokens from this address; try again in 1 s" in str(answer)
-    assert house.login(token=token).name == "anna"
-    assert house.login("anna", "right").name == "anna"
+    assert fixture.login(token=token).name == "anna"
+    assert fixture.login("anna", "right").name == "anna"
 
 
 @pytest.mark.parametrize("user", ["anna", "bert", "nobody"])
-def test_wrong_digests_take_a_check_and_are_refused(house: House, user: str) -> None:
+def test_wrong_digests_take_a_check_and_are_refused(
+    fixture: AuthenticatorFixture, user: str
+) -> None:
     """The same for a user with a digest form, one without, and nobody."""
     form = digest_form("anna", "right")
-    house.add("anna", digest=form)
-    house.add("bert", "right")
+    fixture.add("anna", digest=form)
+    fixture.add("bert", "right")
     for _ in range(10):
-        assert "wrong" in str(house.show(by_digest(user, "0")))
-    assert house.compared == [(UNKNOWN, "")] * 10
-    assert wait_of(house.show(by_digest(user, form))) == 1
+        assert "wrong" in str(fixture.show(by_digest(user, "0")))
+    assert fixture.compared == [(UNKNOWN, "")] * 10
+    assert wait_of(fixture.show(by_digest(user, form))) == 1
     # passwords and digests of a pair count together
-    assert wait_of(house.login(user, "right")) == 1
-    house.now += 1
-    assert house.show(by_digest("anna", form)).name == "anna"
+    assert wait_of(fixture.login(user, "right")) == 1
+    fixture.now += 1
+    assert fixture.show(by_digest("anna", form)).name == "anna"
 
 
-def test_right_digest_waits_where_nobody_has_logged_in(house: House) -> None:
+def test_right_digest_waits_where_nobody_has_logged_in(fixture: AuthenticatorFixture) -> None:
     form = digest_form("anna", "right")
-    house.add("anna", digest=form)
+    fixture.add("anna", digest=form)
 
     def begin(peer: str, shown: Credentials) -> Line:
-        access, line = house.open(peer)
-        house.begin(access, peer, shown)
+        access, line = fixture.open(peer)
+        fixture.begin(access, peer, shown)
         return line
 
     peer = "10.0.0.9:5"
     wrong = begin(peer, by_digest("anna", "0"))
     right = begin(peer, by_digest("anna", form))
     assert wrong.calls == right.calls == []
-    house.loop.run_one()
+    fixture.loop.run_one()
     assert len(right.calls) == 1
-    assert len(house.compared) == 1, "a right digest takes a turn, but no check"
+    assert len(fixture.compared) == 1, "a right digest takes a turn, but no check"
     # proven at this address
     begin(peer, by_digest("anna", "1"))
     assert len(begin(peer, by_digest("anna", form, "another")).calls) == 1
 
 
-def test_too_long_password_takes_the_same_check(house: House) -> None:
-    house.add("anna", "right")
-    assert isinstance(house.login("anna", "x" * 1025), AuthenticationFailed)
-    assert house.compared == [(UNKNOWN, "")]
+def test_too_long_password_takes_the_same_check(fixture: AuthenticatorFixture) -> None:
+    fixture.add("anna", "right")
+    assert isinstance(fixture.login("anna", "x" * 1025), AuthenticationFailed)
+    assert fixture.compared == [(UNKNOWN, "")]
 
 
 def test_flood_is_told_that_the_server_is_busy(tmp_path: Path) -> None:
-    house = House(tmp_path, max_waiting_logins=4)
-    house.add("anna", "right")
+    fixture = AuthenticatorFixture(tmp_path, max_waiting_logins=4)
+    fixture.add("anna", "right")
     answers = []
     for number in range(20):
         peer = "10.0.0.1:5"
-        access, line = house.open(peer)
-        answers.append(house.begin(access, peer, Credentials(f"user{number}", "wrong")))
+        access, line = fixture.open(peer)
+        answers.append(fixture.begin(access, peer, Credentials(f"user{number}", "wrong")))
         for call in line.calls:
             call()
     busy = [answer for found in answers for answer in found]
-    assert len(busy) == 20 - 4 - house.settings.login_checks
+    assert len(busy) == 20 - 4 - fixture.settings.login_checks
     assert all(isinstance(answer, LoginBusy) for answer in busy)
     # the flood makes room for another address
-    access, line = house.open("10.0.0.2:5")
-    house.begin(access, "10.0.0.2:5", Credentials("anna", "right"))
+    access, line = fixture.open("10.0.0.2:5")
+    fixture.begin(access, "10.0.0.2:5", Credentials("anna", "right"))
     while not line.calls:
-        house.loop.run_one()
-    house.close()
+        fixture.loop.run_one()
+    fixture.close()
 
 
 def test_login_of_a_closed_connection_leaves_the_queue(tmp_path: Path) -> None:
-    house = House(tmp_path, login_checks=1)
-    house.add("anna", "right")
+    fixture = AuthenticatorFixture(tmp_path, login_checks=1)
+    fixture.add("anna", "right")
     opened = []
     for user in ("anna", "bert", "clara"):
-        access, line = house.open()
-        opened.append((access, line, house.begin(access, line.peer, Credentials(user, "wrong"))))
+        access, line = fixture.open()
+        opened.append((access, line, fixture.begin(access, line.peer, Credentials(user, "wrong"))))
     _, last, _ = opened[2]
     access, line, answers = opened[1]
     access.cancel_login()
@@ -592,30 +606,32 @@ def test_login_of_a_closed_connection_leaves_the_queue(tmp_path: Path) -> None:
     assert isinstance(answers[0], AuthenticationFailed)
     access.cancel_login()
     while not last.calls:
-        house.loop.run_one()
-    assert [password for _, password in house.compared] == ["wrong"] * 2
+        fixture.loop.run_one()
+    assert [password for _, password in fixture.compared] == ["wrong"] * 2
     assert line.calls == []
-    house.close()
+    fixture.close()
 
 
 # --- the database changes -----------------------------------------------------------------------
 
 
-def test_a_user_added_beside_the_broker_closes_it(house: House, log: list[dict[str, Any]]) -> None:
-    assert house.open()[0].guest is EVERYBODY
-    house.add("anna", "right")
-    access, _ = house.open()
+def test_a_user_added_beside_the_broker_closes_it(
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]]
+) -> None:
+    assert fixture.open()[0].guest is EVERYBODY
+    fixture.add("anna", "right")
+    access, _ = fixture.open()
     assert access.guest is None
     assert access.users is not None
     assert log[-1]["event"] == "user added"
     assert (log[-1]["user"], log[-1]["changed_by"]) == ("anna", "the test")
 
 
-def test_first_user_disconnects_anonymous_clients(house: House) -> None:
+def test_first_user_disconnects_anonymous_clients(fixture: AuthenticatorFixture) -> None:
     def opened(url: str, logs_in: bool, peer_user: str = "") -> tuple[ConnectionAccess, Line]:
         line = Line("10.0.0.1:5", peer_user)
         listener = Listener(url=Url.parse(url))
-        return house.authenticator.open(line, listener, logs_in=logs_in), line  # type: ignore[arg-type]
+        return fixture.authenticator.open(line, listener, logs_in=logs_in), line  # type: ignore[arg-type]
 
     kept = [
         opened("phpmq://", False),
@@ -624,75 +640,75 @@ def test_first_user_disconnects_anonymous_clients(house: House) -> None:
     closed = [opened("vibemq://", True), opened("jmq://", True, "anna")]
     certified = opened("phpmq://", False, "anna")
     local = Line("unix")
-    admin = house.authenticator.open_local(local)  # type: ignore[arg-type]
+    admin = fixture.authenticator.open_local(local)  # type: ignore[arg-type]
     gone, _ = opened("vibemq://", True)
     del gone
-    house.add("anna", "right")
-    house.authenticator.refresh()
+    fixture.add("anna", "right")
+    fixture.authenticator.refresh()
     assert not any(line.dismissed for _, line in closed), "not within the call that notices"
-    house.loop.run_one()
+    fixture.loop.run_one()
     assert all("requires a login" in line.dismissed for _, line in [*closed, certified])
     assert not any(line.dismissed for _, line in kept)
     assert not local.dismissed
     assert admin.guest is not None
-    house.add("bert", "right")
-    house.authenticator.refresh()
-    assert house.loop.idle
+    fixture.add("bert", "right")
+    fixture.authenticator.refresh()
+    assert fixture.loop.idle
 
 
 @pytest.mark.parametrize("required", ["always", "never"])
 def test_users_change_nothing_where_required_does_not_depend_on_them(
     tmp_path: Path, required: str
 ) -> None:
-    house = House(tmp_path, required=required)
-    access, line = house.open()
-    house.add("anna", "right")
-    house.authenticator.refresh()
-    assert house.loop.idle
+    fixture = AuthenticatorFixture(tmp_path, required=required)
+    access, line = fixture.open()
+    fixture.add("anna", "right")
+    fixture.authenticator.refresh()
+    assert fixture.loop.idle
     assert line.dismissed == ""
     assert (access.guest is None) == (required == "always")
-    house.close()
+    fixture.close()
 
 
-def test_an_emptied_database_opens_nothing(house: House) -> None:
-    house.add("anna", "right")
-    assert house.open()[0].guest is None
-    house.store.change(lambda database: changes.without_user(database, "anna"), "")
-    assert house.open()[0].guest is None
-    assert isinstance(house.login("anna", "right"), AuthenticationFailed)
+def test_an_emptied_database_opens_nothing(fixture: AuthenticatorFixture) -> None:
+    fixture.add("anna", "right")
+    assert fixture.open()[0].guest is None
+    fixture.store.change(lambda database: changes.without_user(database, "anna"), "")
+    assert fixture.open()[0].guest is None
+    assert isinstance(fixture.login("anna", "right"), AuthenticationFailed)
 
 
 @pytest.mark.parametrize("content", [None, "{", ""])
 def test_a_lost_or_damaged_database_changes_nothing(
-    house: House, log: list[dict[str, Any]], content: str | None
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]], content: str | None
 ) -> None:
-    house.add("anna", "right")
-    assert house.login("anna", "right").name == "anna"
-    path = house.store.path
+    fixture.add("anna", "right")
+    assert fixture.login("anna", "right").name == "anna"
+    path = fixture.store.path
     good = path.read_bytes()
     path.unlink()
     if content is not None:
         path.write_text(content)
     for _ in range(3):
-        assert house.login("anna", "right").name == "anna"
+        assert fixture.login("anna", "right").name == "anna"
     complaints = [entry for entry in log if entry["event"] == "the users stay as they were"]
     assert len(complaints) == 1
     assert str(path) in complaints[0]["error"]
     path.write_bytes(good.replace(b"anna", b"bert"))
-    assert house.login("bert", "right").name == "bert"
+    assert fixture.login("bert", "right").name == "bert"
 
 
-def test_a_damaged_database_is_a_mistake_at_the_start(house: House) -> None:
-    house.store.path.write_text("{")
+def test_a_damaged_database_is_a_mistake_at_the_start(fixture: AuthenticatorFixture) -> None:
+    fixture.store.path.write_text("{")
     with pytest.raises(ConfigurationError, match=r"users\.json"):
-        house.make_authenticator()
+        fixture.make_authenticator()
 
 
-def test_rights_are_those_of_the_login(house: House) -> None:
-    house.add("anna", "right")
-    before = house.login("anna", "right")
-    house.store.change(lambda db: changes.grant(db, "anna", CONSUME, 2), "")
-    after = house.login("anna", "right")
+def test_rights_are_those_of_the_login(fixture: AuthenticatorFixture) -> None:
+    fixture.add("anna", "right")
+    before = fixture.login("anna", "right")
+    fixture.store.change(lambda db: changes.grant(db, "anna", CONSUME, 2), "")
+    after = fixture.login("anna", "right")
     assert not before.may(Operation.CONSUME, "orders.new")
     assert after.may(Operation.CONSUME, "orders.new")
 
@@ -703,16 +719,16 @@ def test_rights_are_those_of_the_login(house: House) -> None:
 class Admin:
     """A connection that has logged in as a superuser."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
-        house.add("root", "right", superuser=True)
-        self.access, self.line = house.open("10.0.0.9:7")
-        house.begin(self.access, self.line.peer, Credentials("root", "right"))
+    def __init__(self, fixture: AuthenticatorFixture) -> None:
+        self.fixture = fixture
+        fixture.add("root", "right", superuser=True)
+        self.access, self.line = fixture.open("10.0.0.9:7")
+        fixture.begin(self.access, self.line.peer, Credentials("root", "right"))
         self.wait()
 
     def wait(self) -> None:
         while not self.line.calls:
-            self.house.loop.run_one()
+            self.fixture.loop.run_one()
         self.line.calls.pop()()
 
     def do(self, name: str, *arguments: Any) -> AccessError | None:
@@ -723,8 +739,8 @@ class Admin:
         return outcomes[0]
 
 
-def test_users_over_a_protocol(house: House, log: list[dict[str, Any]]) -> None:
-    admin = Admin(house)
+def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str, Any]]) -> None:
+    admin = Admin(fixture)
     users = admin.access.users
     assert users is not None
     assert admin.do("create", "anna", "secret", False) is None
@@ -735,13 +751,13 @@ def test_users_over_a_protocol(house: House, log: list[dict[str, Any]]) -> None:
     assert users.permissions("anna") == [CONSUME]
     assert users.permissions("nobody") == []
     assert [(a.name, a.superuser) for a in users.accounts()] == [("anna", False), ("root", True)]
-    assert users.accounts()[0].created == house.now
+    assert users.accounts()[0].created == fixture.now
     assert admin.do("revoke", "anna", "orders.*") is None
     assert admin.do("revoke", "anna", "orders.*") is None
     assert users.permissions("anna") == []
-    stored = house.store.read().users["anna"].password
+    stored = fixture.store.read().users["anna"].password
     assert admin.do("set_password", "anna", "other") is None
-    assert house.store.read().users["anna"].password != stored
+    assert fixture.store.read().users["anna"].password != stored
     assert isinstance(admin.do("set_password", "nobody", "other"), UserNotFound)
     assert isinstance(admin.do("remove", "root"), AccessDenied)
     assert admin.do("remove", "anna") is None
@@ -764,21 +780,21 @@ def test_users_over_a_protocol(house: House, log: list[dict[str, Any]]) -> None:
     assert "argon2" not in str(log)
 
 
-def test_a_new_password_renews_the_digest_of_who_has_one(house: House) -> None:
-    admin = Admin(house)
-    house.add("guest", "x", digest="1f")
-    house.add("anna", "x")
+def test_a_new_password_renews_the_digest_of_who_has_one(fixture: AuthenticatorFixture) -> None:
+    admin = Admin(fixture)
+    fixture.add("guest", "x", digest="1f")
+    fixture.add("anna", "x")
     assert admin.do("set_password", "guest", "guest") is None
     assert admin.do("set_password", "anna", "guest") is None
-    users = house.store.read().users
+    users = fixture.store.read().users
     assert users["guest"].digest == "-2c3c4a34aa2c392f39edd112333c230d"
     assert users["anna"].digest == ""
 
 
 def test_a_change_that_cannot_be_written_is_told_without_details(
-    house: House, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admin = Admin(house)
+    admin = Admin(fixture)
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -793,9 +809,9 @@ def test_a_change_that_cannot_be_written_is_told_without_details(
 
 
 def test_refusals_are_written_down_and_can_be_left_out(
-    house: House, log: list[dict[str, Any]]
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]]
 ) -> None:
-    access, _ = house.open()
+    access, _ = fixture.open()
     access.denied("10.0.0.1:5", Identity("anna"), "produce a\x1b[31m" + "x" * 1000)
     (entry,) = log
     assert entry["event"] == "denied"
@@ -803,8 +819,8 @@ def test_refusals_are_written_down_and_can_be_left_out(
     assert entry["logger"] == "sluicemq.audit"
     assert entry["what"].startswith("produce a\\x1b[31mxxx")
     assert len(entry["what"]) < 400
-    house.settings = replace(house.settings, audit=False)
-    silent = house.make_authenticator()
+    fixture.settings = replace(fixture.settings, audit=False)
+    silent = fixture.make_authenticator()
     line: Any = Line("10.0.0.1:5")
     silent.open(line, Listener(url=Url.parse("vibemq://")), logs_in=True).denied(
         "x", Identity("anna"), "y"
@@ -813,19 +829,19 @@ def test_refusals_are_written_down_and_can_be_left_out(
 
 
 def test_minimum_length_holds_for_users_that_a_protocol_adds(tmp_path: Path) -> None:
-    house = House(tmp_path, min_password_length=12)
-    house.add("root", "right", superuser=True)
-    access, line = house.open()
+    fixture = AuthenticatorFixture(tmp_path, min_password_length=12)
+    fixture.add("root", "right", superuser=True)
+    access, line = fixture.open()
     assert access.users is not None
     outcomes: list[AccessError | None] = []
     access.users.create("anna", "12345678901", False, outcomes.append)
     access.users.set_password("root", "12345678901", outcomes.append)
     access.users.create("bert", "123456789012", False, outcomes.append)
     while len(line.calls) < 3:
-        house.loop.run_one()
+        fixture.loop.run_one()
     for call in line.calls:
         call()
     assert [outcome is None for outcome in outcomes] == [False, False, True]
     assert "requires 12" in str(outcomes[0])
-    assert house.store.read().users.keys() == {"root", "bert"}
-    house.close()
+    assert fixture.store.read().users.keys() == {"root", "bert"}
+    fixture.close()

@@ -20,10 +20,10 @@ from sluicemq.server.identity.passwords import hash_password
 from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import make_token
-from tests.admin.client import HTTP, Client
 from tests.protocols.jmq.raw import RawJmq, status_of
 from tests.protocols.jmq.raw import basic as jmq_basic
 from tests.server.conftest import Start
+from tests.support.http import HTTP, Client
 
 SECRET = "correct horse battery"
 STALE_CLIENTS = 4

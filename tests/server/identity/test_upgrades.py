@@ -15,12 +15,12 @@ from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import hash_password, verify
 from sluicemq.server.identity.records import Database, UserRecord, decode, encode
 from sluicemq.server.identity.upgrades import AT_ONCE
-from tests.server.identity.test_authenticator import House
+from tests.server.identity.test_authenticator import AuthenticatorFixture
 from tests.server.identity.test_authenticator import log as log
 from tests.server.identity.test_legacy_hashes import bcrypt_of
 
 
-class MigratedUsers(House):
+class MigratedUsers(AuthenticatorFixture):
     """An authenticator that verifies in earnest. `pause` holds the first check until it is set."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:

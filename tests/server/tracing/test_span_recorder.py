@@ -21,14 +21,14 @@ from sluicemq.server.tracing.export import Export
 from sluicemq.server.tracing.otel_spans import maker
 from sluicemq.server.tracing.setup import NATIVES, begin
 from sluicemq.server.tracing.span_recorder import SpanRecord, SpanRecorder
-from tests.broker.support import Rig
+from tests.support.broker import BrokerFixture
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
 MAKE = maker("shop", "instance")
 
 
-class TracedRig(Rig):
+class TracedFixture(BrokerFixture):
     def __init__(self, ratio: float = 1.0, limit: int = 0) -> None:
         super().__init__()
         self.noted: list[SpanRecord] = []
@@ -53,10 +53,10 @@ def id_of(span: ReadableSpan) -> str:
 
 
 def test_the_way_of_a_message_that_belongs_to_a_trace() -> None:
-    rig = TracedRig(ratio=0.0)
-    queue = rig.queue("orders")
-    reader = rig.read(queue)
-    [sequence] = rig.send(
+    fixture = TracedFixture(ratio=0.0)
+    queue = fixture.queue("orders")
+    reader = fixture.read(queue)
+    [sequence] = fixture.send(
         queue,
         "hello",
         properties={"traceparent": PARENT, "tracestate": "vendor=1", "colour": "red"},
@@ -65,7 +65,7 @@ def test_the_way_of_a_message_that_belongs_to_a_trace() -> None:
         origin=Origin.JMQ,
     )
     reader.settle("hello")
-    spans = rig.spans()
+    spans = fixture.spans()
     assert set(spans) == {"publish orders", "journal orders", "deliver orders", "ack orders"}
     for span in spans.values():
         assert span.context is not None
@@ -120,14 +120,14 @@ def test_the_way_of_a_message_that_belongs_to_a_trace() -> None:
 
 
 def test_a_message_without_a_trace_begins_one_and_carries_it_on() -> None:
-    rig = TracedRig(ratio=1.0)
-    queue = rig.queue("q")
-    reader = rig.read(queue)
-    message = rig.message(queue, "a", properties={"colour": "red"})
-    rig.broker.publish(queue, message)
-    rig.broker.flush()
+    fixture = TracedFixture(ratio=1.0)
+    queue = fixture.queue("q")
+    reader = fixture.read(queue)
+    message = fixture.message(queue, "a", properties={"colour": "red"})
+    fixture.broker.publish(queue, message)
+    fixture.broker.flush()
     reader.settle()
-    spans = rig.spans()
+    spans = fixture.spans()
     published = spans["publish q"]
     assert published.parent is None
     properties = message.properties or {}
@@ -140,49 +140,49 @@ def test_a_message_without_a_trace_begins_one_and_carries_it_on() -> None:
 
 
 def test_the_framing_of_a_phpmq_message_does_not_keep_it_from_carrying_a_trace() -> None:
-    rig = TracedRig(ratio=1.0)
-    rig.span_recorder = SpanRecorder(rig.noted.append, 1.0, 0, NATIVES)
-    rig.broker = TracedBroker(rig.journal, rig.clock, rig.span_recorder)
-    queue = rig.queue("q")
-    message = to_message(queue.address, b"a", -1, Durability.SYNC, rig.clock.wall)
-    rig.broker.publish(queue, message)
+    fixture = TracedFixture(ratio=1.0)
+    fixture.span_recorder = SpanRecorder(fixture.noted.append, 1.0, 0, NATIVES)
+    fixture.broker = TracedBroker(fixture.journal, fixture.clock, fixture.span_recorder)
+    queue = fixture.queue("q")
+    message = to_message(queue.address, b"a", -1, Durability.SYNC, fixture.clock.wall)
+    fixture.broker.publish(queue, message)
     assert "traceparent" in (message.properties or {})
     assert not came_with_ttl(message)
 
 
 def test_the_ratio_is_of_those_that_belong_to_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = TracedRig(ratio=0.25)
-    queue = rig.queue("q")
+    fixture = TracedFixture(ratio=0.25)
+    queue = fixture.queue("q")
     for drawn, traced in ((0.24, True), (0.25, False), (0.9, False)):
         monkeypatch.setattr(span_recorder, "random", lambda drawn=drawn: drawn)
-        rig.send(queue, "a")
-        assert bool(rig.spans()) is traced
+        fixture.send(queue, "a")
+        assert bool(fixture.spans()) is traced
 
 
 @pytest.mark.parametrize("given", [f"00-{TRACE}-{SPAN}-00", "something else", 17])
 def test_what_is_not_sampled_or_no_trace_is_left_alone(given: str | int) -> None:
-    rig = TracedRig()
-    queue = rig.queue("q")
-    message = rig.message(queue, "a", properties={"traceparent": given})
-    rig.broker.publish(queue, message)
-    rig.broker.flush()
-    rig.read(queue)
-    rig.broker.flush()
-    assert not rig.spans()
+    fixture = TracedFixture()
+    queue = fixture.queue("q")
+    message = fixture.message(queue, "a", properties={"traceparent": given})
+    fixture.broker.publish(queue, message)
+    fixture.broker.flush()
+    fixture.read(queue)
+    fixture.broker.flush()
+    assert not fixture.spans()
     assert message.properties == {"traceparent": given}
 
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])
 def test_who_does_not_wait_for_the_disk(durability: Durability) -> None:
     """The span of the journal ends when it is there, and one that is never there has none."""
-    rig = TracedRig()
-    queue = rig.queue("q")
-    reader = rig.read(queue, credit=1)
-    rig.send(queue, "a", durability=durability)
+    fixture = TracedFixture()
+    queue = fixture.queue("q")
+    reader = fixture.read(queue, credit=1)
+    fixture.send(queue, "a", durability=durability)
     reader.settle()
-    rig.broker.flush()
-    rig.journal.commit(True)
-    spans = rig.spans()
+    fixture.broker.flush()
+    fixture.journal.commit(True)
+    spans = fixture.spans()
     expected = {"publish q", "deliver q", "ack q"}
     assert set(spans) == (expected | {"journal q"} if durability else expected)
     # it was handed over before its sender heard of it: it has not waited
@@ -191,13 +191,13 @@ def test_who_does_not_wait_for_the_disk(durability: Durability) -> None:
 
 
 def test_what_comes_back_is_delivered_again() -> None:
-    rig = TracedRig()
-    queue = rig.queue("q")
-    reader = rig.read(queue)
-    rig.send(queue, "a")
-    first = rig.spans()["deliver q"]
+    fixture = TracedFixture()
+    queue = fixture.queue("q")
+    reader = fixture.read(queue)
+    fixture.send(queue, "a")
+    first = fixture.spans()["deliver q"]
     reader.release()
-    spans = rig.spans()
+    spans = fixture.spans()
     assert set(spans) == {"release q", "deliver q"}
     assert parent_of(spans["release q"]) == id_of(first)
     assert (spans["release q"].attributes or {})["sluicemq.outcome"] == "released"
@@ -206,26 +206,26 @@ def test_what_comes_back_is_delivered_again() -> None:
 
 
 def test_a_dead_letter_stays_in_the_trace() -> None:
-    rig = TracedRig(ratio=0.0)
-    queue = rig.queue("q", max_attempts=1, dead_letter=True)
-    reader = rig.read(queue)
-    rig.send(queue, "a", properties={"traceparent": PARENT})
-    rig.spans()
+    fixture = TracedFixture(ratio=0.0)
+    queue = fixture.queue("q", max_attempts=1, dead_letter=True)
+    reader = fixture.read(queue)
+    fixture.send(queue, "a", properties={"traceparent": PARENT})
+    fixture.spans()
     reader.release()
-    spans = rig.spans()
+    spans = fixture.spans()
     assert set(spans) == {"discard q", "publish q.dlq", "journal q.dlq"}
     assert parent_of(spans["publish q.dlq"]) == SPAN
     assert (spans["discard q"].attributes or {})["sluicemq.outcome"] == "dead-lettered or moved"
 
 
 def test_each_subscription_of_a_topic_has_its_own_delivery() -> None:
-    rig = TracedRig()
-    topic = rig.topic("t")
+    fixture = TracedFixture()
+    topic = fixture.topic("t")
     for name in ("one", "two"):
-        rig.read(rig.broker.subscribe(topic, name))
-    rig.send(topic, "a")
+        fixture.read(fixture.broker.subscribe(topic, name))
+    fixture.send(topic, "a")
     delivered = [
-        MAKE(span_record) for span_record in rig.noted if span_record.operation == "deliver"
+        MAKE(span_record) for span_record in fixture.noted if span_record.operation == "deliver"
     ]
     names = {
         (span.attributes or {})["messaging.destination.subscription.name"] for span in delivered
@@ -235,10 +235,10 @@ def test_each_subscription_of_a_topic_has_its_own_delivery() -> None:
 
 
 def test_temporary_destinations_have_no_name_in_that_of_a_span() -> None:
-    rig = TracedRig()
-    reply = rig.broker.declare(Address(Kind.QUEUE, "reply-17"), owner=object())
-    rig.send(reply, "a", durability=Durability.NONE)
-    [span] = rig.spans().values()
+    fixture = TracedFixture()
+    reply = fixture.broker.declare(Address(Kind.QUEUE, "reply-17"), owner=object())
+    fixture.send(reply, "a", durability=Durability.NONE)
+    [span] = fixture.spans().values()
     assert span.name == "publish (temporary)"
     assert (
         dict(span.attributes or {}).items()
@@ -250,36 +250,36 @@ def test_temporary_destinations_have_no_name_in_that_of_a_span() -> None:
 
 
 def test_a_name_that_is_no_text_can_be_sent() -> None:
-    rig = TracedRig()
-    rig.send(rig.queue("a\udcff"), "a", durability=Durability.NONE)
-    assert set(rig.spans()) == {"publish a\\udcff"}
+    fixture = TracedFixture()
+    fixture.send(fixture.queue("a\udcff"), "a", durability=Durability.NONE)
+    assert set(fixture.spans()) == {"publish a\\udcff"}
 
 
 def test_there_is_a_limit_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = TracedRig(limit=3)
+    fixture = TracedFixture(limit=3)
     now = 1_000_000_000
     monkeypatch.setattr(span_recorder, "time_ns", lambda: now)
-    queue = rig.queue("q")
+    queue = fixture.queue("q")
     for _ in range(5):
-        rig.send(queue, "a", durability=Durability.NONE)
-    assert len(rig.noted) == 3
+        fixture.send(queue, "a", durability=Durability.NONE)
+    assert len(fixture.noted) == 3
     now = 2_000_000_000
-    rig.send(queue, "a", durability=Durability.NONE)
-    assert len(rig.noted) == 4
+    fixture.send(queue, "a", durability=Durability.NONE)
+    assert len(fixture.noted) == 4
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_recorder, "MOST_REMEMBERED", 2)
-    rig = TracedRig()
-    queue = rig.queue("q")
-    reader = rig.read(queue)
-    rig.send(queue, "a", "b", "c", durability=Durability.NONE)
-    assert [span_record.operation for span_record in rig.noted].count("deliver") == 3
+    fixture = TracedFixture()
+    queue = fixture.queue("q")
+    reader = fixture.read(queue)
+    fixture.send(queue, "a", "b", "c", durability=Durability.NONE)
+    assert [span_record.operation for span_record in fixture.noted].count("deliver") == 3
     reader.settle()
-    assert [span_record.operation for span_record in rig.noted].count("ack") == 2
-    rig.send(queue, "d", durability=Durability.NONE)
+    assert [span_record.operation for span_record in fixture.noted].count("ack") == 2
+    fixture.send(queue, "d", durability=Durability.NONE)
     reader.settle()
-    assert [span_record.operation for span_record in rig.noted].count("ack") == 3
+    assert [span_record.operation for span_record in fixture.noted].count("ack") == 3
 
 
 class Collector(SpanExporter):
@@ -298,9 +298,9 @@ class Collector(SpanExporter):
 
 
 def a_way() -> SpanRecord:
-    rig = TracedRig()
-    rig.send(rig.queue("q"), "a", durability=Durability.NONE)
-    return rig.noted[0]
+    fixture = TracedFixture()
+    fixture.send(fixture.queue("q"), "a", durability=Durability.NONE)
+    return fixture.noted[0]
 
 
 def test_spans_are_sent_in_batches_and_all_at_the_end() -> None:
@@ -348,9 +348,9 @@ def test_what_is_set_up_sends_what_it_sees() -> None:
     memory = InMemorySpanExporter()
     tracing = begin(TracingSettings(endpoint="http://x", ratio=1.0), b"\1\2", memory)
     assert tracing is not None
-    rig = Rig()
-    rig.broker = TracedBroker(rig.journal, rig.clock, tracing.span_recorder)
-    rig.send(rig.queue("q"), "a")
+    fixture = BrokerFixture()
+    fixture.broker = TracedBroker(fixture.journal, fixture.clock, tracing.span_recorder)
+    fixture.send(fixture.queue("q"), "a")
     tracing.close()
     finished = memory.get_finished_spans()
     assert {span.name for span in finished} == {"publish q", "journal q"}

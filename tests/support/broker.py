@@ -72,7 +72,7 @@ class Reader:
         self.broker.flush()
 
 
-class Rig:
+class BrokerFixture:
     """A broker in memory. What its methods do ends with the turn, unless they say otherwise.
 
     Of messages in memory only the bodies count, so that tests can count them.

@@ -36,7 +36,7 @@ class Carrier(Protocol):
     stalled: bool
 
 
-class RoomHarness(ABC):
+class SessionHarness(ABC):
     """A broker in memory, and connections to it; turns as the server has them."""
 
     def __init__(self, settings: BrokerSettings | None = None) -> None:
@@ -102,7 +102,7 @@ class RecordedTransport:
 
     session: Session
 
-    def __init__(self, harness: RoomHarness) -> None:
+    def __init__(self, harness: SessionHarness) -> None:
         self.harness = harness
         self.peer = "test"
         self.peer_user = ""
@@ -162,11 +162,11 @@ class RecordedTransport:
         return written
 
 
-class RoomPeer:
+class SessionPeer:
     """A client's end of a connection. Each call is one turn of the broker."""
 
     def __init__(
-        self, harness: RoomHarness, transport: RecordedTransport, session: Session
+        self, harness: SessionHarness, transport: RecordedTransport, session: Session
     ) -> None:
         self.harness = harness
         self.transport = transport

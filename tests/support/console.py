@@ -23,8 +23,8 @@ from sluicemq.protocols.jmq.client import (
 )
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
-from tests.admin.client import Client
 from tests.server.tls_clients import until
+from tests.support.http import Client
 
 HERE: Final = "127.0.0.1"
 LISTEN: Final = tuple(
@@ -48,7 +48,7 @@ WIDE: Final = {"width": 1280, "height": 900}
 NARROW: Final = {"width": 360, "height": 740}
 
 
-class House:
+class ConsoleFixture:
     """The broker, and who asks it."""
 
     def __init__(
@@ -97,7 +97,7 @@ class House:
     def phpmq(self) -> BlockingPhpmqClient:
         return self.stack.enter_context(BlockingPhpmqClient.connect(HERE, self.port("phpmq")))
 
-    def __enter__(self) -> House:
+    def __enter__(self) -> ConsoleFixture:
         self.broker.start()
         return self
 
@@ -157,8 +157,8 @@ class House:
 
 @contextmanager
 def visiting(
-    browser: Browser, house: House, trusted: tuple[str, ...] = (), **options: Any
-) -> Iterator[Visitor]:
+    browser: Browser, console: ConsoleFixture, trusted: tuple[str, ...] = (), **options: Any
+) -> Iterator[BrowserPage]:
     """Somebody who looks at the console; nothing may go wrong in the page meanwhile.
 
     `trusted` are parts of messages of the browser's console that are expected.
@@ -166,19 +166,21 @@ def visiting(
     context = browser.new_context(**{"viewport": WIDE, "color_scheme": "dark", **options})
     context.set_default_timeout(PATIENCE_MS)
     try:
-        visitor = Visitor(context, house, trusted)
-        yield visitor
-        assert not visitor.problems, visitor.problems
+        browser_page = BrowserPage(context, console, trusted)
+        yield browser_page
+        assert not browser_page.problems, browser_page.problems
     finally:
         context.close()
 
 
-class Visitor:
+class BrowserPage:
     """One page in one browser. `problems` are errors of scripts, and what the policy refused."""
 
-    def __init__(self, context: BrowserContext, house: House, trusted: tuple[str, ...]) -> None:
+    def __init__(
+        self, context: BrowserContext, console: ConsoleFixture, trusted: tuple[str, ...]
+    ) -> None:
         self.context = context
-        self.house = house
+        self.console = console
         self.trusted = trusted
         self.problems: list[str] = []
         self.page: Page = context.new_page()
@@ -194,8 +196,8 @@ class Visitor:
 
     def open(self, where: str = "", expect: str = "") -> Page:
         """Go to a page by its address, as by a link, and wait for that text."""
-        url = f"{self.house.url}#/{where}"
-        if self.page.url.startswith(self.house.url):
+        url = f"{self.console.url}#/{where}"
+        if self.page.url.startswith(self.console.url):
             self.page.evaluate(LEAVE, f"#/{where}")
         else:
             self.page.goto(url)
@@ -214,4 +216,4 @@ class Visitor:
         self.page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
 
 
-Visit = Callable[..., Visitor]
+Visit = Callable[..., BrowserPage]

@@ -30,16 +30,16 @@ from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import make_token
 from sluicemq.server.listener_settings import Listener
-from tests.admin.client import Answer
-from tests.admin.world import context
+from tests.admin.context import context
 from tests.broker.deadlines import ScanTime
+from tests.support.http import Answer
 
 PASSWORD = "correct horse"
 HASH = hash_password(PASSWORD)
 LISTENER = Listener(url=Url("http"))
 
 
-class Line:
+class StubTransport:
     """As much of a link as is needed."""
 
     peer_user = ""
@@ -54,7 +54,7 @@ class Line:
         pass
 
 
-class Inside:
+class ApiFixture:
     """A broker in memory, its users in a directory, and the application. Within an event loop."""
 
     def __init__(
@@ -119,15 +119,15 @@ class Inside:
         self.store.change(lambda db: changes.add_token(db, name, record, 1), "a test")
         return token
 
-    def visitor(self, peer: str = "127.0.0.1:1", *, local: bool = False) -> Visitor:
+    def http_client(self, peer: str = "127.0.0.1:1", *, local: bool = False) -> HttpClient:
         """A new connection; `local`: to the admin socket."""
-        transport: Any = Line(peer)
+        transport: Any = StubTransport(peer)
         access = (
             self.authenticator.open_local(transport)
             if local
             else self.authenticator.open(transport, LISTENER, logs_in=True)
         )
-        return Visitor(self, Caller(transport, access, ""))
+        return HttpClient(self, Caller(transport, access, ""))
 
     def said(self) -> list[str]:
         """Events of the audit log, in their order, with whose and what."""
@@ -135,11 +135,11 @@ class Inside:
         return [f"{each.event}: {each.user} {each.what} {each.result}".strip() for each in lines]
 
 
-class Visitor:
+class HttpClient:
     """One connection. `headers` go with every request, as do `cookie` and `csrf` if there are."""
 
-    def __init__(self, inside: Inside, caller: Caller) -> None:
-        self._inside = inside
+    def __init__(self, api_fixture: ApiFixture, caller: Caller) -> None:
+        self._api_fixture = api_fixture
         self.caller = caller
         self.headers: dict[str, str] = {}
         self.cookie = ""
@@ -190,7 +190,7 @@ class Visitor:
             if watch is not None:
                 watch(event.get("body", b""))
 
-        await self._inside.application(scope, receive, send)
+        await self._api_fixture.application(scope, receive, send)
         found = {name.decode(): value.decode("latin-1") for name, value in events[0]["headers"]}
         content = b"".join(event.get("body", b"") for event in events[1:])
         return Answer(events[0]["status"], found, content)
@@ -221,11 +221,11 @@ def looped(scenario: Scenario) -> Callable[..., None]:
     @wraps(scenario)
     def run(tmp_path: Path, **arguments: Any) -> None:
         async def within() -> None:
-            inside = Inside(tmp_path, login_failures=3)
+            api_fixture = ApiFixture(tmp_path, login_failures=3)
             try:
-                await scenario(inside, **arguments)
+                await scenario(api_fixture, **arguments)
             finally:
-                inside.authenticator.close()
+                api_fixture.authenticator.close()
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)
 

@@ -73,8 +73,10 @@ class Delivered(NamedTuple):
 class ConsumerPair:
     """A consumer on both sides, and the sink of the engine's."""
 
-    def __init__(self, world: World, window: WindowPair, twin: model.Consumer) -> None:
-        self.world = world
+    def __init__(
+        self, comparison: ModelComparison, window: WindowPair, twin: model.Consumer
+    ) -> None:
+        self.comparison = comparison
         self.window = window
         self.model = twin
         self.engine: engine.Consumer | None = None
@@ -83,15 +85,15 @@ class ConsumerPair:
         assert self.engine is None or consumer is self.engine
         for delivery in deliveries:
             assert delivery.message is not None
-            name = self.world.name_of(delivery)
-            self.world.delivered.append(
+            name = self.comparison.name_of(delivery)
+            self.comparison.delivered.append(
                 Delivered(self.model, name, delivery.sequence, delivery.order, delivery.attempts)
             )
-        self.world.tell()
+        self.comparison.tell()
 
     def detached(self, consumer: engine.Consumer) -> None:
         assert self.engine is consumer
-        self.world.consumers.remove(self)
+        self.comparison.consumers.remove(self)
 
 
 class TransactionPair:
@@ -100,7 +102,7 @@ class TransactionPair:
         self.model = model.Transaction()
 
 
-class World:
+class ModelComparison:
     def __init__(self, journal: Journal, clock: ManualClock, budget: int = 1 << 30) -> None:
         self.clock = clock
         self.model = model.Model(clock.wall, clock.steady)
@@ -186,7 +188,7 @@ class World:
 
     # --- publishing -----------------------------------------------------------------------------
 
-    def letter(
+    def model_message(
         self,
         size: int = 1,
         priority: int = 4,
@@ -194,8 +196,8 @@ class World:
         ttl: int = 0,
         delay: int = 0,
         sender: object = None,
-    ) -> model.Letter:
-        return model.Letter(
+    ) -> model.ModelMessage:
+        return model.ModelMessage(
             f"m{next(self.names)}",
             size,
             priority,
@@ -205,60 +207,63 @@ class World:
             sender,
         )
 
-    def message(self, address: Address, letter: model.Letter) -> Message:
+    def message(self, address: Address, model_message: model.ModelMessage) -> Message:
         return Message(
             address,
-            bytes(letter.size),
+            bytes(model_message.size),
             BodyKind.BYTES,
             Origin.INTERNAL,
-            letter.durability,
+            model_message.durability,
             self.clock.wall,
-            letter.expiration,
-            letter.priority,
-            letter.deliver_at,
-            letter.name,
-            sender=letter.sender,
+            model_message.expiration,
+            model_message.priority,
+            model_message.deliver_at,
+            model_message.name,
+            sender=model_message.sender,
         )
 
     def publish(
-        self, destination: model.Destination, letter: model.Letter, may_wait: bool = False
+        self,
+        destination: model.Destination,
+        model_message: model.ModelMessage,
+        may_wait: bool = False,
     ) -> None:
         target = self.find(destination)
-        message = self.message(destination.address, letter)
-        verdict = self.model.admit(destination, letter, may_wait)
-        unblocked = self.unblocked(destination, letter, message) if may_wait else None
+        message = self.message(destination.address, model_message)
+        verdict = self.model.admit(destination, model_message, may_wait)
+        unblocked = self.unblocked(destination, model_message, message) if may_wait else None
         try:
             accepted = self.broker.publish(target, message, unblocked)
         except LimitExceeded:
             assert verdict == "reject"
             destination.totals.rejected += 1
             return
-        letter.sequence = message.sequence
+        model_message.sequence = message.sequence
         assert accepted == (verdict != "park")
         if verdict == "accept":
-            self.model.accept(destination, letter)
+            self.model.accept(destination, model_message)
         elif verdict == "park":
-            destination.parked.append(letter)
+            destination.parked.append(model_message)
         else:
             assert verdict == "redirect"
             destination.totals.dead_lettered += 1
             self.model.accept(
                 self.model.dead_letter_queue(destination),
-                self.model.dead_letter_of(letter, destination),
+                self.model.dead_letter_of(model_message, destination),
             )
         self.tell()
 
     def unblocked(
-        self, destination: model.Destination, letter: model.Letter, message: Message
+        self, destination: model.Destination, model_message: model.ModelMessage, message: Message
     ) -> Callable[[], None]:
         def accepted() -> None:
             if destination.removed:
                 return
             self.model.look()
-            assert destination.parked.pop(0) is letter
-            letter.sequence = message.sequence
-            assert not self.model.full(destination, letter.size), "unblocked too early"
-            self.model.accept(destination, letter)
+            assert destination.parked.pop(0) is model_message
+            model_message.sequence = message.sequence
+            assert not self.model.full(destination, model_message.size), "unblocked too early"
+            self.model.accept(destination, model_message)
             self.tell()
 
         return accepted
@@ -431,9 +436,9 @@ class World:
         self.model.look()
         delivery = self.found(entry)
         origin = origin_of(self.broker.core.read(delivery))
-        assert (origin is None) == (entry.letter.origin is None)
+        assert (origin is None) == (entry.model_message.origin is None)
         if origin is not None:
-            assert origin == entry.letter.origin
+            assert origin == entry.model_message.origin
             expected = self.model.send_back(entry)
             self.by_hand(expected, lambda: management.send_back(self.broker, delivery, origin))
 
@@ -487,10 +492,13 @@ class World:
         return pair
 
     def publish_in(
-        self, pair: TransactionPair, destination: model.Destination, letter: model.Letter
+        self,
+        pair: TransactionPair,
+        destination: model.Destination,
+        model_message: model.ModelMessage,
     ) -> None:
-        message = self.message(destination.address, letter)
-        verdict = self.model.admit(destination, letter, False)
+        message = self.message(destination.address, model_message)
+        verdict = self.model.admit(destination, model_message, False)
         try:
             self.broker.transactions.publish(pair.engine, self.find(destination), message)
         except LimitExceeded:
@@ -499,9 +507,9 @@ class World:
             return
         if verdict == "redirect":
             destination.totals.dead_lettered += 1
-            letter = self.model.dead_letter_of(letter, destination)
+            model_message = self.model.dead_letter_of(model_message, destination)
             destination = self.model.dead_letter_queue(destination)
-        pair.model.sends.append((destination, letter))
+        pair.model.sends.append((destination, model_message))
 
     def settle_in(
         self, transaction: TransactionPair, pair: ConsumerPair, entry: model.Entry
@@ -541,8 +549,8 @@ class World:
         self.committing.append(pair)
         self.model.look()
         pair.model.sends = [
-            (self.model.resolve(d.address) if d.removed else d, letter)
-            for d, letter in pair.model.sends
+            (self.model.resolve(d.address) if d.removed else d, model_message)
+            for d, model_message in pair.model.sends
         ]
         commits = self.broker.transactions.commits
         usual, commits.slice_deliveries = commits.slice_deliveries, 1
@@ -557,16 +565,18 @@ class World:
                 part = model.Transaction()
                 part.sends, pair.model.sends = pair.model.sends[:sends], pair.model.sends[sends:]
                 part.acks, pair.model.acks = pair.model.acks[:acks], pair.model.acks[acks:]
-                part.sends = [(d, letter) for d, letter in part.sends if not d.removed]
+                part.sends = [
+                    (d, model_message) for d, model_message in part.sends if not d.removed
+                ]
                 self.model.commit(part)
         return self.apply(transaction, sends, acks, record)
 
     def finish_after_restart(self, pair: TransactionPair) -> None:
         """The new broker has completed a commit that was decided."""
-        for destination, letter in pair.model.sends:
-            if letter.durability.survives:
-                letter.sender = None
-                self.model.accept(self.model.resolve(destination.address), letter)
+        for destination, model_message in pair.model.sends:
+            if model_message.durability.survives:
+                model_message.sender = None
+                self.model.accept(self.model.resolve(destination.address), model_message)
         for entry, _ in pair.model.acks:
             if entry in entry.subscription.entries and not entry.subscription.closed:
                 self.model.settle(entry)
@@ -580,25 +590,29 @@ class World:
     # --- batches ----------------------------------------------------------------------------------
 
     def write_batch(
-        self, part: BatchPart, sends: list[tuple[model.Destination, model.Letter]]
+        self, part: BatchPart, sends: list[tuple[model.Destination, model.ModelMessage]]
     ) -> bool:
         """True when the part is there now, False when rows of it are refused."""
         self.model.look()
-        messages = [(d.address, self.message(d.address, letter)) for d, letter in sends]
+        messages = [
+            (d.address, self.message(d.address, model_message)) for d, model_message in sends
+        ]
         refused = []
         admitted = model.Transaction()
         redirected = []
-        for row, (destination, letter) in enumerate(sends):
-            verdict = self.model.admit(destination, letter, False)
+        for row, (destination, model_message) in enumerate(sends):
+            verdict = self.model.admit(destination, model_message, False)
             if verdict == "reject":
                 destination.totals.rejected += 1
                 refused.append(row)
             elif verdict == "redirect":
                 redirected.append(destination)
                 queue = self.model.dead_letter_queue(destination)
-                admitted.sends.append((queue, self.model.dead_letter_of(letter, destination)))
+                admitted.sends.append(
+                    (queue, self.model.dead_letter_of(model_message, destination))
+                )
             else:
-                admitted.sends.append((destination, letter))
+                admitted.sends.append((destination, model_message))
         if refused:
             with pytest.raises(BatchRefused) as error:
                 self.broker.write_batch(part, messages)
@@ -668,7 +682,7 @@ class World:
             assert there.waiting == self.model.count_waiting(destination)
             assert there.waiting_bytes == self.model.bytes_waiting(destination)
             assert [p.message.message_id for p in there.parked] == [
-                letter.name for letter in destination.parked
+                model_message.name for model_message in destination.parked
             ]
             for name, expected in vars(destination.totals).items():
                 found = getattr(there.statistics, name)
@@ -706,7 +720,7 @@ class World:
             assert STATES[delivery.state] == entry.state, f"state of {entry}"
             assert delivery.attempts == entry.attempts, f"attempts of {entry}"
             assert delivery.expires == entry.expires, f"expiry of {entry}"
-            assert self.name_of(delivery) == entry.letter.name
+            assert self.name_of(delivery) == entry.model_message.name
         for consumer in subscription.consumers:
             held = [e.sequence for e in mine if getattr(e.holder, "subscription", None) is twin]
             assert set(consumer.unacked) <= set(held)
@@ -721,9 +735,9 @@ class World:
             if pair.model.subscription is twin and pair.model.held()
         }
         assert subscription.waiting == len(twin.waiting())
-        assert subscription.waiting_bytes == sum(e.letter.size for e in twin.waiting())
+        assert subscription.waiting_bytes == sum(e.model_message.size for e in twin.waiting())
         assert subscription.unacked == len(twin.taken())
-        assert subscription.unacked_bytes == sum(e.letter.size for e in twin.taken())
+        assert subscription.unacked_bytes == sum(e.model_message.size for e in twin.taken())
         return deliveries
 
     def check_places(self, subscription: engine.Subscription, in_line: list[int]) -> None:
@@ -742,17 +756,17 @@ class World:
         """Learn the numbers of copies that are not visible yet."""
         staged = [message for message, *_ in self.broker.staged]
         assert sorted(message.message_id for message in staged) == sorted(
-            letter.name for letter, *_ in self.model.staged
+            model_message.name for model_message, *_ in self.model.staged
         )
-        known = {letter.sequence for letter, *_ in self.model.staged}
-        for letter, *_ in self.model.staged:
-            if not letter.sequence:
-                letter.sequence = next(
+        known = {model_message.sequence for model_message, *_ in self.model.staged}
+        for model_message, *_ in self.model.staged:
+            if not model_message.sequence:
+                model_message.sequence = next(
                     message.sequence
                     for message in staged
-                    if message.message_id == letter.name and message.sequence not in known
+                    if message.message_id == model_message.name and message.sequence not in known
                 )
-                known.add(letter.sequence)
+                known.add(model_message.sequence)
 
     def bind(self, entries: Iterable[model.Entry], deliveries: list[engine.Delivery]) -> None:
         """Learn the numbers of copies and the new places of what was requeued."""
@@ -762,7 +776,7 @@ class World:
         by_sequence = {delivery.sequence: delivery for delivery in deliveries}
         for entry in entries:
             if not entry.sequence:
-                match = [d for d in free if self.name_of(d) == entry.letter.name]
+                match = [d for d in free if self.name_of(d) == entry.model_message.name]
                 assert match, f"{entry} is missing"
                 free.remove(match[0])
                 entry.sequence, entry.order = match[0].sequence, match[0].order
@@ -813,9 +827,9 @@ class World:
         assert set(self.broker.transactions.prepared) == set(prepared)
         for xid, pair in prepared.items():
             pair.engine = self.broker.transactions.find_prepared(xid)
-            for destination, letter in pair.model.sends:
+            for destination, model_message in pair.model.sends:
                 self.model.resolve(destination.address)
-                letter.sender = None
+                model_message.sender = None
             pair.model.acks[:] = [
                 (entry, None)
                 for entry, _ in pair.model.acks
