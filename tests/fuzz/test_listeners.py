@@ -14,11 +14,11 @@ from random import SystemRandom
 from typing import Final, NamedTuple
 
 import pytest
-from sluicemq.pipeline.remote import Target
 
 from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal.inspect import check
+from sluicemq.pipeline.http_client import HttpTarget
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.campaign import Campaign, flood_case, mutated_case, noise_case
@@ -156,7 +156,7 @@ class Figures(NamedTuple):
 def _figures(broker: LocalBroker) -> Figures:
     """One of the sockets is that of the connection that asks: by its second answer the broker has
     closed the sockets of all that have asked before."""
-    target = Target("localhost", 0, path=str(broker.directory / "admin.sock"))
+    target = HttpTarget("localhost", 0, path=str(broker.directory / "admin.sock"))
     with Api(target, PATIENCE) as api:
         api.get("/status")
         memory = api.get("/overview", fresh=True)["memory_bytes"]
