@@ -322,13 +322,13 @@ def test_refused_logins_end_a_connection_after_the_configured_number(
 
 def test_a_frozen_client_loses_its_messages_to_another(start: Start) -> None:
     """A client that has stopped without its connection being lost."""
-    port = start(VIBEMQ + "?ack_timeout=200ms").port("vibemq")
+    port = start(VIBEMQ + "?ack_timeout=2s").port("vibemq")
     with Wire(port) as frozen, Wire(port) as other:
         frozen.subscribe("q")
         other.publish("q", "m")
         assert frozen.next().id == "m"
         other.subscribe("q")
-        # 200 ms, then a delay of 2 s
+        # 2 s, then a delay of 2 s: time enough for the other to subscribe
         again = other.next()
         assert (again.id, again.headers["deliveryAttempts"]) == ("m", "2")
 

@@ -177,4 +177,4 @@ def test_blocking_against_a_broker_that_goes_away(listener: socket.socket) -> No
 
 def test_blocking_against_a_silent_broker(listener: socket.socket) -> None:
     with pytest.raises(RequestTimeout):
-        BlockingVibeMQClient.connect(port=port_of(listener), timeout=0.05)
+        BlockingVibeMQClient.connect(port=port_of(listener), timeout=0.3)
