@@ -35,7 +35,7 @@ def test_more_signals_while_it_stops_do_not_change_the_exit_code(tmp_path: Path)
     waiting = threading.Thread(target=lambda: ended.append(broker.wait()))
     waiting.start()
     with suppress(ProcessLookupError):
-        while not ended:
+        while waiting.is_alive():
             os.kill(pid, signal.SIGTERM)
             os.kill(pid, signal.SIGINT)
             waiting.join(0.001)

@@ -16,6 +16,7 @@ import pytest
 from sluicemq.cli.local import LocalBroker
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
+from tests.faults.load import wait_until
 
 LISTEN = ("vibemq://127.0.0.1:0",)
 
@@ -101,8 +102,9 @@ def test_the_only_subscriber_restarts_with_twenty_in_hand(tmp_path: Path) -> Non
             subscriber.ask(wire.SUBSCRIBE, "f")
             publisher.publish("f", *ids)
             subscriber.deliveries(20)
-        while json.loads(publisher.ask(wire.QUEUE_INFO, "f").payload)["subscriberCount"]:
-            pass
+        wait_until(
+            lambda: not json.loads(publisher.ask(wire.QUEUE_INFO, "f").payload)["subscriberCount"]
+        )
         publisher.publish("f", "new")
         with RawVibemq(broker.port("vibemq")) as subscriber:
             subscriber.ask(wire.SUBSCRIBE, "f")

@@ -19,6 +19,8 @@ from sluicemq.pipeline.http_client import HttpTarget
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
+END_SECONDS: Final = 300.0
+"""For a process that ends by itself, when it has come so far."""
 STATUS_SECONDS: Final = 30.0
 SAID_BYTES: Final = 4000
 """Of the log, in the error that says why a broker did not start."""
@@ -147,7 +149,7 @@ class LocalBroker:
         """Wait for the process to end by itself. Returns the exit code."""
         process, self._process = self._process, None
         assert process is not None
-        return process.wait(STOP_SECONDS)
+        return process.wait(END_SECONDS)
 
     def _signal(self, number: signal.Signals) -> int:
         process, self._process = self._process, None

@@ -294,17 +294,19 @@ def test_a_broker_that_restarts_meanwhile(spark: SparkSession, tmp_path: Path) -
         again = LocalBroker(tmp_path, listen)
 
         def restart() -> None:
-            while len(published(tmp_path)) < 5000:
+            while len(published(tmp_path)) < 5000 and not written.is_set():
                 pass
             broker.kill()
             again.start()
 
+        written = threading.Event()
         restarter = threading.Thread(target=restart)
         restarter.start()
         frame = spark.range(0, 60_000, 1, 2).selectExpr("string(id) as body")
         try:
             write(frame, f"http://127.0.0.1:{port}", destination="q", transactionRows="500")
         finally:
+            written.set()
             restarter.join()
             again.stop()
     assert sorted(numbers(published(tmp_path))) == list(range(60_000))
