@@ -1,4 +1,4 @@
-"""The house's import rules, and the proof that breaking one of them is noticed."""
+"""The import rules of the packages, and the proof that a violation is noticed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lint(directory: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("house")
+    directory = tmp_path_factory.mktemp("layers")
     shutil.copytree(
         ROOT / "src", directory / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
     )

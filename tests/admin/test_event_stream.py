@@ -196,7 +196,7 @@ async def test_who_may_not_see_everything_is_not_told_everything(api_fixture: Ap
 
 @looped
 async def test_nothing_is_made_ahead_of_a_reader(api_fixture: ApiFixture) -> None:
-    """Whoever takes his time is then told what is true by then, and once."""
+    """A slow reader receives the state of the moment it reads, once."""
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
     reader = Reader(api_fixture, http_client)

@@ -158,7 +158,7 @@ async def test_guests_have_no_session_and_no_password(api_fixture: ApiFixture) -
 
 @looped
 async def test_who_shows_a_certificate_has_no_password_here(api_fixture: ApiFixture) -> None:
-    """Nobody would look at the old one."""
+    """The old password would not be checked."""
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
     http_client.caller.access._transport.peer_user = "anna"

@@ -22,7 +22,7 @@ RIGHTS = {
 
 
 async def enter(api_fixture: ApiFixture, name: str) -> HttpClient:
-    """A visitor that has logged in as one of RIGHTS, or as `root`."""
+    """Return a client that has logged in as one of RIGHTS, or as `root`."""
     if name not in api_fixture.authenticator.user_snapshot.database.users:
         api_fixture.add(name, *RIGHTS.get(name, ()), superuser=name == "root")
     http_client = api_fixture.http_client()

@@ -138,7 +138,8 @@ async def test_long_lists_come_in_pages(api_fixture: ApiFixture) -> None:
 
 @looped
 async def test_the_first_user_is_the_owners_to_add(api_fixture: ApiFixture) -> None:
-    """Whoever reaches the port of a broker without users could lock everybody out."""
+    """Otherwise any client that reaches the port of a broker without users could add
+    the first user."""
     guest = api_fixture.http_client()
     wanted = {"password": PASSWORD, "superuser": True}
     refused = await guest.ask("PUT", "/users/root", wanted)

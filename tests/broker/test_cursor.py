@@ -175,7 +175,7 @@ def test_a_line_that_is_all_ready_is_passed_over_by_its_pages() -> None:
     assert len(cursor.step(100)) == 50
 
 
-def test_what_was_taken_through_another_lane_and_comes_back_stands_where_it_stood() -> None:
+def test_delivery_requeued_after_another_pending_queue_keeps_its_place() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1, refill=False, selector=OfType("red"))

@@ -114,7 +114,7 @@ def test_a_name_for_temporary_destinations_is_used_for_no_other() -> None:
     assert fixture.broker.declare(address, owner="me").temporary
 
 
-def test_disown_removes_what_belongs_to_that_owner_only() -> None:
+def test_delete_temporary_deletes_only_destinations_of_that_owner() -> None:
     fixture = BrokerFixture()
     mine = fixture.broker.declare(Q, owner="me")
     yours = fixture.broker.declare(Address(Kind.QUEUE, "yours"), owner="you")

@@ -18,7 +18,7 @@ MORE = 60
 
 
 def packing() -> BrokerFixture:
-    """A rig that keeps no journaled body in memory and packs all but the youngest deliveries."""
+    """A broker that keeps no journaled body in memory and packs all but the youngest deliveries."""
     return BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=4))
 
 

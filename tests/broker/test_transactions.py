@@ -368,7 +368,7 @@ def test_a_rollback_is_one_record_for_each_subscription() -> None:
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_one_that_has_ended_keeps_nothing_of_its_messages(committed: bool) -> None:
-    """Whoever remembers how it ended must not hold what went through it in memory."""
+    """A reference to an ended transaction must not keep its messages in memory."""
     fixture = BrokerFixture()
     queue = fixture.queue()
     transactions = fixture.broker.transactions

@@ -45,7 +45,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Visit]:
-    """`visit(house, **options)`: somebody who looks at that house's console."""
+    """`visit(console, **options)` opens a browser page of that console."""
     with ExitStack() as stack:
 
         def call(

@@ -38,7 +38,7 @@ TEXT, BYTES, MAP, STREAM, OBJECT, NONE = (
 
 @dataclass
 class Shown:
-    """What stands in a client's hands: whatever its protocol has no place for is as usual.
+    """A message as a client receives it; fields that its protocol lacks keep their defaults.
 
     body  bytes; of VibeMQ the payload; of JMS text, bytes, dict, list, bytes, None by its `type`
     type  of a JMS message

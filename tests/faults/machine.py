@@ -9,7 +9,7 @@
     space:FILE   the data directory, FILE's parent, is on a file system of its own; FILE has its
                  size and what others use of it, see filesystem.py
     clock:FILE   the wall clock is ahead by the milliseconds in FILE (8 bytes, signed)
-    census:FILE  SIGUSR1 makes it write there how many objects of each class there are, as JSON
+    objects:FILE  SIGUSR1 makes it write the number of objects of each class there, as JSON
 
 A sync is an fsync or fdatasync. What is volatile are segments, which are written with pwrite; names
 of files are not. `durable` is never synced, and is written through: it must not matter.
@@ -116,7 +116,7 @@ def main() -> None:
         name, _, argument = fault.partition(":")
         if name == "clock":
             set_clock(Path(argument))
-        elif name == "census":
+        elif name == "objects":
             count_on_request(Path(argument))
         elif name == "space":
             file = Path(argument)

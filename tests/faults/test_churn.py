@@ -225,11 +225,11 @@ class Crowd:
 class Account:
     """What a broker has, as the operating system and the garbage collector see it."""
 
-    def __init__(self, broker: LocalBroker, census: Path) -> None:
-        census.unlink(missing_ok=True)
+    def __init__(self, broker: LocalBroker, counts: Path) -> None:
+        counts.unlink(missing_ok=True)
         os.kill(broker.pid, signal.SIGUSR1)
-        wait_until(census.exists)
-        self.objects: dict[str, int] = json.loads(census.read_text())
+        wait_until(counts.exists)
+        self.objects: dict[str, int] = json.loads(counts.read_text())
         process = Path(f"/proc/{broker.pid}")
         self.descriptors = len(list((process / "fd").iterdir()))
         self.memory = int((process / "statm").read_text().split()[1]) * resource.getpagesize()
@@ -240,13 +240,13 @@ class Account:
 
 def test_a_crowd_leaves_nothing_behind(tmp_path: Path) -> None:
     chance = repeatable()
-    path, census = tmp_path / "msglite.socket", tmp_path / "census"
+    path, counts = tmp_path / "msglite.socket", tmp_path / "objects"
     broker = LocalBroker(
         tmp_path,
         [f"msglite+unix://{path}", *(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES)],
         ["--log-level", "warning"],
         environment={"SLUICEMQ_BROKER__IDLE_TIMEOUT": "1s"},
-        program=machine(f"census:{census}"),
+        program=machine(f"objects:{counts}"),
     )
     with broker:
         done = threading.Event()
@@ -260,10 +260,10 @@ def test_a_crowd_leaves_nothing_behind(tmp_path: Path) -> None:
         crowd = Crowd(broker, path, chance)
         crowd.visit(WARM_UP)
         crowd.clear()
-        before = Account(broker, census)
+        before = Account(broker, counts)
         crowd.visit(CONNECTIONS)
         crowd.clear()
-        after = Account(broker, census)
+        after = Account(broker, counts)
         done.set()
         for witness in witnesses:
             witness.finish()

@@ -117,7 +117,7 @@ def broker(chance: Random) -> Frames:
 
 
 def port_mapper(chance: Random) -> Frames:
-    """Somebody who asks the port mapper."""
+    """Return a request for the port mapper."""
     return [chance.choice((b"101", b"1", b"999", b"101 more", b"9" * 200)), b"\n"]
 
 

@@ -56,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST  # noqa: N815
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 @pytest.fixture

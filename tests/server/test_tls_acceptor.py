@@ -1,4 +1,4 @@
-"""At the door of a TLS listener: who does not come in, who takes long, and how one leaves."""
+"""TLS listeners: refused and slow handshakes, and the end of connections."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_flood_of_handshakes(start: Start, authority: Authority) -> None:
 
 
 def test_a_stop_shuts_the_door(start: Start, authority: Authority) -> None:
-    """While connections are given time to finish, nobody comes in who was at the door before."""
+    """A handshake that began before the shutdown is not completed during it."""
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
     with dial(port, trust) as lazy, dial(port) as silent, dial(port) as halfway:

@@ -216,7 +216,7 @@ Scenario = Callable[..., Coroutine[Any, Any, None]]
 
 
 def looped(scenario: Scenario) -> Callable[..., None]:
-    """A test that is called with an `Inside` of its own, in an event loop."""
+    """Run a test in an event loop, with an `ApiFixture` of its own."""
 
     @wraps(scenario)
     def run(tmp_path: Path, **arguments: Any) -> None:

@@ -153,12 +153,12 @@ class Jmq:
 class _Consumer(Receiver):
     """The stride is learnt from the first message."""
 
-    __slots__ = ("_acknowledge", "_dialect", "_dialogue", "_left", "_resume", "_selector")
+    __slots__ = ("_acknowledge", "_channel", "_dialect", "_left", "_resume", "_selector")
 
     def __init__(self, connection: socket.socket, dialect: Jmq, selector: str) -> None:
         super().__init__(connection, _HEAD, 0, 0)
         self._dialect = dialect
-        self._dialogue: RequestChannel | None = None
+        self._channel: RequestChannel | None = None
         self._selector = selector
         self._left = PREFETCH
         self._resume = b""
@@ -167,12 +167,12 @@ class _Consumer(Receiver):
         ]
 
     def greet(self) -> None:
-        """Log in: who is silent is given the answer of the port mapper."""
-        self._dialogue = RequestChannel(self.connection)
+        """Log in at once: the broker answers a silent client as the port mapper."""
+        self._channel = RequestChannel(self.connection)
 
     def start(self) -> None:
-        assert self._dialogue is not None
-        consumer = self._dialect.consume(self._dialogue, self._selector)
+        assert self._channel is not None
+        consumer = self._dialect.consume(self._channel, self._selector)
         self._resume = encode_packet(
             PacketType.RESUME_FLOW,
             properties={"JMQConsumerID": Long(consumer), "JMQSize": PREFETCH},

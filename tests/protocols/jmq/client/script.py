@@ -22,7 +22,7 @@ SOON = Backoff(0.01, 0.01)
 NONCE = b"-34b997a1a2d58a1635f2b0596f8a217"
 
 Answer = Callable[[Packet], bytes | None]
-"""What to say to a packet; None = as usual."""
+"""Bytes with which to answer a packet; None: the default response."""
 
 
 class Script:
@@ -130,7 +130,7 @@ def sysid(number: int) -> bytes:
 
 
 def refusing(kind: PacketType, status: int, reason: str = "") -> Answer:
-    """Answers packets of a type with a status, others as usual."""
+    """Answer packets of a type with a status, others by default."""
 
     def answer(packet: Packet) -> bytes | None:
         if packet.type != kind:
