@@ -49,7 +49,7 @@ def test_options_in_any_case() -> None:
         ({**URL, "transactionRows": "0"}, "transactionRows is a whole number from 1 on"),
         ({**URL, "transactionBytes": "16 MiB"}, "transactionBytes is a whole number"),
         ({**URL, "writeId": "two words"}, "writeId has 1 to 128 characters"),
-        ({**URL, "batchId": "1"}, "name that, too"),
+        ({**URL, "batchId": "1"}, "set writeId, too"),
         ({**URL, "deadLetterQueue": ""}, "deadLetterQueue names a queue"),
         ({**URL, "password": "secret"}, "needs the option user"),
         ({**URL, "user": "me", "token": "secret"}, "leave out user"),

@@ -4,9 +4,10 @@
                         backlog grows, or there is no consumer
     poison-message      delivered again and again, or dead-lettered after that. critical while it
                         continues
-latency-regression  the 95th percentile of published-to-acknowledged in an hour is at least
-                        1.5 times that of the same hour a week ago, and the two hours' histograms differ
-                        significantly (Kolmogorov-Smirnov). critical from three times on
+    latency-regression  the 95th percentile of published-to-acknowledged in an hour is at least
+                        1.5 times that of the same hour a week ago, and the two hours'
+                        histograms differ significantly (Kolmogorov-Smirnov). critical from
+                        three times on
 
 The `id` of an anomaly is the same on each run, so that a table of them is updated by key.
 """
