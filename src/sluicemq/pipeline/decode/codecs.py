@@ -1,4 +1,4 @@
-"""The protocols of streams of frames: PHPMQ, msglite, VibeMQ and JMQ."""
+"""Codecs of PHPMQ, msglite, VibeMQ and JMQ."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BLANKS: Final = b" \t\r\n"
 
 
 class PhpmqCodec(Codec):
-    """PHPMQ."""
+    """Codec of PHPMQ."""
 
     name = "phpmq"
     signature = re.compile(rb"H01\d{5}(?:\r?\n)?P\d{31}")
@@ -101,10 +101,10 @@ def _after_line(data: bytes, at: int) -> int:
 
 
 class MsgliteCodec(Codec):
-    """msglite."""
+    """Codec of msglite."""
 
     name = "msglite"
-    # commands without numbers are too short to be believed but at the beginning of a line
+    # commands without numbers are too short to be accepted except at the beginning of a line
     signature = re.compile(
         rb"(?m:^)[ \t]*[>?][ \t]+\d+[ \t]+-?\d+[ \t]|"
         rb"(?<=\n)[ \t]*(?:<[ \t]+-?\d+[ \t]|[.*][ \t]*\r?\n|-[ \t])"
@@ -199,11 +199,11 @@ _VIBEMQ_FRAMES: Final = {
 
 
 class VibemqCodec(Codec):
-    """VibeMQ."""
+    """Codec of VibeMQ."""
 
     name = "vibemq"
     # a length below 16 MiB, then a plain body of version 1 with a known type and an id of less than
-    # 256 bytes, or one that is marked gzip or Brotli
+    # 256 bytes, or a body with the mark of gzip or Brotli
     signature = re.compile(
         rb"\x00[\x00-\xff]{3}(?:\x00\x01[%b]\x00[^\x00]|\x01\x1f\x8b|\x02)"
         % re.escape(bytes(_VIBEMQ_FRAMES)),
@@ -213,7 +213,7 @@ class VibemqCodec(Codec):
     _MESSAGES: ClassVar = frozenset(
         {vibemq.PUBLISH, vibemq.PUBLISH_ACK, vibemq.DELIVER, vibemq.ACK}
     )
-    """Their id is the message's."""
+    """Frame types whose id is the message's id."""
     _SECRETS: ClassVar = frozenset({"authPassword", "authToken"})
     _WITH_PASSWORD: ClassVar = frozenset({vibemq.CREATE_USER, vibemq.CHANGE_PASSWORD})
 
@@ -285,7 +285,7 @@ _JMQ_BODIES: Final = {
 
 
 class JmqCodec(Codec):
-    """JMQ."""
+    """Codec of JMQ."""
 
     name = "jmq"
     signature = re.compile(re.escape(MAGIC.to_bytes(4, "big")) + rb"(?:\x01\x2d|\0\xc8|\0\x67)")
@@ -352,7 +352,7 @@ class JmqCodec(Codec):
             return Said(name, kind, request_id=request, body=frame.body or None, error=str(fault))
 
     def _message(self, packet: jmq.Packet, name: str, request: str | None) -> Said:
-        """Raises ProtocolError."""
+        """Return the columns of a packet with a message. Raises ProtocolError."""
         variable = packet.variable
         body = packet.body
         properties = packet.properties if packet.block else {}

@@ -1,4 +1,4 @@
-"""Protocols of one question and one answer: msglite's HTTP gateway and JMQ's port mapper."""
+"""Codecs of request-response protocols: msglite's HTTP gateway and JMQ's port mapper."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sluicemq.protocols.jmq.portmapper import MAX_LINE, VERSION
 from sluicemq.protocols.msglite.http import HttpLimits, Request, RequestReader
 
 _LONGEST_ANSWER: Final = 1 << 16
-"""Bytes of a port mapper's answer, as clients take it."""
+"""Maximum size of a port mapper's response, as in clients."""
 
 
 class _Exchange(Codec):
-    """Collects what one side says."""
+    """Collects the bytes of one side."""
 
     def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
         super().__init__(to_server, limit, secrets)
@@ -33,7 +33,7 @@ class _Exchange(Codec):
 
     def _take(self, data: bytes, limit: int) -> None:
         if len(self._said) + len(data) > limit:
-            self._error = FrameTooLarge(f"more than {limit} bytes are said at once")
+            self._error = FrameTooLarge(f"a request or response is larger than {limit} bytes")
             self._said.clear()
         else:
             self._said += data
@@ -49,7 +49,7 @@ class _Exchange(Codec):
 
 
 class PortMapperCodec(_Exchange):
-    """JMQ's port mapper: a line of digits, or nothing, and a list of services."""
+    """JMQ's port mapper: an optional line with the version, and a list of services."""
 
     name = "jmq-portmapper"
 
@@ -61,10 +61,10 @@ class PortMapperCodec(_Exchange):
         if self.to_server:
             line = said.partition(b"\n")[0].strip(b"\r")
             if line and not line.isdigit():
-                self._error = ProtocolError("what is asked of the port mapper is not its version")
+                self._error = ProtocolError("the port mapper request is not a version number")
             return self._finish() if b"\n" in said and self._error is None else []
         if not said.startswith((b"%d " % VERSION)[: len(said)]):
-            self._error = ProtocolError("what answers there is no port mapper")
+            self._error = ProtocolError("the response is not a port mapper's")
         return self._finish() if said.endswith(b"\n.\n") and self._error is None else []
 
     def end(self) -> list[bytes]:
@@ -82,7 +82,7 @@ class PortMapperCodec(_Exchange):
 
 
 class HttpCodec(_Exchange):
-    """msglite's HTTP gateway. There is no codec for its answers: they are one frame as a whole."""
+    """Codec of msglite's HTTP gateway; a response is one frame, because it has no decoder."""
 
     name = "msglite-http"
 

@@ -1,7 +1,7 @@
 """Spark's batch and stream writers of the data source.
 
-    BatchWriter    df.write: each write is stored once; with the option writeId, once for each writeId
-                   and batchId, even if it is repeated
+    BatchWriter    df.write: each write is stored once; with the option writeId, once for each
+                   writeId and batchId, even if it is repeated
     StreamWriter   df.writeStream: each batch of the query is stored once, identified by the query's
                    id in its checkpoint
 

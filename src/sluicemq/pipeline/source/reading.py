@@ -105,8 +105,8 @@ def gone(low: int, high: int, why: str) -> str:
     return (
         f"sequence numbers {low} to {high - 1} are gone, in whole or in part: {why}. To continue "
         "with the remaining records, set failOnDataLoss to false (missing records are then "
-        "reported as warnings), or start again with another checkpoint. A slot (option slot) keeps the broker "
-        "from removing records that a stream has not read."
+        "reported as warnings), or start again with another checkpoint. A slot (option slot) "
+        "keeps the broker from removing records that a stream has not read."
     )
 
 
