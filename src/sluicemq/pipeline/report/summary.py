@@ -1,4 +1,4 @@
-"""What a report says in sentences: what somebody should know who reads nothing else."""
+"""Summary of a report in sentences."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from sluicemq.pipeline.report.scale import MINUTE
 
 NAME_CHARACTERS: Final = 60
 GROWTH: Final = 1.5
-"""The backlog is said to grow from this factor on, and to shrink below its inverse."""
+"""Factor from which the backlog counts as growing; below its inverse it shrinks."""
 
 
 def sentences(report: Report) -> list[str]:
-    """The plain facts, the most urgent first. Names in them are as their owners chose them: the
-    template escapes."""
-    said = []
+    """Return the main facts, the most urgent first.
+
+    Names are not escaped; the template escapes them."""
+    lines = []
     if report.anomaly_count:
-        said.append(_anomalies(report))
+        lines.append(_anomalies(report))
     if report.timeline is not None:
-        said.append(_traffic(report))
-        said += _backlog(report)
+        lines.append(_traffic(report))
+        lines += _backlog(report)
     if report.dead_lettered:
-        said.append(_dead_letters(report))
+        lines.append(_dead_letters(report))
     elif report.timeline is not None and not report.redelivered and not report.expired:
-        said.append("No message was redelivered, expired or dead-lettered.")
-    return said
+        lines.append("No message was redelivered, expired or dead-lettered.")
+    return lines
 
 
 def _anomalies(report: Report) -> str:
@@ -93,8 +94,8 @@ def _dead_letters(report: Report) -> str:
 
 
 def state_of(state: State, late_events: int) -> list[str]:
-    """How far the pipeline is."""
-    said = []
+    """Return sentences about the pipeline's progress."""
+    lines = []
     for progress in state.progress:
         text = (
             f"Of the broker {words.shown(progress.broker, NAME_CHARACTERS)} the lake has all up to "
@@ -106,7 +107,7 @@ def state_of(state: State, late_events: int) -> list[str]:
         elif progress.behind is not None:
             more = "more record" if progress.behind == 1 else "more records"
             text += f"; its journal holds {words.count(progress.behind)} {more}"
-        said.append(f"{text}.")
+        lines.append(f"{text}.")
     if late_events:
-        said.append(f"{words.things(late_events, 'event')} came late, and all are counted.")
-    return said
+        lines.append(f"{words.things(late_events, 'event')} came late, and all are counted.")
+    return lines
