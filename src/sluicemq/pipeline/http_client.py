@@ -43,7 +43,7 @@ _UNIX: Final = "http+unix"
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _PASSING: Final = frozenset({408, 502, 503, 504})
-_SAID: Final = 500
+_MOST_REASON: Final = 500
 """Maximum number of characters of an unstructured response in an error message."""
 
 
@@ -330,5 +330,5 @@ def error_in(answer: HttpResponse) -> tuple[str, str]:
     try:
         error = msgspec.json.decode(answer.body, type=_Failed).error
     except (msgspec.MsgspecError, UnicodeError):
-        return "", answer.body[:_SAID].decode(errors="replace") or "no reason given"
+        return "", answer.body[:_MOST_REASON].decode(errors="replace") or "no reason given"
     return error.code, error.message

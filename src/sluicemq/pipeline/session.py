@@ -60,11 +60,11 @@ def session(
         os.environ["JAVA_HOME"] = str(find_java())
     # Otherwise workers use the first python3 on the PATH, not this virtual environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    submitted: dict[str, str] = {}
+    configured: dict[str, str] = {}
     if submitted:
         SparkContext._ensure_initialized()  # makes the submitted settings visible to SparkConf
-        submitted = dict(SparkConf().getAll())
-    effective = {**SETTINGS, **submitted, **NEEDED, **(settings or {})}
+        configured = dict(SparkConf().getAll())
+    effective = {**SETTINGS, **configured, **NEEDED, **(settings or {})}
     if effective["spark.master"].startswith("local"):
         effective.setdefault(CHECKPOINTS, LOCAL_CHECKPOINTS)
     builder = SparkSession.builder.appName(name)

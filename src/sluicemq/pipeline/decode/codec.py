@@ -17,7 +17,7 @@ HIDDEN: Final = "***"
 """Replacement for passwords."""
 
 
-class Said(NamedTuple):
+class FrameColumns(NamedTuple):
     """Columns of a frame that depend on its protocol; see columns.py."""
 
     frame: str
@@ -78,16 +78,16 @@ class Codec(ABC):
         """Return the size in bytes of a frame returned by `feed`, which begins at `data[at]`."""
 
     @abstractmethod
-    def said(self, frame: Any) -> Said:
+    def describe(self, frame: Any) -> FrameColumns:
         """Return a frame's columns. Never raises: an invalid part sets the column `error`."""
 
 
-def shown_bytes(raw: bytes) -> str:
+def printable_bytes(raw: bytes) -> str:
     """Return a name as text; a byte that is not UTF-8 becomes \\xNN."""
     return raw.decode("utf-8", "backslashreplace")
 
 
-def shown_text(text: str) -> str:
+def printable_text(text: str) -> str:
     """Return text that a table can store.
 
     Half a surrogate pair becomes the byte that it represents, or \\uNNNN."""
@@ -99,22 +99,22 @@ def shown_text(text: str) -> str:
         return text.encode("utf-8", "backslashreplace").decode()
 
 
-def shown_properties(properties: Iterable[tuple[str, Property]]) -> Pairs | None:
+def printable_properties(properties: Iterable[tuple[str, Property]]) -> Pairs | None:
     """Return values as text: true and false, decimal numbers, bytes in base64."""
     pairs: Pairs = []
     for name, value in properties:
         if isinstance(value, str):
-            text: str | None = shown_text(value)
+            text: str | None = printable_text(value)
         elif isinstance(value, bool):
             text = "true" if value else "false"
         elif isinstance(value, bytes):
             text = b64encode(value).decode()
         else:
             text = None if value is None else repr(value)
-        pairs.append((shown_text(name), text))
+        pairs.append((printable_text(name), text))
     return pairs or None
 
 
-def shown_name(text: str | None) -> str | None:
-    """Return the text as `shown_text`, None for None."""
-    return shown_text(text) if text else None
+def printable_name(text: str | None) -> str | None:
+    """Return the text as `printable_text`, None for None."""
+    return printable_text(text) if text else None

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluicemq.pipeline.decode.captures import NO_TIME
-from sluicemq.pipeline.decode.codec import Said
+from sluicemq.pipeline.decode.codec import FrameColumns
 from sluicemq.pipeline.decode.columns import TO_CLIENT, TO_SERVER
 from sluicemq.pipeline.decode.connections import NOTE, Chunk, Notes
 from sluicemq.pipeline.decode.flow import Flow, Unread
@@ -158,7 +158,7 @@ class Conversation:
         time: int,
         offset: int | None,
         length: int | None,
-        said: Said | None,
+        columns: FrameColumns | None,
         error: str | None,
     ) -> None:
         self._rows.add(
@@ -172,7 +172,7 @@ class Conversation:
                 offset,
                 length,
             ),
-            said,
+            columns,
             error,
         )
 

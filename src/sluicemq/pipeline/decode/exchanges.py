@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError
-from sluicemq.pipeline.decode.codec import HIDDEN, Codec, Said, shown_properties, shown_text
+from sluicemq.pipeline.decode.codec import (
+    HIDDEN,
+    Codec,
+    FrameColumns,
+    printable_properties,
+    printable_text,
+)
 from sluicemq.protocols.jmq.client.connecting import read_services
 from sluicemq.protocols.jmq.portmapper import MAX_LINE, VERSION
 from sluicemq.protocols.msglite.http import HttpLimits, Request, RequestReader
@@ -19,7 +25,7 @@ class _Exchange(Codec):
 
     def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
         super().__init__(to_server, limit, secrets)
-        self._said = bytearray()
+        self._received = bytearray()
         self._done = False
         self._error: ProtocolError | None = None
 
@@ -29,20 +35,20 @@ class _Exchange(Codec):
 
     @property
     def incomplete(self) -> bool:
-        return bool(self._said) and not self._done
+        return bool(self._received) and not self._done
 
     def _take(self, data: bytes, limit: int) -> None:
-        if len(self._said) + len(data) > limit:
+        if len(self._received) + len(data) > limit:
             self._error = FrameTooLarge(f"a request or response is larger than {limit} bytes")
-            self._said.clear()
+            self._received.clear()
         else:
-            self._said += data
+            self._received += data
 
     def _finish(self) -> list[bytes]:
         self._done = True
-        said = bytes(self._said)
-        self._said.clear()
-        return [said]
+        received = bytes(self._received)
+        self._received.clear()
+        return [received]
 
     def size(self, data: bytes, at: int, frame: object) -> int:
         return len(data) - at
@@ -57,28 +63,28 @@ class PortMapperCodec(_Exchange):
         if self._error is not None or self._done:
             return []
         self._take(data, MAX_LINE if self.to_server else _LONGEST_ANSWER)
-        said = self._said
+        received = self._received
         if self.to_server:
-            line = said.partition(b"\n")[0].strip(b"\r")
+            line = received.partition(b"\n")[0].strip(b"\r")
             if line and not line.isdigit():
                 self._error = ProtocolError("the port mapper request is not a version number")
-            return self._finish() if b"\n" in said and self._error is None else []
-        if not said.startswith((b"%d " % VERSION)[: len(said)]):
+            return self._finish() if b"\n" in received and self._error is None else []
+        if not received.startswith((b"%d " % VERSION)[: len(received)]):
             self._error = ProtocolError("the response is not a port mapper's")
-        return self._finish() if said.endswith(b"\n.\n") and self._error is None else []
+        return self._finish() if received.endswith(b"\n.\n") and self._error is None else []
 
     def end(self) -> list[bytes]:
         return self._finish() if self.incomplete and self._error is None else []
 
-    def said(self, frame: bytes) -> Said:
+    def describe(self, frame: bytes) -> FrameColumns:
         if self.to_server:
-            return Said("request", body=frame)
+            return FrameColumns("request", body=frame)
         try:
             services = read_services(frame)
         except ConnectionLost as fault:
-            return Said("services", body=frame, error=str(fault))
+            return FrameColumns("services", body=frame, error=str(fault))
         rows = ((row.name, f"{row.protocol} {row.type} {row.port}") for row in services)
-        return Said("services", properties=shown_properties(rows), body=frame)
+        return FrameColumns("services", properties=printable_properties(rows), body=frame)
 
 
 class HttpCodec(_Exchange):
@@ -122,18 +128,18 @@ class HttpCodec(_Exchange):
         self._done = True
         return [self._reader.request]
 
-    def said(self, frame: Request | bytes) -> Said:
+    def describe(self, frame: Request | bytes) -> FrameColumns:
         if isinstance(frame, bytes):
-            return Said("response", body=frame)
+            return FrameColumns("response", body=frame)
         headers = [
             (name, HIDDEN if name in self._SECRETS and not self.secrets else value)
             for name, value in frame.headers.items()
         ]
         first = [("method", frame.method), ("url", frame.url), ("protocol", frame.protocol)]
-        return Said(
+        return FrameColumns(
             "request",
-            destination=shown_text(frame.url.partition("?")[0]),
-            properties=shown_properties([*first, *headers]),
+            destination=printable_text(frame.url.partition("?")[0]),
+            properties=printable_properties([*first, *headers]),
             body_kind="bytes" if frame.body else "none",
             body=frame.body,
         )

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sluicemq.pipeline.decode.captures import NO_TIME
-from sluicemq.pipeline.decode.codec import Codec, Said
+from sluicemq.pipeline.decode.codec import Codec, FrameColumns
 from sluicemq.pipeline.decode.options import Options
 from sluicemq.pipeline.decode.payload import Portion
 from sluicemq.pipeline.decode.reassembly import Gap
 
-Emit = Callable[[int, int, int, Said | None, str | None], None]
+Emit = Callable[[int, int, int, FrameColumns | None, str | None], None]
 """Called with time, offset, length, a frame's columns, and the error."""
 
 _TRIAL: Final = 64 << 10
@@ -125,9 +125,9 @@ class Flow:
                 sizes.append(size)
                 ends.append(begin + at)
             emit = self._emit
-            said = codec.said
+            describe = codec.describe
             for frame, size, end, time in zip(frames, sizes, ends, times(ends), strict=True):
-                emit(time, end - size, size, said(frame), None)
+                emit(time, end - size, size, describe(frame), None)
             self._begin = begin + at
             if codec.keeps:
                 self._kept = bytearray(memoryview(data)[at:])

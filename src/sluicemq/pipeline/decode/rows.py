@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from sluicemq.pipeline.decode.codec import Said
+from sluicemq.pipeline.decode.codec import FrameColumns
 from sluicemq.pipeline.decode.columns import FRAMES
 
 MOST_ROWS: Final = 4096
 MOST_BYTES: Final = 16 << 20
 """Maximum size of a batch's bodies."""
 
-_NOTHING: Final = (None,) * len(Said._fields)
-_ERROR: Final = len(Said._fields) - 1
+_NOTHING: Final = (None,) * len(FrameColumns._fields)
+_ERROR: Final = len(FrameColumns._fields) - 1
 
 
 class Rows:
@@ -30,13 +30,13 @@ class Rows:
         """Return True if a batch is due."""
         return len(self._rows) >= MOST_ROWS or self._bytes >= MOST_BYTES
 
-    def add(self, place: tuple[Any, ...], said: Said | None, error: str | None) -> None:
+    def add(self, place: tuple[Any, ...], columns: FrameColumns | None, error: str | None) -> None:
         """Add a row; `place` has the columns before `frame`."""
-        if said is None:
+        if columns is None:
             self._rows.append((*place, *_NOTHING[:_ERROR], error))
             return
-        self._rows.append(place + said)
-        body = said.body
+        self._rows.append(place + columns)
+        body = columns.body
         if body is not None:
             self._bytes += len(body)
 

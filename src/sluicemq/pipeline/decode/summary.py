@@ -143,11 +143,11 @@ def _summary(frames: DataFrame) -> Summary:
 
 def _json(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        made = [json.dumps(_shown(row), ensure_ascii=False) for row in batch.to_pylist()]
+        made = [json.dumps(_printable(row), ensure_ascii=False) for row in batch.to_pylist()]
         yield pa.RecordBatch.from_arrays([pa.array(made, pa.string())], ["line"])
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _printable(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row without nulls; a body that is not UTF-8 becomes `body_base64`."""
     printable = {name: value for name, value in row.items() if value is not None}
     if "time" in printable:

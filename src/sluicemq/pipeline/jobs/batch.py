@@ -30,7 +30,7 @@ class Done:
     rows     events in it; 0 if all tables had it already
     first, last    sequence numbers of the first and the last record
     oldest, newest    times of its oldest and newest events
-    shown    time at which gold was committed; None if gold had the batch already
+    gold_committed    time at which gold was committed; None if gold had the batch already
     seconds  time for each table; a table that had the batch already is missing
     """
 
@@ -39,7 +39,7 @@ class Done:
     last: int = 0
     oldest: datetime | None = None
     newest: datetime | None = None
-    shown: datetime | None = None
+    gold_committed: datetime | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -85,7 +85,7 @@ class Writer:
                 self._tables[name].upsert(
                     found, GOLD_KEYS, self._application, done.last, gold.combine
                 )
-                done.shown = datetime.now(UTC)
+                done.gold_committed = datetime.now(UTC)
             elif name == "bronze":
                 self._bronze(events, overview, done)
             else:
@@ -100,7 +100,7 @@ class Writer:
         before = time.perf_counter()
         seen = Observation()
         sums = gold.sums(_observed(events, seen), self._lake.broker).toArrow()
-        _tell(seen, done)
+        _set_range(seen, done)
         if self._overlaps(done, "gold"):
             sums = gold.sums(self._missing(events, done, "gold"), self._lake.broker).toArrow()
         found = gold.complete(sums, self._newest, self._watermark)
@@ -116,7 +116,7 @@ class Writer:
             return found
         seen = Observation()
         kinds = _observed(events, seen).select("destination", "protocol").distinct().toArrow()
-        _tell(seen, done)
+        _set_range(seen, done)
         return kinds
 
     def _overlaps(self, done: Done, name: str) -> bool:
@@ -162,7 +162,7 @@ def _observed(events: DataFrame, seen: Observation) -> DataFrame:
     )
 
 
-def _tell(seen: Observation, done: Done) -> None:
+def _set_range(seen: Observation, done: Done) -> None:
     observed: dict[str, Any] = seen.get
     done.rows, done.first, done.last = (
         observed["rows"],

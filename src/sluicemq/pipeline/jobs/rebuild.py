@@ -28,14 +28,14 @@ def expect_bronze(lake: Lake) -> None:
 def rebuild(
     spark: SparkSession,
     lake: Lake,
-    tell: Callable[[Step, int], None] = lambda step, total: None,
+    on_progress: Callable[[Step, int], None] = lambda step, total: None,
     max_rows: int = MAX_ROWS,
 ) -> int:
     """Drop silver and gold, and rebuild them from bronze for all brokers.
 
     Return the number of events. Nothing else may run on the lake. An interrupted rebuild has to be
-    repeated; the lake's `rebuilding` file marks that. `tell` is called with the progress and the
-    total number of events. Raises ConfigurationError if there is no bronze.
+    repeated; the lake's `rebuilding` file marks that. `on_progress` is called with the progress
+    and the total number of events. Raises ConfigurationError if there is no bronze.
     """
     expect_bronze(lake)
     bronze = lake.table("bronze")
@@ -53,7 +53,7 @@ def rebuild(
             )
             done = writer.write(events.select(*EVENTS.names))
             rows += done.rows
-            tell(Step(rows, batch=done), total)
+            on_progress(Step(rows, batch=done), total)
     lake.rebuilding.unlink()
     return rows
 

@@ -121,16 +121,16 @@ class Supervisor:
         self,
         spark: SparkSession,
         job: Job,
-        tell: Callable[[Step], None] = lambda step: None,
+        on_progress: Callable[[Step], None] = lambda step: None,
         stop: threading.Event | None = None,
     ) -> None:
         """Set the callbacks of a job.
 
-        `tell` is called after each batch and each restart, in the thread of `run`; any thread or
-        signal handler may set `stop`."""
+        `on_progress` is called after each batch and each restart, in the thread of `run`; any
+        thread or signal handler may set `stop`."""
         self._spark = spark
         self._job = job
-        self._tell = tell
+        self._on_progress = on_progress
         self._stop = stop or threading.Event()
         self._queries = []
         for name, tables in QUERIES.items():
@@ -159,7 +159,7 @@ class Supervisor:
                 if not _passes(fault) or tries > TRIES:
                     raise fault from error
                 pause = min(LONGEST_PAUSE, 2.0 ** (tries - 1))
-                self._tell(Step(self._rows, trouble=f"{fault}; again in {pause:g} s"))
+                self._on_progress(Step(self._rows, trouble=f"{fault}; again in {pause:g} s"))
                 self._stop.wait(pause)
         return self._rows
 
@@ -252,7 +252,7 @@ class Supervisor:
                 lag = _lag(progress)
                 if lag is not None:  # add the distance of the slowest query from this one
                     lag += query.last - min(each.last for each in self._queries)
-                self._tell(Step(self._rows, lag, done))
+                self._on_progress(Step(self._rows, lag, done))
 
 
 class Failed(SluiceError):

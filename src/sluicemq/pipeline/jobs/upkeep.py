@@ -42,12 +42,12 @@ def find_anomalies(spark: SparkSession, lake: Lake, limits: Thresholds = USUAL) 
 
 def compact(
     lake: Lake,
-    tell: Callable[[str, int, int], None] = lambda name, before, after: None,
+    on_progress: Callable[[str, int, int], None] = lambda name, before, after: None,
     older_than: timedelta = KEPT,
 ) -> None:
     """Join the small files of each table and delete files of versions older than `older_than`.
 
-    `tell` is called with each table's name and its number of files before and after. May run
+    `on_progress` is called with each table's name and its number of files before and after. May run
     beside a query.
     """
     for name in (*NAMES, "anomalies"):
@@ -56,4 +56,4 @@ def compact(
             before = len(found.files())
             found.compact()
             found.vacuum(older_than)
-            tell(name, before, len(found.files()))
+            on_progress(name, before, len(found.files()))

@@ -92,8 +92,8 @@ def _fill(report: Report, read: Read, found: Sums, top: int) -> None:
     bins = Bins.over(report.since, report.until - 1, BINS)
     own = Bins.over(report.since, report.until - 1, SPARK_BINS)
     busy = _busiest(found)
-    shown = busy.slice(0, top)
-    details = reading.details(read, bins, _one(reading.keys(shown)), own)
+    top_rows = busy.slice(0, top)
+    details = reading.details(read, bins, _one(reading.keys(top_rows)), own)
     report.timeline = _timeline(found, details.latency, bins, report.since, report.until)
     published = np.asarray(found.flows["messages_in"])
     per_minute = np.bincount(minute - report.since, weights=published).astype(np.int64)
@@ -103,7 +103,7 @@ def _fill(report: Report, read: Read, found: Sums, top: int) -> None:
     report.latency = _percentiles(details.latency.sum(axis=0))
     report.queues = tuple(
         _queue(row, details.queues[index], details.arrivals[index])
-        for index, row in enumerate(shown.to_pylist())
+        for index, row in enumerate(top_rows.to_pylist())
     )
     rest = busy.slice(top)
     report.other_count = rest.num_rows
@@ -136,8 +136,8 @@ def _timeline(found: Sums, latency: Counts, bins: Bins, since: int, until: int) 
 
     everything = slice(None)
     names = found.flows["protocol"].to_pylist()
-    shown = np.array([name if name in PROTOCOLS else "other" for name in names])
-    arrivals = {name: line(shown == name, "messages_in") for name in PROTOCOLS}
+    protocols = np.array([name if name in PROTOCOLS else "other" for name in names])
+    arrivals = {name: line(protocols == name, "messages_in") for name in PROTOCOLS}
     starts = bins.start + bins.width * np.arange(bins.count)
     covered = np.minimum(starts + bins.width, until) - np.maximum(starts, since)
     gauged = len(found.gauges) > 0

@@ -157,19 +157,19 @@ def _stack(plot: Plot, layers: Mapping[str, Values]) -> None:
     stacked = list(zip(layers, layers.values(), heights, strict=True)) if layers else []
     for role, layer, height in reversed(stacked):
         # An empty layer would appear as a line where edges are antialiased.
-        heights = np.where(np.asarray(layer) > 0, height, 0)
+        drawn = np.where(np.asarray(layer) > 0, height, 0)
         if plot.apart:
             boxes = []
-            for index in np.flatnonzero(heights).tolist():
+            for index in np.flatnonzero(drawn).tolist():
                 x, width = plot.bar(index)
-                y = min(plot.y(heights[index]), plot.bottom - LEAST)
+                y = min(plot.y(drawn[index]), plot.bottom - LEAST)
                 boxes.append((x, y, width, plot.bottom - y))
             plot.scene.shapes.append(Boxes(boxes, role))
         else:
             left, right = plot.x(0), plot.x(plot.bins.count)
             steps = [
                 (x, min(y, plot.bottom - LEAST) if y < plot.bottom else y)
-                for x, y in _steps(plot, heights)
+                for x, y in _steps(plot, drawn)
             ]
             points = [(left, plot.bottom), *steps, (right, plot.bottom)]
             plot.scene.shapes.append(Area(points, role))
@@ -205,7 +205,7 @@ def _mark(plot: Plot, anomalies: Sequence[Anomaly]) -> None:
             Spot(
                 (x - MARK - 2, y - 6, 2 * MARK + 4, 14),
                 "\n".join(
-                    f"{each.kind}: {words.shown(each.destination, 60)}" for each in these[:5]
+                    f"{each.kind}: {words.printable(each.destination, 60)}" for each in these[:5]
                 ),
             )
         )

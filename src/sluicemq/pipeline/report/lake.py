@@ -25,7 +25,7 @@ from sluicemq.pipeline.tables import KINDS, Commit, Table, table
 from sluicemq.pipeline.tables.reading import dataset
 
 TABLES: Final = ("bronze", "silver", "gold", "anomalies")
-LETTER: Final = (
+DEAD_LETTER_COLUMNS: Final = (
     "broker",
     "message",
     "destination",
@@ -157,7 +157,7 @@ def _dead_letters(silver: Table, chosen: pc.Expression) -> pa.Table:
     messages = picked["message"].combine_chunks()
     chosen &= pc.field("message").isin(messages)
     # another broker's message with the same number may be included; `build` takes the newest
-    return rows.to_table(columns=list(LETTER), filter=chosen)
+    return rows.to_table(columns=list(DEAD_LETTER_COLUMNS), filter=chosen)
 
 
 def _newest(dead_letters: pa.Table) -> pa.Table:

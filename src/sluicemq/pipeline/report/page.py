@@ -1,8 +1,8 @@
 """Report as one self-contained HTML file.
 
 Its content security policy allows the page's own style and script, by their digests, and no request
-to any host. Text from outside (names, reasons, bodies) is made visible (words.shown) and escaped by
-the template engine wherever the template inserts it.
+to any host. Text from outside (names, reasons, bodies) is made printable (words.printable) and
+escaped by the template engine wherever the template inserts it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def render(report: Report) -> str:
         rate=words.rate,
         size=words.size,
         duration=words.duration,
-        shown=words.shown,
+        printable=words.printable,
         brief=words.brief,
         moment=lambda time: words.moment(time if isinstance(time, int) else time.timestamp()),
     )
@@ -96,7 +96,9 @@ def write(report: Report, path: Path) -> None:
 
 def _visible(value: object) -> object:
     """Return a value as the template inserts it; the report's own markup is not changed."""
-    return value if isinstance(value, Markup) or not isinstance(value, str) else words.shown(value)
+    return (
+        value if isinstance(value, Markup) or not isinstance(value, str) else words.printable(value)
+    )
 
 
 def _charts(report: Report) -> dict[str, Markup]:

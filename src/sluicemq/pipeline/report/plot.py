@@ -16,7 +16,7 @@ BOTTOM: Final = 26
 LEGEND_LINE: Final = 20
 LEGEND_GAP: Final = 17
 SWATCH: Final = 11
-LETTER: Final = 12 * TEXT_WIDTH
+CHARACTER_WIDTH: Final = 12 * TEXT_WIDTH
 """Average width of a character of normal size, in pixels."""
 FEWEST_BINS: Final = 4
 """Minimum number of bins of an axis; with fewer, one bin would be as wide as the page."""
@@ -41,7 +41,7 @@ class Key:
     @property
     def width(self) -> float:
         """Approximate width in pixels."""
-        return SWATCH * len(self.roles) + 6 + len(self.label) * LETTER
+        return SWATCH * len(self.roles) + 6 + len(self.label) * CHARACTER_WIDTH
 
 
 class Plot:
@@ -120,7 +120,7 @@ class Plot:
     def _legend(self, keys: Sequence[Key], unit: str) -> float:
         """Draw the legend and return the top of the plotting area."""
         shapes = self.scene.shapes
-        unit_width = len(unit) * LETTER + 16
+        unit_width = len(unit) * CHARACTER_WIDTH + 16
         shapes.append(Text(0, 13, unit, "unit"))
         x, y = max(float(LEFT), unit_width), 13.0
         first_line = x
@@ -152,6 +152,6 @@ class Plot:
                 shapes.append(Lines([[(x, self.top_of_area), (x, self.bottom)]], "day"))
             shapes.append(Lines([[(x, self.bottom), (x, self.bottom + 5)]], "axis"))
             # A label at the edge would be clipped.
-            half = len(mark.label) * LETTER / 2
+            half = len(mark.label) * CHARACTER_WIDTH / 2
             at = min(max(x, half), self.scene.width - half)
             shapes.append(Text(at, self.bottom + 18, mark.label, role, "middle"))

@@ -44,7 +44,7 @@ def write_pngs(report: Report, directory: FilePath) -> list[FilePath]:
     for name, draw in drawings(report).items():
         assert report.timeline is not None
         path = directory / f"{name}.png"
-        title = words.shown(report.title, TITLE_CHARACTERS)
+        title = words.printable(report.title, TITLE_CHARACTERS)
         write_png(draw(report.timeline, SIZE), path, f"{title} · {period(report)}")
         made.append(path)
     return made

@@ -35,7 +35,7 @@ def _anomalies(report: Report) -> str:
     first = report.anomalies[0]
     things = "1 anomaly" if report.anomaly_count == 1 else f"{report.anomaly_count:,} anomalies"
     urgent = f", {critical} critical" if critical else ""
-    named = words.shown(first.destination, NAME_CHARACTERS)
+    named = words.printable(first.destination, NAME_CHARACTERS)
     return f"{things}{urgent}; first of all {first.kind} at {named}: {first.evidence.rstrip('.')}."
 
 
@@ -68,7 +68,7 @@ def _backlog(report: Report) -> list[str]:
     if waiting and end:
         largest = max(waiting, key=lambda queue: queue.backlog or 0)
         share = f"{(largest.backlog or 0) / end:.0%} of them " if end > 1 else ""
-        where = f", {share}in {words.shown(largest.name, NAME_CHARACTERS)}"
+        where = f", {share}in {words.printable(largest.name, NAME_CHARACTERS)}"
     how = ""
     if start and end > start * GROWTH:
         how = f", more than at the start ({words.count(start)})"
@@ -89,7 +89,7 @@ def _dead_letters(report: Report) -> str:
     if report.reasons:
         first = report.reasons[0]
         share = f"{first.count / max(number, first.count):.0%} " if number > 1 else ""
-        text += f", {share}for the reason “{words.shown(first.text, NAME_CHARACTERS)}”"
+        text += f", {share}for the reason “{words.printable(first.text, NAME_CHARACTERS)}”"
     return text + "."
 
 
@@ -98,8 +98,8 @@ def state_of(state: State, late_events: int) -> list[str]:
     lines = []
     for progress in state.progress:
         text = (
-            f"Of the broker {words.shown(progress.broker, NAME_CHARACTERS)} the lake has all up to "
-            f"record {words.count(progress.last)}, since "
+            f"Of the broker {words.printable(progress.broker, NAME_CHARACTERS)} the lake has all "
+            f"up to record {words.count(progress.last)}, since "
             f"{words.moment(progress.committed.timestamp())} UTC"
         )
         if progress.behind == 0:

@@ -74,7 +74,7 @@ def _run(points: Sequence[Point]) -> str:
 
 def _text(text: str) -> str:
     """Escape text with arbitrary characters."""
-    return escape(words.shown(text))
+    return escape(words.printable(text))
 
 
 def _n(value: float) -> str:

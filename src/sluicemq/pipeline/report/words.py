@@ -108,7 +108,7 @@ def period(start: float, end: float) -> str:
     return f"{moment(start)} to {moment(end)}"
 
 
-def shown(text: str, at_most: int | None = None) -> str:
+def printable(text: str, at_most: int | None = None) -> str:
     """Return untrusted text in printable form, of at most `at_most` characters.
 
     Control characters become their pictures, and invisible characters and those that change the

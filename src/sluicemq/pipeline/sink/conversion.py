@@ -16,7 +16,7 @@ from sluicemq.model.rows import MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row, row
 from sluicemq.pipeline.sink.bodies import read_bodies
 from sluicemq.pipeline.sink.options import SinkOptions
 from sluicemq.pipeline.sink.properties import read_properties
-from sluicemq.pipeline.sink.values import Fault, Faults, by_value, shown, spans, texts, times
+from sluicemq.pipeline.sink.values import Fault, Faults, abbreviated, by_value, spans, texts, times
 from sluicemq.protocols.java import inflate
 from sluicemq.protocols.transcoding import COMPRESSION
 
@@ -187,7 +187,7 @@ def _name(spelled: str) -> str | bytes:
 def _topic(kind: str) -> bool:
     topic = _KINDS.get(kind)
     if topic is None:
-        raise Fault(f"destination_kind is queue or topic, not {shown(kind)}")
+        raise Fault(f"destination_kind is queue or topic, not {abbreviated(kind)}")
     return topic
 
 
@@ -200,7 +200,7 @@ def _priority(priority: int) -> int:
 def _durability(name: str) -> int:
     durability = _DURABILITIES.get(name)
     if durability is None:
-        raise Fault(f"durability is none, lazy or sync, not {shown(name)}")
+        raise Fault(f"durability is none, lazy or sync, not {abbreviated(name)}")
     return durability
 
 

@@ -16,7 +16,7 @@ from sluicemq.pipeline.http_client import HttpClient, HttpRefusal
 from sluicemq.pipeline.sink.conversion import Converter, Values, dead_letter
 from sluicemq.pipeline.sink.options import BadRows, SinkOptions
 from sluicemq.pipeline.sink.parts import Part, Parts
-from sluicemq.pipeline.sink.values import Faults, shown
+from sluicemq.pipeline.sink.values import Faults, abbreviated
 
 PATH: Final = "/api/v1/batches"
 MOST_REASONS: Final = 20
@@ -137,7 +137,7 @@ class Delivery:
             row, reason = min(faults.items())
             raise BadRow(
                 f"row {written.rows - len(rows) + row} of partition {self._batch.partition}, for "
-                f"{shown(rows[row][0])}, is no message: {reason}. The option badRows can be "
+                f"{abbreviated(rows[row][0])}, is no message: {reason}. The option badRows can be "
                 f"{BadRows.DROP} or {BadRows.DEAD_LETTER} instead of {BadRows.FAIL}"
             )
         for reason in faults.values():

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from sluicemq.model.message import Property
-from sluicemq.pipeline.sink.values import Fault, Faults, shown
+from sluicemq.pipeline.sink.values import Fault, Faults, abbreviated
 
 _INTEGER: Final = re.compile(r"[+-]?\d{1,20}\Z", re.ASCII)
 _LOWEST: Final = -(1 << 63)
@@ -109,8 +109,8 @@ def _value(name: str, text: Property, kind: str) -> Property:
         return None
     reader = _READERS.get(kind)
     if reader is None:
-        raise Fault(f"the property {shown(name)} is of no known type: {shown(kind)}")
+        raise Fault(f"the property {abbreviated(name)} is of no known type: {abbreviated(kind)}")
     try:
         return reader(str(text))
     except ValueError:
-        raise Fault(f"the property {shown(name)} is no {kind}: {shown(text)}") from None
+        raise Fault(f"the property {abbreviated(name)} is no {kind}: {abbreviated(text)}") from None

@@ -17,7 +17,7 @@ Faults = dict[int, str]
 
 _MICROSECONDS: Final = 1000
 """Microseconds of a millisecond."""
-_SHOWN: Final = 60
+_MOST_CHARACTERS: Final = 60
 """Maximum number of characters of a value in a fault."""
 
 
@@ -25,10 +25,10 @@ class Fault(ValueError):
     """Raised for a value that a message cannot have; the text has the reason."""
 
 
-def shown(value: object) -> str:
-    """Return a value for fault messages, truncated to `_SHOWN` characters."""
+def abbreviated(value: object) -> str:
+    """Return a value for fault messages, truncated to `_MOST_CHARACTERS` characters."""
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 def by_value(column: pa.Array, read: Callable[[Any], T], missing: T, faults: Faults) -> Iterable[T]:

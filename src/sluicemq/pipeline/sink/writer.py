@@ -56,7 +56,7 @@ class _Writer:
             feed.expect_whole()
             return delivery.finish()
 
-    def _tell(
+    def _log_result(
         self, messages: Sequence[WriterCommitMessage | None], what: str, usual: int
     ) -> Written:
         """Log the result of all partitions on the driver, and return it."""
@@ -104,7 +104,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the result once all partitions are stored."""
-        total = self._tell(messages, "a write", logging.INFO)
+        total = self._log_result(messages, "a write", logging.INFO)
         if total.latest > self._options.batch:
             _log.warning(
                 "batch %d of the writeId %s was not written, and its rows were not compared with "
@@ -145,7 +145,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(_BATCH)
         if query is None or batch is None:
             raise ConfigurationError(
-                "Spark does not tell the task which batch of which query it writes"
+                "Spark did not inform the task which batch of which query it writes"
             )
         written = self._deliver(query, int(batch), context.partitionId(), iterator)
         if written.latest > int(batch):
@@ -160,7 +160,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log the result once all partitions of the batch are stored."""
-        self._tell(messages, f"batch {batchId}", logging.DEBUG)
+        self._log_result(messages, f"batch {batchId}", logging.DEBUG)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log a failed batch; Spark repeats it, which adds the missing messages."""

@@ -121,7 +121,7 @@ class _RangeReader:
         self._selection = reading.selection.between(segment_range.low, segment_range.high)
         self._columns = frozenset(reading.schema.names)
         self._names = journal.names(segment)
-        self._wants_letters = Event.DEAD_LETTERED in self._selection.events and (
+        self._wants_dead_letters = Event.DEAD_LETTERED in self._selection.events and (
             not self._columns.isdisjoint(_PROPERTIES)
         )
 
@@ -152,7 +152,7 @@ class _RangeReader:
 
     def _before(self, start: int) -> Heads | None:
         """Return the record that ends at `start`: the dead letter of the first event."""
-        if not self._wants_letters:
+        if not self._wants_dead_letters:
             return None
         last = None
         for heads, *_ in scan_segment(self._segment, 0, start, _ignore):
@@ -167,7 +167,7 @@ class _RangeReader:
         A dead letter, which has the reason, is the record before the event and in the same unit.
         `last` is the record before all of `heads`.
         """
-        if not self._wants_letters or not (codes == DEAD_LETTERED).any():
+        if not self._wants_dead_letters or not (codes == DEAD_LETTERED).any():
             return NO_DEAD_LETTERS
         if last is not None:
             heads, rows = last.followed_by(heads), rows + 1

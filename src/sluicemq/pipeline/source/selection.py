@@ -37,8 +37,8 @@ END: Final = (1 << 63) - 1
 """Upper bound of all sequence numbers and times."""
 START: Final = -(1 << 63)
 
-SETTLED_CODES: Final = tuple(EVENT_CODES[event] for event in _CAUSES.values())
-LISTS: Final = (*SETTLED_CODES, EVENT_CODES[Event.DELIVERED], EVENT_CODES[Event.REDELIVERED])
+ENDED_CODES: Final = tuple(EVENT_CODES[event] for event in _CAUSES.values())
+LISTS: Final = (*ENDED_CODES, EVENT_CODES[Event.DELIVERED], EVENT_CODES[Event.REDELIVERED])
 """Events that one record lists for many messages."""
 BODIED: Final = (EVENT_CODES[Event.MESSAGE], EVENT_CODES[Event.CARRIED])
 """Events with a body."""
@@ -117,7 +117,7 @@ class Selection:
         return replace(self, low=max(self.low, low), high=min(self.high, high))
 
     @cached_property
-    def _wanted(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _selected_codes(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         return flags(EVENT_CODES[event] for event in self.events)
 
     @property
@@ -146,7 +146,7 @@ class Selection:
     def rows(self, heads: Heads, names: Names) -> tuple[Column, Column]:
         """Return the indexes of the selected records, and the event code of each."""
         codes = event_codes(heads)
-        mask = self._wanted[codes]
+        mask = self._selected_codes[codes]
         sequences = heads["sequence"]
         if heads.count and (sequences[0] < self.low or sequences[-1] >= self.high):
             mask &= (sequences >= self.low) & (sequences < self.high)
