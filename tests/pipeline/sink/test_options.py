@@ -116,7 +116,7 @@ def test_columns(spark: SparkSession) -> None:
         ("body string, destination string, expiration bigint", "expiration is timestamp"),
         ("body string, destination string, deliver_at timestamp_ntz", "not timestamp_ntz"),
         ("body string, destination string, BODY string", "there are two columns body"),
-        ("body string, destination string, property_types map<string,string>", "is not there"),
+        ("body string, destination string, property_types map<string,string>", "which is missing"),
     ],
 )
 def test_columns_that_cannot_be(spark: SparkSession, schema: str, said: str) -> None:
