@@ -114,7 +114,7 @@ def _step_document(step: Step, anomalies: int | None) -> dict[str, Any]:
             "last": batch.last,
             "oldest": batch.oldest,
             "newest": batch.newest,
-            "shown": batch.shown,
+            "shown": batch.gold_committed,
         }
         document["seconds"] = {name: round(taken, 3) for name, taken in batch.seconds.items()}
     if anomalies is not None:

@@ -1,1 +1,1 @@
-"""The data pipeline on Spark: the journal as a source, queues as a sink, tables in a lakehouse."""
+"""Data pipeline on Spark: the journal as a source, queues as a sink, tables in a lakehouse."""

@@ -1,13 +1,13 @@
-"""What Spark's catalog hands to a data source beside the options of a table.
+"""Options and table properties that Spark's catalog passes to a data source.
 
-`CREATE TABLE ... USING sluicemq OPTIONS (url '...')` gives the source every property of the table:
+`CREATE TABLE ... USING sluicemq OPTIONS (url '...')` passes every property of the table:
 
     provider, owner, comment ...   Spark's own (PROPERTIES)
     option.NAME                    a copy of each option
-    NAME                           the options, and what TBLPROPERTIES says
-    path                           the directory that Spark means for the table's files
+    NAME                           options and TBLPROPERTIES
+    path                           Spark's directory for the table's files
 
-A temporary view, and what is not in a catalog, has its options only.
+Temporary views and reads without a catalog pass their options only.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ COPY: Final = "option."
 SECRETS: Final = ("password", "token")
 
 NOT_HANDED_ON: Final = (
-    "Spark hands the options of a table to the source only when CREATE TABLE makes it: name them "
+    "Spark passes the options of a table to the source only in CREATE TABLE: set them "
     "again where the table is used, as in events WITH (url = 'http://localhost:7680'), or use a "
     "temporary view"
 )
-"""Of Spark 4.3 (PythonTable): a read or a write of a table has the options of the statement."""
+"""Limitation of Spark 4.3 (PythonTable): a table is read with the statement's options only."""
 
 _log: Final = logging.getLogger(__name__)
 
 
 def own_options(given: Mapping[str, str], known: Container[str]) -> dict[str, str]:
-    """Return the options among what Spark hands over, names in lower case.
+    """Return the options that Spark passes, with names in lower case.
 
-    Of a table in a catalog that is what `known` has, and what was written as an option: its
-    properties are left out. Names that are in none of them are left in for other reads and writes,
-    so that the caller can reject them.
+    For a table in a catalog, these are the names in `known` and those written as an option; the
+    table's properties are left out. Other reads and writes keep unknown names, so that the caller
+    can reject them.
     """
     lowered = {name.lower(): value for name, value in given.items()}
     if not is_table(lowered):
@@ -59,12 +59,12 @@ def own_options(given: Mapping[str, str], known: Container[str]) -> dict[str, st
 
 
 def is_table(given: Mapping[str, str]) -> bool:
-    """Return whether these are the properties of a table in a catalog; names in lower case."""
+    """Return True for the properties of a table in a catalog; names in lower case."""
     return not PROPERTIES.isdisjoint(given) or any(name.startswith(COPY) for name in given)
 
 
 def warn_of_secrets(given: Mapping[str, str]) -> None:
-    """Log a warning if a table is made with credentials in its options; names in lower case."""
+    """Log a warning if a table is created with credentials in its options (lower-case names)."""
     if not is_table(given):
         return
     found = [f"the option {name}" for name in SECRETS if given.get(name)]
@@ -73,8 +73,8 @@ def warn_of_secrets(given: Mapping[str, str]) -> None:
         found.append("the option url")
     if found:
         _log.warning(
-            "%s of the table holds credentials, which Spark's catalog stores in clear and shows to "
-            "everybody who can see the table. Make the table without them, and give them where it "
+            "%s of the table contains credentials, which Spark's catalog stores in clear and shows "
+            "to all users of the table. Create the table without them, and pass them where it "
             "is used: spark.read.option('token', ...).table(...), or a temporary view",
             " and ".join(found).capitalize(),
         )

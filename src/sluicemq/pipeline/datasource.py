@@ -1,7 +1,7 @@
-"""format("sluicemq"): the journal as a source, queues as a sink.
+"""Spark data source "sluicemq": reads the journal, writes to queues and topics.
 
-What it takes to read or to write is imported when it is asked for: Spark imports this module in
-every process that looks for a data source of any name.
+Reader and writer are imported on use, because Spark imports this module in every process that
+looks up a data source of any name.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pyspark.sql.types import StructType
 
 
 class SluiceSource(DataSource):
-    """Options: source/options.py of what reads, sink/options.py of what writes."""
+    """Data source; see source/options.py and sink/options.py for its options."""
 
     @classmethod
     def name(cls) -> str:
-        """As in `format("sluicemq")`."""
+        """Return the name in `format("sluicemq")`."""
         return "sluicemq"
 
     def schema(self) -> StructType:
-        """Return the columns that the options ask for: with options of a write those of the sink.
+        """Return the columns of a read, or those of the sink if there are options of a write.
 
-        Spark asks also for views and tables that are only written to, by INSERT. Raises
+        Spark calls this also for views and tables that are only written to by INSERT. Raises
         ConfigurationError.
         """
         from sluicemq.pipeline.catalog import warn_of_secrets
@@ -36,15 +36,15 @@ class SluiceSource(DataSource):
         from sluicemq.pipeline.source.columns import asked_columns
         from sluicemq.pipeline.source.options import parse_options
 
-        given = {name.lower(): value for name, value in self.options.items()}
-        warn_of_secrets(given)
-        if not sink.WRITE_ONLY.isdisjoint(given) and "url" in given:
-            sink.read(given)
+        options_by_name = {name.lower(): value for name, value in self.options.items()}
+        warn_of_secrets(options_by_name)
+        if not sink.WRITE_ONLY.isdisjoint(options_by_name) and "url" in options_by_name:
+            sink.read(options_by_name)
             return DEFAULT_SCHEMA
-        return asked_columns(parse_options(given))
+        return asked_columns(parse_options(options_by_name))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`; `schema` may name fewer columns than the options, or others."""
+        """Return the reader of `spark.read`; `schema` may differ from the option columns."""
         from sluicemq.pipeline.source.batch import BatchReader
         from sluicemq.pipeline.source.columns import arrow_columns
         from sluicemq.pipeline.source.options import parse_options
@@ -52,7 +52,7 @@ class SluiceSource(DataSource):
         return BatchReader(parse_options(self.options), arrow_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """For `spark.readStream`; likewise."""
+        """Return the reader of `spark.readStream`; `schema` as for `reader`."""
         from sluicemq.pipeline.source.columns import arrow_columns
         from sluicemq.pipeline.source.options import parse_options
         from sluicemq.pipeline.source.stream import StreamReader
@@ -60,7 +60,7 @@ class SluiceSource(DataSource):
         return StreamReader(parse_options(self.options), arrow_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For `frame.write`."""
+        """Return the writer of `frame.write`."""
         from sluicemq.pipeline.sink.writer import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite)
@@ -68,7 +68,7 @@ class SluiceSource(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """For `frame.writeStream`."""
+        """Return the writer of `frame.writeStream`."""
         from sluicemq.pipeline.sink.writer import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite)

@@ -1,11 +1,11 @@
-"""Histograms of latencies, small enough for a row per minute and destination, that add up.
+"""Latency histograms: mergeable, and small enough for a row per minute and destination.
 
-A histogram is a map bucket -> count. Bucket 0 holds all up to FLOOR ms (and negative ones: clocks
-step), bucket k what is in (FLOOR x RATIO^(k-1), FLOOR x RATIO^k], the last one all above. Only
-buckets with a count are there. Two histograms are merged by adding their counts.
+A histogram is a map bucket -> count. Bucket 0 has values up to FLOOR ms (and negative ones, because
+clocks step), bucket k those in (FLOOR x RATIO^(k-1), FLOOR x RATIO^k], the last one all above.
+Empty buckets are absent. Two histograms are merged by adding their counts.
 
-A percentile is the middle (geometric mean) of the bucket that holds the value of nearest rank. It
-is off by at most ERROR of that value; of values up to FLOOR by at most FLOOR.
+A percentile is the geometric mean of the bucket with the value of nearest rank. Its relative error
+is at most ERROR; for values up to FLOOR, its absolute error is at most FLOOR.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 FLOOR: Final = 0.01
-"""ms; the broker's clock tells milliseconds, journals of others may tell more."""
+"""Lower limit in ms; the broker's clock has milliseconds, other journals may be more precise."""
 RATIO: Final = 1.05
 LAST: Final = 600
-"""Its lower bound is 1.5 years."""
+"""Last bucket; its lower bound is 1.5 years."""
 ERROR: Final = RATIO**0.5 - 1
-"""Relative: 2.5 %."""
+"""Relative error of a percentile, 2.5 %."""
 
 
 def bucket_of(ms: float) -> int:
-    """The bucket of a latency."""
+    """Return the bucket of a latency in ms."""
     if ms <= FLOOR:
         return 0
     return min(LAST, math.ceil(math.log(ms / FLOOR) / math.log(RATIO)))
 
 
 def bounds(bucket: int) -> tuple[float, float]:
-    """(above, up to) in ms; the last bucket ends at infinity."""
+    """Return (above, up to) in ms; the last bucket ends at infinity."""
     if bucket <= 0:
         return 0.0, FLOOR
     return FLOOR * RATIO ** (bucket - 1), math.inf if bucket >= LAST else FLOOR * RATIO**bucket
 
 
 def middle(bucket: int) -> float:
-    """What a value in that bucket is taken for, ms."""
+    """Return the representative value of a bucket in ms."""
     return float(FLOOR if bucket <= 0 else FLOOR * RATIO ** (bucket - 0.5))
 
 
 def merge(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """Their sum, in the order of the buckets."""
+    """Return the sum of histograms in the order of the buckets."""
     total: dict[int, int] = {}
     for each in histograms:
         for bucket, count in each.items():
@@ -57,7 +57,7 @@ def merge(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
 
 
 def percentile(histogram: Mapping[int, int], share: float) -> float | None:
-    """The latency (ms) that `share` (0-1) of all do not exceed; None of an empty histogram."""
+    """Return the latency (ms) that the share (0-1) does not exceed; None without values."""
     left = max(1, math.ceil(share * sum(histogram.values())))
     for bucket, count in sorted(histogram.items()):
         left -= count
@@ -67,14 +67,14 @@ def percentile(histogram: Mapping[int, int], share: float) -> float | None:
 
 
 def percentiles(histograms: Any, share: float) -> Any:
-    """`percentile` of each of an Arrow array of histograms, whose entries may have any order."""
+    """Return `percentile` for an Arrow array of histograms with entries in any order."""
     start, end = histograms.offsets[0].as_py(), histograms.offsets[len(histograms)].as_py()
     sizes = np.diff(histograms.offsets.to_numpy())
     row = np.repeat(np.arange(len(histograms)), sizes)
     bucket = histograms.keys[start:end].to_numpy()
     order = np.lexsort((bucket, row))
     bucket = bucket[order]
-    # counts up to and including each entry, through all rows
+    # cumulative counts over the entries of all rows
     upto = np.concatenate(([0], np.cumsum(histograms.items[start:end].to_numpy()[order])))
     first = np.concatenate(([0], np.cumsum(sizes)))
     before = upto[first[:-1]]
@@ -88,15 +88,15 @@ def percentiles(histograms: Any, share: float) -> Any:
 
 
 def bucket_column(ms: Column) -> Column:
-    """`bucket_of` in Spark; null of null."""
+    """Return `bucket_of` as a Spark column; null for null."""
     place = f.ceil(f.log(ms / FLOOR) / math.log(RATIO))
-    # least() passes nulls over
+    # least() ignores nulls
     bucket = f.when(ms <= FLOOR, 0).when(ms.isNotNull(), f.least(f.lit(LAST), place))
     return bucket.cast("int")
 
 
 def percentile_column(histogram: Column, share: float) -> Column:
-    """`percentile` in Spark; null of an empty histogram."""
+    """Return `percentile` as a Spark column; null for an empty histogram."""
     entries = f.array_sort(f.map_entries(histogram))
     total = f.aggregate(f.map_values(histogram), f.lit(0).cast("long"), lambda sum, n: sum + n)
     rank = f.greatest(f.lit(1).cast("long"), f.ceil(total * share))

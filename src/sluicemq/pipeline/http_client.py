@@ -1,12 +1,12 @@
-"""A broker's HTTP interface, as programs of ours use it: one connection that is kept open.
+"""HTTP client for a broker's interface, with a persistent connection.
 
     http://[user[:password]@]host[:port]        port 7680 if none is named
     https://…  or  http+tls://…?ca=FILE&insecure=true
     http+unix:///path
 
-A `HttpConnection` sends requests and receives answers. A `HttpClient`, for the tasks of Spark,
-repeats them while the broker restarts: when the connection breaks, or the answer is 408, 502, 503
-or 504. So all its requests must be such that repeating them changes nothing.
+An `HttpConnection` sends requests and receives responses. An `HttpClient`, for Spark tasks, repeats
+requests while the broker restarts: if the connection breaks, or the status is 408, 502, 503 or 504.
+All its requests must therefore be idempotent.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from sluicemq.protocols import targets
 
 PORT: Final = 7680
 PATIENCE: Final = 60.0
-"""Seconds for which a broker may be away before a request fails."""
+"""Seconds for which a broker may be unavailable before a request fails."""
 TIMEOUT: Final = 60.0
-"""Seconds in which the next bytes of an answer have to come, unless told otherwise."""
+"""Default timeout in seconds for the next bytes of a response."""
 
 _PLAIN: Final = ("http",)
 _SECURE: Final = ("https", "http+tls")
@@ -43,12 +43,12 @@ _UNIX: Final = "http+unix"
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _PASSING: Final = frozenset({408, 502, 503, 504})
-_SAID: Final = 500
-"""Characters of an answer that is no error of ours, in the text of the error."""
+_MOST_REASON: Final = 500
+"""Maximum number of characters of an unstructured response in an error message."""
 
 
 class HttpTarget(NamedTuple):
-    """Which broker, and as whom; made to be sent to the executors. Its text shows no secret."""
+    """Broker address and credentials, sent to the executors. Its text contains no secret."""
 
     host: str
     port: int
@@ -57,7 +57,7 @@ class HttpTarget(NamedTuple):
     insecure: bool = False
     authorization: str = ""
     path: str = ""
-    """Of a Unix socket; then host and port have no meaning."""
+    """Path of a Unix socket; host and port are then unused."""
 
     def __repr__(self) -> str:
         return f"<HttpTarget {self}>"
@@ -70,8 +70,9 @@ class HttpTarget(NamedTuple):
 
 
 def target(options: Mapping[str, str]) -> HttpTarget:
-    """Out of the options `url`, `user`, `password` and `token`. Raises ConfigurationError, which
-    shows no secret."""
+    """Return the target of the options `url`, `user`, `password` and `token`.
+
+    Raises ConfigurationError, whose message contains no secret."""
     url = options.get("url", "")
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
@@ -106,9 +107,9 @@ def target(options: Mapping[str, str]) -> HttpTarget:
 
 
 def authorization(user: str, password: str, token: str) -> str:
-    """The header that shows who sends a request; "" = nobody. Raises ConfigurationError."""
+    """Return the Authorization header; "" = anonymous. Raises ConfigurationError."""
     if token and (user or password):
-        raise ConfigurationError("a token says who it is for: leave out user and password")
+        raise ConfigurationError("a token identifies the user: leave out user and password")
     if token:
         if not (token.isascii() and token.isprintable()):
             raise ConfigurationError("the option token has characters that no token has")
@@ -121,22 +122,22 @@ def authorization(user: str, password: str, token: str) -> str:
 
 
 class HttpRefusal(RequestRefused):
-    """The broker answered with an error.
+    """Error response of the broker.
 
-    status  of HTTP
-    code    for programs: "batch-differs", "segment-gone", ...
-    answer  the whole answer
+    status  HTTP status
+    code    error code: "batch-differs", "segment-gone", ...
+    answer  the whole response body
     """
 
-    def __init__(self, said: str, status: int, code: str, answer: bytes) -> None:
-        super().__init__(said)
+    def __init__(self, text: str, status: int, code: str, answer: bytes) -> None:
+        super().__init__(text)
         self.status = status
         self.code = code
         self.answer = answer
 
 
 class HttpResponse(NamedTuple):
-    """What a request brought."""
+    """Response to a request."""
 
     status: int
     headers: dict[str, str]
@@ -144,11 +145,13 @@ class HttpResponse(NamedTuple):
 
 
 class HttpConnection:
-    """One connection to a broker; it belongs to one thread. All raise OSError or
-    http.client.HTTPException when it breaks: then `close` comes next, and a new one is made."""
+    """Connection to a broker, for use by one thread.
+
+    All methods raise OSError or http.client.HTTPException if it breaks: call `close`, and the next
+    request opens another one."""
 
     def __init__(self, target: HttpTarget, timeout: float = TIMEOUT) -> None:
-        """`timeout`: seconds in which the next bytes of an answer have to come."""
+        """Set `timeout`, the time limit in seconds for the next bytes of a response."""
         self._target = target
         self._timeout = timeout
         self._connection: http.client.HTTPConnection | None = None
@@ -165,20 +168,20 @@ class HttpConnection:
         self._connection.request(method, path, body, {**headers, **usual})
 
     def receive(self) -> HttpResponse:
-        """The answer to the request, whatever its status."""
+        """Return the response to the request, whatever its status."""
         assert self._connection is not None
         response = self._connection.getresponse()
         return HttpResponse(response.status, dict(response.headers), response.read())
 
     def receive_lines(self) -> tuple[int, Iterator[bytes]]:
-        """The same of an answer that comes a line at a time: its status, and the lines."""
+        """Receive a response line by line: return its status and the lines."""
         assert self._connection is not None
         response = self._connection.getresponse()
         return response.status, iter(response)
 
     @property
     def connected(self) -> bool:
-        """It has been used, and has not been closed."""
+        """True if it has been used and not closed."""
         return self._connection is not None
 
     def close(self) -> None:
@@ -203,17 +206,17 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """To the socket instead of a port."""
+        """Connect to the socket instead of a port."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
 
 class HttpClient:
-    """One connection to a broker; it belongs to one thread. Closed by `close` or `with`."""
+    """Client of a broker, for use by one thread. A context manager."""
 
     def __init__(self, target: HttpTarget, patience: float = PATIENCE) -> None:
-        """`patience`: seconds for which requests are repeated while the broker is away."""
+        """Set `patience`, the time in seconds for which requests are repeated."""
         self._target = target
         self._patience = patience
         self._line = HttpConnection(target)
@@ -225,10 +228,10 @@ class HttpClient:
         body: Sequence[bytes] = (),
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """The answer to a request.
+        """Send a request and return its response.
 
-        Raises ConnectionLost when the broker stayed away for longer than the patience,
-        AuthenticationFailed (401), AccessDenied (403), and Refusal for other errors.
+        Raises ConnectionLost if the broker was unavailable for longer than `patience`,
+        AuthenticationFailed (401), AccessDenied (403), and HttpRefusal for other errors.
         """
         self.send(method, path, body, headers)
         return self.receive()
@@ -240,8 +243,9 @@ class HttpClient:
         body: Sequence[bytes] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin a request, of which `receive` tells the answer. Raises nothing: what goes wrong
-        here goes right there, or is raised there."""
+        """Send a request; `receive` returns its response.
+
+        Never raises: `receive` repeats a failed request, or raises its error."""
         self._pending = (method, path, body, headers or {})
         self._broken: Exception | None = None
         try:
@@ -250,7 +254,7 @@ class HttpClient:
             self._broken = fault
 
     def receive(self) -> HttpResponse:
-        """The answer to what `send` has begun; raises as `request`."""
+        """Return the response to the last `send`; raises as `request`."""
         until = time.monotonic() + self._patience
         pause = _FIRST_PAUSE
         fault = self._broken
@@ -279,23 +283,23 @@ class HttpClient:
                     f"({str(fault) or type(fault).__name__}); is it running, with a listener "
                     f"{str(self._target).replace('https', 'http+tls')}?"
                 ) from fault
-            # not all tasks at the same moment
+            # jitter, so that tasks do not retry at the same moment
             time.sleep(pause * random.uniform(0.75, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _checked(self, answer: HttpResponse) -> HttpResponse:
         if answer.status < 400:
             return answer
-        code, said = error_in(answer)
+        code, text = error_in(answer)
         if answer.status == 401:
             raise AuthenticationFailed(
-                f"the broker at {self._target} wants to know who this is: {said} "
+                f"the broker at {self._target} requires credentials: {text} "
                 "(options user and password, or token)"
             )
         if answer.status == 403:
-            raise AccessDenied(f"the broker at {self._target} forbids it: {said}")
+            raise AccessDenied(f"the broker at {self._target} denied access: {text}")
         raise HttpRefusal(
-            f"the broker at {self._target} answers {answer.status}: {said}",
+            f"the broker at {self._target} answered {answer.status}: {text}",
             answer.status,
             code,
             answer.body,
@@ -322,9 +326,9 @@ class _Failed(msgspec.Struct):
 
 
 def error_in(answer: HttpResponse) -> tuple[str, str]:
-    """Code and text of an answer that is an error."""
+    """Return the code and text of an error response."""
     try:
         error = msgspec.json.decode(answer.body, type=_Failed).error
     except (msgspec.MsgspecError, UnicodeError):
-        return "", answer.body[:_SAID].decode(errors="replace") or "no reason given"
+        return "", answer.body[:_MOST_REASON].decode(errors="replace") or "no reason given"
     return error.code, error.message

@@ -1,5 +1,7 @@
-"""The Java that Spark needs. `python -m sluicemq.pipeline.java` prints where it is, or how to
-get it."""
+"""Detection of the Java that Spark needs.
+
+`python -m sluicemq.pipeline.java` prints its home, or how to install one.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +16,28 @@ from typing import Final
 from sluicemq.model.errors import ConfigurationError
 
 JAVA: Final = 17
-"""The oldest that Spark 4 runs on."""
+"""Minimum version for Spark 4."""
 
 _INSTALLED: Final = Path("/usr/lib/jvm")
-"""Where Linux distributions put it."""
+"""Directory in which Linux distributions install Java."""
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
-"""1.8 is what Java 8 calls itself."""
+"""Pattern of the version; Java 8 reports 1.8."""
 
 
 def java_version(java: Path) -> int | None:
-    """The major version of that program, or None if it does not run."""
+    """Return the major version of a java program, or None if it does not run."""
     try:
-        found = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
+        result = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = _VERSION.search(found.stderr)
+    match = _VERSION.search(result.stderr)
     return int(match[1]) if match else None
 
 
 def find_java() -> Path:
-    """The home of a Java that is new enough: that of JAVA_HOME, of the PATH, or an installed one.
+    """Return the home of a supported Java: from JAVA_HOME, the PATH, or an installed one.
 
-    Raises ConfigurationError, which says how to get one.
+    Raises ConfigurationError with instructions to install one.
     """
     homes = []
     if home := os.environ.get("JAVA_HOME"):

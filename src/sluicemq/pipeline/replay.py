@@ -1,15 +1,14 @@
-"""Messages of the past, sent once more: chosen from a table, in their old order, at a chosen pace.
+"""Replay: publishes messages from a table again, in their original order and at a chosen rate.
 
     replay(lake.where("destination = 'orders' AND state = 'dead-lettered'"), url, "orders", rate=50)
 
-Whatever the frame is (silver, bronze, the source), a row of it is a message that was published. The
-rows come to the driver in order, as batches of Arrow, and go to the broker over one connection, in
-transactions: at a rate or an original pace what is due within a tenth of a second is one. Each is
-stored once for a `write_id`: a replay that was broken off is continued by running it again, with
-the same rows, rate and pace.
+Each row of the frame (silver, bronze, the source) is a message that was published. The rows reach
+the driver in order, as Arrow batches, and go to the broker over one connection in transactions.
+With a rate or pace, a transaction has the messages due within a tenth of a second. Each message is
+stored once per `write_id`: run an interrupted replay again with the same rows, rate and pace to
+continue it.
 
-What a message had is sent again, except the times after which it would have expired, or before
-which it was not to be delivered, which have passed.
+Messages keep their fields, except expiration and delivery times, which have passed.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from sluicemq.pipeline.sink.options import read
 Predicate = Callable[[Message], bool]
 
 WINDOWS: Final = 10
-"""In a second: what is due within one of them is sent together."""
+"""Windows per second: messages due within one window are sent together."""
 
 _BODIES: Final = ("body", "text", "json")
-"""Where a body may stand: silver has it once."""
+"""Columns that may have the body: silver sets one of them."""
 _PASSED: Final = frozenset({"ttl", "expiration", "deliver_at"})
 _TO: Final = frozenset({"destination", "destination_kind"})
 _ORDER: Final = "message"
@@ -48,13 +47,13 @@ _PACKED: Final = "batch binary"
 
 
 class Replayed(NamedTuple):
-    """What became of a replay.
+    """Result of a replay.
 
-    write_id   by which it can be continued or repeated without effect
-    rows       messages that were chosen
-    written    sent now, dead letters included
-    already    had been sent before with this write_id
-    bad        of `written`: rows that are no messages, and went to the dead-letter queue
+    write_id   id by which it can be continued, or repeated without effect
+    rows       selected messages
+    written    messages sent now, dead letters included
+    already    messages sent earlier with this write_id
+    bad        invalid rows among `written`, which went to the dead-letter queue
     """
 
     write_id: str
@@ -76,18 +75,19 @@ def replay(
     progress: Callable[[int, int], None] | None = None,
     **options: str,
 ) -> Replayed:
-    """Send the frame's messages once more, and return when the broker has stored all.
+    """Publish the frame's messages again, and return when the broker has stored all.
 
-    destination  a queue, or "topic:NAME"; "" = each to where it was sent first
-    rate         messages a second; None = no limit
-    pace         1 = with the pauses they had, 2 = twice as fast, ...; None = without
-    selects      makes a predicate, on the executors; rows for which it is false are left out
-    write_id     "" = one that nobody else has
-    progress     called with the messages sent so far, and all
-    options      more of the sink's: user, password, token, deadLetterQueue, badRows, retryTimeout
+    destination  a queue, or "topic:NAME"; "" = each message's original destination
+    rate         messages per second; None = no limit
+    pace         1 = with the original intervals, 2 = twice as fast, ...; None = without
+    selects      creates a predicate on the executors; rows for which it is false are skipped
+    write_id     "" = a new unique one
+    progress     called with the number of messages sent so far, and of all
+    options      further options of the sink: user, password, token, deadLetterQueue, badRows,
+                 retryTimeout
 
-    Raises ConfigurationError for a frame that has no messages or options that cannot be;
-    ConnectionLost, AccessError and RequestRefused as the broker answers.
+    Raises ConfigurationError for a frame without messages or for invalid options; ConnectionLost,
+    AccessError and RequestRefused for errors from the broker.
     """
     if rate is not None and pace is not None:
         raise ConfigurationError("a replay has a rate or a pace, not both")
@@ -116,7 +116,7 @@ def replay(
 
 
 def _begin_window(delivery: Delivery, schedule: ReplaySchedule, due: float) -> None:
-    """Send what the last one has collected, and wait for the next one's time."""
+    """Send the messages of the last window, and wait for the time of the next one."""
     before = delivery.written.written
     delivery.flush()
     if delivery.written.already and delivery.written.written == before:
@@ -124,16 +124,16 @@ def _begin_window(delivery: Delivery, schedule: ReplaySchedule, due: float) -> N
     schedule.wait(due)
 
 
-# --- which messages ------------------------------------------------------------------------------
+# --- selection of messages -----------------------------------------------------------------------
 
 
 def _messages(frame: DataFrame, *, keep_destination: bool) -> DataFrame:
-    """The columns of the sink, and those that order and time the messages."""
+    """Return the columns of the sink, and those for order and time."""
     names = set(frame.columns)
     if "event" in names:
         frame = frame.where("event = 'message'")
     elif "size" in names:
-        frame = frame.where("size IS NOT NULL")  # of others silver knows the life, not the message
+        frame = frame.where("size IS NOT NULL")  # silver has no record of other messages
     bodies = [name for name in _BODIES if name in names]
     if _ORDER not in names or not bodies:
         raise ConfigurationError(
@@ -153,7 +153,7 @@ def _messages(frame: DataFrame, *, keep_destination: bool) -> DataFrame:
 def _selected(
     selects: Callable[[], Predicate], converter: Converter
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Leaves out the rows that the predicate does not select, in a task."""
+    """Filter rows in a task by the predicate."""
 
     def choose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         predicate = selects()
@@ -170,7 +170,7 @@ def _selected(
 
 
 def _message(values: Sequence[Any], moment: int) -> Message:
-    """A row as selectors look at it; published at `moment` µs."""
+    """Return a row as a message for selectors, published at `moment` µs."""
     fields = dict(zip(Row.__struct_fields__, values, strict=False))
     return Message(
         Address(Kind.TOPIC if fields["topic"] else Kind.QUEUE, str(fields["destination"])),
@@ -185,13 +185,13 @@ def _message(values: Sequence[Any], moment: int) -> Message:
     )
 
 
-# --- in their order, to the driver ----------------------------------------------------------------
+# --- ordered transfer to the driver ---------------------------------------------------------------
 
 
 def _in_order(messages: DataFrame) -> Iterator[pa.RecordBatch]:
-    """The columns of the sink and the time, ordered by the message's number.
+    """Yield the columns of the sink and the time, ordered by sequence number.
 
-    Spark hands rows to the driver one by one; here each is a whole batch, as bytes.
+    Spark transfers rows to the driver one by one; here each row is a whole batch, as bytes.
     """
     packed = messages.orderBy(_ORDER).drop(_ORDER).mapInArrow(_pack, _PACKED)
     for row in packed.toLocalIterator(prefetchPartitions=True):
@@ -207,8 +207,9 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class ReplaySchedule:
-    """When messages are due, in seconds after the first; in windows, so that what is sent together
-    depends on the messages alone."""
+    """Computes when messages are due, in seconds after the first one.
+
+    Messages of one window are sent together, so transactions depend on the messages alone."""
 
     def __init__(self, rate: float | None, pace: float | None) -> None:
         self._rate = rate
@@ -220,7 +221,7 @@ class ReplaySchedule:
         self._start = time.monotonic()
 
     def windows(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, float | None]]:
-        """The batch in pieces, each with the time at which it is due if it begins a window."""
+        """Split a batch into windows; each part has its time if it begins a window, else None."""
         if self._rate is None and self._pace is None:
             yield batch, None
             return
@@ -233,7 +234,7 @@ class ReplaySchedule:
             start += count
 
     def _due(self, batch: pa.RecordBatch) -> list[float]:
-        """The window of each message."""
+        """Return the window of each message."""
         count = batch.num_rows
         if self._rate is not None:
             self._sent += count
@@ -245,7 +246,7 @@ class ReplaySchedule:
             self._first = next((moment for moment in moments if moment is not None), None)
         earliest = self._first or 0
         scale = self._pace * _MICROSECONDS / WINDOWS
-        # one whose time nobody knows, or before which the clock went back, goes with the one before
+        # a message without a time, or after the clock went back, is due with the one before
         found = []
         for moment in moments:
             if moment is not None:
@@ -254,9 +255,9 @@ class ReplaySchedule:
         return found
 
     def wait(self, due: float) -> None:
-        """Until then."""
+        """Wait until a time."""
         time.sleep(max(0.0, self._start + due - time.monotonic()))
 
     def skip_to(self, due: float) -> None:
-        """What was due before had been sent before: time goes on from here."""
+        """Continue at `due` after messages that an earlier run had sent."""
         self._start = time.monotonic() - due

@@ -1,44 +1,43 @@
-"""The columns of the source: declared once, as Arrow and Spark types.
+"""Columns of the source, as Arrow and Spark types.
 
 One row is one event of a destination or of a message. New columns are added at the end of their
-group, and none ever changes its name, type or meaning.
+group; no column ever changes its name, type or meaning.
 
-    sequence          number of the journal record; ascends in time through the whole journal
-    item              place of the event in its record, from 0; (sequence, item) is unique
-    time              when it happened, by the broker's clock
+    sequence          sequence number of the journal record; ascends in time through the journal
+    item              index of the event in its record, from 0; (sequence, item) is unique
+    time              time of the event, by the broker's clock
     event             see Event
-    destination       its name; bytes that are not UTF-8 are spelled \\xNN
+    destination       its name; a byte that is not UTF-8 becomes \\xNN
     destination_kind  "queue" or "topic"
-    message           number (`sequence`) of the message that the event is about; null = none
-    published         when that message was published; null if the journal does not hold it any more
-    protocol          by which that message came: "phpmq", "vibemq", "jmq", "msglite", "internal";
-                      null as with `published`
-    subscription      number of the subscription, for what happens to one delivery
-    attempts          deliveries so far, that of the event included ("delivered", "redelivered",
+    message           `sequence` of the event's message; null = none
+    published         publishing time of that message; null if the journal no longer has it
+    protocol          publisher's protocol: "phpmq", "vibemq", "jmq", "msglite", "internal"; null
+                      as with `published`
+    subscription      number of the subscription, for events of one delivery
+    attempts          deliveries so far, including that of the event ("delivered", "redelivered",
                       "requeued")
-    priority          0-9; of events with a body
-    durability        "none", "lazy", "sync"; of events with a body
-    expiration        when the message expires; null = never; of events with a body
-    size              bytes of the body; of events with a body
+    priority          0-9; for events with a body
+    durability        "none", "lazy", "sync"; for events with a body
+    expiration        expiration time of the message; null = never; for events with a body
+    size              bytes of the body; for events with a body
     body_kind         "none", "text", "json", "bytes", "map", "stream", "object" (model.BodyKind)
-    body              as it was sent
-    waiting           "gauge": messages that wait
-    in_flight         "gauge": delivered and not yet settled
-    consumers         "gauge": consumers attached
+    body              body as published
+    waiting           "gauge": ready messages
+    in_flight         "gauge": unacked messages
+    consumers         "gauge": attached consumers
 
-With `includeHeaders` (or where a read's own schema names them), of events with a body:
+With `includeHeaders` (or if the read's own schema names them), for events with a body:
 
-    message_id        the sender's own id
+    message_id        message id chosen by the publisher
     correlation_id    as sent
-    reply_to          name of the destination for answers; a topic is "topic:NAME"
+    reply_to          destination for replies; a topic is "topic:NAME"
     type              JMSType or similar
-    deliver_at        when the message may be delivered; null = at once
-    properties        the sender's properties and headers, as text; of "dead-lettered" those of the
-                      dead letter, which say why
-    property_types    the type of each: "boolean", "integer", "real", "text", "bytes" (in base64),
+    deliver_at        earliest delivery time; null = at once
+    properties        the publisher's properties and headers, as text; for "dead-lettered" those of
+                      the dead letter, which include the reason
+    property_types    type of each: "boolean", "integer", "real", "text", "bytes" (in base64),
                       "null"
-    client_timestamp  when the client sent the message, by the client's own clock (JMSTimestamp);
-                      null = the client set none
+    client_timestamp  time of sending by the client's clock (JMSTimestamp); null = not set
 """
 
 from __future__ import annotations
@@ -53,16 +52,16 @@ TEXTS: Final = pa.map_(pa.string(), pa.string())
 
 
 class Event(StrEnum):
-    """What an event says.
+    """Type of an event.
 
-    MESSAGE        was published
-    CARRIED        still waited when its segment was emptied, and was moved forward in the journal;
-                   the same message as the one published earlier
-    DELIVERED      was given to a consumer for the first time
-    REDELIVERED    again; `attempts` tells how often
+    MESSAGE        the message was published
+    CARRIED        the message was still ready when its segment was removed, and was moved forward
+                   in the journal; it is the same message as the one published earlier
+    DELIVERED      the message was delivered to a consumer for the first time
+    REDELIVERED    the message was delivered again; `attempts` counts the deliveries
     ACKNOWLEDGED ... DISCARDED   the delivery ended (journal.format.Cause)
-    REQUEUED       went to the tail of its queue
-    GAUGE          how a destination stood
+    REQUEUED       the message moved to the tail of its queue
+    GAUGE          sample of a destination's depth
     """
 
     MESSAGE = "message"
@@ -104,7 +103,7 @@ PLAIN: Final = pa.schema(
         pa.field("consumers", pa.int64()),
     ]
 )
-"""The columns of every read."""
+"""Columns of every read."""
 
 HEADERS: Final = pa.schema(
     [
@@ -118,7 +117,7 @@ HEADERS: Final = pa.schema(
         pa.field("client_timestamp", TIME),
     ]
 )
-"""The columns that cost a look into the rarely set fields of each message."""
+"""Columns that need the rarely set fields of each message."""
 
 EVENTS: Final = pa.schema([*PLAIN, *HEADERS])
-"""All columns, in order: what bronze tables hold."""
+"""All columns in order, as in bronze tables."""

@@ -1,4 +1,4 @@
-"""A Spark session for a small machine."""
+"""Spark session with settings for a small machine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from sluicemq.pipeline.java import find_java
 
 SETTINGS: Final = {
-    # A second number, or one lost Python worker ends the query: a plain local[2] never tries again.
+    # The second number is the number of attempts: with local[2], one lost worker ends the query.
     "spark.master": "local[2,4]",
     "spark.driver.memory": "2g",
-    # A query's thread that runs out of stack, over a deep plan or a long traceback, ends unheard.
+    # A stack overflow in a query's thread (deep plan, long traceback) ends it without an error.
     "spark.driver.extraJavaOptions": "-Xss4m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -28,29 +28,29 @@ SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
     "spark.sql.adaptive.enabled": "false",
 }
-"""What is best on a machine with two cores. Whatever spark-submit has been told wins."""
+"""Defaults for a machine with two cores; settings of spark-submit take precedence."""
 
 NEEDED: Final = {
     "spark.sql.session.timeZone": "UTC",
 }
-"""What the pipeline relies on."""
+"""Settings that the pipeline requires."""
 
 CHECKPOINTS: Final = "spark.sql.streaming.checkpointFileManagerClass"
 LOCAL_CHECKPOINTS: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-"""Halves what a small micro-batch costs. Only right where renaming a file is atomic, which it is
-not on object storage: so it is set if everything runs on this machine, and not on a cluster."""
+"""Halves the cost of a small micro-batch. Requires atomic renames, which object storage lacks, so
+it is set in local mode and not on a cluster."""
 
 
 def session(
     name: str = "sluicemq", settings: dict[str, str] | None = None, log: Path | None = None
 ) -> SparkSession:
-    """The Spark session of this process: the one there is, or a new one with SETTINGS, NEEDED and
-    `settings`, of which the later win.
+    """Return the Spark session of this process, or create it.
 
-    What Spark and its workers say goes to the end of the file `log`, or to standard error. Raises
-    ConfigurationError if there is no Java that is new enough.
+    A new session has SETTINGS, NEEDED and `settings`; the later ones take precedence. The output of
+    Spark and its workers is appended to the file `log`, or goes to standard error. Raises
+    ConfigurationError if there is no supported Java.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -58,17 +58,17 @@ def session(
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         os.environ["JAVA_HOME"] = str(find_java())
-    # Or workers are run by whatever python3 is on the PATH, not by this virtual environment.
+    # Otherwise workers use the first python3 on the PATH, not this virtual environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    told: dict[str, str] = {}
+    configured: dict[str, str] = {}
     if submitted:
-        SparkContext._ensure_initialized()  # or SparkConf knows nothing of what was submitted
-        told = dict(SparkConf().getAll())
-    wanted = {**SETTINGS, **told, **NEEDED, **(settings or {})}
-    if wanted["spark.master"].startswith("local"):
-        wanted.setdefault(CHECKPOINTS, LOCAL_CHECKPOINTS)
+        SparkContext._ensure_initialized()  # makes the submitted settings visible to SparkConf
+        configured = dict(SparkConf().getAll())
+    effective = {**SETTINGS, **configured, **NEEDED, **(settings or {})}
+    if effective["spark.master"].startswith("local"):
+        effective.setdefault(CHECKPOINTS, LOCAL_CHECKPOINTS)
     builder = SparkSession.builder.appName(name)
-    for key, value in wanted.items():
+    for key, value in effective.items():
         builder = builder.config(key, value)
     with _heard_by(log):
         return builder.getOrCreate()
@@ -76,8 +76,9 @@ def session(
 
 @contextmanager
 def _heard_by(log: Path | None) -> Iterator[None]:
-    """Processes that are started meanwhile have that file as their standard error, as long as they
-    live: Spark has no setting for what is said before its own logging begins, and by workers."""
+    """Redirect the standard error of processes started in this context to that file.
+
+    Spark has no setting for the output of its workers and before its logging starts."""
     if log is None:
         yield
         return

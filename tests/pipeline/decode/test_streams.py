@@ -97,7 +97,7 @@ def test_every_frame_is_found_where_it_stands(
         codec = CODECS[protocol](direction == "to-server", 1 << 26, False)
         frames = codec.feed(b"".join(said))
         for row, frame in zip(rows, frames, strict=True):
-            told = codec.said(frame)
+            told = codec.describe(frame)
             assert {name: row[name] for name in told._fields} == told._asdict()
     again = decoded_bytes(directory, pcap(captured(disturbed(chance, talk.segments))))
     assert [without_time(row) for row in again] == [without_time(row) for row in plain]

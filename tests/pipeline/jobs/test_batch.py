@@ -77,7 +77,7 @@ def test_what_is_repeated_or_broken_off_counts_once(
     done = writer.write(frame(spark, events[100:]))
     assert (done.rows, done.last) == (len(events) - 100, events[-1]["sequence"])
     done = writer.write(frame(spark, events[100:]))
-    assert (done.rows, done.seconds.keys(), done.shown) == (0, {"gold"}, None)
+    assert (done.rows, done.seconds.keys(), done.gold_committed) == (0, {"gold"}, None)
 
     whole = frame(spark, events)
     wanted = (

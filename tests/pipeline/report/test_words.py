@@ -77,15 +77,15 @@ def test_a_span_says_its_day_once() -> None:
     ],
 )
 def test_what_cannot_be_seen_is_shown(text: str, seen: str) -> None:
-    assert words.shown(text) == seen
+    assert words.printable(text) == seen
 
 
 @given(st.text(st.characters()))
 def test_nothing_invisible_is_left(text: str) -> None:
-    for character in words.shown(text):
+    for character in words.printable(text):
         assert character in "\n\t" or unicodedata.category(character)[0] != "C"
 
 
 def test_long_text_is_cut() -> None:
-    assert words.shown("abcdef", 4) == "abc…"
-    assert words.shown("abcd", 4) == "abcd"
+    assert words.printable("abcdef", 4) == "abc…"
+    assert words.printable("abcd", 4) == "abcd"

@@ -199,7 +199,7 @@ def test_a_map_is_a_map_message() -> None:
         ({"body": "x", "body_kind": "map"}, {"body": pa.string()}, "cannot be of body_kind map"),
         ({"body": [("a", "b")], "body_kind": "text"}, {"body": TEXTS}, "cannot be of body_kind"),
         ({"body_kind": "xml"}, {}, "no body_kind 'xml'"),
-        ({"body_kind": "none"}, {}, "body_kind says none"),
+        ({"body_kind": "none"}, {}, "body_kind is none"),
         ({"body": None, "body_kind": "text"}, {}, "no body of body_kind text"),
         ({"priority": 10}, {}, "the priority is 10"),
         ({"priority": -1}, {}, "the priority is -1"),

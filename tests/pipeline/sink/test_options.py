@@ -49,7 +49,7 @@ def test_options_in_any_case() -> None:
         ({**URL, "transactionRows": "0"}, "transactionRows is a whole number from 1 on"),
         ({**URL, "transactionBytes": "16 MiB"}, "transactionBytes is a whole number"),
         ({**URL, "writeId": "two words"}, "writeId has 1 to 128 characters"),
-        ({**URL, "batchId": "1"}, "name that, too"),
+        ({**URL, "batchId": "1"}, "set writeId, too"),
         ({**URL, "deadLetterQueue": ""}, "deadLetterQueue names a queue"),
         ({**URL, "password": "secret"}, "needs the option user"),
         ({**URL, "user": "me", "token": "secret"}, "leave out user"),
@@ -116,7 +116,7 @@ def test_columns(spark: SparkSession) -> None:
         ("body string, destination string, expiration bigint", "expiration is timestamp"),
         ("body string, destination string, deliver_at timestamp_ntz", "not timestamp_ntz"),
         ("body string, destination string, BODY string", "there are two columns body"),
-        ("body string, destination string, property_types map<string,string>", "is not there"),
+        ("body string, destination string, property_types map<string,string>", "which is missing"),
     ],
 )
 def test_columns_that_cannot_be(spark: SparkSession, schema: str, said: str) -> None:

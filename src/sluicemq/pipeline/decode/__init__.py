@@ -1,11 +1,11 @@
-"""Captured traffic -> a table of frames, by the server's own codecs.
+"""Decoding of captured traffic to a table of frames, with the server's own codecs.
 
-options        what can be chosen                 exchanges, codecs   what frames say, by protocol
-captures       pcap and pcapng -> packets         recognition         which protocol it is
-headers        packets -> TCP segments            flow                bytes -> frames
-connections    segments -> notes by connection    conversation        a connection -> rows
-reassembly     notes -> bytes in order            tasks, frames       the two steps, and Spark
-payload        bytes, read from the file          summary             what the command line prints
+options        decoding options                   exchanges, codecs   protocols
+captures       pcap and pcapng to packets         recognition         detection of the protocol
+headers        packets to TCP segments            flow                bytes to frames
+connections    segments to notes by connection    conversation        a connection to rows
+reassembly     notes to bytes in order            tasks, frames       the two steps, and Spark
+payload        bytes, read from the file          summary             the command's output
 """
 
 from __future__ import annotations

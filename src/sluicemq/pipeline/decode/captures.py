@@ -1,4 +1,4 @@
-"""Files of tcpdump -> packets, in batches of numpy columns. Sequential, in bounded memory.
+"""Parser for tcpdump's files: packets in batches of numpy columns, with bounded memory.
 
     pcap    = magic:u32 version:u16 u16 zone:i32 u32 snaplen:u32 link:u32, then records
     record  = seconds:u32 fraction:u32 captured:u32 original:u32, `captured` bytes
@@ -10,12 +10,11 @@
 
 (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.)
 
-The headers of records have to be walked one by one, each says where the next one is: that is the
-one loop over packets. All else is done by the batch. Libraries make an object of each packet:
-dpkt 1.9 took three times as long for packets of 1,460 bytes.
+Each record's header has the position of the next one, so a loop over packets is necessary; all
+other work is done per batch. Libraries create an object for each packet: dpkt 1.9 took three times
+as long for packets of 1,460 bytes.
 
-What a file says of itself is not believed: whatever cannot be is a Fault, and the last thing that
-comes.
+A file's contents are not trusted: an invalid value yields a Fault, which is the last item.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 NO_TIME: Final = -(1 << 63)
-"""In place of a time that is not known."""
+"""Value of an unknown time."""
 SLACK: Final = 4096
-"""Zero bytes after a batch's own, so that headers may be looked for where none are."""
+"""Zero bytes after a batch, so that reads of headers beyond its end are safe."""
 
 _BLOCK: Final = 8 << 20
-"""Bytes read at a time."""
+"""Bytes read at once."""
 _LARGEST: Final = 16 << 20
-"""Bytes of a packet or block; none is so large, and a length beyond is a lie."""
+"""Maximum size of a packet or block in bytes; a greater length is invalid."""
 _BATCH: Final = 16_384
-"""Packets of a batch."""
+"""Maximum number of packets of a batch."""
 _LAST_TIME: Final = 253_402_300_800 * 1_000_000
-"""The year 10000 in µs: what comes later is no time."""
+"""The year 10000 in µs; later times are invalid."""
 _MOST_INTERFACES: Final = 4096
 _MICRO: Final = 0xA1B2C3D4
 _NANO: Final = 0xA1B23C4D
@@ -53,22 +52,22 @@ _RECORD_SIZE: Final = 16
 
 
 class Fault(NamedTuple):
-    """What is wrong with a file, and at which of its bytes. Nothing behind it has been read."""
+    """Error in a file, and its byte position. The rest of the file has not been read."""
 
     offset: int
     text: str
 
 
 class Packets(NamedTuple):
-    """Some packets, one after the other as they were captured.
+    """Packets in capture order.
 
     buffer    bytes of the file, and SLACK zeros
-    base      which byte of the file the first of `buffer` is
-    at        where in `buffer` each packet begins
-    captured  bytes of it that are there
-    original  bytes it had
+    base      position of `buffer` in the file
+    at        position of each packet in `buffer`
+    captured  bytes of each packet that were captured
+    original  bytes of each packet
     time      µs since the epoch, or NO_TIME
-    link      its link type (tcpdump.org/linktypes.html)
+    link      link type (tcpdump.org/linktypes.html)
     """
 
     buffer: Bytes
@@ -81,12 +80,12 @@ class Packets(NamedTuple):
 
 
 def is_capture(first: bytes) -> bool:
-    """Whether a file that begins so is one of tcpdump's."""
+    """Return True if a file with these first bytes is a pcap or pcapng file."""
     return _byte_order(first, (_MICRO, _NANO)) != "" or first[:4] == b"\x0a\x0d\x0d\x0a"
 
 
 def _byte_order(first: bytes, magics: tuple[int, ...]) -> str:
-    """ "<", ">" or "" if it is none of them."""
+    """Return "<" or ">", or "" if the bytes match none of the magic numbers."""
     if len(first) >= 4:
         for order in "<>":
             if Struct(order + "I").unpack_from(first)[0] in magics:
@@ -95,7 +94,7 @@ def _byte_order(first: bytes, magics: tuple[int, ...]) -> str:
 
 
 def read_packets(path: Path) -> Iterator[Packets | Fault]:
-    """All packets of a file. Raises OSError."""
+    """Yield all packets of a file. Raises OSError."""
     with path.open("rb") as file:
         first = file.read(24)
         order = _byte_order(first, (_MICRO, _NANO))
@@ -127,7 +126,7 @@ def _pcap(file: BinaryIO, first: bytes, order: str) -> Iterator[Packets | Fault]
         yield Fault(len(first), "the file ends within its header")
         return
     magic, _, _, _, _, _, link = Struct(order + "IHHiIII").unpack(first)
-    link &= 0xFFFF  # above are the length of a checksum and flags
+    link &= 0xFFFF  # the upper bits are the length of a checksum and flags
     units = 1000 if magic == _NANO else 1
     length_of = Struct(order + "I").unpack_from
     rest = b""
@@ -184,7 +183,7 @@ def _records(
 
 
 class _Interface(NamedTuple):
-    """link type; bytes kept of a packet, 0 = all; units of time in a second; seconds to add."""
+    """Link type; bytes kept of a packet, 0 = all; time units per second; seconds to add."""
 
     link: int
     snaplen: int
@@ -196,7 +195,7 @@ _NO_INTERFACE: Final = _Interface(-1, 0, 1_000_000, 0)
 
 
 class _Columns:
-    """What becomes Packets."""
+    """Columns of Packets under construction."""
 
     def __init__(self) -> None:
         self.at: list[int] = []
@@ -226,7 +225,7 @@ class _Columns:
 
 
 class _Section:
-    """A section of a pcapng file: an order of bytes, and interfaces."""
+    """Section of a pcapng file: a byte order, and interfaces."""
 
     def __init__(self, order: str) -> None:
         self.block = Struct(order + "II")
@@ -239,7 +238,7 @@ class _Section:
         self._interfaces: list[_Interface] = []
 
     def take(self, kind: int, data: bytes, start: int, end: int, columns: _Columns) -> str:
-        """A block's body is `data[start:end]`. Returns what is wrong, or ""."""
+        """Parse the block body `data[start:end]`. Return an error message, or ""."""
         if kind == 1:
             if end - start < 8:
                 return "an interface block is too short"
@@ -275,11 +274,11 @@ class _Section:
         return ""
 
     def _find(self, number: int) -> _Interface:
-        """A packet of an interface that was never described has no link type: it is left out."""
+        """Return an interface; packets of an undescribed one have no link type and are skipped."""
         return self._interfaces[number] if number < len(self._interfaces) else _NO_INTERFACE
 
     def _clock(self, data: bytes, position: int, end: int) -> tuple[int, int]:
-        """Units of time in a second, and seconds to add."""
+        """Return the time units per second, and the seconds to add."""
         units = 1_000_000
         offset = 0
         while position + 4 <= end:
@@ -306,31 +305,31 @@ def _pcapng(file: BinaryIO) -> Iterator[Packets | Fault]:
         size = len(data)
         position = 0
         columns = _Columns()
-        said = ""
+        error = ""
         while position + 12 <= size:
             if data[position : position + 4] == b"\x0a\x0d\x0d\x0a":
                 order = _byte_order(data[position + 8 : position + 12], (_ORDER,))
                 if not order:
-                    said = "a section does not tell the order of its bytes"
+                    error = "a section does not tell the order of its bytes"
                     break
                 section = _Section(order)
             kind, length = section.block.unpack_from(data, position)
             if length < 12 or length % 4 or length > _LARGEST:
-                said = f"a block of {length} bytes is announced"
+                error = f"a block of {length} bytes is announced"
                 break
             if position + length > size:
                 break
             if kind in (1, 2, 3, 6):
-                said = section.take(kind, data, position + 8, position + length - 4, columns)
-                if said:
+                error = section.take(kind, data, position + 8, position + length - 4, columns)
+                if error:
                     break
             position += length
         yield from columns.packets(data[:position], base)
-        if not said and not block and position < size:
-            said = "the file ends within a block"
-        if said:
-            yield Fault(base + position, said)
-        if said or not block:
+        if not error and not block and position < size:
+            error = "the file ends within a block"
+        if error:
+            yield Fault(base + position, error)
+        if error or not block:
             return
         rest = data[position:]
         base += position

@@ -1,4 +1,4 @@
-"""What the decoding of a stream asks of a protocol: the server's codec, and what its frames say."""
+"""Interface between the decoding of streams and the protocols' server codecs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sluicemq.model.message import Property
 Pairs = list[tuple[str, str | None]]
 
 HIDDEN: Final = "***"
-"""In place of a password."""
+"""Replacement for passwords."""
 
 
-class Said(NamedTuple):
-    """The columns of a frame that depend on its protocol; see columns.py."""
+class FrameColumns(NamedTuple):
+    """Columns of a frame that depend on its protocol; see columns.py."""
 
     frame: str
     packet_type: int | None = None
@@ -36,21 +36,21 @@ class Said(NamedTuple):
 
 
 class Codec(ABC):
-    """One direction of one connection, from the beginning of a frame on.
+    """Decoder of one direction of a connection, starting at the beginning of a frame.
 
-    It decodes nothing itself: that is done by the codec of the server (protocols/*/wire.py), which
-    does not tell where its frames begin and end. `size` does, for frames that the codec has taken.
+    It calls the server's codec (protocols/*/wire.py), which does not report frame boundaries;
+    `size` computes the length of each frame that the codec returned.
     """
 
     name: ClassVar[str]
     signature: ClassVar[re.Pattern[bytes] | None] = None
-    """How frames begin, as far as bytes can tell: places where it may be worth while to try. None:
-    frames are found at the beginning of a connection only."""
+    """Pattern of the beginning of a frame, for resynchronisation. None: frames are found at the
+    beginning of a connection only."""
     keeps: ClassVar[bool] = True
-    """Whether `size` wants the frame's bytes."""
+    """True if `size` needs the frame's bytes."""
 
     def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
-        """`limit` in bytes of a frame; `secrets` shows passwords."""
+        """Set `limit`, the maximum size of a frame in bytes; `secrets` includes passwords."""
         self.to_server = to_server
         self.limit = limit
         self.secrets = secrets
@@ -58,38 +58,39 @@ class Codec(ABC):
     @property
     @abstractmethod
     def error(self) -> ProtocolError | None:
-        """What is wrong with what comes after the last frame; nothing more is decoded then."""
+        """Error in the bytes after the last frame; decoding stops there."""
 
     @property
     @abstractmethod
     def incomplete(self) -> bool:
-        """Whether a frame has begun and has not ended."""
+        """True if a frame has begun and has not ended."""
 
     @abstractmethod
     def feed(self, data: bytes) -> list[Any]:
-        """Take bytes; give the frames that are complete now. Never raises."""
+        """Add bytes and return the frames that are complete now. Never raises."""
 
     def end(self) -> list[Any]:
-        """The frames that are complete because nothing more comes."""
+        """Return the frames that the end of the stream completes."""
         return []
 
     @abstractmethod
     def size(self, data: bytes, at: int, frame: Any) -> int:
-        """Bytes of a frame that `feed` has given and that begins at `data[at]`."""
+        """Return the size in bytes of a frame returned by `feed`, which begins at `data[at]`."""
 
     @abstractmethod
-    def said(self, frame: Any) -> Said:
-        """What a frame says. Never raises: what is wrong with a part of it is its `error`."""
+    def describe(self, frame: Any) -> FrameColumns:
+        """Return a frame's columns. Never raises: an invalid part sets the column `error`."""
 
 
-def shown_bytes(raw: bytes) -> str:
-    """Names that may be any bytes: what is not UTF-8 is spelled \\xNN."""
+def printable_bytes(raw: bytes) -> str:
+    """Return a name as text; a byte that is not UTF-8 becomes \\xNN."""
     return raw.decode("utf-8", "backslashreplace")
 
 
-def shown_text(text: str) -> str:
-    """Text as a table can hold it: half a surrogate pair becomes the byte that it stands for, or is
-    spelled \\uNNNN."""
+def printable_text(text: str) -> str:
+    """Return text that a table can store.
+
+    Half a surrogate pair becomes the byte that it represents, or \\uNNNN."""
     if text.isascii():
         return text
     try:
@@ -98,22 +99,22 @@ def shown_text(text: str) -> str:
         return text.encode("utf-8", "backslashreplace").decode()
 
 
-def shown_properties(properties: Iterable[tuple[str, Property]]) -> Pairs | None:
-    """Values as text: true and false, numbers in decimal, bytes in base64."""
+def printable_properties(properties: Iterable[tuple[str, Property]]) -> Pairs | None:
+    """Return values as text: true and false, decimal numbers, bytes in base64."""
     pairs: Pairs = []
     for name, value in properties:
         if isinstance(value, str):
-            text: str | None = shown_text(value)
+            text: str | None = printable_text(value)
         elif isinstance(value, bool):
             text = "true" if value else "false"
         elif isinstance(value, bytes):
             text = b64encode(value).decode()
         else:
             text = None if value is None else repr(value)
-        pairs.append((shown_text(name), text))
+        pairs.append((printable_text(name), text))
     return pairs or None
 
 
-def shown_name(text: str | None) -> str | None:
-    """None for what is absent."""
-    return shown_text(text) if text else None
+def printable_name(text: str | None) -> str | None:
+    """Return the text as `printable_text`, None for None."""
+    return printable_text(text) if text else None

@@ -1,4 +1,4 @@
-"""The protocols of streams of frames: PHPMQ, msglite, VibeMQ and JMQ."""
+"""Codecs of PHPMQ, msglite, VibeMQ and JMQ."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sluicemq.model.errors import ProtocolError
 from sluicemq.pipeline.decode.codec import (
     HIDDEN,
     Codec,
+    FrameColumns,
     Pairs,
-    Said,
-    shown_bytes,
-    shown_name,
-    shown_properties,
-    shown_text,
+    printable_bytes,
+    printable_name,
+    printable_properties,
+    printable_text,
 )
 from sluicemq.protocols.java import inflate
 from sluicemq.protocols.jmq import wire as jmq
@@ -29,7 +29,7 @@ _BLANKS: Final = b" \t\r\n"
 
 
 class PhpmqCodec(Codec):
-    """PHPMQ."""
+    """Codec of PHPMQ."""
 
     name = "phpmq"
     signature = re.compile(rb"H01\d{5}(?:\r?\n)?P\d{31}")
@@ -78,18 +78,18 @@ class PhpmqCodec(Codec):
             at = _after_line(data, _after_line(data, at + self._PACKET_HEADER) + length)
         return at - start
 
-    def said(self, frame: phpmq.Frame) -> Said:
+    def describe(self, frame: phpmq.Frame) -> FrameColumns:
         kind, queue, content, message_id, number = frame
         properties: Pairs | None = None
         if number >= 0:
             properties = [("count" if kind == phpmq.CONSUME else "ttl", str(number))]
         carries = kind in (phpmq.SEND, phpmq.DISPATCH)
-        return Said(
+        return FrameColumns(
             self._FRAMES[kind],
             kind,
-            shown_bytes(queue),
+            printable_bytes(queue),
             "queue",
-            shown_bytes(message_id) or None,
+            printable_bytes(message_id) or None,
             properties=properties,
             body_kind="bytes" if carries else None,
             body=content if carries else None,
@@ -101,10 +101,10 @@ def _after_line(data: bytes, at: int) -> int:
 
 
 class MsgliteCodec(Codec):
-    """msglite."""
+    """Codec of msglite."""
 
     name = "msglite"
-    # commands without numbers are too short to be believed but at the beginning of a line
+    # commands without numbers are too short to be accepted except at the beginning of a line
     signature = re.compile(
         rb"(?m:^)[ \t]*[>?][ \t]+\d+[ \t]+-?\d+[ \t]|"
         rb"(?<=\n)[ \t]*(?:<[ \t]+-?\d+[ \t]|[.*][ \t]*\r?\n|-[ \t])"
@@ -145,7 +145,7 @@ class MsgliteCodec(Codec):
                 return end - start + carried
             at = end  # an empty line before it
 
-    def said(self, frame: msglite.Frame) -> Said:
+    def describe(self, frame: msglite.Frame) -> FrameColumns:
         kind, timeout, addresses, body = frame
         carries = kind in (msglite.MESSAGE, msglite.QUERY)
         to = addresses if kind == msglite.READY else addresses[:1]
@@ -153,13 +153,13 @@ class MsgliteCodec(Codec):
         if addresses:
             properties = [("timeout", str(timeout))]
         elif kind == msglite.ERROR:
-            properties = [("text", shown_bytes(body))]
-        return Said(
+            properties = [("text", printable_bytes(body))]
+        return FrameColumns(
             self._FRAMES[kind],
             kind,
-            shown_bytes(b" ".join(to)) or None,
+            printable_bytes(b" ".join(to)) or None,
             "queue" if addresses else None,
-            reply_to=shown_bytes(addresses[1]) if carries and len(addresses) > 1 else None,
+            reply_to=printable_bytes(addresses[1]) if carries and len(addresses) > 1 else None,
             properties=properties,
             body_kind="bytes" if carries else None,
             body=body if carries else None,
@@ -199,11 +199,11 @@ _VIBEMQ_FRAMES: Final = {
 
 
 class VibemqCodec(Codec):
-    """VibeMQ."""
+    """Codec of VibeMQ."""
 
     name = "vibemq"
     # a length below 16 MiB, then a plain body of version 1 with a known type and an id of less than
-    # 256 bytes, or one that is marked gzip or Brotli
+    # 256 bytes, or a body with the mark of gzip or Brotli
     signature = re.compile(
         rb"\x00[\x00-\xff]{3}(?:\x00\x01[%b]\x00[^\x00]|\x01\x1f\x8b|\x02)"
         % re.escape(bytes(_VIBEMQ_FRAMES)),
@@ -213,7 +213,7 @@ class VibemqCodec(Codec):
     _MESSAGES: ClassVar = frozenset(
         {vibemq.PUBLISH, vibemq.PUBLISH_ACK, vibemq.DELIVER, vibemq.ACK}
     )
-    """Their id is the message's."""
+    """Frame types whose id is the message's id."""
     _SECRETS: ClassVar = frozenset({"authPassword", "authToken"})
     _WITH_PASSWORD: ClassVar = frozenset({vibemq.CREATE_USER, vibemq.CHANGE_PASSWORD})
 
@@ -237,36 +237,36 @@ class VibemqCodec(Codec):
     def size(self, data: bytes, at: int, frame: vibemq.Frame) -> int:
         return vibemq.HEADER_SIZE + int.from_bytes(data[at : at + 4])
 
-    def said(self, frame: vibemq.Frame) -> Said:
+    def describe(self, frame: vibemq.Frame) -> FrameColumns:
         kind = frame.type
         headers = frame.headers
         properties: Pairs | None = None
         if headers:
             if self.secrets:
-                properties = shown_properties(headers.items())
+                properties = printable_properties(headers.items())
             else:
-                properties = shown_properties(
+                properties = printable_properties(
                     (name, HIDDEN if name in self._SECRETS else value)
                     for name, value in headers.items()
                 )
         if frame.error_code or frame.error_message:
             properties = properties or []
-            properties.append(("errorCode", shown_text(frame.error_code)))
-            properties.append(("errorMessage", shown_text(frame.error_message)))
+            properties.append(("errorCode", printable_text(frame.error_code)))
+            properties.append(("errorMessage", printable_text(frame.error_message)))
         carries = kind in (vibemq.PUBLISH, vibemq.DELIVER)
         body: bytes | None = frame.payload if carries or frame.payload else None
         if kind in self._WITH_PASSWORD and self.to_server and not self.secrets:
             body = HIDDEN.encode()
-        identity = shown_text(frame.id)
-        return Said(
+        identity = printable_text(frame.id)
+        return FrameColumns(
             _VIBEMQ_FRAMES.get(kind) or f"type {kind}",
             kind,
-            shown_name(frame.queue),
+            printable_name(frame.queue),
             "queue" if frame.queue else None,
             identity if kind in self._MESSAGES else None,
-            shown_name(headers.get(vibemq_mapping.CORRELATION_ID)) if headers else None,
+            printable_name(headers.get(vibemq_mapping.CORRELATION_ID)) if headers else None,
             identity,
-            shown_name(headers.get(vibemq_mapping.REPLY_TO)) if headers else None,
+            printable_name(headers.get(vibemq_mapping.REPLY_TO)) if headers else None,
             properties=properties,
             body_kind=("json" if frame.payload else "none") if carries else None,
             body=body,
@@ -285,7 +285,7 @@ _JMQ_BODIES: Final = {
 
 
 class JmqCodec(Codec):
-    """JMQ."""
+    """Codec of JMQ."""
 
     name = "jmq"
     signature = re.compile(re.escape(MAGIC.to_bytes(4, "big")) + rb"(?:\x01\x2d|\0\xc8|\0\x67)")
@@ -313,22 +313,22 @@ class JmqCodec(Codec):
             return frame.size
         return len(frame.head) + len(frame.body)
 
-    def said(self, frame: jmq.Packet | jmq.Oversized) -> Said:
+    def describe(self, frame: jmq.Packet | jmq.Oversized) -> FrameColumns:
         kind = frame.type
         name = _JMQ_FRAMES.get(kind) or f"type {kind}"
         request = str(frame.consumer_id) if frame.consumer_id else None
         if isinstance(frame, jmq.Oversized):
             why = f"a packet of {frame.size} bytes, or one of its headers, is above the limit"
-            return Said(name, kind, request_id=request, error=why)
+            return FrameColumns(name, kind, request_id=request, error=why)
         try:
             properties = frame.properties if frame.block else {}
             if frame.is_message:
                 return self._message(frame, name, request)
             destination, is_topic = None, False
-            said = properties.get("JMQDestination")
-            if isinstance(said, str):
+            target = properties.get("JMQDestination")
+            if isinstance(target, str):
                 bits = properties.get("JMQDestType")
-                destination = shown_text(said)
+                destination = printable_text(target)
                 is_topic = isinstance(bits, int) and bool(bits & DestType.TOPIC)
             body: bytes | None = frame.body or None
             message_ids = None
@@ -338,38 +338,40 @@ class JmqCodec(Codec):
                 old = properties.get("JMQBodyType") == BodyType.CONSUMERID_I_SYSMESSAGEID
                 blocks = decode_blocks(body, INT_BLOCK if old else LONG_BLOCK)
                 message_ids = " ".join(sysid_text(sysid) for _, sysid in blocks)
-            return Said(
+            return FrameColumns(
                 name,
                 kind,
                 destination,
                 ("topic" if is_topic else "queue") if destination else None,
                 message_ids,
                 request_id=request,
-                properties=shown_properties(properties.items()),
+                properties=printable_properties(properties.items()),
                 body=body,
             )
         except ProtocolError as fault:
-            return Said(name, kind, request_id=request, body=frame.body or None, error=str(fault))
+            return FrameColumns(
+                name, kind, request_id=request, body=frame.body or None, error=str(fault)
+            )
 
-    def _message(self, packet: jmq.Packet, name: str, request: str | None) -> Said:
-        """Raises ProtocolError."""
+    def _message(self, packet: jmq.Packet, name: str, request: str | None) -> FrameColumns:
+        """Return the columns of a packet with a message. Raises ProtocolError."""
         variable = packet.variable
         body = packet.body
         properties = packet.properties if packet.block else {}
         if packet.flags & Z:
             size = properties.get("JMS_SUN_UNCOMPRESSED_SIZE")
             body = inflate(body, size if isinstance(size, int) else None, self.limit)
-        return Said(
+        return FrameColumns(
             name,
             packet.type,
-            shown_name(variable.destination),
+            printable_name(variable.destination),
             "queue" if packet.flags & Q else "topic",
-            shown_text(variable.message_id or sysid_text(packet.sysid)),
-            shown_name(variable.correlation_id),
+            printable_text(variable.message_id or sysid_text(packet.sysid)),
+            printable_name(variable.correlation_id),
             request,
-            shown_name(variable.reply_to),
+            printable_name(variable.reply_to),
             packet.priority,
-            shown_properties(properties.items()) if properties else None,
+            printable_properties(properties.items()) if properties else None,
             _JMQ_BODIES[packet.type],
             body,
         )

@@ -1,32 +1,32 @@
-"""The columns of decoded traffic: declared once. One row is one frame, or one thing that is wrong.
+"""Columns of decoded traffic. One row is one frame or one error.
 
-file              the capture it stands in
+file              file name of the capture
 connection        number of the TCP connection in that file, from 0, in the order of their first
-                  packets; null for what is wrong with the file itself
-stream            "client:port > server:port"; IPv6 addresses in brackets; the file's name of a
+                  packets; null for an error in the file itself
+stream            "client:port > server:port"; IPv6 addresses in brackets; the file name for a
                   log of raw bytes
 direction         "to-server" or "to-client"
 protocol          "phpmq", "msglite", "msglite-http", "vibemq", "jmq", "jmq-portmapper"; "tls" and
                   others that are reported and not decoded; null if it was not recognised
-time              of the packet that completed the frame; null in logs of raw bytes
-offset            of its first byte among the bytes of this direction, from 0, or from the first
-                  byte captured; of what is wrong with the file, the byte of the file
-length            bytes, of the frame or of what could not be decoded
-frame             its kind in the protocol's own words; null of what is not decoded
-packet_type       the number that stands for the kind in the protocol; null where there is none
-destination       name of the queue or topic, address of msglite; bytes that are not UTF-8 are
-                  spelled \\xNN. Several are separated by blanks
+time              time of the packet that completed the frame; null in logs of raw bytes
+offset            position of its first byte in this direction, from 0, or from the first byte
+                  captured; for an error in the file, the position in the file
+length            bytes of the frame or of what could not be decoded
+frame             type of the frame in the protocol's terms; null if it was not decoded
+packet_type       number of that type in the protocol; null if there is none
+destination       name of the queue or topic, address of msglite; a byte that is not UTF-8 becomes
+                  \\xNN. Several are separated by blanks
 destination_kind  "queue" or "topic"
-message_id        of the message that is carried, or meant; several are separated by blanks
+message_id        id of the message in the frame, or that it refers to; separated by blanks
 correlation_id    as sent
-request_id        what a request and its answer have in common
-reply_to          destination for the answer
-priority          0-9 (JMQ); the word that was sent (VibeMQ) stands in `properties`
-properties        properties and headers, as text; what a control frame says
+request_id        id that a request and its response share
+reply_to          destination for the reply
+priority          0-9 (JMQ); VibeMQ's priority names are in `properties`
+properties        properties and headers, as text; fields of a control frame
 body_kind         "none", "text", "json", "bytes", "map", "stream", "object" (model.BodyKind); null
-                  of frames that carry no message
-body              as sent; inflated if its sender had compressed it
-error             what is wrong, and what became of it; null of good frames
+                  for frames without a message
+body              as sent; decompressed if its sender had compressed it
+error             error and its effect; null for valid frames
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ FRAMES: Final = pa.schema(
         pa.field("error", pa.string()),
     ]
 )
-"""All columns, in order."""
+"""All columns in order."""
 
 TO_SERVER: Final = "to-server"
 TO_CLIENT: Final = "to-client"

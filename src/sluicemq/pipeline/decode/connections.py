@@ -1,12 +1,11 @@
-"""One pass over a capture: which TCP connections there are, and which packets belong to each.
+"""TCP connections of a capture and their packets, found in one pass.
 
-The payload itself stays in the file. What is handed on, connection by connection, are chunks of up
-to CHUNK notes of 30 bytes each, which say where a packet's payload stands: a gigabyte of traffic
-becomes 20 MB, which can be sorted and shared out, and who decodes a connection reads its payload
-from the file.
+The payload stays in the file. Each connection yields chunks of up to CHUNK notes of 30 bytes, with
+the position of each packet's payload: a gigabyte of traffic becomes 20 MB, which can be sorted and
+distributed. The task that decodes a connection reads its payload from the file.
 
-A connection is told from an earlier one between the same endpoints by its SYN: one that neither
-repeats the last SYN of its side nor fits before what that side has sent begins another.
+A SYN that neither repeats the last SYN of its side nor fits before the bytes that side has sent
+begins another connection between the same endpoints.
 """
 
 from __future__ import annotations
@@ -42,30 +41,30 @@ NOTE: Final = np.dtype(
         ("side", "u1"),
     ]
 )
-"""A packet: when, where its payload stands in the file, sequence number of its first byte, bytes of
-it that are there, bytes behind them that were sent and not captured, flags of TCP, and which of the
-two endpoints sent it (0 or 1)."""
+"""Note of a packet: time, position of its payload in the file, sequence number of its first byte,
+captured bytes, bytes behind them that were sent and not captured, TCP flags, and the index of the
+sending endpoint (0 or 1)."""
 CHUNK: Final = 512
-"""Notes of a chunk."""
+"""Maximum number of notes of a chunk."""
 
 _MOST_NOTES: Final = 1 << 18
-"""In memory at a time, of all connections of a file."""
+"""Maximum number of notes in memory, for all connections of a file."""
 _LATE_SYN: Final = 1 << 20
-"""Bytes that a side may seem to have sent before its SYN, if packets were captured in disorder."""
+"""Bytes by which packets may precede the SYN of their side, if captured out of order."""
 _PIECE: Final = 256 << 10
-"""Bytes of a log of raw bytes that one note stands for."""
+"""Bytes of a raw log that one note covers."""
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 
 Notes = npt.NDArray[np.void]
 
 
 class Chunk(NamedTuple):
-    """Some packets of one connection.
+    """Packets of one connection.
 
     connection  number in the file
-    number      of the chunk, from 0; they are to be read in this order
+    number      index of the chunk, from 0; chunks are read in this order
     endpoints   "address:port" of the sides 0 and 1
-    notes       of NOTE, as bytes
+    notes       array of NOTE, as bytes
     """
 
     connection: int
@@ -75,7 +74,7 @@ class Chunk(NamedTuple):
 
 
 class _Connection:
-    """A connection of which more may come."""
+    """Connection that may receive more packets."""
 
     __slots__ = ("begun", "chunks", "count", "endpoints", "first", "notes", "number", "slot")
 
@@ -87,12 +86,12 @@ class _Connection:
         self.count = 0
         self.chunks = 0
         self.begun: list[int | None] = [None, None]
-        """By side: the sequence number after its SYN."""
+        """Sequence number after the SYN, by side."""
         self.first: list[int | None] = [None, None]
-        """By side: the sequence number of what was captured first."""
+        """Sequence number of the first captured byte, by side."""
 
     def drain(self) -> Iterator[Chunk]:
-        """What is there, as chunks."""
+        """Yield the collected notes as chunks."""
         if not self.count:
             return
         notes = np.concatenate(self.notes)
@@ -105,27 +104,27 @@ class _Connection:
 
 
 class Finder:
-    """Sorts the segments of one file by connections."""
+    """Assigns the segments of one file to connections."""
 
     def __init__(self, most: int) -> None:
-        """`most` connections are kept in memory."""
+        """Set `most`, the maximum number of connections in memory."""
         self._most = most
         self._sides: dict[bytes, tuple[int, int]] = {}
-        """By source and target: number of the pair of endpoints, and which one is the source."""
+        """Index of the endpoint pair and of the source in it, by source and target."""
         self._keys: dict[int, bytes] = {}
-        """By number of the pair: the key of its side 0."""
+        """Key of side 0, by index of the pair."""
         self._slots = 0
         self._current: dict[int, _Connection] = {}
-        """By number of the pair; the longest silent one is the first."""
+        """Connection by index of the pair, in the order of last activity."""
         self._connections = 0
         self._notes = 0
 
     def add(self, segments: Segments) -> Iterator[Chunk]:
-        """Take a batch; give what has become a chunk."""
-        wanted = (segments.length > 0) | ((segments.flags & (SYN | FIN | RST)) != 0)
-        if not wanted.any():
+        """Add a batch of segments; yield the chunks that are full."""
+        relevant = (segments.length > 0) | ((segments.flags & (SYN | FIN | RST)) != 0)
+        if not relevant.any():
             return
-        segments = Segments(*(column[wanted] for column in segments))
+        segments = Segments(*(column[relevant] for column in segments))
         slots, sides = self._pairs(segments)
         numbers, replaced = self._numbers(segments, slots, sides)
         known = {each.number: each for each in map(self._current.__getitem__, set(slots.tolist()))}
@@ -156,7 +155,7 @@ class Finder:
             yield from self._forget(next(iter(self._current)))
 
     def end(self) -> Iterator[Chunk]:
-        """All that is left."""
+        """Yield all remaining chunks."""
         for connection in self._current.values():
             yield from self._drain(connection)
 
@@ -171,7 +170,7 @@ class Finder:
         return self._drain(self._current.pop(slot))
 
     def _pairs(self, segments: Segments) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Of each segment: the number of its pair of endpoints, and which of them sent it."""
+        """Return each segment's endpoint pair and the index of its sender in it."""
         keys = np.concatenate([segments.source, segments.target], axis=1)
         different, inverse = np.unique(keys.view(f"V{2 * ENDPOINT}").ravel(), return_inverse=True)
         found = [self._side(key.tobytes()) for key in different]
@@ -184,7 +183,7 @@ class Finder:
             slot = self._slots
             self._slots += 1
             self._keys[slot] = key
-            # an endpoint that talks to itself has one side only
+            # a connection from an endpoint to itself has one side only
             self._sides[_turned(key)] = slot, 1
             self._sides[key] = known = slot, 0
         return known
@@ -195,8 +194,7 @@ class Finder:
         slots: npt.NDArray[np.int64],
         sides: npt.NDArray[np.int64],
     ) -> tuple[npt.NDArray[np.int64], dict[int, _Connection]]:
-        """Of each segment the number of its connection; and connections that ended because others
-        took their place."""
+        """Return each segment's connection number, and the connections that others replaced."""
         different, places, inverse = np.unique(slots, return_index=True, return_inverse=True)
         for slot in different[np.argsort(places)].tolist():
             if slot not in self._current:
@@ -233,12 +231,14 @@ class Finder:
 
 
 def _is_same(begun: int, known: int | None, first: int | None) -> bool:
-    """Whether a SYN belongs to a connection whose side began at `known`, or has sent `first`."""
+    """Return True if a SYN belongs to the connection.
+
+    The side of that connection began at `known`, or its first byte was `first`."""
     if known is not None:
         return begun == known
     if first is None:
         return True
-    # the SYN itself stands one before what begins
+    # the SYN precedes the first byte by one
     return (first + 1 - begun) & 0xFFFF_FFFF <= _LATE_SYN
 
 
@@ -266,7 +266,8 @@ def _notes(segments: Segments, sides: npt.NDArray[np.int64]) -> Notes:
 
 
 def find_connections(path: Path, options: Options) -> Iterator[Chunk | Fault]:
-    """All connections of a file, in chunks that are mixed; those of one connection are in order.
+    """Yield all connections of a file in chunks, which are ordered within a connection.
+
     Raises OSError."""
     if options.raw is not None:
         yield from _raw(path)
@@ -279,17 +280,17 @@ def find_connections(path: Path, options: Options) -> Iterator[Chunk | Fault]:
         else:
             yield from finder.add(find_segments(packets, passed))
     yield from finder.end()
-    for count, what in (
+    for count, description in (
         (passed.unknown, "have a link type that is not known; nothing of them was decoded"),
         (passed.fragments, "are fragments of IP, which are not put together"),
         (passed.broken, "have headers that are cut or cannot be"),
     ):
         if count:
-            yield Fault(-1, f"{count} packets {what}")
+            yield Fault(-1, f"{count} packets {description}")
 
 
 def _raw(path: Path) -> Iterator[Chunk]:
-    """A log of the bytes of one direction, as if it had been captured."""
+    """Yield a log of raw bytes as chunks of one direction."""
     size = path.stat().st_size
     at = np.arange(0, size, _PIECE, dtype=np.int64)
     notes = np.zeros(1 + len(at), NOTE)

@@ -1,4 +1,4 @@
-"""One connection, from its packets to rows."""
+"""Conversion of one connection's packets to rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluicemq.pipeline.decode.captures import NO_TIME
-from sluicemq.pipeline.decode.codec import Said
+from sluicemq.pipeline.decode.codec import FrameColumns
 from sluicemq.pipeline.decode.columns import TO_CLIENT, TO_SERVER
 from sluicemq.pipeline.decode.connections import NOTE, Chunk, Notes
 from sluicemq.pipeline.decode.flow import Flow, Unread
@@ -29,12 +29,12 @@ NO_PAYLOAD: Final = "nothing but the headers of packets was captured (tcpdump -s
 
 
 class Conversation:
-    """Both directions of one connection; its chunks come in order."""
+    """Both directions of one connection; chunks are added in order."""
 
     def __init__(
         self, file: CaptureFile, name: str, first: Chunk, options: Options, rows: Rows
     ) -> None:
-        """`name` of the file, as rows show it; `first` is the chunk that `add` is given first."""
+        """Set `name`, the file's name in rows, and `first`, the first chunk that `add` receives."""
         self._file = file
         self._name = name
         self._connection = first.connection
@@ -43,7 +43,7 @@ class Conversation:
         self._rows = rows
         self._sides = Reassembler(options.max_waiting), Reassembler(options.max_waiting)
         self._early: tuple[list[Run | Gap], list[Run | Gap]] = ([], [])
-        """What has come before the protocol was recognised."""
+        """Events of both sides before the protocol was recognised."""
         self._client: int | None = None
         self._flows: list[Flow | Unread] = []
         self._stream = name if options.raw else " > ".join(first.endpoints)
@@ -51,7 +51,7 @@ class Conversation:
         self._broken = False
 
     def add(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        """Take packets; give batches as they become full. A file that cannot be read is a row."""
+        """Add packets; yield full batches. A file that cannot be read becomes a row."""
         notes = np.frombuffer(chunk.notes, NOTE)
         if self._client is None:
             self._client = _client_in(notes)
@@ -61,10 +61,10 @@ class Conversation:
         )
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """All packets have come."""
+        """Yield the remaining rows after the last packet."""
         yield from self._hand_on([known.end() for known in self._sides])
         if not self._flows and any(self._early):
-            # both sides consist of gaps
+            # both sides have gaps only
             server = 1 if self._client is None else 1 - self._client
             self._begin(Recognised(None, server), NO_PAYLOAD)
             yield from self._catch_up()
@@ -81,7 +81,7 @@ class Conversation:
                 self._emit(side, None, NO_TIME, None, None, None, text)
 
     def _hand_on(self, events: list[list[Run | Gap]]) -> Iterator[pa.RecordBatch]:
-        """What has come of both sides."""
+        """Pass the new events of both sides to their flows."""
         if self._broken:
             return
         try:
@@ -110,18 +110,18 @@ class Conversation:
                 if self._rows.enough:
                     yield from self._rows.batches()
 
-    def _begin(self, found: Recognised, unknown: str = UNKNOWN) -> None:
-        """The protocol is known, or why it is `unknown`."""
-        server = found.server
+    def _begin(self, recognised: Recognised, unknown: str = UNKNOWN) -> None:
+        """Start the flows of the detected protocol; `unknown` is the reason if there is none."""
+        server = recognised.server
         client = 1 - server
         if self._options.raw is None:
             self._stream = f"{self._endpoints[client]} > {self._endpoints[server]}"
         self._directions = [TO_SERVER if side == client else TO_CLIENT for side in (0, 1)]
-        kind = CODECS.get(found.protocol or "")
+        kind = CODECS.get(recognised.protocol or "")
         for side in (0, 1):
-            emit = partial(self._emit, side, found.protocol)
+            emit = partial(self._emit, side, recognised.protocol)
             if kind is None:
-                self._flows.append(Unread(None if found.protocol else unknown, emit))
+                self._flows.append(Unread(None if recognised.protocol else unknown, emit))
             else:
                 begins = self._sides[side].begins
                 self._flows.append(Flow(kind, side == client, begins, self._options, emit))
@@ -158,7 +158,7 @@ class Conversation:
         time: int,
         offset: int | None,
         length: int | None,
-        said: Said | None,
+        columns: FrameColumns | None,
         error: str | None,
     ) -> None:
         self._rows.add(
@@ -172,13 +172,13 @@ class Conversation:
                 offset,
                 length,
             ),
-            said,
+            columns,
             error,
         )
 
 
 def _client_in(notes: Notes) -> int | None:
-    """The side that began the connection, if it shows."""
+    """Return the side that opened the connection, None if unknown."""
     for note in notes[(notes["flags"] & SYN) != 0]:
         side = int(note["side"])
         return 1 - side if note["flags"] & ACK else side

@@ -1,25 +1,31 @@
-"""Protocols of one question and one answer: msglite's HTTP gateway and JMQ's port mapper."""
+"""Codecs of request-response protocols: msglite's HTTP gateway and JMQ's port mapper."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Final
 
 from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError
-from sluicemq.pipeline.decode.codec import HIDDEN, Codec, Said, shown_properties, shown_text
+from sluicemq.pipeline.decode.codec import (
+    HIDDEN,
+    Codec,
+    FrameColumns,
+    printable_properties,
+    printable_text,
+)
 from sluicemq.protocols.jmq.client.connecting import read_services
 from sluicemq.protocols.jmq.portmapper import MAX_LINE, VERSION
 from sluicemq.protocols.msglite.http import HttpLimits, Request, RequestReader
 
 _LONGEST_ANSWER: Final = 1 << 16
-"""Bytes of a port mapper's answer, as clients take it."""
+"""Maximum size of a port mapper's response, as in clients."""
 
 
 class _Exchange(Codec):
-    """Collects what one side says."""
+    """Collects the bytes of one side."""
 
     def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
         super().__init__(to_server, limit, secrets)
-        self._said = bytearray()
+        self._received = bytearray()
         self._done = False
         self._error: ProtocolError | None = None
 
@@ -29,27 +35,27 @@ class _Exchange(Codec):
 
     @property
     def incomplete(self) -> bool:
-        return bool(self._said) and not self._done
+        return bool(self._received) and not self._done
 
     def _take(self, data: bytes, limit: int) -> None:
-        if len(self._said) + len(data) > limit:
-            self._error = FrameTooLarge(f"more than {limit} bytes are said at once")
-            self._said.clear()
+        if len(self._received) + len(data) > limit:
+            self._error = FrameTooLarge(f"a request or response is larger than {limit} bytes")
+            self._received.clear()
         else:
-            self._said += data
+            self._received += data
 
     def _finish(self) -> list[bytes]:
         self._done = True
-        said = bytes(self._said)
-        self._said.clear()
-        return [said]
+        received = bytes(self._received)
+        self._received.clear()
+        return [received]
 
     def size(self, data: bytes, at: int, frame: object) -> int:
         return len(data) - at
 
 
 class PortMapperCodec(_Exchange):
-    """JMQ's port mapper: a line of digits, or nothing, and a list of services."""
+    """JMQ's port mapper: an optional line with the version, and a list of services."""
 
     name = "jmq-portmapper"
 
@@ -57,32 +63,32 @@ class PortMapperCodec(_Exchange):
         if self._error is not None or self._done:
             return []
         self._take(data, MAX_LINE if self.to_server else _LONGEST_ANSWER)
-        said = self._said
+        received = self._received
         if self.to_server:
-            line = said.partition(b"\n")[0].strip(b"\r")
+            line = received.partition(b"\n")[0].strip(b"\r")
             if line and not line.isdigit():
-                self._error = ProtocolError("what is asked of the port mapper is not its version")
-            return self._finish() if b"\n" in said and self._error is None else []
-        if not said.startswith((b"%d " % VERSION)[: len(said)]):
-            self._error = ProtocolError("what answers there is no port mapper")
-        return self._finish() if said.endswith(b"\n.\n") and self._error is None else []
+                self._error = ProtocolError("the port mapper request is not a version number")
+            return self._finish() if b"\n" in received and self._error is None else []
+        if not received.startswith((b"%d " % VERSION)[: len(received)]):
+            self._error = ProtocolError("the response is not a port mapper's")
+        return self._finish() if received.endswith(b"\n.\n") and self._error is None else []
 
     def end(self) -> list[bytes]:
         return self._finish() if self.incomplete and self._error is None else []
 
-    def said(self, frame: bytes) -> Said:
+    def describe(self, frame: bytes) -> FrameColumns:
         if self.to_server:
-            return Said("request", body=frame)
+            return FrameColumns("request", body=frame)
         try:
             services = read_services(frame)
         except ConnectionLost as fault:
-            return Said("services", body=frame, error=str(fault))
+            return FrameColumns("services", body=frame, error=str(fault))
         rows = ((row.name, f"{row.protocol} {row.type} {row.port}") for row in services)
-        return Said("services", properties=shown_properties(rows), body=frame)
+        return FrameColumns("services", properties=printable_properties(rows), body=frame)
 
 
 class HttpCodec(_Exchange):
-    """msglite's HTTP gateway. There is no codec for its answers: they are one frame as a whole."""
+    """Codec of msglite's HTTP gateway; a response is one frame, because it has no decoder."""
 
     name = "msglite-http"
 
@@ -122,18 +128,18 @@ class HttpCodec(_Exchange):
         self._done = True
         return [self._reader.request]
 
-    def said(self, frame: Request | bytes) -> Said:
+    def describe(self, frame: Request | bytes) -> FrameColumns:
         if isinstance(frame, bytes):
-            return Said("response", body=frame)
+            return FrameColumns("response", body=frame)
         headers = [
             (name, HIDDEN if name in self._SECRETS and not self.secrets else value)
             for name, value in frame.headers.items()
         ]
         first = [("method", frame.method), ("url", frame.url), ("protocol", frame.protocol)]
-        return Said(
+        return FrameColumns(
             "request",
-            destination=shown_text(frame.url.partition("?")[0]),
-            properties=shown_properties([*first, *headers]),
+            destination=printable_text(frame.url.partition("?")[0]),
+            properties=printable_properties([*first, *headers]),
             body_kind="bytes" if frame.body else "none",
             body=frame.body,
         )

@@ -1,10 +1,10 @@
-"""The bytes of one direction -> frames, and back into step when something is missing or wrong.
+"""Frames of one direction, and resynchronisation after missing or invalid bytes.
 
-in step       the codec takes whatever comes
-out of step   bytes are missing, the codec has found a fault, or the capture begins within the
-              connection: places that look like the beginning of a frame are tried with a new
-              codec. The first one at which it finds a frame, and no fault before, is the next
-              beginning; what lies between becomes one row with the reason
+in step       the codec receives all bytes
+out of step   bytes are missing, the codec has reported an error, or the capture begins within
+              the connection: a new codec tries each position that looks like the beginning of a
+              frame. The first position at which it finds a frame without an error before it is
+              the next beginning; the bytes between become one row with the reason
 """
 
 from __future__ import annotations
@@ -13,48 +13,48 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sluicemq.pipeline.decode.captures import NO_TIME
-from sluicemq.pipeline.decode.codec import Codec, Said
+from sluicemq.pipeline.decode.codec import Codec, FrameColumns
 from sluicemq.pipeline.decode.options import Options
 from sluicemq.pipeline.decode.payload import Portion
 from sluicemq.pipeline.decode.reassembly import Gap
 
-Emit = Callable[[int, int, int, Said | None, str | None], None]
-"""Time, offset, length; what a frame says; what is wrong."""
+Emit = Callable[[int, int, int, FrameColumns | None, str | None], None]
+"""Called with time, offset, length, a frame's columns, and the error."""
 
 _TRIAL: Final = 64 << 10
-"""Bytes without fault that make a beginning of which no frame is complete yet believed."""
+"""Bytes without an error after which a beginning is accepted before a frame is complete."""
 _OVERLAP: Final = 64
-"""Bytes, not less than the longest signature has."""
+"""Overlap of searches in bytes, not less than the longest signature."""
 
 MID_STREAM: Final = "the capture begins within the connection"
 
 
 class Flow:
-    """One direction of one connection, in a protocol that is known."""
+    """Frames of one direction of a connection with a known protocol."""
 
     def __init__(
         self, kind: type[Codec], to_server: bool, begins: bool, options: Options, emit: Emit
     ) -> None:
-        """`begins`: the first byte is the first of the connection."""
+        """Set up the codec; `begins`: the first byte is the first of the connection."""
         self._kind = kind
         self._to_server = to_server
         self._options = options
         self._emit = emit
         self._codec: Codec | None = self._new() if begins else None
         self._begin = 0
-        """Place of the first byte that is not yet in a row."""
+        """Position of the first byte that is not in a row yet."""
         self._seen = 0
-        """Place behind the last byte."""
+        """Position behind the last byte."""
         self._kept = bytearray()
-        """Bytes from `_begin` on, for codecs that want them kept."""
+        """Bytes from `_begin` on, for codecs with `keeps`."""
         self._reason = "" if begins else MID_STREAM
         self._since = NO_TIME
-        """When it fell out of step."""
+        """Time at which synchronisation was lost."""
         self._gaps = 0
-        """Gaps while out of step, but for the one that is the reason."""
+        """Number of gaps while out of step, except the one that is the reason."""
         self._window = bytearray()
-        """Out of step: bytes in which a beginning is looked for, the first of them at
-        `_window_at`, from `_from` on."""
+        """Out of step: bytes to search, starting at position `_window_at`; the search starts at
+        `_from`."""
         self._window_at = 0
         self._from = 0
         self._latest = NO_TIME
@@ -63,7 +63,7 @@ class Flow:
         return self._kind(self._to_server, self._options.max_frame_bytes, self._options.secrets)
 
     def take(self, portion: Portion) -> None:
-        """Bytes that follow those before, or a gap."""
+        """Add the next bytes."""
         data = portion.data
         self._seen = portion.offset + len(data)
         self._latest = int(portion.time[-1])
@@ -77,7 +77,7 @@ class Flow:
             self._accept(codec, portion.times, data, frames)
 
     def gap(self, gap: Gap) -> None:
-        """Bytes that are missing."""
+        """Add a gap: missing bytes."""
         if self._codec is None:
             self._gaps += 1
         else:
@@ -88,7 +88,7 @@ class Flow:
         self._fall_out(b"", self._seen, 0)
 
     def end(self, closed: bool) -> None:
-        """Nothing more comes; `closed`: the connection had ended."""
+        """Handle the end of the stream; `closed`: the connection had ended."""
         codec = self._codec
         if codec is not None:
             self._accept(codec, self._all_at_last, b"", codec.end())
@@ -110,7 +110,7 @@ class Flow:
         data: bytes,
         frames: list[Any],
     ) -> None:
-        """Make rows of frames that `codec` has given for what was kept and `data`."""
+        """Emit rows for the frames that `codec` returned for the kept bytes and `data`."""
         if codec.keeps and (self._kept or not frames):
             self._kept += data
             data = bytes(self._kept) if frames else b""
@@ -125,9 +125,9 @@ class Flow:
                 sizes.append(size)
                 ends.append(begin + at)
             emit = self._emit
-            said = codec.said
+            describe = codec.describe
             for frame, size, end, time in zip(frames, sizes, ends, times(ends), strict=True):
-                emit(time, end - size, size, said(frame), None)
+                emit(time, end - size, size, describe(frame), None)
             self._begin = begin + at
             if codec.keeps:
                 self._kept = bytearray(memoryview(data)[at:])
@@ -141,12 +141,12 @@ class Flow:
                 place = self._seen - len(rest)
                 self._fall_out(rest, place, 1 if place == self._begin else 0)
         elif self._kept and not codec.incomplete:
-            # blank lines between frames: no part of any
+            # blank lines between frames belong to no frame
             self._begin += len(self._kept)
             self._kept.clear()
 
     def _fall_out(self, rest: bytes, place: int, first: int) -> None:
-        """Out of step: look for a beginning in `rest`, which stands at `place`, from `first` on."""
+        """Start to search for a beginning in `rest`, which is at `place`, from `first` on."""
         if self._codec is not None:
             self._since = self._latest
         self._codec = None
@@ -156,8 +156,9 @@ class Flow:
         self._from = first
 
     def _search(self) -> tuple[Codec, bytes, list[Any]] | None:
-        """The next place at which a codec is in step, with all bytes from there on and their
-        frames. None: it has not come yet."""
+        """Return the next codec in step, with the bytes from its start on and their frames.
+
+        Return None if more bytes are needed."""
         signature = self._kind.signature
         window = self._window
         at = self._from
@@ -181,13 +182,13 @@ class Flow:
         return None
 
     def _drop(self, size: int) -> None:
-        """Forget the first bytes of the window: no frame begins in them."""
+        """Drop the first bytes of the window, in which no frame begins."""
         del self._window[:size]
         self._window_at += size
         self._from = 0
 
     def _report(self, until: int) -> None:
-        """Why what lies before that place was not decoded."""
+        """Emit a row with the reason why the bytes before `until` were not decoded."""
         size = until - self._begin
         if size > 0:
             more = f", and {self._gaps} more gaps" if self._gaps else ""
@@ -198,25 +199,25 @@ class Flow:
 
 
 class Unread:
-    """A direction that is not decoded: it is told how many bytes it has."""
+    """Direction that is not decoded; only its bytes are counted."""
 
     def __init__(self, why: str | None, emit: Emit) -> None:
-        """`why` is None if that is no fault."""
+        """Set the reason `why`, None if that is no error."""
         self._why = why
         self._emit = emit
         self._seen = 0
         self._latest = NO_TIME
 
     def take(self, portion: Portion) -> None:
-        """See Flow."""
+        """Count the next bytes."""
         self._seen = portion.offset + len(portion.data)
         self._latest = int(portion.time[-1])
 
     def gap(self, gap: Gap) -> None:
-        """See Flow."""
+        """Count missing bytes."""
         self._seen = gap.offset + gap.size
 
     def end(self, closed: bool) -> None:
-        """See Flow."""
+        """Emit a row with the reason, if there is one."""
         if self._seen:
             self._emit(self._latest, 0, self._seen, None, self._why)

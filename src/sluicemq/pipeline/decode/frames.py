@@ -1,10 +1,10 @@
-"""Captures as a DataFrame of frames.
+"""DataFrame of the frames in captures.
 
     files ──find──▶ chunks of notes ──by (file, connection), sorted──▶ decode ──▶ frames
 
-The first step reads each file once, one task for each file. The second reads the payloads that its
-notes tell of from the file itself, so that all nodes have to see the files under the same names.
-No more than one connection is decoded at a time by a task.
+The first step reads each file once, with one task per file. The second reads the payloads from the
+file itself, so all nodes must have the files under the same names. A task decodes one connection
+at a time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from sluicemq.pipeline.decode.options import Options
 from sluicemq.pipeline.decode.tasks import FOUND, decode_found, find
 
 _TASKS_PER_CORE = 4
-"""Connections differ in length: with more tasks than cores the load evens out."""
+"""Connections differ in length: more tasks than cores even out the load."""
 
 
 def files_of(paths: Iterable[str | Path]) -> list[str]:
-    """Absolute names; a directory stands for the files in it whose names do not begin with a dot.
-    Raises ConfigurationError for what is not there."""
+    """Return absolute file names; a directory stands for its files except hidden ones.
+
+    Raises ConfigurationError for a missing file."""
     found: list[str] = []
     for path in map(Path, paths):
         if path.is_dir():
@@ -45,11 +46,11 @@ def files_of(paths: Iterable[str | Path]) -> list[str]:
 def decode(
     spark: SparkSession, paths: Sequence[str | Path], options: Options | None = None
 ) -> DataFrame:
-    """The frames in these captures, and what is wrong with them: columns.FRAMES. Nothing is read
-    before a row is asked for, and everything is read again for each action.
+    """Return the frames and errors in these captures (columns.FRAMES).
 
-    Rows come in no order: sort by file, connection, time, direction and offset if that matters.
-    Raises ConfigurationError for a file that is not there; all else that is wrong is a row.
+    The DataFrame is lazy, and each action reads the files again. Rows are not ordered: sort by
+    file, connection, time, direction and offset if needed. Raises ConfigurationError for a missing
+    file; other errors become rows.
     """
     options = options or Options()
     files = files_of(paths)

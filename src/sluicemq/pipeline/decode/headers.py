@@ -1,13 +1,13 @@
-"""Packets -> TCP segments: what stands before the payload, looked into by the batch.
+"""Headers of packets: from packets to TCP segments, batch by batch.
 
     link types   Ethernet (1) with VLAN tags, Linux cooked (113, 276), loopback (0, 108), raw IP
                  (12, 14, 101, 228, 229)
     network      IPv4 with options; IPv6 with extension headers
     TCP          RFC 9293
 
-Checksums are not looked at: a capture on the sending machine has them before the network card has
-filled them in. The same cards leave the length of a large packet 0; then it goes to the end of what
-was captured. Fragments of IP are counted, not put together: TCP avoids them.
+Checksums are ignored: captures on the sending machine precede the network card, which fills them
+in. Such cards also leave the length of a large packet 0, which then extends to the end of the
+captured bytes. IP fragments are counted and not reassembled, because TCP avoids them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RST: Final = 0x04
 ACK: Final = 0x10
 
 ENDPOINT: Final = 18
-"""Bytes of an address, IPv4 mapped to IPv6, and a port."""
+"""Size of an endpoint: an address, IPv4 mapped to IPv6, and a port."""
 
 _ETHERNET: Final = 1
 _NULL: Final = (0, 108)
@@ -45,15 +45,15 @@ _MAPPED: Final = np.frombuffer(bytes(10) + b"\xff\xff", np.uint8)
 
 
 class Segments(NamedTuple):
-    """TCP segments in the order in which they were captured.
+    """TCP segments in capture order.
 
-    source    address and port of the sender, as bytes (ENDPOINT)
-    target    the same of the receiver
+    source    sender's address and port, as bytes (ENDPOINT)
+    target    receiver's address and port
     sequence  number of the first byte, modulo 2^32
-    flags     of the header, see above
-    start     which byte of the file the payload begins at
+    flags     TCP flags, see above
+    start     position of the payload in the file
     length    bytes of payload that were sent
-    captured  bytes of it that are there
+    captured  bytes of payload that were captured
     time      µs since the epoch, or NO_TIME
     """
 
@@ -69,12 +69,12 @@ class Segments(NamedTuple):
 
 @dataclass
 class Passed:
-    """Packets that gave no segment.
+    """Number of packets without a segment, by reason.
 
-    unknown    their link type is not known
-    foreign    no TCP
-    fragments  of IP packets
-    broken     the headers are not all there, or lie
+    unknown    unknown link type
+    foreign    not TCP
+    fragments  IP fragments
+    broken     truncated or invalid headers
     """
 
     unknown: int = 0
@@ -84,8 +84,7 @@ class Passed:
 
 
 class _Rows:
-    """Packets of a batch that are still in question: `index` says which, the other columns are as
-    long as it is."""
+    """Remaining packets of a batch; `index` has their positions, parallel to the other columns."""
 
     def __init__(self, buffer: Bytes, **columns: Integers) -> None:
         self._buffer = buffer
@@ -104,7 +103,7 @@ class _Rows:
         return _Rows(self._buffer, **{name: each[mask] for name, each in self._columns.items()})
 
     def byte(self, offset: int) -> Integers:
-        """Behind where the packets stand (`at`). The end of the batch is far enough away."""
+        """Return the byte at `offset` from each packet's position `at`; it may be in the slack."""
         return self._buffer[self["at"] + offset].astype(np.int64)
 
     def u16(self, offset: int) -> Integers:
@@ -118,12 +117,12 @@ class _Rows:
         return found
 
     def has(self, size: int) -> npt.NDArray[np.bool_]:
-        """Whether so many bytes are there."""
+        """Return the mask of packets that have `size` more bytes."""
         return self["at"] + size <= self["end"]
 
 
 def find_segments(packets: Packets, passed: Passed) -> Segments:
-    """The segments in a batch; the rest is counted in `passed`."""
+    """Return the segments of a batch; other packets are counted in `passed`."""
     rows = _Rows(
         packets.buffer,
         index=np.arange(len(packets.at), dtype=np.int64),
@@ -142,7 +141,7 @@ def find_segments(packets: Packets, passed: Passed) -> Segments:
 
 
 def _unwrap(rows: _Rows, passed: Passed) -> _Rows:
-    """Packets of IP, `at` on their first byte."""
+    """Return the IP packets, with `at` on their first byte."""
     link = rows["link"]
     at = rows["at"]
     kind = np.zeros(len(rows), np.int64)
@@ -177,7 +176,7 @@ def _unwrap(rows: _Rows, passed: Passed) -> _Rows:
 
 
 def _ipv4(rows: _Rows, passed: Passed) -> _Rows:
-    """Packets of TCP over IPv4, `at` on the TCP header; `stop` is where the payload ends."""
+    """Return TCP packets over IPv4, `at` on the TCP header and `stop` at the payload's end."""
     rows = rows.where(rows["kind"] == _IPV4)
     head = (rows.byte(0) & 15) * 4
     total = rows.u16(2)
@@ -205,7 +204,7 @@ def _mapped(address: Bytes) -> Bytes:
 
 
 def _set_addresses(rows: _Rows, source: Bytes, target: Bytes) -> None:
-    """Kept as two numbers of 64 bits each, as a column of `_Rows` is."""
+    """Store addresses as two 64-bit columns each."""
     for name, address in (("source", source), ("target", target)):
         pair = np.ascontiguousarray(address).view(np.int64)
         rows[name + "_1"] = pair[:, 0]
@@ -217,7 +216,7 @@ def _address(rows: _Rows, name: str) -> Bytes:
 
 
 def _ipv6(rows: _Rows, passed: Passed) -> _Rows:
-    """As _ipv4."""
+    """Return TCP packets over IPv6, as `_ipv4` does."""
     rows = rows.where(rows["kind"] == _IPV6)
     whole = (rows.byte(0) >> 4 == 6) & rows.has(40)
     passed.broken += int((~whole).sum())
@@ -246,7 +245,7 @@ def _ipv6(rows: _Rows, passed: Passed) -> _Rows:
         following = rows.byte(0)
         rows["at"] = rows["at"] + np.where(extended, size, 0)
         rows["next"] = np.where(extended, following, kind)
-        # so that what is looked for next is never beyond the slack
+        # later reads must not exceed the slack
         inside = rows["at"] <= rows["end"]
         passed.broken += int((~inside).sum())
         rows = rows.where(inside)
@@ -258,7 +257,7 @@ def _ipv6(rows: _Rows, passed: Passed) -> _Rows:
 def _tcp(
     rows: _Rows, packets: Packets, passed: Passed
 ) -> tuple[Integers, tuple[npt.NDArray[np.integer], ...]]:
-    """Which packets have segments, and the columns of Segments."""
+    """Return the indexes of packets with segments, and the columns of Segments."""
     head = (rows.byte(12) >> 4) * 4
     whole = rows.has(20) & (head >= 20) & (rows["at"] + head <= rows["stop"])
     passed.broken += int((~whole).sum())

@@ -1,4 +1,4 @@
-"""What may be said about captures that their bytes do not say."""
+"""Options of decoding, for facts that captures do not contain."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from sluicemq.model.errors import ConfigurationError
 
 DECODED: Final = ("jmq", "jmq-portmapper", "phpmq", "vibemq", "msglite", "msglite-http")
-"""Protocols that there is a codec for."""
+"""Protocols with a codec."""
 REPORTED: Final = ("tls", "phpmq-maintenance", "http")
-"""Protocols of which only the presence is told."""
+"""Protocols that are reported and not decoded."""
 
 PORTS: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -25,17 +25,17 @@ PORTS: Final[Mapping[int, str]] = MappingProxyType(
         9814: "msglite-http",
     }
 )
-"""The traditional ports."""
+"""Default ports of the protocols."""
 
 MAX_FRAME_BYTES: Final = 73_400_320
-"""What a JMS broker takes by default (Open MQ's imq.message.max_size)."""
+"""Maximum message size of a JMS broker by default (Open MQ's imq.message.max_size)."""
 
 
 class Raw(NamedTuple):
-    """Files are no captures but the bytes of one direction, from its beginning.
+    """Format of files that contain the bytes of one direction instead of a capture.
 
-    protocol  one of DECODED, or None to find out
-    role      who wrote the bytes: "client" or "server"
+    protocol  one of DECODED, or None to detect it
+    role      sender of the bytes: "client" or "server"
     """
 
     protocol: str | None = None
@@ -44,16 +44,16 @@ class Raw(NamedTuple):
 
 @dataclass(frozen=True)
 class Options:
-    """How captures are decoded.
+    """Options of decoding.
 
-    ports            protocol of a server's port
-    raw              see Raw; None for captures
-    max_frame_bytes  a frame that announces more is an error, and no memory is set aside for it
-    max_waiting      packets of one direction that wait for one before them; with one more, that
-                     which is missing counts as lost
-    max_connections  of one file, in memory at a time; beyond, the one longest silent is forgotten,
-                     and what it still says becomes a connection of its own
-    secrets          show passwords and tokens, too; else "***" stands in their place
+    ports            protocol of each server port
+    raw              format of raw logs; None for captures
+    max_frame_bytes  a frame with a greater length is an error, for which no memory is allocated
+    max_waiting      packets of one direction that wait for a missing one; beyond that, the
+                     missing bytes count as lost
+    max_connections  connections of one file in memory; beyond that, the longest idle one is
+                     dropped, and its later packets form another connection
+    secrets          include passwords and tokens instead of "***"
     partitions       tasks that decode; None = four for each core
     """
 
@@ -66,8 +66,8 @@ class Options:
     partitions: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError."""
-        object.__setattr__(self, "ports", dict(self.ports))  # what tasks are sent can be pickled
+        """Validate the options. Raises ConfigurationError."""
+        object.__setattr__(self, "ports", dict(self.ports))  # tasks receive it pickled
         for port, protocol in self.ports.items():
             if not 0 < port < 65_536:
                 raise ConfigurationError(f"ports: {port} is no port; they go from 1 to 65535")
@@ -94,7 +94,7 @@ def _check_protocol(name: str, protocol: str, known: tuple[str, ...]) -> None:
 
 
 def parse_ports(text: str) -> dict[int, str]:
-    """ "9200=phpmq,9300=jmq", added to PORTS. Raises ConfigurationError."""
+    """Parse ports such as "9200=phpmq,9300=jmq" and add PORTS. Raises ConfigurationError."""
     ports = dict(PORTS)
     for pair in filter(None, (part.strip() for part in text.split(","))):
         port, equals, protocol = pair.partition("=")

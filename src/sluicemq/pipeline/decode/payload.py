@@ -1,4 +1,4 @@
-"""Payloads, read from a capture where its notes say they stand."""
+"""Payloads, read from a capture at the positions in its notes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from sluicemq.pipeline.decode.captures import Integers
 from sluicemq.pipeline.decode.reassembly import Run
 
 PORTION: Final = 256 << 10
-"""Bytes that are handed out at a time, or one piece if that has more."""
+"""Maximum size of a portion in bytes, unless one piece is larger."""
 
 _NEAR: Final = 4096
-"""Bytes between two pieces that are read along: cheaper than another call of the system."""
+"""Maximum gap in bytes between pieces of one read; cheaper than another system call."""
 _SPAN: Final = 2 << 20
-"""Bytes read in one call."""
+"""Maximum number of bytes of one read."""
 
 
 class Portion:
     """Bytes of one direction.
 
-    offset  place of the first one in the stream
-    data    they
-    ends    place behind each piece
-    time    of each piece
+    offset  position of the first one in the stream
+    data    the bytes
+    ends    position behind each piece
+    time    time of each piece
     """
 
     __slots__ = ("data", "ends", "offset", "time")
@@ -40,22 +40,23 @@ class Portion:
         self.time = time
 
     def times(self, places: list[int]) -> list[int]:
-        """At which the stream was complete up to each of these places, which ascend."""
+        """Return the times at which the stream was complete up to these ascending positions."""
         at = np.searchsorted(self.ends, np.array(places, np.int64))
         times: list[int] = self.time[np.minimum(at, len(self.time) - 1)].tolist()
         return times
 
 
 class CaptureFile:
-    """A file that is read at any place. It is not mapped: one that is cut short while it is read
-    would end the process."""
+    """Capture file with random access.
+
+    It is not memory-mapped: a file truncated while it is read would crash the process."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError."""
+        """Open the file. Raises OSError."""
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def portions(self, run: Run) -> Iterator[Portion]:
-        """The bytes of a run. Raises OSError, and EOFError if the file has become shorter."""
+        """Yield the bytes of a run. Raises OSError, and EOFError if the file was truncated."""
         ends = run.offset + np.cumsum(run.size)
         start = 0
         while start < len(ends):
@@ -93,12 +94,12 @@ class CaptureFile:
         while len(data) < size:
             more = os.pread(self._file, size - len(data), at + len(data))
             if not more:
-                raise EOFError("the file has become shorter while it was read")
+                raise EOFError("the file was truncated while it was read")
             data += more
         return data
 
     def close(self) -> None:
-        """The file; nothing can be read afterwards."""
+        """Close the file."""
         os.close(self._file)
 
     def __enter__(self) -> Self:

@@ -1,12 +1,11 @@
-"""Packets of one direction -> its bytes, in order (RFC 9293, section 3.4).
+"""TCP reassembly: packets of one direction to its bytes, in order (RFC 9293, section 3.4).
 
-Sequence numbers count modulo 2^32 and are unrolled to places in the stream: 0 is the byte after the
-SYN, or the first one captured. Of bytes that came several times, those captured first that could
-be passed on count. Packets that come before their turn wait, as notes without payload; when
-too many wait, or nothing more comes, what is missing before them is given up as a Gap.
+Sequence numbers count modulo 2^32 and are unrolled to positions in the stream: 0 is the byte after
+the SYN, or the first one captured. Of repeated bytes, the first copy that could be passed on is
+used. Packets ahead of a missing one wait, as notes without payload; if too many wait, or at the
+end of the capture, the missing bytes are reported as a Gap.
 
-The time of a byte is that of the packet that made the stream complete up to it: the latest of all
-packets up to it.
+The time of a byte is the latest of all packets up to it, when the stream was complete up to it.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from sluicemq.pipeline.decode.connections import Notes
 from sluicemq.pipeline.decode.headers import FIN, RST, SYN
 
 _WINDOW: Final = 1 << 30
-"""Bytes: the largest window of TCP (RFC 7323). What seems farther away does not belong here."""
+"""Largest TCP window in bytes (RFC 7323). Packets further away belong to another connection."""
 
 
 class Run(NamedTuple):
-    """Bytes of a direction that follow each other.
+    """Consecutive bytes of a direction.
 
-    offset  place of the first one in the stream
-    at      where each piece stands in the file
-    size    bytes of each, more than 0
+    offset  position of the first one in the stream
+    at      position of each piece in the file
+    size    bytes of each piece, more than 0
     time    µs since the epoch or NO_TIME, at which the stream was complete up to its end
     """
 
@@ -41,19 +40,19 @@ class Run(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Bytes of a direction that are not in the capture; `cut` if only parts of packets are."""
+    """Bytes of a direction missing from the capture; `cut` if packets were truncated."""
 
     offset: int
     size: int
     cut: bool
 
     def joined(self, later: Gap) -> Gap:
-        """Both in one; `later` begins where this one ends."""
+        """Return one gap for this one and `later`, which begins at its end."""
         return Gap(self.offset, self.size + later.size, self.cut or later.cut)
 
 
 class _Packet(NamedTuple):
-    """place in the stream; where it stands in the file; bytes; µs; bytes missing behind it."""
+    """Position in the stream; position in the file; bytes; µs; missing bytes behind it."""
 
     place: int
     at: int
@@ -63,7 +62,7 @@ class _Packet(NamedTuple):
 
 
 class Reassembler:
-    """One direction of one connection. `limit` is the number of packets that may wait."""
+    """Reassembles one direction of a connection; at most `limit` packets wait."""
 
     __slots__ = (
         "_arrivals",
@@ -81,24 +80,24 @@ class Reassembler:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._base: int | None = None
-        """Sequence number of place 0."""
+        """Sequence number of position 0."""
         self._next = 0
-        """Place of the byte that comes next."""
+        """Position of the next byte."""
         self._lost = 0
-        """Bytes from there on that were captured by nobody, as far as is known."""
+        """Known number of bytes from there on that were not captured."""
         self._waiting: list[tuple[int, int, _Packet]] = []
-        """A heap: place, order of arrival, packet."""
+        """Heap of position, order of arrival, packet."""
         self._arrivals = 0
         self._latest = NO_TIME
         self.begins = False
-        """Whether place 0 is the beginning of the connection, not only of the capture."""
+        """True if position 0 is the beginning of the connection, not only of the capture."""
         self.closed = False
-        """Whether FIN or RST was captured."""
+        """True if FIN or RST was captured."""
         self.foreign = 0
-        """Packets whose sequence numbers cannot belong to this connection."""
+        """Number of packets whose sequence numbers do not belong to this connection."""
 
     def add(self, notes: Notes) -> list[Run | Gap]:
-        """Take packets in the order in which they were captured; give what is complete now."""
+        """Add packets in capture order; return the bytes and gaps that are complete now."""
         if not len(notes):
             return []
         flags = notes["flags"]
@@ -108,20 +107,20 @@ class Reassembler:
         sequence[syn] += 1
         if self._base is None:
             self._base = self._find_base(sequence, syn)
-        # the nearest place to where the stream has come that has this sequence number
+        # the position nearest to the next byte that has this sequence number
         expected = self._base + self._next
         place = self._next + ((sequence - expected + (1 << 31)) & 0xFFFF_FFFF) - (1 << 31)
         size = notes["size"].astype(np.int64)
         lost = notes["lost"].astype(np.int64)
         near = np.abs(place - self._next) < _WINDOW
         self.foreign += int(((size + lost > 0) & ~near).sum())
-        # a FIN without payload tells where the stream ends
-        wanted = near & ((size + lost > 0) | ((flags & FIN) != 0))
+        # a FIN without payload marks the end of the stream
+        relevant = near & ((size + lost > 0) | ((flags & FIN) != 0))
         columns = place, notes["at"], size, notes["time"], lost
-        return self._sort(*(column[wanted] for column in columns))
+        return self._sort(*(column[relevant] for column in columns))
 
     def _find_base(self, sequence: Integers, syn: npt.NDArray[np.bool_]) -> int:
-        """The SYN tells; without one, the lowest number of the first packets."""
+        """Return the sequence number of position 0: from the SYN, else the lowest one."""
         if syn.any():
             self.begins = True
             return int(sequence[syn][0])
@@ -159,7 +158,7 @@ class Reassembler:
         return out.end()
 
     def end(self) -> list[Run | Gap]:
-        """Nothing more will come."""
+        """Return the remaining bytes and gaps at the end of the capture."""
         out = _Out(self._next)
         while self._waiting:
             self._lose(out, self._waiting[0][0])
@@ -169,7 +168,7 @@ class Reassembler:
         return out.end()
 
     def _pass_on(self, out: _Out, packet: _Packet) -> None:
-        """A packet that begins at or before the next byte."""
+        """Pass on a packet that begins at or before the next byte."""
         known = self._next - packet.place
         if known < packet.size:
             self._next = packet.place + packet.size
@@ -180,20 +179,20 @@ class Reassembler:
             self._lost = max(self._lost, packet.size + packet.lost - known)
 
     def _wake(self, out: _Out) -> None:
-        """Pass on who waits no longer."""
+        """Pass on the waiting packets that are in order now."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= self._next:
             self._pass_on(out, heappop(waiting)[2])
 
     def _lose(self, out: _Out, place: int) -> None:
-        """What is before that place and has not come will not come."""
+        """Report the missing bytes before `place` as a gap."""
         out.gap(Gap(self._next, place - self._next, self._lost > 0))
         self._next = place
         self._lost = 0
 
 
 def add_event(events: list[Run | Gap], event: Run | Gap) -> None:
-    """At the end; gaps that follow each other become one."""
+    """Append an event; consecutive gaps become one."""
     last = events[-1] if events else None
     if isinstance(event, Gap) and isinstance(last, Gap):
         events[-1] = last.joined(event)
@@ -202,7 +201,7 @@ def add_event(events: list[Run | Gap], event: Run | Gap) -> None:
 
 
 class _Out:
-    """Pieces and gaps, put together as runs."""
+    """Builds runs from pieces and gaps."""
 
     def __init__(self, offset: int) -> None:
         self._made: list[Run | Gap] = []

@@ -1,12 +1,12 @@
-"""Which protocol a connection speaks, and which side is the server.
+"""Detection of a connection's protocol and of its server side.
 
-    1. a record of TLS (RFC 8446, section 5.1) at the beginning of a side: TLS
-    2. the port of one side, if it is known; unless the codec finds a fault at once where another
-       one finds frames
-    3. the codecs themselves: that one which finds frames, and no fault before, in the first bytes
+    1. a TLS record (RFC 8446, section 5.1) at the beginning of a side: TLS
+    2. the port of one side, if it is known; unless its codec reports an error at once and another
+       codec finds frames
+    3. the codecs: the one that finds frames without an error before in the first bytes
 
-Without a SYN and without a known port the side with the lower port is taken for the server where
-the codec does not care.
+Without a SYN and a known port, the side with the lower port is the server, unless the codec
+decides.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluicemq.pipeline.decode.exchanges import HttpCodec, PortMapperCodec
 from sluicemq.pipeline.decode.options import REPORTED, Options
 
 HEAD: Final = 64 << 10
-"""Bytes of a side that are looked at."""
+"""Maximum number of bytes of a side that are examined."""
 
 CODECS: Final[dict[str, type[Codec]]] = {
     kind.name: kind
@@ -29,23 +29,23 @@ CODECS: Final[dict[str, type[Codec]]] = {
 }
 
 _FOUND: Final = (JmqCodec, PhpmqCodec, VibemqCodec, MsgliteCodec, PortMapperCodec)
-"""In the order in which they are tried. Not HTTP: others speak it, too."""
+"""Codecs in the order of trial, without HTTP, which other servers use, too."""
 _BEHIND: Final = {"jmq": ("jmq", "jmq-portmapper")}
-"""What is served on the port of a protocol, if it is not that protocol alone."""
+"""Protocols served on the port of a protocol, where there are several."""
 _TLS: Final = re.compile(rb"[\x14-\x17]\x03[\0-\x04]")
 _MOST_TRIALS: Final = 256
 _FRAMES, _NOTHING, _FAULT = 2, 1, 0
 
 
 class Head(NamedTuple):
-    """The first bytes of a side; `begins`: they are the first of the connection."""
+    """First bytes of a side; `begins`: they are the first of the connection."""
 
     data: bytes
     begins: bool
 
 
 class Recognised(NamedTuple):
-    """protocol, or None; and the side, 0 or 1, that is the server."""
+    """Detected protocol, or None, and the server side, 0 or 1."""
 
     protocol: str | None
     server: int
@@ -54,29 +54,31 @@ class Recognised(NamedTuple):
 def recognise(
     heads: tuple[Head, Head], ports: tuple[int, int], client: int | None, options: Options
 ) -> Recognised:
-    """`ports` of both sides; `client` is the side that began the connection, if that is known. At
-    least one side has said something."""
+    """Return the protocol and the server side of a connection.
+
+    `ports` has both sides' ports; `client` is the side that opened the connection, if known. At
+    least one side has sent bytes."""
     servers = [1 - client] if client is not None else _likely_servers(ports, options)
     if any(_TLS.match(head.data) for head in heads):
         return Recognised("tls", servers[0])
     named = [options.ports.get(ports[server]) for server in servers]
-    told = next((name for name in named if name is not None), None)
-    if told in REPORTED:
-        return Recognised(told, servers[named.index(told)])
-    expected = _BEHIND.get(told, (told,)) if told is not None else ()
+    known_protocol = next((name for name in named if name is not None), None)
+    if known_protocol in REPORTED:
+        return Recognised(known_protocol, servers[named.index(known_protocol)])
+    expected = _BEHIND.get(known_protocol, (known_protocol,)) if known_protocol is not None else ()
     for kinds in ([CODECS[name] for name in expected], _FOUND):
         best = 0
-        found = None
+        best_match = None
         for kind in kinds:
             for server in servers:
                 points = _judge(kind, heads, server, options)
                 if points > best:
                     best = points
-                    found = Recognised(kind.name, server)
-        if found is not None:
-            return found
-    if told is not None:
-        return Recognised(told, servers[named.index(told)])
+                    best_match = Recognised(kind.name, server)
+        if best_match is not None:
+            return best_match
+    if known_protocol is not None:
+        return Recognised(known_protocol, servers[named.index(known_protocol)])
     return Recognised(None, servers[0])
 
 
@@ -88,7 +90,7 @@ def _likely_servers(ports: tuple[int, int], options: Options) -> list[int]:
 
 
 def _judge(kind: type[Codec], heads: tuple[Head, Head], server: int, options: Options) -> int:
-    """More than 0 if that may be it, and the more the better."""
+    """Return a score: more than 0 if the protocol is possible; higher is more likely."""
     sides = [
         _try(kind, side != server, heads[side], options) for side in (0, 1) if heads[side].data
     ]
@@ -98,7 +100,7 @@ def _judge(kind: type[Codec], heads: tuple[Head, Head], server: int, options: Op
 
 
 def _try(kind: type[Codec], to_server: bool, head: Head, options: Options) -> int:
-    """What the codec finds first."""
+    """Return the score of one side: what its codec finds first."""
     data = head.data[:HEAD]
     if head.begins:
         places = [0]

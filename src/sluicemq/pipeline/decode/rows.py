@@ -1,4 +1,4 @@
-"""Rows, collected until they are worth a RecordBatch."""
+"""Collection of rows into record batches."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from sluicemq.pipeline.decode.codec import Said
+from sluicemq.pipeline.decode.codec import FrameColumns
 from sluicemq.pipeline.decode.columns import FRAMES
 
 MOST_ROWS: Final = 4096
 MOST_BYTES: Final = 16 << 20
-"""Of bodies."""
+"""Maximum size of a batch's bodies."""
 
-_NOTHING: Final = (None,) * len(Said._fields)
-_ERROR: Final = len(Said._fields) - 1
+_NOTHING: Final = (None,) * len(FrameColumns._fields)
+_ERROR: Final = len(FrameColumns._fields) - 1
 
 
 class Rows:
-    """Rows that are not yet a batch."""
+    """Rows that do not form a batch yet."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] = []
@@ -27,21 +27,21 @@ class Rows:
 
     @property
     def enough(self) -> bool:
-        """Whether a batch is due."""
+        """Return True if a batch is due."""
         return len(self._rows) >= MOST_ROWS or self._bytes >= MOST_BYTES
 
-    def add(self, place: tuple[Any, ...], said: Said | None, error: str | None) -> None:
-        """`place` are the columns before `frame`."""
-        if said is None:
+    def add(self, place: tuple[Any, ...], columns: FrameColumns | None, error: str | None) -> None:
+        """Add a row; `place` has the columns before `frame`."""
+        if columns is None:
             self._rows.append((*place, *_NOTHING[:_ERROR], error))
             return
-        self._rows.append(place + said)
-        body = said.body
+        self._rows.append(place + columns)
+        body = columns.body
         if body is not None:
             self._bytes += len(body)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All that was added; there is nothing left then."""
+        """Yield all added rows and clear them."""
         if not self._rows:
             return
         columns = zip(*self._rows, strict=True)

@@ -1,4 +1,4 @@
-"""Decode, keep the rows somewhere, and say what was found: what the command line does."""
+"""Decoding run of the command line: decodes captures, stores the rows and reports the result."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from sluicemq.pipeline.decode.options import Options
 from sluicemq.pipeline.tables.datasource import TableSource
 
 MOST_TROUBLES: Final = 100
-"""That a summary tells one by one."""
+"""Maximum number of errors in a summary."""
 
 _ORDER: Final = ("file", "connection", "time", "direction", "offset")
 
 
 class Count(NamedTuple):
-    """Frames of one kind: how many, their bytes, and how many have something wrong with them.
-    `protocol` and `frame` are None for what was not recognised or not decoded."""
+    """Frames of one kind: their number, bytes, and the number with an error.
+
+    `protocol` and `frame` are None if they were not recognised or decoded."""
 
     protocol: str | None
     frame: str | None
@@ -35,7 +36,7 @@ class Count(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """Something that is wrong, and where; see columns.py."""
+    """Error and its position; see columns.py."""
 
     file: str
     stream: str | None
@@ -45,12 +46,12 @@ class Trouble(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What was found.
+    """Result of a decoding run.
 
-    connections  that carried anything
+    connections  number of connections with payload
     counts       by protocol and kind of frame
-    troubles     the first MOST_TROUBLES of all errors
-    errors       number of all
+    troubles     the first MOST_TROUBLES errors
+    errors       number of all errors
     """
 
     connections: int
@@ -59,7 +60,7 @@ class Summary(NamedTuple):
     errors: int
 
     def lines(self) -> Iterator[str]:
-        """For people to read."""
+        """Yield the lines of a report."""
         frames = sum(each.frames for each in self.counts if each.frame is not None)
         yield f"{frames:,} frames in {self.connections:,} connections, {self.errors:,} errors"
         if self.counts:
@@ -95,9 +96,9 @@ def run(
 ) -> Summary:
     """Decode captures once; add the rows to a table, write them as lines of JSON, or neither.
 
-    output  directory of a table; it is made if it is not there, else rows are added to it
-    kind    of that table: "parquet", "delta" or "iceberg"
-    lines   takes one JSON object for each row, by file, connection, time and offset
+    output  directory of a table, created if missing; rows are added to it
+    kind    format of that table: "parquet", "delta" or "iceberg"
+    lines   receives one JSON object for each row, by file, connection, time and offset
 
     Raises ConfigurationError, and TableError if the table does not fit.
     """
@@ -123,7 +124,7 @@ def _summary(frames: DataFrame) -> Summary:
         .orderBy(f.asc_nulls_last("protocol"), f.asc_nulls_last("frame"))
         .collect()
     )
-    # what is wrong with a file has no connection, and is no frame
+    # an error in a file has no connection and is not a frame
     connections = frames.where("connection is not null").select("file", "connection").distinct()
     troubles = (
         frames.where("error is not null")
@@ -142,21 +143,21 @@ def _summary(frames: DataFrame) -> Summary:
 
 def _json(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        made = [json.dumps(_shown(row), ensure_ascii=False) for row in batch.to_pylist()]
+        made = [json.dumps(_printable(row), ensure_ascii=False) for row in batch.to_pylist()]
         yield pa.RecordBatch.from_arrays([pa.array(made, pa.string())], ["line"])
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without its nulls; a body that is not UTF-8 in base64, as `body_base64`."""
-    shown = {name: value for name, value in row.items() if value is not None}
-    if "time" in shown:
-        shown["time"] = shown["time"].isoformat()
-    if "properties" in shown:
-        shown["properties"] = dict(shown["properties"])
-    body = shown.pop("body", None)
+def _printable(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without nulls; a body that is not UTF-8 becomes `body_base64`."""
+    printable = {name: value for name, value in row.items() if value is not None}
+    if "time" in printable:
+        printable["time"] = printable["time"].isoformat()
+    if "properties" in printable:
+        printable["properties"] = dict(printable["properties"])
+    body = printable.pop("body", None)
     if body is not None:
         try:
-            shown["body"] = body.decode()
+            printable["body"] = body.decode()
         except UnicodeDecodeError:
-            shown["body_base64"] = b64encode(body).decode()
-    return shown
+            printable["body_base64"] = b64encode(body).decode()
+    return printable

@@ -1,6 +1,6 @@
-"""The two steps, as functions from Arrow batches to Arrow batches: what Spark's tasks run.
+"""The two steps of decoding, as functions of Arrow batches that run in Spark's tasks.
 
-find    one row for each file in, chunks of connections and faults of files out
+find    one row for each file in, chunks of connections and errors of files out
 decode  chunks in, sorted by file, connection and number; frames out
 """
 
@@ -31,14 +31,14 @@ FOUND: Final = pa.schema(
         pa.field("fault", pa.string()),
     ]
 )
-"""Chunk, or, with `fault`, what is wrong with the file and where; those have negative numbers."""
+"""Columns of Chunk, or of an error in a file, which sets `fault` and has a negative number."""
 
 _CHUNKS: Final = 128
-"""Rows of a batch: 2 MB."""
+"""Rows of a batch, about 2 MB."""
 
 
 def find(files: Iterable[str], options: Options) -> Iterator[pa.RecordBatch]:
-    """What each file has, in rows of FOUND."""
+    """Yield the contents of each file in rows of FOUND."""
     for file in files:
         rows: list[tuple[Any, ...]] = []
         for row in _found_in(file, options):
@@ -71,7 +71,7 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def decode_found(batches: Iterable[pa.RecordBatch], options: Options) -> Iterator[pa.RecordBatch]:
-    """Rows of columns.FRAMES; `batches` are of FOUND, and sorted."""
+    """Yield rows of columns.FRAMES; `batches` are sorted rows of FOUND."""
     rows = Rows()
     current: tuple[str, int] | None = None
     conversation: Conversation | None = None

@@ -1,1 +1,1 @@
-"""The tables of the lake, and the functions DataFrame -> DataFrame that make them."""
+"""Tables of the lake and the DataFrame functions that compute them."""

@@ -1,14 +1,15 @@
-"""Anomalies: what in gold and silver deserves a look, with the figures that say why.
+"""Anomalies in gold and silver, with the figures that support them.
 
-    stuck-queue         messages wait, and for minutes nothing was acknowledged. critical if it
-                        grows meanwhile, or has nobody who consumes
-    poison-message      delivered again and again, or dead-lettered after that. critical as long as
-                        it goes on
-    latency-regression  the 95th percentile of published-to-acknowledged in an hour is half as long
-                        again as in the same hour a week ago, and the two hours' histograms differ
-                        by more than chance explains (Kolmogorov-Smirnov). critical if three times
+    stuck-queue         messages are ready, but none was acknowledged for minutes. critical if the
+                        backlog grows, or there is no consumer
+    poison-message      delivered again and again, or dead-lettered after that. critical while it
+                        continues
+    latency-regression  the 95th percentile of published-to-acknowledged in an hour is at least
+                        1.5 times that of the same hour a week ago, and the two hours'
+                        histograms differ significantly (Kolmogorov-Smirnov). critical from
+                        three times on
 
-A finding has the same `id` however often it is made, so that a table of them is kept by replacing.
+The `id` of an anomaly is the same on each run, so that a table of them is updated by key.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from sluicemq.pipeline.jobs.schemas import ANOMALIES
 
 _PLACE: Final = ("broker", "destination", "destination_kind")
 _NAMED: Final = 5
-"""Message numbers given as evidence."""
+"""Number of message numbers in the evidence."""
 _MOST_POISON: Final = 100
-"""Poison messages of one destination; the worst ones."""
+"""Maximum number of poison messages of one destination; those with most deliveries."""
 _WEEK: Final = "7 days"
 _CHANCE: Final = 1.95
-"""Kolmogorov-Smirnov: exceeded by chance once in a thousand, times sqrt((n + m) / (n m))."""
+"""Kolmogorov-Smirnov threshold for p = 0.001, times sqrt((n + m) / (n m))."""
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When something is an anomaly.
+    """Thresholds of anomalies.
 
-    stuck_minutes  without an acknowledgement while messages wait
-    attempts       deliveries that make a message poison
-    samples        acknowledgements that each of two hours must have to be compared
-    slower         what the 95th percentile of the later hour is at least of the earlier one's
-    apart          least distance of the two histograms, 0-1
+    stuck_minutes  minutes without an acknowledgement while messages are ready
+    attempts       deliveries from which a message is poison
+    samples        acknowledgements that each of two hours needs for a comparison
+    slower         minimum ratio of the later hour's 95th percentile to the earlier one's
+    apart          minimum distance of the two histograms, 0-1
     """
 
     stuck_minutes: int = 15
@@ -56,7 +57,7 @@ USUAL: Final = Thresholds()
 
 
 def anomalies(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
-    """Rows of ANOMALIES, from all rows of GOLD and SILVER."""
+    """Return rows of ANOMALIES, from all rows of GOLD and SILVER."""
     newest = gold.groupBy("broker").agg(f.max("minute").alias("newest"))
     found = (
         stuck_queues(gold, silver, limits),
@@ -77,7 +78,7 @@ def anomalies(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL) ->
 
 
 def stuck_queues(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
-    """Destinations where messages wait and nothing moves."""
+    """Return destinations with ready messages and no acknowledgements."""
     minutes = gold.groupBy(*_PLACE, "minute").agg(
         f.expr("max_by(struct(backlog, in_flight, consumers), gauged) AS gauge"),
         f.sum("acknowledged").alias("acknowledged"),
@@ -85,7 +86,7 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL)
     )
     newest = gold.groupBy("broker").agg(f.max("minute").alias("newest"))
     waits = f.col("gauge.backlog") + f.col("gauge.in_flight")
-    # the last minute in which it was not stuck
+    # the last minute with acknowledgements or without ready messages
     moved = f.max(f.when((f.col("acknowledged") > 0) | (waits <= 0), f.col("minute")))
     by_place = Window.partitionBy(*_PLACE)
     after = minutes.withColumn("moved", moved.over(by_place)).where(
@@ -133,7 +134,7 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL)
 
 
 def poison_messages(silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
-    """Messages that were delivered so often that delivering is no cure."""
+    """Return messages with at least `attempts` deliveries."""
     tried = f.greatest(f.coalesce("attempts", f.lit(0)), f.col("deliveries"))
     by_place = Window.partitionBy(*_PLACE).orderBy(tried.desc(), "message")
     frame = (
@@ -164,7 +165,7 @@ def poison_messages(silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
 
 
 def latency_regressions(gold: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
-    """Hours in which messages took longer than in the same hour of the week before."""
+    """Return hours with a higher latency than the same hour of the week before."""
     counts = gold.select(
         *_PLACE, f.date_trunc("hour", "minute").alias("hour"), f.explode("end_to_end")
     )
@@ -232,7 +233,7 @@ def _rows(
     figures: dict[str, Column],
     message: Column,
 ) -> DataFrame:
-    told: Sequence[Column] = [value.alias(name) for name, value in figures.items()]
+    columns: Sequence[Column] = [value.alias(name) for name, value in figures.items()]
     return frame.select(
         f.lit(kind).alias("kind"),
         f.when(critical, "critical").otherwise("warning").alias("severity"),
@@ -240,5 +241,5 @@ def _rows(
         "minute",
         message.alias("message"),
         evidence.alias("evidence"),
-        f.to_json(f.struct(*told)).alias("figures"),
+        f.to_json(f.struct(*columns)).alias("figures"),
     )

@@ -1,4 +1,4 @@
-"""One batch of events into the tables of a lake; a batch that is there already changes nothing."""
+"""Writing of one batch of events to the tables of a lake; repeated batches have no effect."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from sluicemq.pipeline.jobs.schemas import BRONZE_PARTITIONS, GOLD_KEYS, SILVER_
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_JAVA: Final = ("phpmq", "msglite", "vibemq", gold.ANY)
-"""Protocols whose messages never have a body that only protocols/java.py can read."""
+"""Protocols whose messages never have a body that needs protocols/java.py."""
 
 
 @dataclass
 class Done:
-    """What a batch has done.
+    """Result of a batch.
 
     rows     events in it; 0 if all tables had it already
-    first, last    numbers of the first and the last record
+    first, last    sequence numbers of the first and the last record
     oldest, newest    times of its oldest and newest events
-    shown    when gold had them; None if it had them already
-    seconds  spent on each table; a table that had the batch already is missing
+    gold_committed    time at which gold was committed; None if gold had the batch already
+    seconds  time for each table; a table that had the batch already is missing
     """
 
     rows: int = 0
@@ -39,14 +39,14 @@ class Done:
     last: int = 0
     oldest: datetime | None = None
     newest: datetime | None = None
-    shown: datetime | None = None
+    gold_committed: datetime | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Writer:
-    """Writes batches of one journal into a lake, one after the other.
+    """Writes batches of one journal to a lake, one after the other.
 
-    It remembers how far each table has come; nobody else may write this broker's events meanwhile.
+    It caches the progress of each table; no other writer may write this broker's events meanwhile.
     """
 
     def __init__(
@@ -66,8 +66,9 @@ class Writer:
         self._newest: datetime | None = None
 
     def write(self, events: DataFrame) -> Done:
-        """All events of one batch: every one from its first record to its last. Of gold alone they
-        need no more columns than gold.NEEDS."""
+        """Write one batch, which has all events between its first and its last record.
+
+        If only gold is written, the columns gold.NEEDS are sufficient."""
         done = Done()
         found = self._gold(events, done) if "gold" in self._ends else None
         overview = self._overview(events, done, found)
@@ -84,7 +85,7 @@ class Writer:
                 self._tables[name].upsert(
                     found, GOLD_KEYS, self._application, done.last, gold.combine
                 )
-                done.shown = datetime.now(UTC)
+                done.gold_committed = datetime.now(UTC)
             elif name == "bronze":
                 self._bronze(events, overview, done)
             else:
@@ -95,11 +96,11 @@ class Writer:
         return done
 
     def _gold(self, events: DataFrame, done: Done) -> pa.Table:
-        """Rows of gold, which tell besides what there is in the batch."""
+        """Return rows of gold, and set the batch's row count and range."""
         before = time.perf_counter()
         seen = Observation()
         sums = gold.sums(_observed(events, seen), self._lake.broker).toArrow()
-        _tell(seen, done)
+        _set_range(seen, done)
         if self._overlaps(done, "gold"):
             sums = gold.sums(self._missing(events, done, "gold"), self._lake.broker).toArrow()
         found = gold.complete(sums, self._newest, self._watermark)
@@ -107,23 +108,26 @@ class Writer:
         return found
 
     def _overview(self, events: DataFrame, done: Done, found: pa.Table | None) -> pa.Table:
-        """The batch's destinations and protocols: those of gold's rows, unless gold had some of the
-        batch already, as after a crash."""
+        """Return the batch's destinations and protocols.
+
+        They come from the rows of gold, unless gold had a part of the batch already after a
+        crash."""
         if found is not None and len({*self._ends.values()}) == 1:
             return found
         seen = Observation()
         kinds = _observed(events, seen).select("destination", "protocol").distinct().toArrow()
-        _tell(seen, done)
+        _set_range(seen, done)
         return kinds
 
     def _overlaps(self, done: Done, name: str) -> bool:
-        """A table has some of the batch already, as after a crash."""
+        """Return True if a table has a part of the batch already, as after a crash."""
         end = self._ends.get(name)
         return end is not None and done.first <= end
 
     def _missing(self, events: DataFrame, done: Done, name: str) -> DataFrame:
-        """The events that a table does not have yet. Only where it must be, that is a condition:
-        Spark compiles anew what is another one in each batch."""
+        """Return the events that a table does not have yet.
+
+        A condition is added only if needed, because Spark compiles each new condition again."""
         if not self._overlaps(done, name):
             return events
         return events.where(f.col("sequence") > f.lit(self._ends[name]))
@@ -158,9 +162,13 @@ def _observed(events: DataFrame, seen: Observation) -> DataFrame:
     )
 
 
-def _tell(seen: Observation, done: Done) -> None:
-    told: dict[str, Any] = seen.get
-    done.rows, done.first, done.last = told["rows"], told["first"] or 0, told["last"] or 0
-    if told["newest"] is not None:
-        done.oldest = _EPOCH + timedelta(microseconds=told["oldest"])
-        done.newest = _EPOCH + timedelta(microseconds=told["newest"])
+def _set_range(seen: Observation, done: Done) -> None:
+    observed: dict[str, Any] = seen.get
+    done.rows, done.first, done.last = (
+        observed["rows"],
+        observed["first"] or 0,
+        observed["last"] or 0,
+    )
+    if observed["newest"] is not None:
+        done.oldest = _EPOCH + timedelta(microseconds=observed["oldest"])
+        done.newest = _EPOCH + timedelta(microseconds=observed["newest"])

@@ -1,9 +1,8 @@
-"""What a message's body says, as columns: text, JSON, the entries of maps, the values of streams.
+"""Decoding of message bodies into columns: text, JSON, map entries, stream values.
 
-Text and JSON are read by Spark itself. The Java serialisation of map and stream bodies, and bodies
-that a JMQ client compressed, are read by the code that the broker's protocols use
-(protocols/java.py), and only rows with such a body are sent to it. A body that is not what its kind
-says gives a row with `decode_error`; nothing here makes a job fail.
+Spark decodes text and JSON itself. Map, stream and compressed bodies of JMS clients are sent to
+Python and decoded by the broker's code (protocols/java.py). A body that does not match its kind
+sets `decode_error`; no body makes a job fail.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from sluicemq.protocols.java import (
 )
 
 COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
-"""Set by the client that compressed a body; true of the body that has this size."""
+"""Property of a compressed body with its compressed size; ignored if the size differs."""
 PLAIN_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
 UNDISTINGUISHED: Final = ("phpmq", "msglite", "internal")
-"""Protocols that do not tell text from bytes (protocols/transcoding.py)."""
+"""Protocols that do not distinguish text from bytes (protocols/transcoding.py)."""
 
 DECODED: Final = (
     "body",
@@ -51,7 +50,7 @@ DECODED: Final = (
     "value_types",
     "decode_error",
 )
-"""The columns that `decode` sets."""
+"""Columns that `decode` sets."""
 
 _TEXTS: Final = MapType(StringType(), StringType())
 _READ: Final = StructType(
@@ -77,10 +76,10 @@ _READ_ARROW: Final = pa.struct(
     ]
 )
 _LIMIT: Final = Limits().size
-"""Bytes that a compressed body may have, as for the protocols."""
+"""Maximum size of a decompressed body in bytes, as for the protocols."""
 
 _TYPES: Final = (
-    # a subclass before what it derives from
+    # a subclass precedes its base class
     (bool, "boolean"),
     (Byte, "byte"),
     (Short, "short"),
@@ -96,9 +95,9 @@ _TYPES: Final = (
 
 
 def decode(frame: DataFrame, java: bool = True) -> DataFrame:
-    """`frame` (with body, body_kind, protocol, properties) with the columns DECODED.
+    """Add the columns DECODED to `frame` (with body, body_kind, protocol, properties).
 
-    java  whether there may be bodies of JMS clients: without, nothing is sent to Python
+    java  True if there may be bodies of JMS clients; otherwise nothing is sent to Python
     """
     names = frame.columns
     frame = frame.selectExpr(
@@ -129,14 +128,14 @@ def decode(frame: DataFrame, java: bool = True) -> DataFrame:
     frame = frame.selectExpr(
         "*", "body_kind = 'json' AND try_parse_json(_text) IS NOT NULL AS _json"
     )
-    told = sql_list(UNDISTINGUISHED)
+    undistinguished = sql_list(UNDISTINGUISHED)
     columns = {
         "text": "CASE WHEN body_kind = 'text' OR (body_kind = 'json' AND NOT _json)"
-        f" OR (body_kind = 'bytes' AND protocol IN ({told})) THEN _text END",
+        f" OR (body_kind = 'bytes' AND protocol IN ({undistinguished})) THEN _text END",
         "json": "if(_json, _text, _read.json)",
         "body": "CASE WHEN _size = 0 AND body_kind = 'none' THEN NULL"
         " WHEN _java OR _text IS NULL OR body_kind IN ('none', 'object')"
-        f" OR (body_kind = 'bytes' AND NOT protocol IN ({told})) THEN body END",
+        f" OR (body_kind = 'bytes' AND NOT protocol IN ({undistinguished})) THEN body END",
         "decode_error": "CASE WHEN _read.error IS NOT NULL THEN _read.error"
         " WHEN body_kind IN ('text', 'json') AND _text IS NULL AND body IS NOT NULL"
         " THEN 'the body is not UTF-8'"
@@ -150,22 +149,23 @@ def decode(frame: DataFrame, java: bool = True) -> DataFrame:
 
 
 def original_body() -> Column:
-    """The body of a row of silver, as it was sent."""
+    """Return the body of a row of silver as it was published."""
     return f.coalesce(f.col("body"), f.encode(f.coalesce("text", "json"), "UTF-8"))
 
 
 def variant(frame: DataFrame, name: str = "variant") -> DataFrame:
-    """`frame` (rows of silver) with the body as a VARIANT: of JSON, maps, streams, and of text that
-    happens to be JSON; null for all else.
+    """Add the body as a VARIANT to rows of silver.
 
-    `variant_get(variant, '$.order.id', 'long')` takes a field out of it.
+    Null unless the body is JSON, a map, a stream, or text that is valid JSON.
+    `variant_get(variant, '$.order.id', 'long')` extracts a field.
     """
     return frame.withColumn(name, f.try_parse_json(f.coalesce("json", "text")))
 
 
 def typed_property(name: str, kind: str) -> Column:
-    """A property of a row as Spark's type `kind` ("long", "double", "boolean", "string"); null if
-    the message has none of that name, or one that cannot be read so."""
+    """Return a property as Spark's type `kind` ("long", "double", "boolean", "string").
+
+    Null if the message has no such property or its value does not convert."""
     return f.element_at("properties", f.lit(name)).try_cast(kind)
 
 
@@ -177,8 +177,10 @@ def _read(bodies: pa.Array, kinds: pa.Array, sizes: pa.Array) -> pa.Array:
 
 
 def read_body(body: bytes, kind: str, plain_size: int | None) -> dict[str, Any]:
-    """One body, as the columns that `decode` makes of it. `plain_size` is None if it is not
-    compressed, -1 if it is and nobody told its size when it is not."""
+    """Return the columns that `decode` makes of one body.
+
+    `plain_size` is None for a body that is not compressed, and -1 for a compressed one of unknown
+    size."""
     found: dict[str, Any] = {}
     try:
         if plain_size is not None:
@@ -187,8 +189,8 @@ def read_body(body: bytes, kind: str, plain_size: int | None) -> dict[str, Any]:
         if kind == "map":
             entries = loads_map(body)
             found["json"] = json_of_map(body).decode()
-            shown = msgspec.json.decode(found["json"])
-            texts = [_text(value, shown[name]) for name, value in entries.items()]
+            json_value = msgspec.json.decode(found["json"])
+            texts = [_text(value, json_value[name]) for name, value in entries.items()]
             found["map"] = list(zip(entries, texts, strict=True))
             found["map_types"] = [(name, _type(value)) for name, value in entries.items()]
         elif kind == "stream":
@@ -207,8 +209,8 @@ def _type(value: Value) -> str:
     )
 
 
-def _text(value: Value, shown: Any) -> str | None:
-    """A value as text; `shown` is what JSON makes of it, for maps."""
+def _text(value: Value, json_value: Any) -> str | None:
+    """Return a value as text; `json_value` is its JSON form, for maps."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -216,5 +218,5 @@ def _text(value: Value, shown: Any) -> str | None:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):
-        return msgspec.json.encode(shown).decode()
+        return msgspec.json.encode(json_value).decode()
     return str(value)

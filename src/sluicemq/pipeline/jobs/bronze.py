@@ -1,4 +1,4 @@
-"""Bronze: all events as they came, with what the table is partitioned by."""
+"""Bronze: all events unchanged, with the partition columns."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from pyspark.sql import functions as f
 from sluicemq.pipeline.jobs.schemas import BRONZE
 
 NAMED: Final = 200
-"""Destinations with a partition of their own; a million must not make a million directories."""
+"""Maximum number of destinations with their own partition, to bound the directories."""
 
 _PLAIN: Final = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$"
-"""Names that are the same in a path on every file system and object store."""
+"""Names that are valid in paths of every file system and object store."""
 _PLAIN_NAME: Final = re.compile(_PLAIN)
 _REST: Final = "~"
-"""Begins the names of the shared partitions, and no plain name."""
+"""Prefix of the shared partitions; no plain name has it."""
 
 
 def bronze(events: DataFrame, named: Collection[str], broker: str) -> DataFrame:
-    """`events` (columns of schema.EVENTS) as rows of BRONZE; `named` are the destinations with a
-    partition of their own (`choose_named`)."""
+    """Return `events` (columns of schema.EVENTS) as rows of BRONZE.
+
+    `named` are the destinations with their own partition (`choose_named`)."""
     frame = (
         events.withColumn("broker", f.lit(broker))
         .withColumn("day", f.to_date("time"))
@@ -35,14 +36,14 @@ def bronze(events: DataFrame, named: Collection[str], broker: str) -> DataFrame:
 def choose_named(
     named: Collection[str], destinations: Iterable[str], limit: int = NAMED
 ) -> frozenset[str]:
-    """`named` and as many new ones as there is room for, in the order of their names."""
-    room = max(0, limit - len(named))
+    """Return `named` plus new destinations in the order of their names, up to `limit`."""
+    free = max(0, limit - len(named))
     new = sorted({each for each in destinations if _PLAIN_NAME.match(each)} - set(named))
-    return frozenset(named) | frozenset(new[:room])
+    return frozenset(named) | frozenset(new[:free])
 
 
 def named_of(partitions: Iterable[str]) -> frozenset[str]:
-    """The destinations with a partition of their own, from the names of a table's partitions."""
+    """Return the destinations with their own partition, from a table's partition names."""
     return frozenset(each for each in partitions if not each.startswith(_REST))
 
 

@@ -1,15 +1,14 @@
-"""Gold: what happened at each destination in each minute, by protocol.
+"""Gold: events of each destination in each minute, by protocol.
 
     gold(events)            rows of GOLD
     combine(older, newer)   one row for each key of either
 
-Counts and histograms add up, of gauges the latest counts, and rates and percentiles are made from
-those. So
+Counts and histograms are added, the latest gauge wins, and rates and percentiles are derived. So
 
     gold(all)  =  combine(gold(some), gold(the others))
 
-but for `late_events`, which tell what came late and so depend on when it came. Each event must be
-in exactly one of them: what has been added once is not recognised.
+except for `late_events`, which depend on the order of arrival. Each event must be in exactly one
+of them: a repeated event is counted twice.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ from sluicemq.pipeline.schema import Event
 
 WATERMARK: Final = timedelta(hours=1)
 UNKNOWN: Final = "unknown"
-"""Protocol of messages that the journal does not hold any more."""
+"""Protocol of messages that the journal no longer has."""
 ANY: Final = "any"
-"""Protocol of gauges."""
+"""Protocol in the rows of gauges."""
 
 NEEDS: Final = (
     *("sequence", "time", "event", "destination", "destination_kind", "published", "protocol"),
     *("size", "waiting", "in_flight", "consumers", "properties"),
 )
-"""The columns of events that are looked at."""
+"""Columns of events that gold needs."""
 
 _SECONDS: Final = 60.0
 _MEASURED: Final = dict(zip(LATENCIES, (Event.DELIVERED, Event.ACKNOWLEDGED), strict=True))
-"""Latencies, from publishing to this event."""
+"""Latencies: time from publishing to this event."""
 _SUMMED: Final = ("messages_in", "bytes_in", *map(column, COUNTED), "late_events")
 _RATED: Final = ("messages_in", "bytes_in", "acknowledged")
 _MAPS: Final = (*LATENCIES, "dead_letter_reasons")
@@ -60,7 +59,7 @@ _GAUGES: Final = ("backlog", "in_flight", "consumers", "gauged")
 _PLAIN: Final = pa.schema(
     [field for field in GOLD if field.name in (*GOLD_KEYS, *_SUMMED, *_MAPS, *_LONGEST, *_GAUGES)]
 )
-"""The columns that do not follow from others."""
+"""Columns that are not derived from others."""
 
 
 def gold(
@@ -69,10 +68,10 @@ def gold(
     newest: datetime | None = None,
     watermark: timedelta = WATERMARK,
 ) -> DataFrame:
-    """`events` (columns of schema.EVENTS, of which no body is looked at) as rows of GOLD.
+    """Return `events` (columns of schema.EVENTS; bodies are not used) as rows of GOLD.
 
-    newest  time of the newest event known before these; events of minutes that had ended by
-            `watermark` before that are counted in `late_events` too
+    newest  time of the newest event before these; events of minutes that had ended by
+            `watermark` before it also count as `late_events`
     """
 
     def finished(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,7 +83,7 @@ def gold(
 
 
 def combine(older: pa.Table, newer: pa.Table) -> pa.Table:
-    """Two sets of rows of GOLD as one. No event may be in both."""
+    """Combine two tables of GOLD. No event may be in both."""
     pairs = Pairs(older, newer, GOLD_KEYS)
     columns = pairs.keys()
     columns |= pairs.summed(_SUMMED)
@@ -95,7 +94,7 @@ def combine(older: pa.Table, newer: pa.Table) -> pa.Table:
 
 
 def complete(sums: pa.Table, newest: datetime | None, watermark: timedelta) -> pa.Table:
-    """Rows of `sums` as rows of GOLD; the others as for `gold`."""
+    """Return rows of `sums` as rows of GOLD; parameters as for `gold`."""
     events = sums["events"]
     late: Any = pc.multiply(events, 0)
     if newest is not None:
@@ -105,10 +104,10 @@ def complete(sums: pa.Table, newest: datetime | None, watermark: timedelta) -> p
 
 
 def sums(events: DataFrame, broker: str) -> DataFrame:
-    """What Spark has to do for `gold`, with the number of all events in `events`.
+    """Return Spark's part of `gold`, and the number of all events in `events`.
 
-    There is nothing in it that changes from batch to batch, such as a time to compare with: Spark
-    would compile it anew each time, and run it as slowly as what it has never seen.
+    The query contains nothing that changes between batches, such as a time to compare with,
+    because Spark would compile it again for each batch.
     """
     measured = " ".join(f"WHEN '{each}' THEN published" for each in _MEASURED.values())
     facts = (
@@ -133,7 +132,7 @@ def sums(events: DataFrame, broker: str) -> DataFrame:
 
 
 def _sum(facts: DataFrame) -> DataFrame:
-    """One row per key: first equal facts, then what the maps are made of."""
+    """Aggregate to one row per key: first group equal facts, then build the maps."""
     parts = facts.groupBy(*GOLD_KEYS, "event", "bucket", "reason").agg(
         f.expr("count(1) AS count"),
         f.expr("sum(bytes) AS bytes"),
@@ -145,8 +144,8 @@ def _sum(facts: DataFrame) -> DataFrame:
         return f"sum(if(event = '{event}', count, 0L))"
 
     def collected(event: str, key: str) -> str:
-        wanted = f"event = '{event}' AND {key} IS NOT NULL"
-        entries = f"collect_list(if({wanted}, struct({key}, count), NULL))"
+        condition = f"event = '{event}' AND {key} IS NOT NULL"
+        entries = f"collect_list(if({condition}, struct({key}, count), NULL))"
         return f"map_from_entries(array_sort({entries}))"
 
     columns = {
@@ -170,7 +169,7 @@ def _sum(facts: DataFrame) -> DataFrame:
 
 
 def _finish(rows: pa.Table) -> pa.Table:
-    """Rows of _PLAIN with the columns that follow from the others."""
+    """Add the derived columns to rows of _PLAIN."""
     plain = rows.select(_PLAIN.names).cast(_PLAIN)
     columns: dict[str, Any] = {name: single(plain[name]) for name in plain.schema.names}
     columns["day"] = columns["minute"].cast(pa.date32())

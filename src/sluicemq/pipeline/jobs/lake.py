@@ -1,15 +1,15 @@
-"""Where the tables of a lake are, and what is remembered of the journals that feed it.
+"""Directory layout of a lake and its record of the journals that feed it.
 
-    LAKE/bronze LAKE/silver LAKE/gold LAKE/anomalies     the tables (pipeline/tables)
-    LAKE/_checkpoints/BROKER/QUERY                       of the queries of each broker
-    LAKE/_brokers/BROKER.json                            which journal that broker has
-    LAKE/_logs/spark.log                                 what Spark said
-    LAKE/_rebuilding                                     silver and gold are incomplete
+    LAKE/bronze LAKE/silver LAKE/gold LAKE/anomalies     tables (pipeline/tables)
+    LAKE/_checkpoints/BROKER/QUERY                       checkpoints of each broker's queries
+    LAKE/_brokers/BROKER.json                            journal of that broker
+    LAKE/_logs/spark.log                                 Spark's log
+    LAKE/_rebuilding                                     marker: silver and gold are incomplete
 
-A batch of events is known by its journal and the number of its last record: every commit is tagged
-(broker and journal, last number), so that each table itself says how far it has come. What it has
-is left out when it comes again, by whatever checkpoint, and a new checkpoint starts where the
-table that is furthest behind ends.
+A batch of events is identified by its journal and its last record. Every commit is tagged with
+(broker and journal, last sequence number), so each table stores its own progress. A table ignores
+events that it already has, whichever checkpoint repeats them, and a new checkpoint starts at the
+end of the table that is furthest behind.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sluicemq.pipeline.jobs.schemas import (
 from sluicemq.pipeline.tables import KINDS, Table, table
 
 NAMES: Final = ("gold", "bronze", "silver")
-"""The tables that events go into, in the order in which a batch does: gold is waited for."""
+"""Tables of events, in the order in which a batch writes them: gold has the lowest latency."""
 
 _BROKER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _PARTITIONS: Final = {"bronze": BRONZE_PARTITIONS, "gold": GOLD_PARTITIONS}
@@ -45,17 +45,17 @@ _SORT: Final = {
 
 
 class _Known(msgspec.Struct):
-    """_brokers/BROKER.json."""
+    """Contents of _brokers/BROKER.json."""
 
     journal: str
     kind: str
 
 
 class Lake:
-    """One lake, as one broker's events are written to it."""
+    """Lake as one broker's events are written to it."""
 
     def __init__(self, directory: Path, kind: str = "delta", broker: str = "main") -> None:
-        """Touches no file. Raises ConfigurationError."""
+        """Define the lake without any file access. Raises ConfigurationError."""
         if kind not in KINDS:
             raise ConfigurationError(f"--format: {kind!r} is none of {', '.join(KINDS)}")
         if not _BROKER.fullmatch(broker):
@@ -67,38 +67,38 @@ class Lake:
         self.broker = broker
 
     def path(self, name: str) -> Path:
-        """The directory of a table: "bronze", "silver", "gold" or "anomalies"."""
+        """Return the directory of a table: "bronze", "silver", "gold" or "anomalies"."""
         return self.directory / name
 
     def table(self, name: str) -> Table:
-        """The table, which may not exist yet."""
+        """Return the table, which may not exist yet."""
         partitions, sort = _PARTITIONS.get(name, ()), _SORT[name]
         return table(self.kind, self.path(name), partitions=partitions, sort=sort)
 
     @property
     def checkpoints(self) -> Path:
-        """Of this broker's queries; each has a directory of its name there."""
+        """Directory of this broker's checkpoints, one per query."""
         return self.directory / "_checkpoints" / self.broker
 
     @property
     def log(self) -> Path:
-        """What Spark says."""
+        """Path of Spark's log."""
         return self.directory / "_logs" / "spark.log"
 
     @property
     def rebuilding(self) -> Path:
-        """A file that is there while silver and gold are made anew (rebuild.py)."""
+        """Path of the marker file that exists while silver and gold are rebuilt (rebuild.py)."""
         return self.directory / "_rebuilding"
 
     def application(self, journal: str) -> str:
-        """The tag of commits; `journal` is its identity."""
+        """Return the tag of commits; `journal` is the journal's identity."""
         return f"sluicemq/{self.broker}/{journal}"
 
     def claim(self, journal: str) -> None:
-        """Note that this broker has this journal.
+        """Record that this broker has this journal.
 
-        Raises ConfigurationError if it had another: messages have numbers that mean something in
-        one journal only. And if the tables are of another kind.
+        Raises ConfigurationError if the broker had another journal, because sequence numbers are
+        unique within one journal only, or if the tables have another format.
         """
         path = self.directory / "_brokers" / f"{self.broker}.json"
         try:
@@ -121,29 +121,29 @@ class Lake:
             raise ConfigurationError(
                 f"the broker {self.broker} of the lake {self.directory} has the journal "
                 f"{known.journal}, and this is {journal}: another broker, or a data directory that "
-                "was made anew. Give it a name of its own with --broker, or use another --lake."
+                "was created again. Set another name with --broker, or use another --lake."
             )
 
     def brokers(self) -> dict[str, str]:
-        """The journal of each broker that has fed this lake."""
-        found = {}
+        """Return the journal of each broker that feeds this lake."""
+        journals = {}
         for path in sorted((self.directory / "_brokers").glob("*.json")):
-            found[path.stem] = msgspec.json.decode(path.read_bytes(), type=_Known).journal
-        return found
+            journals[path.stem] = msgspec.json.decode(path.read_bytes(), type=_Known).journal
+        return journals
 
     def reached(self, journal: str, names: Collection[str] = NAMES) -> int | None:
-        """The number of the last record that all these tables have; None if one has nothing."""
+        """Return the last record that all these tables have; None if one of them is empty."""
         application = self.application(journal)
         ends = [self._end(name, application) for name in names]
         known = [end for end in ends if end is not None]
         return min(known) if known and len(known) == len(ends) else None
 
     def _end(self, name: str, application: str) -> int | None:
-        found = self.table(name)
-        return found.committed(application) if found.exists() else None
+        table = self.table(name)
+        return table.committed(application) if table.exists() else None
 
     def named(self) -> frozenset[str]:
-        """Destinations with a partition of their own in bronze."""
+        """Return the destinations that have their own partition in bronze."""
         bronze = self.table("bronze")
         if not bronze.exists():
             return frozenset()

@@ -1,5 +1,4 @@
-"""Two Arrow tables with unique keys, row by row beside each other: what the tables' `combine` are
-made of."""
+"""Join of two Arrow tables with unique keys, used by `combine` of the lake's tables."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ _LEFT: Final = "_left"
 _RIGHT: Final = "_right"
 
 Columns = dict[str, Any]
-"""Arrow arrays by the names of their columns."""
+"""Arrow arrays by column name."""
 
 
 class Pairs:
-    """The rows of `older` and `newer` with equal keys; either may lack one. Keys are never null."""
+    """Rows of `older` and `newer`, paired by key; either may be missing. Keys are never null."""
 
     def __init__(self, older: pa.Table, newer: pa.Table, keys: Sequence[str]) -> None:
         self._keys = list(keys)
@@ -30,7 +29,7 @@ class Pairs:
         self.count = joined.num_rows
 
     def keys(self) -> Columns:
-        """The columns of the key."""
+        """Return the key columns."""
         return {name: single(self._joined[name]) for name in self._keys}
 
     def _both(self, name: str) -> tuple[Any, Any]:
@@ -38,15 +37,15 @@ class Pairs:
         return left, single(self._newer[name]).take(single(self._joined[_RIGHT]))
 
     def smallest(self, names: Iterable[str]) -> Columns:
-        """Of each pair the lesser, or the one that is not null."""
+        """Return the smaller value of each pair, or the one that is not null."""
         return {name: _chosen(pc.less, *self._both(name)) for name in names}
 
     def greatest(self, names: Iterable[str]) -> Columns:
-        """Of each pair the greater, or the one that is not null."""
+        """Return the greater value of each pair, or the one that is not null."""
         return {name: _chosen(pc.greater, *self._both(name)) for name in names}
 
     def summed(self, names: Iterable[str]) -> Columns:
-        """The sums; what is not there is 0."""
+        """Return the sums; null counts as 0."""
         found = {}
         for name in names:
             left, right = self._both(name)
@@ -54,25 +53,25 @@ class Pairs:
         return found
 
     def newer_where(self, names: Iterable[str], newer: Any) -> Columns:
-        """From the newer row where the array `newer` is true, else from the older."""
+        """Return the newer value where the array `newer` is true, else the older one."""
         return {
             name: pc.if_else(newer, right, left)
             for name, (left, right) in ((name, self._both(name)) for name in names)
         }
 
     def known(self, name: str) -> tuple[Any, Any]:
-        """Whether the older and the newer row has a value there."""
+        """Return masks of the pairs whose older and whose newer row has a value."""
         left, right = self._both(name)
         return left.is_valid(), right.is_valid()
 
     def not_older(self, name: str) -> Any:
-        """Where the newer row's value is there and not less than the older one's."""
+        """Return the mask of pairs whose newer value is present and not less than the older one."""
         left, right = self._both(name)
         later = pc.fill_null(pc.greater_equal(right, left), True)
         return pc.and_(right.is_valid(), later)
 
     def added(self, names: Iterable[str]) -> Columns:
-        """Maps: the counts of each key added up; empty where there is none."""
+        """Return maps with the counts of equal keys added up; empty if there is none."""
         return {name: self._added(name) for name in names}
 
     def _added(self, name: str) -> Any:
@@ -88,24 +87,24 @@ class Pairs:
 
 
 def entries_of(maps: Any) -> Columns:
-    """All entries of an array of maps, as the columns "key" and "value"."""
+    """Return all entries of an array of maps as the columns "key" and "value"."""
     start, end = maps.offsets[0].as_py(), maps.offsets[len(maps)].as_py()
     return {"key": maps.keys[start:end], "value": maps.items[start:end]}
 
 
 def rows_of(maps: Any) -> Any:
-    """The row of each of these entries."""
+    """Return the row index of each of these entries."""
     sizes = np.diff(maps.offsets.to_numpy())
     return np.repeat(np.arange(len(maps)), sizes)
 
 
 def single(column: Any) -> Any:
-    """A column of a table as one array."""
+    """Return a table's column as one array."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _chosen(better: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Arrow's own element-wise minimum and maximum know no time zones."""
+    """Select the better value of each pair; Arrow's own functions do not support time zones."""
     return pc.if_else(pc.fill_null(better(right, left), left.is_null()), right, left)
 
 

@@ -1,4 +1,4 @@
-"""Silver and gold made anew from bronze."""
+"""Rebuilding of silver and gold from bronze."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MADE: Final = ("gold", "silver")
 
 
 def expect_bronze(lake: Lake) -> None:
-    """Raises ConfigurationError if there is nothing to make anything from."""
+    """Check that bronze exists. Raises ConfigurationError if it does not."""
     if not lake.table("bronze").exists():
         raise ConfigurationError(f"there is no bronze in {lake.directory} to make anything from")
 
@@ -28,14 +28,14 @@ def expect_bronze(lake: Lake) -> None:
 def rebuild(
     spark: SparkSession,
     lake: Lake,
-    tell: Callable[[Step, int], None] = lambda step, total: None,
+    on_progress: Callable[[Step, int], None] = lambda step, total: None,
     max_rows: int = MAX_ROWS,
 ) -> int:
-    """Drop silver and gold, and make them from bronze, of all brokers. Returns how many events.
+    """Drop silver and gold, and rebuild them from bronze for all brokers.
 
-    Nothing may be running on the lake. If it is broken off, it has to be done again: the lake's
-    `rebuilding` file says so. `tell` is given how things stand, and how many events there are.
-    Raises ConfigurationError if there is no bronze.
+    Return the number of events. Nothing else may run on the lake. An interrupted rebuild has to be
+    repeated; the lake's `rebuilding` file marks that. `on_progress` is called with the progress
+    and the total number of events. Raises ConfigurationError if there is no bronze.
     """
     expect_bronze(lake)
     bronze = lake.table("bronze")
@@ -47,33 +47,33 @@ def rebuild(
     for broker, journal in lake.brokers().items():
         writer = Writer(Lake(lake.directory, lake.kind, broker), journal, _MADE)
         for first, last in _ranges(spark, lake, broker, max_rows):
-            wanted = (pc.field("sequence") >= first) & (pc.field("sequence") <= last)
-            events = bronze.frame(spark, filter=wanted).where(
+            in_range = (pc.field("sequence") >= first) & (pc.field("sequence") <= last)
+            events = bronze.frame(spark, filter=in_range).where(
                 (f.col("broker") == broker) & f.col("sequence").between(first, last)
             )
             done = writer.write(events.select(*EVENTS.names))
             rows += done.rows
-            tell(Step(rows, batch=done), total)
+            on_progress(Step(rows, batch=done), total)
     lake.rebuilding.unlink()
     return rows
 
 
 def _ranges(spark: SparkSession, lake: Lake, broker: str, max_rows: int) -> list[tuple[int, int]]:
-    """The broker's records as ranges of numbers, each of about so many events."""
+    """Return the broker's records as ranges of sequence numbers with about `max_rows` events."""
     numbers = lake.table("bronze").frame(spark).where(f.col("broker") == broker)
-    # numbers have gaps, and a record may have many events: counted in blocks, cut between them
+    # numbers have gaps and a record may have many events, so count blocks and cut between them
     block = f.floor(f.col("sequence") / _BLOCK)
     counts = numbers.groupBy(block.alias("block")).count().orderBy("block").collect()
     ranges: list[tuple[int, int]] = []
-    room = 0
+    capacity = 0
     for row in counts:
         first, last = row["block"] * _BLOCK, (row["block"] + 1) * _BLOCK - 1
-        if ranges and row["count"] <= room:
+        if ranges and row["count"] <= capacity:
             ranges[-1] = (ranges[-1][0], last)
         else:
             ranges.append((first, last))
-            room = max_rows
-        room -= row["count"]
+            capacity = max_rows
+        capacity -= row["count"]
     return ranges
 
 

@@ -1,14 +1,14 @@
-"""The queries from a journal into a lake, and who keeps them going.
+"""Streaming queries from a journal into a lake, and their supervisor.
 
                  ┌─ query "gold" ──── gold            few columns, small batches: seconds behind
     journal ─────┤
                  └─ query "tables" ── bronze, silver  all columns, bodies
 
-Each is a streaming query over all events that writes its batches to its tables one after the other
-(batch.py); gold has one of its own, so that nobody who looks at it waits for bodies to be written.
-A supervisor starts them again after what passes by itself: a broker that restarts, a Python worker
-that was killed. Nothing is lost or written twice by that, nor by the loss of a checkpoint: each
-table says itself what it has (lake.py).
+Each query reads all events and writes its batches to its tables one after the other (batch.py).
+Gold has its own query, so that its latency does not depend on the writing of bodies. The
+supervisor restarts a query after a transient failure: a broker restart, a killed Python worker.
+Neither a restart nor a lost checkpoint loses or duplicates rows, because each table stores its own
+progress (lake.py).
 """
 
 from __future__ import annotations
@@ -39,34 +39,32 @@ from sluicemq.pipeline.source.options import parse_options
 MAX_ROWS: Final = 262_144
 MAX_BYTES: Final = 256 << 20
 TRIES: Final = 10
-"""Starts in a row without a batch between them, until what was to pass is told as an error."""
+"""Consecutive starts without a batch before a transient failure is raised as an error."""
 LONGEST_PAUSE: Final = 60.0
 
 QUERIES: Final = {"gold": ("gold",), "tables": ("bronze", "silver")}
-"""Which query writes which tables."""
+"""Tables of each query."""
 
 _LOOK_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 60.0
-"""A batch may go on so long after the query was asked to stop."""
+"""Time that a batch may take after the query was asked to stop."""
 _RAISED: Final = re.compile(r"sluicemq\.(?:\w+\.)+(\w+): (.*)")
-"""How an error of ours looks in the text of an error that came through the JVM."""
+"""Pattern of the project's errors in the text of an error from the JVM."""
 _PREFACE: Final = "terminated with exception: "
 _PASSING: Final = frozenset({"", "ConnectionLost", "RequestTimeout", "TableConflict"})
-"""Errors that may pass: what Spark says of its workers, and these of ours. All others tell what
-somebody has to do."""
+"""Transient errors; "" = a failure of Spark's workers. All others need an operator's action."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is to be read and written.
+    """Source, lake and limits of a pipeline.
 
-    source     options of the source that say where the journal is, and credentials
-    lake       where the tables are, and the broker's name in them
-    slot       retention slot that holds what bronze and silver have not read; "" = none. Gold has
-               another one, SLOT.gold
-    tables     those of NAMES that are written
-    max_rows, max_bytes   of one batch
-    watermark  what comes later than this after the newest event counts as late
+    source     source options with the journal's location and credentials
+    lake       lake to write to, and the broker's name in it
+    slot       retention slot of the query for bronze and silver; "" = none. Gold uses SLOT.gold
+    tables     tables of NAMES to write
+    max_rows, max_bytes   limits of one batch
+    watermark  events older than this, relative to the newest event, count as late
     """
 
     source: dict[str, str]
@@ -80,12 +78,12 @@ class Job:
 
 @dataclass
 class Step:
-    """How things stand after a batch.
+    """Progress after a batch.
 
-    rows     events written since the start, to all tables
-    lag      records of the journal that wait to be read; None = not known yet
-    batch    the batch of one of the queries, None for a restart
-    trouble  why the queries were started again, or ""
+    rows     events written to all tables since the start
+    lag      unread records of the journal; None = not known yet
+    batch    batch of one of the queries, None for a restart
+    trouble  reason of a restart, or ""
     """
 
     rows: int = 0
@@ -96,14 +94,14 @@ class Step:
 
 @dataclass
 class Query:
-    """One of QUERIES as it runs.
+    """Running query of QUERIES.
 
     names    its tables
     slot     its retention slot, or ""
-    rows     events that it has written since the start
-    last     number of the last record that all its tables have
-    written  batches that it has written and perhaps not committed
-    fault    what its batch failed with: what comes back through the JVM is its text only
+    rows     events written since the start
+    last     last record that all its tables have
+    written  batches that were written and are possibly not committed yet
+    fault    error of its batch, because the JVM passes on only its text
     """
 
     name: str
@@ -117,20 +115,22 @@ class Query:
 
 
 class Supervisor:
-    """Runs the queries of one job until it is told to stop, or there is nothing more to read."""
+    """Runs the queries of one job until it is stopped or has read the whole journal."""
 
     def __init__(
         self,
         spark: SparkSession,
         job: Job,
-        tell: Callable[[Step], None] = lambda step: None,
+        on_progress: Callable[[Step], None] = lambda step: None,
         stop: threading.Event | None = None,
     ) -> None:
-        """`tell` is called after each batch and each restart, in the thread of `run`; `stop` may be
-        set by any thread, and by signal handlers."""
+        """Set the callbacks of a job.
+
+        `on_progress` is called after each batch and each restart, in the thread of `run`; any
+        thread or signal handler may set `stop`."""
         self._spark = spark
         self._job = job
-        self._tell = tell
+        self._on_progress = on_progress
         self._stop = stop or threading.Event()
         self._queries = []
         for name, tables in QUERIES.items():
@@ -140,10 +140,10 @@ class Supervisor:
                 self._queries.append(Query(name, names, slot))
 
     def run(self, interval: float | None = 1.0) -> int:
-        """Read until told to stop, with a batch every `interval` seconds if there is something new;
-        None: read what there is now, and end. Returns how many events were written.
+        """Run until stopped, with a batch every `interval` seconds if there are new records.
 
-        Raises ConfigurationError, JournalError and whatever else does not pass by itself.
+        With None, read the records that are there now, and return. Returns the number of events
+        written. Raises ConfigurationError, JournalError and other errors that are not transient.
         """
         tries = 0
         while not self._stop.is_set():
@@ -159,7 +159,7 @@ class Supervisor:
                 if not _passes(fault) or tries > TRIES:
                     raise fault from error
                 pause = min(LONGEST_PAUSE, 2.0 ** (tries - 1))
-                self._tell(Step(self._rows, trouble=f"{fault}; again in {pause:g} s"))
+                self._on_progress(Step(self._rows, trouble=f"{fault}; again in {pause:g} s"))
                 self._stop.wait(pause)
         return self._rows
 
@@ -214,7 +214,7 @@ class Supervisor:
             query.handle = stream.trigger(processingTime=trigger).start()
 
     def _watch(self) -> None:
-        """Until all queries have ended. Raises what one ended with."""
+        """Wait until all queries have ended. Raises the error of the first that failed."""
         try:
             while [query for query in self._queries if not _has_ended(query)]:
                 self._drain()
@@ -223,14 +223,14 @@ class Supervisor:
                     break
                 time.sleep(_LOOK_SECONDS)
         finally:
-            # what one of them cannot do, the others are not to go on with
+            # the failure of one query stops all of them
             for query in self._queries:
                 if query.handle is not None:
                     query.handle.stop()
             self._drain(ended=True)
 
     def _end(self) -> None:
-        """Let the batches under way be finished."""
+        """Stop the queries after their current batches."""
         end = time.monotonic() + _STOP_SECONDS
         for query in self._queries:
             while _is_busy(query) and time.monotonic() < end:
@@ -239,8 +239,7 @@ class Supervisor:
                 query.handle.stop()
 
     def _drain(self, ended: bool = False) -> None:
-        """Tell of the batches that have been committed; when the queries have `ended`, of all that
-        were written."""
+        """Report the committed batches; if the queries have `ended`, all written ones."""
         for query in self._queries:
             progress = query.handle.lastProgress if query.handle is not None else None
             while query.written:
@@ -251,15 +250,15 @@ class Supervisor:
                 query.rows += done.rows
                 query.last = max(query.last, done.last)
                 lag = _lag(progress)
-                if lag is not None:  # and what the slowest query is behind this one
+                if lag is not None:  # add the distance of the slowest query from this one
                     lag += query.last - min(each.last for each in self._queries)
-                self._tell(Step(self._rows, lag, done))
+                self._on_progress(Step(self._rows, lag, done))
 
 
 class Failed(SluiceError):
-    """An error that came through the JVM as text.
+    """Error that the JVM passed on as text.
 
-    kind  the name of its class, "" if it is none of ours
+    kind  name of its class, "" if it is not one of the project's
     """
 
     def __init__(self, kind: str, text: str) -> None:
@@ -268,7 +267,9 @@ class Failed(SluiceError):
 
 
 def identity(source: dict[str, str]) -> str:
-    """Which journal that is. Raises ConfigurationError if there is none, and ClientError."""
+    """Return the identity of a source's journal.
+
+    Raises ConfigurationError if there is no journal, and ClientError."""
     found = connect(parse_options(source)).state().identity
     if not found:
         place = source.get("path") or source.get("url")
@@ -279,7 +280,7 @@ def identity(source: dict[str, str]) -> str:
 
 
 def _check(lake: Lake, journal: str, query: Query) -> None:
-    """Raises ConfigurationError if a table lacks what the query will not read again."""
+    """Check the tables. Raises ConfigurationError if the query would leave one incomplete."""
     if lake.rebuilding.exists():
         raise ConfigurationError(
             f"silver and gold in {lake.directory} are incomplete, because rebuilding them was "
@@ -287,10 +288,10 @@ def _check(lake: Lake, journal: str, query: Query) -> None:
         )
     checkpoint = lake.checkpoints / query.name
     if not any((checkpoint / "commits").glob("[0-9]*")):
-        return  # nothing is behind the checkpoint: what one table lacks will be read
+        return  # the checkpoint is at the start, so the query fills every table
     empty = [name for name in query.names if lake.reached(journal, [name]) is None]
     if len(empty) == len(query.names):
-        shutil.rmtree(checkpoint)  # of tables that have been removed: they are made anew
+        shutil.rmtree(checkpoint)  # its tables have been removed: the query starts again
     elif empty:
         raise ConfigurationError(
             f"{' and '.join(empty)} in {lake.directory} lack what other tables have already: make "
@@ -300,12 +301,12 @@ def _check(lake: Lake, journal: str, query: Query) -> None:
 
 
 def _passes(fault: SluiceError) -> bool:
-    """Whether it may be gone when the query is started again."""
+    """Return True if the error is transient, so that a restart may succeed."""
     return (fault.kind if isinstance(fault, Failed) else type(fault).__name__) in _PASSING
 
 
 def _has_ended(query: Query) -> bool:
-    """Raises what it ended with."""
+    """Return True if the query has ended. Raises its error."""
     handle = query.handle
     if handle is not None and handle.isActive:
         return False
@@ -318,13 +319,13 @@ def _has_ended(query: Query) -> bool:
 
 
 def _is_busy(query: Query) -> bool:
-    """It is in the middle of a batch."""
+    """Return True if the query is processing a batch."""
     handle = query.handle
     return handle is not None and handle.isActive and bool(handle.status["isTriggerActive"])
 
 
 def _explained(error: Exception) -> SluiceError:
-    """What lies behind the error of a query."""
+    """Return the cause of a query's error."""
     if isinstance(error, SluiceError):
         return error
     found = _RAISED.search(str(error))
@@ -336,7 +337,7 @@ def _explained(error: Exception) -> SluiceError:
 
 
 def _lag(progress: Any) -> int | None:
-    """Records that the journal had beyond the end of a batch."""
+    """Return the number of records behind the end of a batch."""
     for source in progress["sources"] if progress is not None else ():
         ends = [source["endOffset"], source["latestOffset"]]
         end, latest = (json.loads(each) if isinstance(each, str) else each for each in ends)

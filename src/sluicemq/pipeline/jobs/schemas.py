@@ -1,9 +1,9 @@
-"""The columns of the lake's tables, declared once.
+"""Columns of the lake's tables.
 
-New columns are added at the end, and none ever changes its name, type or meaning. `broker` is the
-name that `--broker` gave to the broker whose journal was read: several may share a lake.
+New columns are added at the end; no column ever changes its name, type or meaning. `broker` is the
+name in `--broker` of the broker whose journal was read: several brokers may share a lake.
 
-BRONZE: all events, as they came; nothing is ever changed in it.
+BRONZE: all events, unchanged.
 
     broker ...           see above; then the columns of pipeline/schema.py
     day                  UTC date of `time`; the table is partitioned by it and by the next
@@ -12,10 +12,10 @@ BRONZE: all events, as they came; nothing is ever changed in it.
 
 SILVER: one row per message. Key: (broker, message).
 
-    broker, message      the message's number in that broker's journal
-    destination, destination_kind   where it was sent
-    published            when; null if the journal did not hold the message any more
-    protocol             by which it came; null as with `published`
+    broker, message      sequence number of the message in that broker's journal
+    destination, destination_kind   where it was published
+    published            publishing time; null if the journal no longer had the message
+    protocol             publisher's protocol; null as with `published`
     priority, durability, expiration, deliver_at, size, body_kind     as in pipeline/schema.py
     message_id, correlation_id, reply_to, type, properties, property_types
     body                 the body as sent; null where `text` or `json` is the same bytes
@@ -26,26 +26,26 @@ SILVER: one row per message. Key: (broker, message).
                          "byte", "short", "character", "integer", "long", "float", "double", "text",
                          "bytes" (in base64), "null", "map" (as JSON)
     values, value_types  of a stream body, the same
-    decode_error         why the body could not be read as what its kind says; null = it could
-    first_delivered, last_delivered     first and last time it was given to a consumer
-    deliveries           how often in all, and how often of these again
+    decode_error         reason why the body does not match its kind; null = it does
+    first_delivered, last_delivered     first and last time it was delivered to a consumer
+    deliveries           number of deliveries, and number of redeliveries among them
     redeliveries
-    attempts             the largest number of deliveries that one delivery's events told
-    acknowledged ... discarded   when it ended so; of a topic, where each subscription has an end
-                         of its own, the last such time
-    requeued             the last time it went to the tail of its queue
-    ended                deliveries that ended, of all causes
-    requeues             how often it was requeued
-    reason               why it was dead-lettered
-    successor            number of the dead letter, or of the message it was moved to
-    origin               of a dead letter: the destination where it could not be delivered
-    delivered_by         of a topic's message: deliveries per subscription
-    ended_by             of a topic's message: how many ended, per subscription
-    events               how many events this row is made of
+    attempts             largest number of attempts in the events of a delivery
+    acknowledged ... discarded   time at which a delivery ended so; for a topic, where each
+                         subscription has its own delivery, the last such time
+    requeued             last time it moved to the tail of its queue
+    ended                deliveries that ended, for any cause
+    requeues             number of times it was requeued
+    reason               reason why it was dead-lettered
+    successor            sequence number of the dead letter, or of the message it was moved to
+    origin               of a dead letter: the destination that could not deliver it
+    delivered_by         for a message of a topic: deliveries per subscription
+    ended_by             for a message of a topic: ended deliveries per subscription
+    events               number of events of this row
     last_event           time of the latest
-    outcome              the event that ended it ("acknowledged" ... "discarded"); null = none yet
-    state                "waiting", "in-flight" (delivered and not ended, though it may wait to be
-                         delivered again), or the outcome
+    outcome              event that ended it ("acknowledged" ... "discarded"); null = none yet
+    state                "waiting", "in-flight" (delivered and not ended, possibly ready for
+                         redelivery), or the outcome
     queueing_ms          published to first delivered
     end_to_end_ms        published to acknowledged
     client_timestamp     as in pipeline/schema.py
@@ -66,21 +66,21 @@ destination_kind, protocol). Counts are of events in that minute; they add up.
     queueing_p50 ... queueing_p99    percentiles of it, ms, at most 2.5 % off; null without any
     queueing_max         the longest, ms, exact
     end_to_end ...       published to acknowledged, the same
-    backlog, in_flight, consumers    as the latest gauge of the minute told; null without one
+    backlog, in_flight, consumers    the latest gauge of the minute; null without one
     gauged               time of that gauge
     dead_letter_reasons  reason -> dead letters
-    late_events          events that came when the minute had ended by the watermark before the
-                         newest one known; they are in the other figures all the same
+    late_events          events that came after the watermark (relative to the newest known event)
+                         had passed the minute; the other columns include them
 
-ANOMALIES: what deserves a look. Key: `id`.
+ANOMALIES: findings in gold and silver. Key: `id`.
 
-    id                   the same for the same finding, however often it is made
+    id                   the same for the same finding in every run
     kind                 "stuck-queue", "poison-message" or "latency-regression"
     severity             "warning" or "critical"
     broker, destination, destination_kind
-    minute               when it began: stuck since; last delivery; the hour that was slow
-    message              its number, of a poison message
-    detected             the newest event that was known when it was found
+    minute               start: stuck since; last delivery; the slow hour
+    message              sequence number of a poison message
+    detected             newest event known at detection
     evidence             a sentence with the figures
     figures              the same as a JSON object
 """
@@ -95,7 +95,7 @@ import pyarrow as pa
 from sluicemq.pipeline.schema import EVENTS, TEXTS, TIME
 
 COUNTS: Final = pa.map_(pa.int32(), pa.int64())
-"""A histogram: bucket -> count."""
+"""Type of a histogram: bucket -> count."""
 BY_SUBSCRIPTION: Final = pa.map_(pa.int64(), pa.int64())
 REASONS: Final = pa.map_(pa.string(), pa.int64())
 
@@ -108,17 +108,17 @@ OUTCOMES: Final = (
     "moved",
     "discarded",
 )
-"""Events that end a delivery. Where a message of a topic has several, the first of these is its
+"""Events that end a delivery. If a message of a topic has several, the first of these is its
 outcome."""
 
 
 def column(event: str) -> str:
-    """The column of an event's time or count."""
+    """Return the column of an event's time or count."""
     return event.replace("-", "_")
 
 
 def sql_list(words: Iterable[str]) -> str:
-    """Names of events as SQL has them in IN (...)."""
+    """Return names as the list of an SQL IN (...)."""
     return ", ".join(f"'{word}'" for word in words)
 
 

@@ -1,14 +1,14 @@
-"""Silver: one row per message, with its body read and its life told.
+"""Silver: one row per message, with its decoded body and its life cycle.
 
-    silver(events)          rows of SILVER, of the messages that the events are about
+    silver(events)          rows of SILVER for the messages of the events
     combine(older, newer)   one row for each message of either
 
-A row is made of the events seen so far, and rows of the same message combine in any order: earliest
-and latest times, sums of counts, and fields that are the same wherever they are known. So
+Rows of the same message combine in any order: by earliest and latest times, sums of counts, and
+fields that are equal wherever they are known. So
 
     silver(all)  =  combine(silver(some), silver(the others))
 
-Each event must be in exactly one of them: what has been added once is not recognised.
+Each event must be in exactly one of them: a repeated event is counted twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sluicemq.pipeline.jobs.schemas import OUTCOMES, SILVER, SILVER_KEYS, column
 
 REASON: Final = "deadLetterReason"
 _ORIGIN: Final = "originalQueue"
-"""Properties of a dead letter; its `dead-lettered` event shows them too."""
+"""Property of dead letters; their `dead-lettered` event has it too."""
 
 _RECORD: Final = (
     *("priority", "durability", "expiration", "deliver_at", "size", "body_kind"),
@@ -36,7 +36,7 @@ _RECORD: Final = (
     *("message_id", "correlation_id", "reply_to", "type", "properties", "property_types"),
     *("origin", *DECODED),
 )
-"""Columns that come from the message's own record, all or none; `size` is never null then."""
+"""Columns of the message's own record, set together; `size` is then not null."""
 _SMALLEST: Final = ("published", "first_delivered")
 _GREATEST: Final = (
     *("destination", "destination_kind", "protocol", "last_delivered", "attempts"),
@@ -45,19 +45,19 @@ _GREATEST: Final = (
 )
 _SUMMED: Final = ("deliveries", "redeliveries", "ended", "requeues", "events")
 _MAPS: Final = {"delivered_by": "deliveries", "ended_by": "ended"}
-"""Maps by subscription, and the counts that they divide."""
+"""Maps by subscription, and the counts whose parts they have."""
 _DERIVED: Final = ("outcome", "state", "queueing_ms", "end_to_end_ms")
 
 _PLAIN: Final = pa.schema([field for field in SILVER if field.name not in _DERIVED])
 
 
 def silver(events: DataFrame, broker: str) -> DataFrame:
-    """`events` (columns of schema.EVENTS) as rows of SILVER."""
+    """Return `events` (columns of schema.EVENTS) as rows of SILVER."""
     return sums(events, broker).mapInArrow(_finish_batches, from_arrow_schema(SILVER))
 
 
 def combine(older: pa.Table, newer: pa.Table) -> pa.Table:
-    """Two sets of rows of SILVER as one. No event may be in both."""
+    """Combine two tables of SILVER. No event may be in both."""
     pairs = Pairs(older, newer, SILVER_KEYS)
     columns = pairs.keys()
     _, known = pairs.known("size")
@@ -70,9 +70,9 @@ def combine(older: pa.Table, newer: pa.Table) -> pa.Table:
 
 
 def sums(events: DataFrame, broker: str, java: bool = True) -> DataFrame:
-    """`silver` without the columns that follow from the others (`finish`).
+    """Return `silver` without the derived columns (`finish`).
 
-    java  whether there may be bodies of JMS clients
+    java  True if there may be bodies of JMS clients
     """
     return _sum(_facts(events, broker, java))
 
@@ -115,10 +115,10 @@ def _facts(events: DataFrame, broker: str, java: bool) -> DataFrame:
 
 
 def _sum(facts: DataFrame) -> DataFrame:
-    """One row per message.
+    """Aggregate to one row per message.
 
-    In two steps, by subscription and then without, so that maps by subscription are built in time
-    that is linear in their size. One exchange serves both: it is by the coarser key.
+    The first step groups by subscription as well, so that maps by subscription take linear time.
+    One exchange serves both steps, because it is by the coarser key.
     """
     merged = [
         "first(record, true) AS record",
@@ -141,9 +141,9 @@ def _sum(facts: DataFrame) -> DataFrame:
 
 
 def finish(rows: pa.Table) -> pa.Table:
-    """Rows of `sums` with the columns that follow from the others."""
+    """Add the derived columns to rows of `sums`."""
     plain = rows.cast(_PLAIN)
-    # of bodies there may be more than one array can hold
+    # bodies may exceed the size of one array
     columns: dict[str, Any] = {
         name: plain[name] if name in _RECORD else single(plain[name]) for name in _PLAIN.names
     }

@@ -1,4 +1,4 @@
-"""What is done to the tables of a lake now and then: anomalies found, small files joined."""
+"""Periodic maintenance of a lake: detection of anomalies, compaction of small files."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from sluicemq.pipeline.jobs.lake import NAMES, Lake
 from sluicemq.pipeline.jobs.schemas import ANOMALY_KEYS
 
 _COMPARED: Final = timedelta(days=8)
-"""Gold that is looked through: the hours of a day, and of the same day a week before."""
+"""Time range of gold to examine: a day, and the same day of the previous week."""
 _LOOKED_AT: Final = timedelta(days=1)
-"""Messages that are looked at: those to which something happened."""
+"""Time range of silver to examine: messages with an event in it."""
 KEPT: Final = timedelta(days=7)
-"""Versions of tables that can be gone back to after `compact`."""
+"""Age of table versions that `compact` retains."""
 
 
 def find_anomalies(spark: SparkSession, lake: Lake, limits: Thresholds = USUAL) -> int:
-    """Look through gold and silver, and keep what is found in the table of anomalies. Returns how
-    many there are now, those included that were there before."""
+    """Find anomalies in gold and silver, and store them in the table of anomalies.
+
+    Return the number of anomalies found now, including those stored before."""
     gold, silver = lake.table("gold"), lake.table("silver")
     if not gold.exists() or not silver.exists():
         return 0
@@ -41,13 +42,13 @@ def find_anomalies(spark: SparkSession, lake: Lake, limits: Thresholds = USUAL) 
 
 def compact(
     lake: Lake,
-    tell: Callable[[str, int, int], None] = lambda name, before, after: None,
+    on_progress: Callable[[str, int, int], None] = lambda name, before, after: None,
     older_than: timedelta = KEPT,
 ) -> None:
-    """Join the small files of each table, and delete what no version younger than `older_than`
-    needs. `tell` is given each table's name and its number of files before and after.
+    """Join the small files of each table and delete files of versions older than `older_than`.
 
-    May run beside a query.
+    `on_progress` is called with each table's name and its number of files before and after. May run
+    beside a query.
     """
     for name in (*NAMES, "anomalies"):
         found = lake.table(name)
@@ -55,4 +56,4 @@ def compact(
             before = len(found.files())
             found.compact()
             found.vacuum(older_than)
-            tell(name, before, len(found.files()))
+            on_progress(name, before, len(found.files()))

@@ -1,11 +1,11 @@
-"""The traffic report: gold tables become one HTML file that somebody wants to look at, and print.
+"""Traffic report: gold tables as one printable HTML file.
 
     build(gold, anomalies, dead_letters)  ->  Report   figures, from Arrow tables
-    write(report, path)                                one file, without any request to a host
+    write(report, path)                                one file without external requests
     report_lake(lake, out)                             both, for the directory of a lake
 
-`png.write_pngs` makes pictures of the charts; it is not imported here, because it needs matplotlib.
-No Spark session is started.
+`png.write_pngs` renders the charts as pictures; it is not imported here, because it needs
+matplotlib. No Spark session is started.
 """
 
 from sluicemq.pipeline.report.build import build

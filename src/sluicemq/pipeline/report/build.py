@@ -1,4 +1,4 @@
-"""From the tables of a lake to the figures of a report."""
+"""Computation of a report's figures from the tables of a lake."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from sluicemq.pipeline.report.palette import PROTOCOLS
 from sluicemq.pipeline.report.scale import MINUTE, Bins, minute_of
 
 BINS: Final = 192
-"""Of time, at most: a chart has some 900 pixels."""
+"""Maximum number of time bins: a chart is about 900 pixels wide."""
 SPARK_BINS: Final = 44
 TOP: Final = 25
-"""Destinations with a row of their own."""
+"""Number of destinations with a row of their own."""
 MOST_REASONS: Final = 20
 MOST_EXAMPLES: Final = 3
-"""Of each reason."""
+"""Maximum number of examples of each reason."""
 MOST_ANOMALIES: Final = 50
 BODY_CHARACTERS: Final = 300
 NO_REASON: Final = "no reason known"
@@ -53,17 +53,17 @@ def build(
     top: int = TOP,
     made: datetime | None = None,
 ) -> Report:
-    """The figures of a report.
+    """Compute the figures of a report.
 
-    gold          rows of a gold table (pipeline/jobs/schemas.py), in any order, in memory or as a
-                  function that reads the columns it is given
+    gold          rows of a gold table (pipeline/jobs/schemas.py) in any order, in memory or as a
+                  function that reads given columns
     anomalies     rows of the table of anomalies
-    dead_letters  rows of silver for the examples, of messages that were dead-lettered; columns may
-                  lack
-    since, until  limits of the period, to the minute, without a zone in UTC; the minute of
-                  `until` is not part of it. None = what is there
-    top           destinations with a row of their own
-    made          when, in the report's foot; now unless given
+    dead_letters  rows of silver for the examples, of dead-lettered messages; columns may be
+                  missing
+    since, until  limits of the period, to the minute, UTC if without a zone; `until` is
+                  exclusive. None = all rows
+    top           number of destinations with a row of their own
+    made          creation time in the report's footer; default: now
     """
     first = None if since is None else minute_of(since)
     end = None if until is None else minute_of(until)
@@ -83,7 +83,7 @@ def build(
 
 
 def _fill(report: Report, read: Read, found: Sums, top: int) -> None:
-    """All that comes from gold."""
+    """Set all figures that come from gold."""
     minute = reading.minutes(found.flows["minute"])
     report.since = int(minute.min()) if report.since is None else report.since
     report.until = int(minute.max()) + 1 if report.until is None else report.until
@@ -92,8 +92,8 @@ def _fill(report: Report, read: Read, found: Sums, top: int) -> None:
     bins = Bins.over(report.since, report.until - 1, BINS)
     own = Bins.over(report.since, report.until - 1, SPARK_BINS)
     busy = _busiest(found)
-    shown = busy.slice(0, top)
-    details = reading.details(read, bins, _one(reading.keys(shown)), own)
+    top_rows = busy.slice(0, top)
+    details = reading.details(read, bins, _one(reading.keys(top_rows)), own)
     report.timeline = _timeline(found, details.latency, bins, report.since, report.until)
     published = np.asarray(found.flows["messages_in"])
     per_minute = np.bincount(minute - report.since, weights=published).astype(np.int64)
@@ -103,7 +103,7 @@ def _fill(report: Report, read: Read, found: Sums, top: int) -> None:
     report.latency = _percentiles(details.latency.sum(axis=0))
     report.queues = tuple(
         _queue(row, details.queues[index], details.arrivals[index])
-        for index, row in enumerate(shown.to_pylist())
+        for index, row in enumerate(top_rows.to_pylist())
     )
     rest = busy.slice(top)
     report.other_count = rest.num_rows
@@ -115,7 +115,7 @@ def _fill(report: Report, read: Read, found: Sums, top: int) -> None:
 
 
 def _busiest(found: Sums) -> pa.Table:
-    """All destinations, the busiest first, with their sums and latest gauges (null without)."""
+    """Return all destinations by descending traffic, with sums and latest gauges or null."""
     rows, gauges = found.destinations, found.gauges
     place = pc.index_in(_one(reading.keys(rows)), value_set=gauges.keys)
     latest = pa.array(gauges.latest()).take(place)
@@ -136,8 +136,8 @@ def _timeline(found: Sums, latency: Counts, bins: Bins, since: int, until: int) 
 
     everything = slice(None)
     names = found.flows["protocol"].to_pylist()
-    shown = np.array([name if name in PROTOCOLS else "other" for name in names])
-    arrivals = {name: line(shown == name, "messages_in") for name in PROTOCOLS}
+    protocols = np.array([name if name in PROTOCOLS else "other" for name in names])
+    arrivals = {name: line(protocols == name, "messages_in") for name in PROTOCOLS}
     starts = bins.start + bins.width * np.arange(bins.count)
     covered = np.minimum(starts + bins.width, until) - np.maximum(starts, since)
     gauged = len(found.gauges) > 0
@@ -188,7 +188,7 @@ def _counted(reasons: pa.Table) -> dict[str, int]:
 def _add_anomalies(
     report: Report, table: pa.Table | None, first: int | None, end: int | None
 ) -> None:
-    """The most severe first, the newest of these first."""
+    """Add the anomalies by descending severity, then by descending time."""
     if table is None:
         return
     rows = [
@@ -219,10 +219,10 @@ def _severity(name: str) -> int:
     return SEVERITIES.index(name) if name in SEVERITIES else len(SEVERITIES)
 
 
-def _reasons(counts: dict[str, int], letters: pa.Table | None) -> tuple[Reason, ...]:
-    """The most frequent first, each with its newest examples."""
+def _reasons(counts: dict[str, int], dead_letters: pa.Table | None) -> tuple[Reason, ...]:
+    """Return the reasons by descending frequency, each with its newest examples."""
     examples: dict[str, list[Example]] = {}
-    rows: Iterable[dict[str, Any]] = [] if letters is None else letters.to_pylist()
+    rows: Iterable[dict[str, Any]] = [] if dead_letters is None else dead_letters.to_pylist()
     for row in sorted(rows, key=_newest):
         of_reason = examples.setdefault(row.get("reason") or NO_REASON, [])
         if len(of_reason) < MOST_EXAMPLES:
@@ -255,7 +255,7 @@ def _example(row: dict[str, Any]) -> Example:
 
 
 def _beginning(row: dict[str, Any]) -> str | None:
-    """Of the body, as text; of bytes in hexadecimal."""
+    """Return the beginning of the body as text; bytes in hexadecimal."""
     for name in ("text", "json"):
         if row.get(name) is not None:
             return str(row[name])[: BODY_CHARACTERS + 1]

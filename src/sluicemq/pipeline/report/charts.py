@@ -1,4 +1,4 @@
-"""The charts of a report: a timeline and a size in pixels give a scene."""
+"""Charts of a report: scenes of a given size from a timeline."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Size = tuple[int, int]
 Values = NDArray[Any]
 
 MARK: Final = 6
-"""Half the width of the mark of an anomaly, in pixels."""
+"""Half the width of an anomaly's mark, in pixels."""
 LEAST: Final = 0.75
-"""Of a bar, in pixels: one message in a busy hour must be seen too."""
+"""Minimum height of a bar in pixels, so that one message in a busy hour is visible."""
 SPARK: Final = (132, 26)
 
 
 def traffic(timeline: Timeline, anomalies: Sequence[Anomaly], size: Size) -> Scene:
-    """Messages in per protocol, stacked; messages out as a line over them."""
+    """Draw published messages per protocol, stacked, and messages out as a line."""
     protocols = list(timeline.arrivals)
     total = np.sum([np.zeros(timeline.bins.count), *timeline.arrivals.values()], axis=0)
     out = timeline.acknowledged / timeline.seconds
@@ -73,7 +73,7 @@ def traffic(timeline: Timeline, anomalies: Sequence[Anomaly], size: Size) -> Sce
 
 
 def backlog(timeline: Timeline, size: Size) -> Scene:
-    """Messages that wait, and those delivered and not yet settled."""
+    """Draw ready and unacked messages."""
     waiting, in_flight = timeline.backlog, timeline.in_flight
     assert waiting is not None
     assert in_flight is not None
@@ -101,7 +101,7 @@ def backlog(timeline: Timeline, size: Size) -> Scene:
 
 
 def troubles(timeline: Timeline, size: Size) -> Scene:
-    """Redeliveries, expired messages and dead letters, stacked."""
+    """Draw redeliveries, expired messages and dead letters, stacked."""
     kinds = {
         "dead": ("dead letters", timeline.dead_lettered),
         "expired": ("expired", timeline.expired),
@@ -135,7 +135,7 @@ def troubles(timeline: Timeline, size: Size) -> Scene:
 
 
 def spark(arrivals: Counts) -> Scene:
-    """A small drawing of one destination's traffic, without axes."""
+    """Draw a small chart of one destination's traffic, without axes."""
     width, height = SPARK
     scene = Scene(width, height, "", "")
     top = int(arrivals.max(initial=0))
@@ -150,32 +150,33 @@ def spark(arrivals: Counts) -> Scene:
 
 
 def _stack(plot: Plot, layers: Mapping[str, Values]) -> None:
-    """Bars on each other, the first layer at the bottom. Each is drawn down to the base line and
-    the next lower one over it, so that no ground shows between them."""
+    """Draw stacked bars, the first layer at the bottom.
+
+    Each bar extends to the base line and the next lower one covers it, so that no gap appears."""
     heights = np.cumsum(list(layers.values()), axis=0)
     stacked = list(zip(layers, layers.values(), heights, strict=True)) if layers else []
     for role, layer, height in reversed(stacked):
-        # A layer of nothing would show as a line where edges are soft.
-        shown = np.where(np.asarray(layer) > 0, height, 0)
+        # An empty layer would appear as a line where edges are antialiased.
+        drawn = np.where(np.asarray(layer) > 0, height, 0)
         if plot.apart:
             boxes = []
-            for index in np.flatnonzero(shown).tolist():
+            for index in np.flatnonzero(drawn).tolist():
                 x, width = plot.bar(index)
-                y = min(plot.y(shown[index]), plot.bottom - LEAST)
+                y = min(plot.y(drawn[index]), plot.bottom - LEAST)
                 boxes.append((x, y, width, plot.bottom - y))
             plot.scene.shapes.append(Boxes(boxes, role))
         else:
             left, right = plot.x(0), plot.x(plot.bins.count)
             steps = [
                 (x, min(y, plot.bottom - LEAST) if y < plot.bottom else y)
-                for x, y in _steps(plot, shown)
+                for x, y in _steps(plot, drawn)
             ]
             points = [(left, plot.bottom), *steps, (right, plot.bottom)]
             plot.scene.shapes.append(Area(points, role))
 
 
 def _steps(plot: Plot, values: Values) -> list[tuple[float, float]]:
-    """A line that is level within each bin."""
+    """Return a step line that is level within each bin."""
     points = []
     for index, value in enumerate(values.tolist()):
         y = plot.y(value)
@@ -188,7 +189,7 @@ def _when(timeline: Timeline, index: int) -> str:
 
 
 def _mark(plot: Plot, anomalies: Sequence[Anomaly]) -> None:
-    """A triangle at the top where something was found; a critical one hides a warning."""
+    """Draw a triangle at the top for anomalies; a critical one hides a warning."""
     found: dict[int, list[Anomaly]] = {}
     for anomaly in anomalies:
         minute = minute_of(anomaly.time)
@@ -204,7 +205,7 @@ def _mark(plot: Plot, anomalies: Sequence[Anomaly]) -> None:
             Spot(
                 (x - MARK - 2, y - 6, 2 * MARK + 4, 14),
                 "\n".join(
-                    f"{each.kind}: {words.shown(each.destination, 60)}" for each in these[:5]
+                    f"{each.kind}: {words.printable(each.destination, 60)}" for each in these[:5]
                 ),
             )
         )

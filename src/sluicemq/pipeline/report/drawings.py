@@ -1,4 +1,4 @@
-"""Which charts a report has."""
+"""Selection of a report's charts."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Draw = Callable[[Timeline, tuple[int, int]], Scene]
 
 
 def drawings(report: Report) -> dict[str, Draw]:
-    """The charts that have something to show, by name."""
+    """Return the charts that have data, by name."""
     timeline = report.timeline
     if timeline is None:
         return {}
-    found: dict[str, Draw] = {
+    charts_by_name: dict[str, Draw] = {
         "traffic": lambda line, size: charts.traffic(line, report.anomalies, size)
     }
     if timeline.latency.any():
-        found["latency"] = heat.latency
+        charts_by_name["latency"] = heat.latency
     if timeline.backlog is not None:
-        found["backlog"] = charts.backlog
+        charts_by_name["backlog"] = charts.backlog
     if report.redelivered or report.expired or report.dead_lettered:
-        found["troubles"] = charts.troubles
-    return found
+        charts_by_name["troubles"] = charts.troubles
+    return charts_by_name
 
 
 def period(report: Report) -> str:
-    """From when to when, in words; empty if it is not known."""
+    """Return the report's period as text; empty if it is not known."""
     if report.since is None or report.until is None:
         return ""
     return words.period(report.since * MINUTE, report.until * MINUTE) + " UTC"

@@ -1,4 +1,4 @@
-"""What a report says, before it is laid out: plain figures, computed once."""
+"""Figures of a report, independent of the layout."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Counts = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Timeline:
-    """The traffic of all destinations, per bin of time.
+    """Traffic of all destinations, per bin of time.
 
-    arrivals  messages published, per protocol (palette.PROTOCOLS), most first
+    arrivals  published messages, per protocol (palette.PROTOCOLS), most frequent first
     latency   bins x buckets (pipeline/histogram.py): messages by the time from published to
               acknowledged
-    backlog, in_flight   as the latest gauges until the end of the bin told; None without any gauge
-    seconds   of each bin that lie in the period
+    backlog, in_flight   latest gauges at the end of each bin; None without any gauge
+    seconds   seconds of each bin within the period
     """
 
     bins: Bins
@@ -37,7 +37,7 @@ class Timeline:
     seconds: NDArray[np.float64]
 
     def merged(self, factor: int) -> Self:
-        """The same with `factor` neighbouring bins made one."""
+        """Return the timeline with `factor` adjacent bins merged into one."""
         if factor == 1:
             return self
         starts = np.arange(0, self.bins.count, factor)
@@ -60,13 +60,13 @@ class Timeline:
         )
 
     def at_most(self, bins: int) -> Self:
-        """The same with no more than that many bins."""
+        """Return the timeline with at most `bins` bins."""
         return self.merged(-(-self.bins.count // bins))
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of the time from published to acknowledged, ms; None without any acknowledgement."""
+    """Percentiles of published-to-acknowledged in ms; None without any acknowledgement."""
 
     p50: float | None = None
     p95: float | None = None
@@ -75,9 +75,9 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One destination in the period, or those that have no row of their own.
+    """One destination in the period, or all those without a row of their own.
 
-    arrivals  messages published, for a small drawing; bins of its own
+    arrivals  published messages for a small chart, with its own bins
     """
 
     broker: str
@@ -99,7 +99,7 @@ class Queue:
 class Example:
     """One dead letter.
 
-    body  its beginning, as text
+    body  beginning of the body, as text
     """
 
     broker: str
@@ -123,7 +123,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """See pipeline/jobs/schemas.py."""
+    """Anomaly (pipeline/jobs/schemas.py)."""
 
     kind: str
     severity: str
@@ -138,7 +138,7 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """A table of the lake as it stood."""
+    """Size and version of a table of the lake."""
 
     name: str
     rows: int
@@ -150,11 +150,11 @@ class LakeTable:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the journal of one broker is in the lake.
+    """Progress of one broker's journal in the lake.
 
-    last       number of the last record that gold has
-    committed  when gold got it
-    behind     records of the journal after that, if it could be asked
+    last       last record that gold has
+    committed  time at which gold got it
+    behind     later records of the journal, if known
     """
 
     broker: str
@@ -165,7 +165,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How the lake stands. `kind` is that of its tables."""
+    """State of the lake. `kind` is the format of its tables."""
 
     kind: str
     tables: tuple[LakeTable, ...] = ()
@@ -174,12 +174,12 @@ class State:
 
 @dataclass(slots=True)
 class Report:
-    """All that a report says. Without traffic, `timeline` is None.
+    """All figures of a report. Without traffic, `timeline` is None.
 
-    since, until   the period, in minutes since 1970; `until` is not part of it any more
-    peak, peak_at  messages published in the busiest minute, and which that was
-    backlog        messages waiting at the end of the period; None without any gauge
-    others         destinations beyond `queues`, as one; None if there are none
+    since, until   the period, in minutes since 1970; `until` is exclusive
+    peak, peak_at  messages published in the busiest minute, and that minute
+    backlog        ready messages at the end of the period; None without any gauge
+    others         sum of the destinations beyond `queues`; None if there are none
     """
 
     title: str
@@ -209,5 +209,5 @@ class Report:
 
     @property
     def seconds(self) -> int:
-        """Length of the period."""
+        """Length of the period in seconds."""
         return 0 if self.since is None or self.until is None else (self.until - self.since) * MINUTE

@@ -1,7 +1,7 @@
-"""Reads a gold table for a report: in pieces, twice, and only the columns that are needed.
+"""Reader of a gold table for a report, in chunks and with the required columns only.
 
-First what adds up, to learn the period and the busiest destinations, then the histograms. So memory
-does not grow with the histograms of ten thousand destinations, of which a report shows a few.
+The table is read twice: first the sums, which give the period and the busiest destinations, then
+the histograms of these. So memory does not grow with the number of destinations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sluicemq.pipeline.report.figures import Counts
 from sluicemq.pipeline.report.scale import MINUTE, Bins
 
 Read = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
-"""Those columns of all rows, in pieces; may be called again."""
+"""Returns the given columns of all rows, in chunks; may be called repeatedly."""
 
 DESTINATION: Final = ("broker", "destination_kind", "destination")
 SUMMED: Final = (
@@ -36,19 +36,20 @@ GAUGES: Final = ("backlog", "in_flight", "consumers")
 LATENCY: Final = "end_to_end"
 REASONS: Final = "dead_letter_reasons"
 FOLD_ROWS: Final = 500_000
-"""Partial sums beyond that are summed up."""
+"""Number of partial sums beyond which they are aggregated."""
 _TICKS: Final = MINUTE * 1_000_000
 """Microseconds of a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """All gauges, by destination and in each by time; the most numerous of what a report reads, so
-    they are kept small.
+    """All gauges, by destination and then by time.
 
-    keys    of destinations, see `keys`
-    code    of each gauge: the place of its destination in `keys`
-    minute  since 1970
+    They are stored compactly, because a report reads more gauges than other rows.
+
+    keys    keys of destinations, see `keys`
+    code    index of each gauge's destination in `keys`
+    minute  minutes since 1970
     values  GAUGES
     """
 
@@ -61,12 +62,14 @@ class Gauges:
         return len(self.code)
 
     def latest(self) -> NDArray[np.int64]:
-        """Of each destination in `keys`, the place of its latest gauge."""
+        """Return the index of the latest gauge of each destination in `keys`."""
         return np.flatnonzero(np.diff(self.code, append=-1))
 
     def level(self, name: str, bins: Bins) -> Counts:
-        """The sum of that gauge over all destinations at the end of each bin. A destination keeps
-        what its latest gauge told; before its first one it is taken to have been the same."""
+        """Return the sum of a gauge over all destinations at the end of each bin.
+
+        A destination keeps the value of its latest gauge; before its first one, it has the same
+        value."""
         value = self.values[name]
         first = np.diff(self.code, prepend=-1) != 0
         change = np.where(first, value, np.diff(value, prepend=0))
@@ -77,7 +80,7 @@ class Gauges:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What the first reading found.
+    """Result of the first pass.
 
     flows         SUMMED per minute and protocol
     destinations  SUMMED per DESTINATION
@@ -92,12 +95,13 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What the second reading found; the last row of `queues` and `arrivals` is of all destinations
-    that were not asked for.
+    """Result of the second pass.
+
+    The last row of `queues` and `arrivals` is the sum of all destinations that were not requested.
 
     latency   bins x buckets
     queues    destinations x buckets
-    arrivals  destinations x bins of their own: messages published
+    arrivals  destinations x bins of their own: published messages
     """
 
     latency: Counts
@@ -106,12 +110,12 @@ class Details:
 
 
 def rows_of(table: pa.Table) -> Read:
-    """A table that is in memory."""
+    """Return a reader of a table in memory."""
     return lambda columns: table.select(list(columns)).to_batches()
 
 
 def between(read: Read, since: int | None, until: int | None) -> Read:
-    """Only rows of those minutes since 1970; `until` is not one of them. None = without end."""
+    """Restrict a reader to minutes since 1970; `until` is exclusive, None = no limit."""
 
     def limited(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for batch in read(columns):
@@ -127,7 +131,7 @@ def between(read: Read, since: int | None, until: int | None) -> Read:
 
 
 def sums(read: Read) -> Sums | None:
-    """The first reading; None if there is no row."""
+    """Run the first pass; None if there is no row."""
     flows = _Folding(("minute", "protocol"), SUMMED)
     destinations = _Folding(DESTINATION, SUMMED)
     reasons = _Folding(("reason",), ("count",))
@@ -148,15 +152,16 @@ def sums(read: Read) -> Sums | None:
     return Sums(flows.total(), destinations.total(), reasons.total(), gauges.all())
 
 
-def details(read: Read, bins: Bins, wanted: pa.Array, own: Bins) -> Details:
-    """The second reading. `wanted` are keys of destinations, see `keys`; `own` the bins of their
-    arrivals."""
+def details(read: Read, bins: Bins, requested: pa.Array, own: Bins) -> Details:
+    """Run the second pass.
+
+    `requested` has keys of destinations, see `keys`; `own` has the bins of their arrivals."""
     latency = np.zeros((bins.count, histogram.LAST + 1), np.int64)
-    queues = np.zeros((len(wanted) + 1, histogram.LAST + 1), np.int64)
-    arrivals = np.zeros((len(wanted) + 1, own.count), np.int64)
+    queues = np.zeros((len(requested) + 1, histogram.LAST + 1), np.int64)
+    arrivals = np.zeros((len(requested) + 1, own.count), np.int64)
     for batch in read((*DESTINATION, "minute", "messages_in", LATENCY)):
         minute = minutes(batch.column("minute"))
-        found = pc.index_in(keys(batch), value_set=wanted).fill_null(len(wanted))
+        found = pc.index_in(keys(batch), value_set=requested).fill_null(len(requested))
         queue = found.to_numpy(zero_copy_only=False)
         published = batch.column("messages_in").to_numpy(zero_copy_only=False)
         np.add.at(arrivals, (queue, own.index(minute)), published)
@@ -168,18 +173,18 @@ def details(read: Read, bins: Bins, wanted: pa.Array, own: Bins) -> Details:
 
 
 def keys(rows: pa.RecordBatch | pa.Table) -> pa.Array:
-    """Of each row its destination, as one text."""
+    """Return each row's destination as one text."""
     return pc.binary_join_element_wise(*(rows.column(name) for name in DESTINATION), "\0")
 
 
 def minutes(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
-    """Timestamps as minutes since 1970."""
+    """Return timestamps as minutes since 1970."""
     ticks: NDArray[np.int64] = np.asarray(column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
     return ticks // _TICKS
 
 
 class _Gauging:
-    """Gauges of many pieces."""
+    """Collects gauges from chunks."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
@@ -203,7 +208,7 @@ class _Gauging:
 
 
 class _Folding:
-    """Sums of columns per key, of many pieces."""
+    """Sums columns per key over chunks."""
 
     def __init__(self, by: Sequence[str], values: Sequence[str]) -> None:
         self._by, self._values = list(by), list(values)
@@ -216,7 +221,7 @@ class _Folding:
         self._rows += part.num_rows
         if self._rows > FOLD_ROWS and len(self._parts) > 1:
             self._parts = [self.total()]
-            # What many destinations leave is not summed again for each further piece.
+            # the sums of many destinations are not aggregated again for each chunk
             self._rows = 0
 
     def total(self) -> pa.Table:
@@ -229,7 +234,7 @@ class _Folding:
 
 
 def _entries(maps: pa.MapArray) -> tuple[NDArray[np.int64], pa.Array, pa.Array]:
-    """Of each entry of the maps: row, key and value."""
+    """Return row, key and value of each entry of the maps."""
     offsets = np.asarray(maps.offsets)
     start, length = int(offsets[0]), int(offsets[-1] - offsets[0])
     row = np.repeat(np.arange(len(maps)), np.diff(offsets))

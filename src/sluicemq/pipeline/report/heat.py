@@ -1,4 +1,4 @@
-"""The latency heat map: time across, latency up, colour for how many messages."""
+"""Latency heat map: time on x, latency on y, colour for the number of messages."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _FINE: Final = (1, 1.5, 2, 3, 5, 7)
 _COARSE: Final = (1, 2, 5)
 FEWEST_ROWS: Final = 6
 MOST_ROWS: Final = 30
-"""Beyond that the coarse steps are taken."""
+"""Number of rows beyond which the coarse steps are used."""
 UPPER: Final = tuple(histogram.bounds(bucket)[1] for bucket in range(histogram.LAST + 1))
-"""ms, of each bucket."""
+"""Upper bound of each bucket in ms."""
 LABEL_PIXELS: Final = 24
 FEWEST_LABELS: Final = 3
-"""With fewer powers of ten, other rows are labelled too."""
+"""With fewer powers of ten, other rows are labelled, too."""
 
 
 class Rows:
-    """Rows of equal height for latencies, from the fastest to the slowest that occurred.
+    """Rows of equal height, from the lowest to the highest latency that occurred.
 
-    edges  ms, one more than there are rows; the first is 0 if the row takes all that is faster
+    edges  ms, one more than there are rows; the first is 0 if the row has all lower latencies
     """
 
     def __init__(self, latency: Counts) -> None:
-        """`latency` is bins x buckets, with at least one message."""
+        """Choose the rows for `latency`, bins x buckets with at least one message."""
         used = np.flatnonzero(latency.sum(axis=0))
         timed = used[used > 0]
-        # The last bucket has no upper bound.
+        # the last bucket has no upper bound
         fastest = UPPER[min(timed[0], histogram.LAST - 1)] if len(timed) else 1.0
         slowest = UPPER[min(used[-1], histogram.LAST - 1)]
         edges = _edges(fastest, slowest, _FINE)
@@ -47,7 +47,7 @@ class Rows:
         if used[0] == 0:
             edges = [0.0, *edges]
         self.edges = edges
-        # A bucket goes where its upper bound is: whole milliseconds are just below that.
+        # a bucket belongs to the row of its upper bound: whole milliseconds are just below it
         self._row_of = np.array(
             [min(max(bisect.bisect_right(edges, up) - 1, 0), len(edges) - 2) for up in UPPER]
         )
@@ -56,13 +56,13 @@ class Rows:
         return len(self.edges) - 1
 
     def cells(self, latency: Counts) -> Counts:
-        """Bins x rows, of bins x buckets."""
+        """Return bins x rows for bins x buckets."""
         cells = np.zeros((len(latency), len(self)), np.int64)
         np.add.at(cells.T, self._row_of, latency.T)
         return cells
 
     def place(self, milliseconds: float) -> float:
-        """In rows from the bottom, between the edges by logarithm."""
+        """Return the position in rows from the bottom, logarithmic between the edges."""
         row = min(max(bisect.bisect_right(self.edges, milliseconds) - 1, 0), len(self) - 1)
         low, high = self.edges[row], self.edges[row + 1]
         if low <= 0:
@@ -70,7 +70,7 @@ class Rows:
         return row + min(math.log(max(milliseconds, low) / low) / math.log(high / low), 1.0)
 
     def name(self, row: int) -> str:
-        """10 ms to 15 ms."""
+        """Return the range of a row, such as 10 ms to 15 ms."""
         low, high = self.edges[row], self.edges[row + 1]
         if low <= 0:
             return f"below {words.duration(high)}"
@@ -78,8 +78,9 @@ class Rows:
 
 
 def latency(timeline: Timeline, size: tuple[int, int]) -> Scene:
-    """How long messages took from published to acknowledged, with median and 95th percentile.
-    Needs at least one."""
+    """Draw published-to-acknowledged latencies with their median and 95th percentile.
+
+    Needs at least one acknowledged message."""
     rows = Rows(timeline.latency)
     cells = rows.cells(timeline.latency)
     most = int(cells.max())
@@ -119,7 +120,7 @@ def latency(timeline: Timeline, size: tuple[int, int]) -> Scene:
 
 
 def _edges(fastest: float, slowest: float, steps: tuple[float, ...]) -> list[float]:
-    """Round latencies around those two (ms), enough for FEWEST_ROWS."""
+    """Return round latencies around two bounds (ms), enough for FEWEST_ROWS."""
     grid = [step * 10.0**decade for decade in range(-2, 13) for step in steps]
     first = max(0, bisect.bisect_right(grid, fastest) - 1)
     last = max(bisect.bisect_right(grid, slowest), first + FEWEST_ROWS)
@@ -127,7 +128,7 @@ def _edges(fastest: float, slowest: float, steps: tuple[float, ...]) -> list[flo
 
 
 def percentiles_of(counts: Counts, *shares: float) -> list[float | None]:
-    """Of one histogram, given as a count per bucket."""
+    """Return percentiles of one histogram, given as a count per bucket."""
     sparse = {int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)}
     return [histogram.percentile(sparse, share) for share in shares]
 
@@ -138,14 +139,14 @@ def _percentiles(latency: Counts) -> tuple[list[float | None], list[float | None
 
 
 def _classes(cells: Counts, most: int) -> NDArray[np.int64]:
-    """Of each cell its step of colour, by logarithm; -1 = empty."""
+    """Return the colour step of each cell, by logarithm; -1 = empty."""
     share = np.log(np.maximum(cells, 1)) / math.log(max(most, 2))
     steps = np.minimum((share * HEAT_STEPS).astype(np.int64), HEAT_STEPS - 1)
     return np.where(cells > 0, steps, -1)
 
 
 def _boxes(plot: Plot, chosen: NDArray[np.bool_]) -> list[tuple[float, float, float, float]]:
-    """The chosen cells, neighbours in time as one box."""
+    """Return the chosen cells as boxes; cells adjacent in time form one box."""
     boxes = []
     for row, cells in enumerate(chosen.T):
         edges = np.flatnonzero(np.diff(np.concatenate(([0], cells.view(np.int8), [0]))))
@@ -157,21 +158,21 @@ def _boxes(plot: Plot, chosen: NDArray[np.bool_]) -> list[tuple[float, float, fl
 
 
 def _labels(plot: Plot, rows: Rows) -> None:
-    """Latencies at the edges of rows: round ones, as many as have room."""
+    """Label the edges of rows: round latencies, as many as fit."""
     height = plot.height / len(rows)
     timed = [edge for edge in rows.edges[:-1] if edge > 0]
-    wanted = [edge for edge in timed if f"{edge:e}".startswith("1.000")]
-    if len(wanted) < FEWEST_LABELS:
-        wanted = timed[:: max(1, math.ceil(LABEL_PIXELS / height))]
+    labelled = [edge for edge in timed if f"{edge:e}".startswith("1.000")]
+    if len(labelled) < FEWEST_LABELS:
+        labelled = timed[:: max(1, math.ceil(LABEL_PIXELS / height))]
     shapes = plot.scene.shapes
-    for edge in wanted:
+    for edge in labelled:
         y = plot.y(rows.edges.index(edge))
         shapes.append(Lines([[(plot.left, y), (plot.right, y)]], "grid"))
         shapes.append(Text(plot.left - 7, y + 4, words.duration(edge), "tick", "end"))
 
 
 def _runs(plot: Plot, rows: Rows, values: list[float | None]) -> list[list[Point]]:
-    """Lines, broken where there is no value."""
+    """Return lines, interrupted where there is no value."""
     runs: list[list[Point]] = []
     broken = True
     for index, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""The report of a lake: finds its tables, reads what a report needs of them, writes the files."""
+"""Report of a lake: finds its tables, reads the required rows and writes the files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sluicemq.pipeline.tables import KINDS, Commit, Table, table
 from sluicemq.pipeline.tables.reading import dataset
 
 TABLES: Final = ("bronze", "silver", "gold", "anomalies")
-LETTER: Final = (
+DEAD_LETTER_COLUMNS: Final = (
     "broker",
     "message",
     "destination",
@@ -38,7 +38,7 @@ LETTER: Final = (
     "map",
     "body",
 )
-"""Columns of silver of the examples of dead letters."""
+"""Columns of silver for the examples of dead dead_letters."""
 _CHOICE: Final = ("broker", "message", "dead_lettered", "reason")
 
 
@@ -58,18 +58,17 @@ def report_lake(
 ) -> Report:
     """Write the report of a lake to `out`, and its charts into the directory `png` if given.
 
-    lake          directory or URI that holds gold, silver and anomalies; what lacks is left out,
-                  and without any traffic the report says how to get some
-    since, until  limits of the period, to the minute, without a zone in UTC; the minute of `until`
-                  is not part of it
-    kind          of the tables; found by looking unless given
-    top           destinations with a row of their own, >= 1
-    title         the name of the lake unless given
-    source        options of the source that say where a journal is (path, or url and
-                  credentials), to tell how much of it the lake lacks
-    progress      told each step before it begins
+    lake          directory or URI of gold, silver and anomalies; missing tables are left out, and
+                  without any traffic the report has instructions
+    since, until  limits of the period, to the minute, UTC if without a zone; `until` is exclusive
+    kind          format of the tables; detected unless given
+    top           number of destinations with a row of their own, >= 1
+    title         title of the report; default: the name of the lake
+    source        source options with a journal's location (path, or url and credentials), to
+                  count the records that the lake does not have yet
+    progress      called with the name of each step before it begins
 
-    Raises ConfigurationError if there is no such directory, the period is empty or `source` names
+    Raises ConfigurationError if there is no such directory, the period is empty or `source` has
     no journal; ClientError if a broker does not answer.
     """
     since, until = _whole(since), _whole(until)
@@ -81,36 +80,36 @@ def report_lake(
             f"there is no lake in {root}. `sluicemq pipeline run --lake {root}` or `sluicemq "
             f"pipeline backfill --lake {root}` makes one"
         )
-    told = progress or (lambda _: None)
+    report_step = progress or (lambda _: None)
     kind = kind or _kind(root, storage_options)
     tables = {
         name: table(kind, f"{root}/{name}", storage_options=storage_options) for name in TABLES
     }
     present = {name: each for name, each in tables.items() if each.exists()}
-    told("how far the pipeline is")
+    report_step("how far the pipeline is")
     state = _state(kind, present, source) if present else None
-    told("traffic")
-    found, letters = None, None
+    report_step("traffic")
+    found, dead_letters = None, None
     if "anomalies" in present:
         found = present["anomalies"].read()
     if "silver" in present:
-        letters = _dead_letters(present["silver"], _within("dead_lettered", since, until))
+        dead_letters = _dead_letters(present["silver"], _within("dead_lettered", since, until))
     report = build(
         _reader(present["gold"], _within("minute", since, until))
         if "gold" in present
         else _nothing,
         found,
-        letters,
+        dead_letters,
         state=state,
         title=title or Path(root).name or "SluiceMQ",
         since=since,
         until=until,
         top=top,
     )
-    told("the page")
+    report_step("the page")
     write(report, out)
     if png is not None:
-        told("the pictures")
+        report_step("the pictures")
         from sluicemq.pipeline.report.png import write_pngs  # takes a second to import
 
         write_pngs(report, png)
@@ -118,12 +117,12 @@ def report_lake(
 
 
 def _whole(time: datetime | None) -> datetime | None:
-    """The minute in which that is."""
+    """Return the start of the minute."""
     return None if time is None else datetime.fromtimestamp(minute_of(time) * MINUTE, UTC)
 
 
 def _kind(root: str, options: Mapping[str, str] | None) -> str:
-    """Of the tables there are; of an empty lake it does not matter."""
+    """Return the format of the existing tables; any for an empty lake."""
     for kind in KINDS:
         if any(table(kind, f"{root}/{name}", storage_options=options).exists() for name in TABLES):
             return kind
@@ -131,7 +130,7 @@ def _kind(root: str, options: Mapping[str, str] | None) -> str:
 
 
 def _within(column: str, since: datetime | None, until: datetime | None) -> pc.Expression:
-    """Rows of that period, and only such with a value."""
+    """Return a filter for rows with a value in that period."""
     chosen = pc.field(column).is_valid()
     if since is not None:
         chosen &= pc.field(column) >= pa.scalar(since, TIME)
@@ -145,34 +144,36 @@ def _nothing(_: Sequence[str]) -> list[pa.RecordBatch]:
 
 
 def _reader(gold: Table, chosen: pc.Expression) -> Read:
-    """Reads one version of the table, however often it is called."""
+    """Return a reader of one version of the table."""
     rows = dataset(gold.storage, gold.snapshot())
     return lambda columns: rows.to_batches(columns=list(columns), filter=chosen)
 
 
 def _dead_letters(silver: Table, chosen: pc.Expression) -> pa.Table:
-    """The newest examples of the most frequent reasons. Bodies are read of these only."""
+    """Return the newest examples of the most frequent reasons; only their bodies are read."""
     rows = dataset(silver.storage, silver.snapshot())
     all_of_them = rows.to_table(columns=list(_CHOICE), filter=chosen)
     picked = _newest(all_of_them)
     messages = picked["message"].combine_chunks()
     chosen &= pc.field("message").isin(messages)
-    # Another broker's message of the same number comes along; `build` takes the newest anyway.
-    return rows.to_table(columns=list(LETTER), filter=chosen)
+    # another broker's message with the same number may be included; `build` takes the newest
+    return rows.to_table(columns=list(DEAD_LETTER_COLUMNS), filter=chosen)
 
 
-def _newest(letters: pa.Table) -> pa.Table:
-    """At most MOST_EXAMPLES rows of each of the MOST_REASONS most frequent reasons."""
-    code = np.asarray(letters["reason"].combine_chunks().fill_null("").dictionary_encode().indices)
+def _newest(dead_letters: pa.Table) -> pa.Table:
+    """Return at most MOST_EXAMPLES rows of each of the MOST_REASONS most frequent reasons."""
+    code = np.asarray(
+        dead_letters["reason"].combine_chunks().fill_null("").dictionary_encode().indices
+    )
     counts = np.bincount(code)
     frequent = np.argsort(-counts, kind="stable")[:MOST_REASONS]
-    time = np.asarray(letters["dead_lettered"].cast(pa.int64()))
+    time = np.asarray(dead_letters["dead_lettered"].cast(pa.int64()))
     order = np.lexsort((-time, code))
     sorted_code = code[order]
     starts = np.cumsum(counts) - counts
     rank = np.arange(len(order)) - starts[sorted_code]
     keep = (rank < MOST_EXAMPLES) & np.isin(sorted_code, frequent)
-    return letters.take(pa.array(order[keep]))
+    return dead_letters.take(pa.array(order[keep]))
 
 
 def _state(kind: str, tables: Mapping[str, Table], source: Mapping[str, str] | None) -> State:
@@ -197,7 +198,7 @@ def _state(kind: str, tables: Mapping[str, Table], source: Mapping[str, str] | N
 
 
 def _progress(commits: Sequence[Commit], source: Mapping[str, str] | None) -> tuple[Progress, ...]:
-    """Of each journal, by the tags of gold's commits (jobs/lake.py), the latest first."""
+    """Return each journal's progress from the tags of gold's commits, the latest first."""
     latest: dict[str, tuple[int, datetime]] = {}
     for commit in commits:
         for application, last in commit.tags.items():

@@ -1,8 +1,8 @@
-"""The report as one HTML file that needs nothing else.
+"""Report as one self-contained HTML file.
 
 Its content security policy allows the page's own style and script, by their digests, and no request
-to any host. Whatever came from outside (names, reasons, bodies) is made visible (words.shown)
-and escaped by the template engine, wherever the template puts it.
+to any host. Text from outside (names, reasons, bodies) is made printable (words.printable) and
+escaped by the template engine wherever the template inserts it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from sluicemq.pipeline.report.svg import ornament, svg
 WIDE: Final = (960, 300)
 HALF: Final = (460, 250)
 NARROW: Final = (370, 270)
-"""For telephones: the letters of a wide drawing would be too small to read there."""
+"""Size of charts for phones: the text of a wide chart would be too small there."""
 NARROW_BINS: Final = 64
 HALF_BINS: Final = 96
 TABLE_ROWS: Final = 48
-"""Of the table that stands for a chart."""
+"""Maximum number of rows of the table alternative of a chart."""
 
 
 def render(report: Report) -> str:
-    """The page."""
+    """Return the page."""
     files = resources.files("sluicemq.pipeline.report")
     style = style_sheet() + (files / "page.css").read_text("utf-8")
     script = (files / "page.js").read_text("utf-8")
@@ -55,7 +55,7 @@ def render(report: Report) -> str:
         rate=words.rate,
         size=words.size,
         duration=words.duration,
-        shown=words.shown,
+        printable=words.printable,
         brief=words.brief,
         moment=lambda time: words.moment(time if isinstance(time, int) else time.timestamp()),
     )
@@ -81,7 +81,7 @@ def render(report: Report) -> str:
 
 
 def write(report: Report, path: Path) -> None:
-    """Write the page; a reader of `path` sees the old one or the new one, never a half."""
+    """Write the page atomically: a reader of `path` gets the old or the new page."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -95,12 +95,14 @@ def write(report: Report, path: Path) -> None:
 
 
 def _visible(value: object) -> object:
-    """What the template shows of a value; only our own markup gets around this."""
-    return value if isinstance(value, Markup) or not isinstance(value, str) else words.shown(value)
+    """Return a value as the template inserts it; the report's own markup is not changed."""
+    return (
+        value if isinstance(value, Markup) or not isinstance(value, str) else words.printable(value)
+    )
 
 
 def _charts(report: Report) -> dict[str, Markup]:
-    """Each as SVG in two sizes, of which the style sheet shows one."""
+    """Return each chart as SVG in two sizes, of which the style sheet shows one."""
     made = {}
     for name, draw in drawings(report).items():
         assert report.timeline is not None

@@ -1,7 +1,7 @@
-"""The colours of a report, and what each role of a drawing is painted with.
+"""Colours of a report, and the paint of each role in a drawing.
 
-The five protocols' colours keep their distance from each other for the three kinds of colour
-blindness, and three times the contrast of the ground, on light and on dark; a test holds both.
+The colours of the five protocols are distinguishable with the three kinds of colour blindness, and
+have a contrast of at least three with the background, light and dark; a test verifies both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """As #rrggbb, on a light and on a dark ground."""
+    """Colour as #rrggbb, for light and dark backgrounds."""
 
     light: str
     dark: str
@@ -20,7 +20,7 @@ class Colour:
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """How a role looks: names of COLOURS, and pixels."""
+    """Paint of a role: names of COLOURS, and pixels."""
 
     fill: str | None = None
     stroke: str | None = None
@@ -31,7 +31,7 @@ class Paint:
 
 
 HEAT_STEPS: Final = 7
-"""From few to many."""
+"""Number of colour steps, from few to many."""
 
 COLOURS: Final = {
     "page": Colour("#f3f4f6", "#0d0f12"),
@@ -67,7 +67,7 @@ PROTOCOLS: Final = {
     "msglite": "msglite",
     "other": "other",
 }
-"""Protocols that have a colour of their own, and how they are called."""
+"""Display names of the protocols that have a colour of their own."""
 
 PAINTS: Final = {
     "grid": Paint(stroke="rule"),
@@ -99,8 +99,9 @@ PAINTS: Final = {
 
 
 def style_sheet() -> str:
-    """The colours as custom properties, dark where the reader's system is, light on paper; and a
-    class per role."""
+    """Return CSS with the colours as custom properties and a class per role.
+
+    Screens follow the system's dark mode; print uses the light colours."""
     light = "".join(f"--{name}:{colour.light};" for name, colour in COLOURS.items())
     dark = "".join(f"--{name}:{colour.dark};" for name, colour in COLOURS.items())
     return (
@@ -112,13 +113,13 @@ def style_sheet() -> str:
 
 
 def _rule(role: str, paint: Paint) -> str:
-    said = [f"fill:var(--{paint.fill})" if paint.fill else "fill:none"]
+    declarations = [f"fill:var(--{paint.fill})" if paint.fill else "fill:none"]
     if paint.stroke:
-        said += [f"stroke:var(--{paint.stroke})", f"stroke-width:{paint.width:g}"]
+        declarations += [f"stroke:var(--{paint.stroke})", f"stroke-width:{paint.width:g}"]
     if paint.dash:
-        said.append("stroke-dasharray:" + " ".join(f"{part:g}" for part in paint.dash))
+        declarations.append("stroke-dasharray:" + " ".join(f"{part:g}" for part in paint.dash))
     if paint.size != Paint().size:
-        said.append(f"font-size:{paint.size:g}px")
+        declarations.append(f"font-size:{paint.size:g}px")
     if paint.bold:
-        said.append("font-weight:600")
-    return f"svg .{role}{{{';'.join(said)}}}"
+        declarations.append("font-weight:600")
+    return f"svg .{role}{{{';'.join(declarations)}}}"

@@ -1,4 +1,4 @@
-"""The frame of a chart over time: axes, grid, legend, and where a value is in it."""
+"""Frame of a chart over time: axes, grid, legend, and coordinates of values."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ BOTTOM: Final = 26
 LEGEND_LINE: Final = 20
 LEGEND_GAP: Final = 17
 SWATCH: Final = 11
-LETTER: Final = 12 * TEXT_WIDTH
-"""Of text of the usual size, in pixels."""
+CHARACTER_WIDTH: Final = 12 * TEXT_WIDTH
+"""Average width of a character of normal size, in pixels."""
 FEWEST_BINS: Final = 4
-"""An axis of fewer would draw one bin as broad as the page."""
+"""Minimum number of bins of an axis; with fewer, one bin would be as wide as the page."""
 APART_PIXELS: Final = 9
 TICK_PIXELS: Final = 64
-"""Between two marks of the time axis, at least."""
+"""Minimum distance of two ticks of the time axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An entry of the legend: a line, or filled squares side by side, one for each role."""
+    """Entry of the legend: a line, or adjacent filled squares, one for each role."""
 
     role: str | Sequence[str]
     label: str
@@ -35,17 +35,17 @@ class Key:
 
     @property
     def roles(self) -> Sequence[str]:
-        """Of its squares."""
+        """Return the roles of its squares."""
         return (self.role,) if isinstance(self.role, str) else self.role
 
     @property
     def width(self) -> float:
-        """In pixels, about."""
-        return SWATCH * len(self.roles) + 6 + len(self.label) * LETTER
+        """Approximate width in pixels."""
+        return SWATCH * len(self.roles) + 6 + len(self.label) * CHARACTER_WIDTH
 
 
 class Plot:
-    """A scene with a plotting area whose x is time. Values of y run from 0 to `top`."""
+    """Scene with a plotting area whose x is time. Values of y range from 0 to `top`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Plot:
         unit: str,
         keys: Sequence[Key],
     ) -> None:
-        """Draws legend and time axis. `unit` stands above the y axis."""
+        """Draw legend and time axis. `unit` is the label of the y axis."""
         width, height = size
         self.scene = Scene(width, height, title, description)
         self.left, self.right = LEFT, width - RIGHT
@@ -71,29 +71,29 @@ class Plot:
 
     @property
     def height(self) -> float:
-        """Of the plotting area, in pixels."""
+        """Height of the plotting area in pixels."""
         return self.bottom - self.top_of_area
 
     def x(self, bin_index: float) -> float:
-        """Where that bin begins."""
+        """Return the x coordinate at which a bin begins."""
         return self.left + (bin_index - self._first) * self._bin
 
     def y(self, value: float) -> float:
-        """Where that value is."""
+        """Return the y coordinate of a value."""
         return self.bottom - self.height * value / self.top
 
     @property
     def apart(self) -> bool:
-        """Whether bins are broad enough for bars that stand apart."""
+        """True if bins are wide enough for separate bars."""
         return self._bin > APART_PIXELS
 
     def bar(self, index: int) -> tuple[float, float]:
-        """x and width of a bar that stands apart from its neighbours."""
+        """Return x and width of a bar with a gap to its neighbours."""
         gap = 2.0 if self._bin > 2 * APART_PIXELS else 1.0
         return self.x(index) + gap / 2, self._bin - gap
 
     def value_axis(self, top: float, *, whole: bool = False) -> None:
-        """Scale y so that `top` fits, with grid and labels, of `whole` things if they are such."""
+        """Scale y so that `top` fits, with grid and labels; `whole`: integers only."""
         marks = scale.value_ticks(top, max(2, int(self.height / 46)), whole=whole)
         self.top = marks[-1]
         shapes = self.scene.shapes
@@ -104,23 +104,23 @@ class Plot:
         ]
 
     def base_line(self) -> None:
-        """The axis itself, over what stands on it."""
+        """Draw the axis over the shapes on it."""
         self.scene.shapes.append(Lines([self._across(self.bottom)], "axis"))
 
     def spots(self, says: Sequence[str]) -> None:
-        """What each bin says when it is pointed at."""
+        """Add the tooltip of each bin."""
         self.scene.spots += [
-            Spot((self.x(index), self.top_of_area, self._bin, self.height), said)
-            for index, said in enumerate(says)
+            Spot((self.x(index), self.top_of_area, self._bin, self.height), text)
+            for index, text in enumerate(says)
         ]
 
     def _across(self, y: float) -> list[tuple[float, float]]:
         return [(self.left, y), (self.right, y)]
 
     def _legend(self, keys: Sequence[Key], unit: str) -> float:
-        """Returns where the plotting area begins."""
+        """Draw the legend and return the top of the plotting area."""
         shapes = self.scene.shapes
-        unit_width = len(unit) * LETTER + 16
+        unit_width = len(unit) * CHARACTER_WIDTH + 16
         shapes.append(Text(0, 13, unit, "unit"))
         x, y = max(float(LEFT), unit_width), 13.0
         first_line = x
@@ -151,7 +151,7 @@ class Plot:
             if mark.strong:
                 shapes.append(Lines([[(x, self.top_of_area), (x, self.bottom)]], "day"))
             shapes.append(Lines([[(x, self.bottom), (x, self.bottom + 5)]], "axis"))
-            # A label at the edge would be cut off.
-            half = len(mark.label) * LETTER / 2
+            # A label at the edge would be clipped.
+            half = len(mark.label) * CHARACTER_WIDTH / 2
             at = min(max(x, half), self.scene.width - half)
             shapes.append(Text(at, self.bottom + 18, mark.label, role, "middle"))

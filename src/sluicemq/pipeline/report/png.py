@@ -1,8 +1,8 @@
-"""A scene as a PNG picture.
+"""Rendering of a scene as a PNG picture.
 
-Matplotlib is used as a canvas only: the scene is the same that becomes SVG, so there is one drawing
-of each chart. It brings its own font, so that letters appear on a machine that has none, and needs
-no system library, as the usual renderers of SVG do.
+Matplotlib serves as a canvas: the same scene is rendered as SVG and as PNG. It includes a font, so
+text is rendered on machines without fonts, and needs no system library, unlike common SVG
+renderers.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ from sluicemq.pipeline.report.scene import Area, Boxes, Lines, Scene, Shape, Tex
 SIZE: Final = (960, 320)
 TITLE_CHARACTERS: Final = 40
 SCALE: Final = 2.0
-"""Pixels of the picture for one of the scene."""
+"""Pixels of the picture per pixel of the scene."""
 MARGIN: Final = 20
 HEAD: Final = 44
-"""Above the scene, for its title."""
+"""Height of the title above the scene."""
 _POINTS: Final = 72.0 / 100.0
-"""Of a scene's pixel: the figure has 100 of them to the inch."""
+"""Points per pixel of a scene: the figure has 100 pixels per inch."""
 
 
 def write_pngs(report: Report, directory: FilePath) -> list[FilePath]:
-    """The charts as pictures in that directory, which is made if need be. Returns them; none
-    without traffic."""
+    """Write the charts as pictures to a directory, created if missing.
+
+    Return their paths; none without traffic."""
     directory.mkdir(parents=True, exist_ok=True)
     made = []
     for name, draw in drawings(report).items():
         assert report.timeline is not None
         path = directory / f"{name}.png"
-        title = words.shown(report.title, TITLE_CHARACTERS)
+        title = words.printable(report.title, TITLE_CHARACTERS)
         write_png(draw(report.timeline, SIZE), path, f"{title} · {period(report)}")
         made.append(path)
     return made
 
 
 def write_png(scene: Scene, path: FilePath, subtitle: str) -> None:
-    """On light ground, with its title and `subtitle` over it."""
+    """Write a scene on a light background, with its title and `subtitle` above."""
     width, height = scene.width + 2 * MARGIN, scene.height + HEAD + 2 * MARGIN
     figure = Figure(figsize=(width / 100, height / 100), dpi=100 * SCALE)
     painter = _Painter(figure, MARGIN, HEAD + MARGIN, height)
@@ -59,7 +60,7 @@ def write_png(scene: Scene, path: FilePath, subtitle: str) -> None:
     for shape in scene.shapes:
         painter.paint(shape)
     with warnings.catch_warnings():
-        # Letters that the font lacks appear as boxes; there is no other font to be sure of.
+        # characters that the font lacks appear as boxes; no other font is certain to be installed
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure.savefig(
             path,
@@ -71,7 +72,7 @@ def write_png(scene: Scene, path: FilePath, subtitle: str) -> None:
 
 
 class _Painter:
-    """Draws shapes on a figure, from its top left."""
+    """Draws shapes on a figure, with the origin at its top left."""
 
     def __init__(self, figure: Figure, left: float, top: float, height: float) -> None:
         self._figure = figure
@@ -82,7 +83,7 @@ class _Painter:
         )
 
     def paint(self, shape: Shape) -> None:
-        """Draw one, over all before it."""
+        """Draw a shape over the previous ones."""
         self._order += 1
         if isinstance(shape, Text):
             self.text(shape)
@@ -96,7 +97,7 @@ class _Painter:
             self._lines(shape)
 
     def text(self, text: Text) -> None:
-        """One line; its characters mean themselves (no formulas)."""
+        """Draw one line of text, without interpreting formulas."""
         paint = PAINTS[text.role]
         assert paint.fill is not None
         font = FontProperties(
@@ -122,7 +123,7 @@ class _Painter:
         assert fill is not None
         patch.set(facecolor=COLOURS[fill].light, edgecolor="none", transform=self._transform)
         patch.set_zorder(self._order)
-        # Neighbours with soft edges would show the ground between them.
+        # antialiased edges of adjacent shapes would show the background between them
         patch.set_antialiased(not isinstance(patch, Rectangle))
         self._figure.add_artist(patch)
 

@@ -1,4 +1,4 @@
-"""Where things are on an axis: bins of time, and ticks that people like to read."""
+"""Scales of axes: bins of time, and round ticks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 
 BIN_MINUTES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 7 * 1440)
-"""Widths of a bin of time; beyond them, whole weeks."""
+"""Widths of a bin in minutes; beyond them, whole weeks."""
 _WEEK: Final = 7 * 1440
 
 _TICK_SECONDS: Final = (
@@ -28,18 +28,18 @@ _TICK_SECONDS: Final = (
 
 
 def minute_of(time: datetime) -> int:
-    """The minute since 1970 in which that is; a time without a zone is UTC."""
+    """Return the minute since 1970 of a time; a time without a zone is UTC."""
     known = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     return int(known.timestamp()) // MINUTE
 
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """Equal stretches of time, side by side.
+    """Adjacent bins of time of equal width.
 
     start  first minute of the first bin, in minutes since 1970 (UTC)
     width  minutes of a bin, >= 1
-    count  how many, >= 1
+    count  number of bins, >= 1
     """
 
     start: int
@@ -48,7 +48,7 @@ class Bins:
 
     @classmethod
     def over(cls, first: int, last: int, at_most: int) -> Bins:
-        """Bins that hold the minutes `first` to `last`, both included."""
+        """Return bins for the minutes `first` to `last`, both included."""
         for width in BIN_MINUTES:
             start = first // width * width
             count = (last - start) // width + 1
@@ -60,27 +60,27 @@ class Bins:
         return cls(start, width, (last - start) // width + 1)
 
     def merged(self, factor: int) -> Bins:
-        """`factor` neighbours made one; the last takes what remains."""
+        """Merge `factor` adjacent bins into one; the last one may be shorter."""
         return Bins(self.start, self.width * factor, -(-self.count // factor))
 
     def index(self, minutes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """In which bin each of those minutes is; all must be in one."""
+        """Return the index of the bin of each minute; all minutes must be in a bin."""
         return (minutes - self.start) // self.width
 
     @property
     def end(self) -> int:
-        """The minute after the last."""
+        """Minute after the last bin."""
         return self.start + self.width * self.count
 
     def seconds(self, index: int) -> tuple[int, int]:
-        """When that bin begins and ends, in seconds since 1970."""
+        """Return the start and end of a bin in seconds since 1970."""
         start = (self.start + index * self.width) * MINUTE
         return start, start + self.width * MINUTE
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A mark on an axis; `strong` begins a new day."""
+    """Tick of an axis; `strong` marks a new day."""
 
     at: float
     label: str
@@ -88,7 +88,7 @@ class Tick:
 
 
 def time_ticks(start: float, end: float, at_most: int) -> list[Tick]:
-    """Marks between two times (seconds since 1970), on round times."""
+    """Return ticks at round times between two times (seconds since 1970)."""
     step = next(
         (step for step in _TICK_SECONDS if (end - start) / step <= at_most),
         math.ceil((end - start) / at_most / DAY) * DAY,
@@ -97,7 +97,7 @@ def time_ticks(start: float, end: float, at_most: int) -> list[Tick]:
     at = math.ceil(start / step) * step
     while at <= end:
         midnight = at % DAY == 0
-        # A clock alone would leave open which day it is.
+        # A time of day alone would be ambiguous.
         label = words.day(at) if midnight or step >= DAY else words.clock(at)
         marks.append(Tick(at, label, midnight and step < DAY))
         at += step
@@ -105,8 +105,9 @@ def time_ticks(start: float, end: float, at_most: int) -> list[Tick]:
 
 
 def value_ticks(top: float, at_most: int, *, whole: bool = False) -> list[float]:
-    """Round values from 0 to the first one that is not below `top`; 0 and 1 if that is 0. `whole`:
-    there is nothing between 0 and 1."""
+    """Return round values from 0 to the first one that is not below `top`.
+
+    Return 0 and 1 if `top` is 0. `whole`: there is no value between 0 and 1."""
     if top <= 0:
         return [0.0, 1.0]
     rough = max(top / at_most, 1.0 if whole else 0.0)

@@ -1,7 +1,7 @@
-"""A drawing, before it is SVG or PNG: few kinds of shape, in pixels from the top left.
+"""Drawing that is independent of its output format: shapes in pixels from the top left.
 
-A shape has no colour of its own but a role, which the palette paints: so one drawing serves light,
-dark and paper.
+A shape has a role instead of a colour; the palette defines the paint of each role for light, dark
+and print.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Box = tuple[float, float, float, float]
 """x, y, width, height."""
 
 TEXT_WIDTH: Final = 0.56
-"""Of a letter, in parts of its size, on average: there is no font to measure."""
+"""Average width of a character relative to the font size: there is no font to measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines through points; each run is a line of its own."""
+    """Lines through points; each run is a separate line."""
 
     runs: Sequence[Sequence[Point]]
     role: str
@@ -56,7 +56,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A place that says something when it is pointed at; invisible. A new line begins a fact."""
+    """Invisible area with a tooltip; each line of the text is one fact."""
 
     box: Box
     says: str
@@ -67,7 +67,7 @@ Shape = Boxes | Lines | Area | Text
 
 @dataclass(slots=True)
 class Scene:
-    """One drawing. `title` and `description` are for those who cannot see it."""
+    """One drawing. `title` and `description` are for screen readers."""
 
     width: int
     height: int

@@ -1,4 +1,4 @@
-"""What a report says in sentences: what somebody should know who reads nothing else."""
+"""Summary of a report in sentences."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from sluicemq.pipeline.report.scale import MINUTE
 
 NAME_CHARACTERS: Final = 60
 GROWTH: Final = 1.5
-"""The backlog is said to grow from this factor on, and to shrink below its inverse."""
+"""Factor from which the backlog counts as growing; below its inverse it shrinks."""
 
 
 def sentences(report: Report) -> list[str]:
-    """The plain facts, the most urgent first. Names in them are as their owners chose them: the
-    template escapes."""
-    said = []
+    """Return the main facts, the most urgent first.
+
+    Names are not escaped; the template escapes them."""
+    lines = []
     if report.anomaly_count:
-        said.append(_anomalies(report))
+        lines.append(_anomalies(report))
     if report.timeline is not None:
-        said.append(_traffic(report))
-        said += _backlog(report)
+        lines.append(_traffic(report))
+        lines += _backlog(report)
     if report.dead_lettered:
-        said.append(_dead_letters(report))
+        lines.append(_dead_letters(report))
     elif report.timeline is not None and not report.redelivered and not report.expired:
-        said.append("No message was redelivered, expired or dead-lettered.")
-    return said
+        lines.append("No message was redelivered, expired or dead-lettered.")
+    return lines
 
 
 def _anomalies(report: Report) -> str:
@@ -34,7 +35,7 @@ def _anomalies(report: Report) -> str:
     first = report.anomalies[0]
     things = "1 anomaly" if report.anomaly_count == 1 else f"{report.anomaly_count:,} anomalies"
     urgent = f", {critical} critical" if critical else ""
-    named = words.shown(first.destination, NAME_CHARACTERS)
+    named = words.printable(first.destination, NAME_CHARACTERS)
     return f"{things}{urgent}; first of all {first.kind} at {named}: {first.evidence.rstrip('.')}."
 
 
@@ -67,7 +68,7 @@ def _backlog(report: Report) -> list[str]:
     if waiting and end:
         largest = max(waiting, key=lambda queue: queue.backlog or 0)
         share = f"{(largest.backlog or 0) / end:.0%} of them " if end > 1 else ""
-        where = f", {share}in {words.shown(largest.name, NAME_CHARACTERS)}"
+        where = f", {share}in {words.printable(largest.name, NAME_CHARACTERS)}"
     how = ""
     if start and end > start * GROWTH:
         how = f", more than at the start ({words.count(start)})"
@@ -88,17 +89,17 @@ def _dead_letters(report: Report) -> str:
     if report.reasons:
         first = report.reasons[0]
         share = f"{first.count / max(number, first.count):.0%} " if number > 1 else ""
-        text += f", {share}for the reason “{words.shown(first.text, NAME_CHARACTERS)}”"
+        text += f", {share}for the reason “{words.printable(first.text, NAME_CHARACTERS)}”"
     return text + "."
 
 
 def state_of(state: State, late_events: int) -> list[str]:
-    """How far the pipeline is."""
-    said = []
+    """Return sentences about the pipeline's progress."""
+    lines = []
     for progress in state.progress:
         text = (
-            f"Of the broker {words.shown(progress.broker, NAME_CHARACTERS)} the lake has all up to "
-            f"record {words.count(progress.last)}, since "
+            f"Of the broker {words.printable(progress.broker, NAME_CHARACTERS)} the lake has all "
+            f"up to record {words.count(progress.last)}, since "
             f"{words.moment(progress.committed.timestamp())} UTC"
         )
         if progress.behind == 0:
@@ -106,7 +107,7 @@ def state_of(state: State, late_events: int) -> list[str]:
         elif progress.behind is not None:
             more = "more record" if progress.behind == 1 else "more records"
             text += f"; its journal holds {words.count(progress.behind)} {more}"
-        said.append(f"{text}.")
+        lines.append(f"{text}.")
     if late_events:
-        said.append(f"{words.things(late_events, 'event')} came late, and all are counted.")
-    return said
+        lines.append(f"{words.things(late_events, 'event')} came late, and all are counted.")
+    return lines

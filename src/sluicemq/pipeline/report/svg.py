@@ -1,4 +1,4 @@
-"""A scene as SVG, to stand inside an HTML page or alone."""
+"""Rendering of a scene as SVG, for an HTML page or a file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from sluicemq.pipeline.report.scene import Area, Boxes, Lines, Point, Scene, Sha
 
 
 def svg(scene: Scene, name: str, variant: str = "") -> str:
-    """The element, with classes for colours (palette.style_sheet). `name` is unique in the page:
-    the title's and the description's ids begin with it. `variant` are further classes."""
+    """Return the SVG element, with classes for colours (palette.style_sheet).
+
+    `name` is unique in the page and the prefix of the ids of title and description. `variant` has
+    further classes."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {scene.width} {scene.height}" '
         f'class={quoteattr(f"chart {variant}".strip())} role="img" tabindex="0" '
@@ -34,7 +36,7 @@ def svg(scene: Scene, name: str, variant: str = "") -> str:
 
 
 def ornament(scene: Scene) -> str:
-    """The same without a word: for small drawings beside the figures that they show."""
+    """Return the element without text, for small charts beside their figures."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {scene.width} {scene.height}" '
         f'class="ornament" width="{scene.width}" height="{scene.height}" aria-hidden="true">'
@@ -52,7 +54,7 @@ def _shape(shape: Shape) -> str:
         )
     edges = ""
     if isinstance(shape, Boxes):
-        # Neighbours with soft or differently rounded edges would show the ground between them.
+        # Adjacent shapes with antialiased or differently rounded edges would show the background.
         edges = ' shape-rendering="crispEdges"'
         path = "".join(
             f"M{_n(x)} {_n(y)}H{_n(x + width)}V{_n(y + height)}H{_n(x)}z"
@@ -71,11 +73,11 @@ def _run(points: Sequence[Point]) -> str:
 
 
 def _text(text: str) -> str:
-    """Markup for text that may hold anything."""
-    return escape(words.shown(text))
+    """Escape text with arbitrary characters."""
+    return escape(words.printable(text))
 
 
 def _n(value: float) -> str:
-    """A tenth of a pixel is enough."""
+    """Format a coordinate with one decimal."""
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text

@@ -1,1 +1,1 @@
-"""Queues and topics as a sink of Spark: each partition of a batch is written exactly once."""
+"""Queues and topics as a Spark sink that writes each partition of a batch exactly once."""

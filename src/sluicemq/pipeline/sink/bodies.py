@@ -1,12 +1,12 @@
-"""The column `body` as bytes, and what they are.
+"""Conversion of the column `body` to body bytes and body kinds.
 
-    column               may be of body_kind        usual
-    string               text, json                 text
-    binary               any                        bytes
-    map<string,string>   map: a JMS MapMessage      map
+    column               allowed body_kind   default
+    string               text, json          text
+    binary               any                 bytes
+    map<string,string>   map (MapMessage)    map
 
-Text and JSON have to be UTF-8, and JSON has to be JSON, because other clients are handed it as it
-is. What a map, stream or object is made of only its readers look at, as everywhere in the broker.
+The sink verifies that text and JSON are UTF-8 and that JSON is valid, because the broker delivers
+them unchanged to clients of other protocols. The broker does not decode maps, streams and objects.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import msgspec
 import pyarrow as pa
 
 from sluicemq.model.message import BodyKind
-from sluicemq.pipeline.sink.values import Fault, Faults, by_value, shown
+from sluicemq.pipeline.sink.values import Fault, Faults, abbreviated, by_value
 from sluicemq.protocols.java import SerialError, dumps_map
 
 _KINDS: Final = {kind.name.lower(): kind for kind in BodyKind}
 _UNKNOWN: Final = -1
-"""No kind was named."""
+"""Code of a row without a body_kind."""
 _OF_TEXT: Final = frozenset({BodyKind.TEXT, BodyKind.JSON})
 _OF_MAP: Final = frozenset({BodyKind.MAP})
 _OF_BINARY: Final = frozenset(BodyKind)
@@ -34,7 +34,7 @@ _json: Final = msgspec.json.Decoder(msgspec.Raw)
 def read_bodies(
     column: pa.Array, kinds: pa.Array | None, faults: Faults
 ) -> tuple[list[bytes], list[int]]:
-    """The bytes of each body, b"" for null, and of which kind each is."""
+    """Return the bytes of each body (b"" for null) and its kind."""
     usual, allowed = _fitting(column.type)
     read = _bytes(column, faults)
     bodies = [body or b"" for body in read]
@@ -52,10 +52,10 @@ def read_bodies(
                 kind = usual
             elif kind == BodyKind.NONE:
                 if body:
-                    faults.setdefault(row, "there is a body, and body_kind says none")
+                    faults.setdefault(row, "there is a body, but body_kind is none")
             elif kind not in allowed:
-                said = f"a body of type {column.type} cannot be of body_kind {_name(kind)}"
-                faults.setdefault(row, said)
+                fault = f"a body of type {column.type} cannot be of body_kind {_name(kind)}"
+                faults.setdefault(row, fault)
             found.append(int(kind))
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         _check_text(column, bodies, found, faults)
@@ -74,7 +74,7 @@ def _fitting(kind: pa.DataType) -> tuple[BodyKind, frozenset[BodyKind]]:
 def _kind(name: str) -> int:
     kind = _KINDS.get(name)
     if kind is None:
-        raise Fault(f"there is no body_kind {shown(name)}")
+        raise Fault(f"there is no body_kind {abbreviated(name)}")
     return kind
 
 
@@ -83,7 +83,7 @@ def _name(kind: int) -> str:
 
 
 def _bytes(column: pa.Array, faults: Faults) -> list[bytes | None]:
-    """As Arrow has them, None for null; a MapMessage for each map."""
+    """Return the bytes of each body, None for null; a map is encoded as a MapMessage."""
     if pa.types.is_map(column.type):
         return [_map(entries, row, faults) for row, entries in enumerate(column.to_pylist())]
     if pa.types.is_large_string(column.type):
@@ -105,7 +105,7 @@ def _map(entries: list[tuple[str, str]] | None, row: int, faults: Faults) -> byt
 
 
 def _check_text(column: pa.Array, bodies: list[bytes], kinds: list[int], faults: Faults) -> None:
-    """Text and JSON are UTF-8."""
+    """Record a fault for each text or JSON body that is not UTF-8."""
     try:
         column.cast(pa.large_string() if pa.types.is_large_binary(column.type) else pa.string())
         return

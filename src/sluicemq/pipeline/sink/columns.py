@@ -1,22 +1,22 @@
-"""Which columns a row may have, and of which types.
+"""Columns that a row may have, and their types.
 
     destination       string     required unless the option `destination` names one for all rows
     destination_kind  string     "queue" (also for null) or "topic"
     body              string, binary or map<string,string>; required; null = no body
-    body_kind         string     what it is; null or no column: text, bytes or map, as its type
+    body_kind         string     null or no column: text, bytes or map, by the type of `body`
     properties        map<string,string>
-    property_types    map<string,string>   of the properties that are no text, as the source has it
+    property_types    map<string,string>   types of the properties that are not text
     priority          integer    0-9; null = 4
-    ttl               integer    ms that the message may live; null or 0 = no limit
-    expiration        timestamp  when its life ends; null = never
-    deliver_at        timestamp  when it may be delivered first; null = at once
-    message_id        string     the sender's own id
+    ttl               integer    time to live in ms; null or 0 = no limit
+    expiration        timestamp  time of expiration; null = never
+    deliver_at        timestamp  earliest delivery time; null = at once
+    message_id        string     message id chosen by the publisher
     correlation_id    string
-    reply_to          string     name of the destination for answers; a topic is "topic:NAME"
+    reply_to          string     destination for replies; a topic is "topic:NAME"
     type              string     JMSType or similar
     durability        string     "none", "lazy" or "sync"; null = "sync"
 
-A column that holds nothing (void) counts as if it were not there.
+A column of type void is ignored.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ COLUMNS: Final = {
     "type": ("string", _is_text),
     "durability": ("string", _is_text),
 }
-"""What each is, for people and to be tested."""
+"""Type of each column, as text for error messages, and its check."""
 
 DEFAULT_SCHEMA: Final = (
     StructType()
@@ -103,14 +103,14 @@ DEFAULT_SCHEMA: Final = (
     .add("type", StringType())
     .add("durability", StringType())
 )
-"""Columns of a view or table that is written to, if it was made without any; bodies are text."""
+"""Default columns of a view or table created without columns; bodies are text."""
 
 
 def places(schema: StructType, destination: str) -> dict[str, int]:
-    """Where each column that is there stands in a batch, by its name in COLUMNS.
+    """Return the index of each column in a batch, by its name in COLUMNS.
 
-    `destination`: of the option, or "". Raises ConfigurationError for a schema that is no
-    message's.
+    `destination` is the option of that name, or "". Raises ConfigurationError if the schema does
+    not fit.
     """
     found: dict[str, int] = {}
     wrong: list[str] = []
@@ -119,18 +119,18 @@ def places(schema: StructType, destination: str) -> dict[str, int]:
         if name not in COLUMNS:
             wrong.append(f"there is no column {field.name}")
             continue
-        said, fits = COLUMNS[name]
+        expected, fits = COLUMNS[name]
         if name in found:
             wrong.append(f"there are two columns {name}")
         elif not isinstance(field.dataType, NullType) and not fits(field.dataType):
-            wrong.append(f"{name} is {said}, and not {field.dataType.simpleString()}")
+            wrong.append(f"{name} is {expected}, and not {field.dataType.simpleString()}")
         found[name] = place
     if "body" not in found:
         wrong.append("there has to be a column body")
     if "destination" not in found and not destination:
         wrong.append("there has to be a column destination, or the option destination")
     if "property_types" in found and "properties" not in found:
-        wrong.append("property_types says of which types properties are, which is not there")
+        wrong.append("property_types needs a column properties, which is missing")
     if wrong:
         raise ConfigurationError(
             f"these rows are no messages: {'; '.join(wrong)}. Messages have the columns "

@@ -1,4 +1,4 @@
-"""Batches of Arrow as rows for the broker, whole columns at a time."""
+"""Conversion of Arrow batches to the broker's rows, one column at a time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from sluicemq.model.rows import MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row, row
 from sluicemq.pipeline.sink.bodies import read_bodies
 from sluicemq.pipeline.sink.options import SinkOptions
 from sluicemq.pipeline.sink.properties import read_properties
-from sluicemq.pipeline.sink.values import Fault, Faults, by_value, shown, spans, texts, times
+from sluicemq.pipeline.sink.values import Fault, Faults, abbreviated, by_value, spans, texts, times
 from sluicemq.protocols.java import inflate
 from sluicemq.protocols.transcoding import COMPRESSION
 
 REASON: Final = "deadLetterReason"
 ORIGIN: Final = "originalQueue"
-"""Properties of dead letters, named as in the broker's own."""
+"""Property of dead letters, with the same name as in the broker's own dead letters."""
 
 Values = tuple[Any, ...]
-"""The fields of model.rows.Row, in their order; the last ones may be missing."""
+"""Fields of model.rows.Row in order; trailing fields may be missing."""
 
 _FIELDS: Final = Row.__struct_fields__
 _USUAL: Final = dict(zip(_FIELDS, row(""), strict=True))
@@ -35,12 +35,12 @@ _DURABILITIES: Final = {
     each.name.lower(): int(each if each is not Durability.TRANSIENT else Durability.NONE)
     for each in Durability
 }
-"""Replayed rows may say `transient`, which is how `none` is recorded."""
+"""Durability by name. Rows read from a journal may have `transient`, the name of `none` there."""
 _NO_REPLY: Final[tuple[str | None, bool]] = (None, False)
 _RAW: Final = re.compile(r"\\x([89a-f][0-9a-f])")
-"""A byte that is no UTF-8, in a name as the source spells it."""
+"""Escape of a byte that is not UTF-8 in a name, as the source writes it."""
 MOST_BODY_BYTES: Final = 73_400_320
-"""The largest body that clients of all protocols can be sent (the limit of JMQ)."""
+"""Largest body that clients of all protocols can receive (the limit of JMQ)."""
 _BEGINNING: Final = 65_536
 _COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
 _UNCOMPRESSED_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
@@ -49,7 +49,7 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 
 class Converted(NamedTuple):
-    """The rows of a batch. Those with a fault stand there too, with what could be read of them.
+    """Rows of a batch. Rows with a fault are included, with the fields that could be converted.
 
     sizes  bytes of each row's body
     """
@@ -60,10 +60,10 @@ class Converted(NamedTuple):
 
 
 class Converter:
-    """Makes rows of the batches of one schema."""
+    """Converts the batches of one schema to rows."""
 
     def __init__(self, places: Mapping[str, int], options: SinkOptions) -> None:
-        """`places`: where each column stands, as `columns.places` finds it."""
+        """Prepare a conversion; `places` is the result of `columns.places`."""
         self._places = places
         self._options = options
         present = {"destination", "topic", "body", "body_kind"} | set(places)
@@ -72,7 +72,7 @@ class Converter:
         self._fields = _FIELDS[: 1 + max(map(_FIELDS.index, present & set(_FIELDS)))]
 
     def convert(self, batch: pa.RecordBatch) -> Converted:
-        """The rows, in the batch's order."""
+        """Return the rows in the batch's order."""
         columns = {name: batch.column(place) for name, place in self._places.items()}
         count = batch.num_rows
         faults: Faults = {}
@@ -130,13 +130,14 @@ class Converter:
             return names, by_value(kinds, _topic, False, faults)
         if named is None or not options.topic:
             return names, repeat(options.topic)
-        # only the rows for which the option speaks go to its topic
+        # the option's topic applies only to rows without a destination
         return names, [not valid for valid in named.is_valid().to_pylist()]
 
 
 def dead_letter(values: Values, reason: str, options: SinkOptions) -> Values:
-    """What the dead-letter queue gets of a row with a fault: its body as far as it could be read,
-    and the reason."""
+    """Return the dead letter of a row with a fault.
+
+    It has the reason and the body, as far as it could be converted."""
     given = dict(zip(_FIELDS, values, strict=False))
     properties: dict[str, Property] = dict(given.get("properties") or {})
     name = given["destination"]
@@ -169,7 +170,7 @@ def _is_text(body: bytes) -> bool:
 
 
 def _name(spelled: str) -> str | bytes:
-    """A destination's name; bytes if it is not UTF-8."""
+    """Return a destination's name, as bytes if it is not UTF-8."""
     if not spelled:
         raise Fault("the row names no destination")
     raw = spelled.encode()
@@ -186,7 +187,7 @@ def _name(spelled: str) -> str | bytes:
 def _topic(kind: str) -> bool:
     topic = _KINDS.get(kind)
     if topic is None:
-        raise Fault(f"destination_kind is queue or topic, not {shown(kind)}")
+        raise Fault(f"destination_kind is queue or topic, not {abbreviated(kind)}")
     return topic
 
 
@@ -199,7 +200,7 @@ def _priority(priority: int) -> int:
 def _durability(name: str) -> int:
     durability = _DURABILITIES.get(name)
     if durability is None:
-        raise Fault(f"durability is none, lazy or sync, not {shown(name)}")
+        raise Fault(f"durability is none, lazy or sync, not {abbreviated(name)}")
     return durability
 
 
@@ -208,7 +209,7 @@ def _reply(name: str) -> tuple[str | None, bool]:
 
 
 def _check_bodies(bodies: list[bytes], sizes: list[int], faults: Faults) -> None:
-    """Of what is too large for a message, a dead letter has the beginning."""
+    """Record a fault for each body over the limit and truncate it for the dead letter."""
     for place, size in enumerate(sizes):
         if size > MOST_BODY_BYTES:
             faults.setdefault(place, f"the body has {size} bytes, {MOST_BODY_BYTES} are the most")
@@ -227,8 +228,9 @@ def _check_size(
 
 
 def _inflate(bodies: list[bytes], properties: list[dict[str, Property] | None]) -> None:
-    """Bodies that a JMQ client had compressed become plain: the mark of it in the frame, by which
-    other clients would know, is not written back."""
+    """Decompress bodies that a JMQ client compressed.
+
+    The sink does not write the flag in the frame by which other clients recognise compression."""
     for place, each in enumerate(properties):
         if each and each.get(_COMPRESSED_SIZE) == len(bodies[place]):
             size = each.get(_UNCOMPRESSED_SIZE)

@@ -1,4 +1,4 @@
-"""One partition on its way to the broker: what the tasks of a write do."""
+"""Delivery of one partition to the broker, in the tasks of a write."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sluicemq.pipeline.http_client import HttpClient, HttpRefusal
 from sluicemq.pipeline.sink.conversion import Converter, Values, dead_letter
 from sluicemq.pipeline.sink.options import BadRows, SinkOptions
 from sluicemq.pipeline.sink.parts import Part, Parts
-from sluicemq.pipeline.sink.values import Faults, shown
+from sluicemq.pipeline.sink.values import Faults, abbreviated
 
 PATH: Final = "/api/v1/batches"
 MOST_REASONS: Final = 20
-"""Reasons that a commit message tells; all others together are one more."""
+"""Number of reasons in a commit message; further ones are counted together."""
 OTHER_REASONS: Final = "other reasons"
 
 _CONFLICT: Final = "batch-differs"
@@ -28,7 +28,7 @@ _REFUSED: Final = "refused"
 
 
 class Batch(NamedTuple):
-    """What is written: the broker knows by it what it has already."""
+    """Identity of a write, by which the broker recognises repetitions."""
 
     writer: str
     batch: int
@@ -37,14 +37,14 @@ class Batch(NamedTuple):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What became of one partition's rows, or of all.
+    """Result of one partition, or of all.
 
-    rows           that came
-    written        messages that the broker took now, dead letters included
-    already        it had them: the batch was written before, wholly or up to there
+    rows           received rows
+    written        messages that the broker stored now, dead letters included
+    already        messages that the broker had stored in an earlier attempt
     dropped, dead_lettered   bad rows
-    latest         the latest batch of that writer, if the broker had this one
-    reasons        of bad rows, by how many
+    latest         latest batch of that writer, if the broker had stored this one
+    reasons        number of bad rows by reason
     """
 
     rows: int = 0
@@ -56,7 +56,7 @@ class Written(WriterCommitMessage):
     reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Written) -> None:
-        """Another partition's."""
+        """Add another partition's result."""
         self.rows += other.rows
         self.written += other.written
         self.already += other.already
@@ -67,13 +67,13 @@ class Written(WriterCommitMessage):
             self.count(reason, count)
 
     def count(self, reason: str, count: int = 1) -> None:
-        """Bad rows of that reason."""
+        """Count bad rows with that reason."""
         known = reason in self.reasons or len(self.reasons) < MOST_REASONS
         self.reasons[reason if known else OTHER_REASONS] += count
 
 
 class BadRow(RequestRefused):
-    """A row is no message, and the option badRows says that the write fails then."""
+    """Raised for a row that is not a valid message if the option badRows is `fail`."""
 
 
 class _Refused(msgspec.Struct):
@@ -91,8 +91,9 @@ class _Answer(msgspec.Struct):
 
 
 class Delivery:
-    """Writes one partition. Parts go one after the other; while the broker stores one, the next is
-    made ready. To be closed, by `with`."""
+    """Writes one partition; a context manager.
+
+    Parts are sent one after the other; the next one is prepared while the broker stores one."""
 
     def __init__(self, options: SinkOptions, converter: Converter, batch: Batch) -> None:
         self.written = Written()
@@ -104,7 +105,7 @@ class Delivery:
         self._waiting: Part | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """The next rows. Raises BadRow, and as `Remote.request`."""
+        """Add rows. Raises BadRow, and as `Remote.request`."""
         rows, sizes, faults = self._converter.convert(batch)
         self.written.rows += len(rows)
         if faults:
@@ -113,14 +114,14 @@ class Delivery:
             self._send(part, final=False)
 
     def flush(self) -> None:
-        """Send what was added, and wait until it is stored."""
+        """Send the added rows and wait until the broker has stored them."""
         part = self._parts.cut()
         if part is not None:
             self._send(part, final=False)
         self._settle()
 
     def finish(self) -> Written:
-        """There are no more rows. What became of them is told when the broker has stored all."""
+        """Send the last part and return the result once the broker has stored everything."""
         last = self._parts.last()
         if last is not None:
             self._send(last, final=True)
@@ -130,13 +131,13 @@ class Delivery:
     def _sound(
         self, rows: list[Values], sizes: list[int], faults: Faults
     ) -> tuple[list[Values], list[int]]:
-        """The rows without, or with dead letters instead of, those that have a fault."""
+        """Return the rows with faulty ones removed or replaced by dead letters."""
         written, options = self.written, self._options
         if options.bad_rows is BadRows.FAIL:
             row, reason = min(faults.items())
             raise BadRow(
                 f"row {written.rows - len(rows) + row} of partition {self._batch.partition}, for "
-                f"{shown(rows[row][0])}, is no message: {reason}. The option badRows can be "
+                f"{abbreviated(rows[row][0])}, is no message: {reason}. The option badRows can be "
                 f"{BadRows.DROP} or {BadRows.DEAD_LETTER} instead of {BadRows.FAIL}"
             )
         for reason in faults.values():
@@ -165,7 +166,7 @@ class Delivery:
         self._remote.send("POST", f"{PATH}?{urlencode(query)}", part.frames)
 
     def _settle(self) -> None:
-        """Wait for what was sent last."""
+        """Wait for the response to the part sent last."""
         part, self._waiting = self._waiting, None
         if part is None:
             return
@@ -175,8 +176,8 @@ class Delivery:
             raise self._refusal(refusal, part) from None
         except msgspec.MsgspecError as error:
             raise ProtocolError(
-                f"the broker at {self._options.target} answers something else than a batch's "
-                f"result: {error}"
+                f"the broker at {self._options.target} answered a batch with an unexpected "
+                f"response: {error}"
             ) from None
         written = self.written
         if answer.already:
@@ -192,10 +193,10 @@ class Delivery:
             written.count(OTHER_REASONS, answer.refused_rows - len(answer.refused))
 
     def _refusal(self, refusal: HttpRefusal, part: Part) -> RequestRefused:
-        where = f"part {part.number} of partition {self._batch.partition}"
+        location = f"part {part.number} of partition {self._batch.partition}"
         if refusal.code == _CONFLICT:
             return RequestRefused(
-                f"{where} of batch {self._batch.batch} has been written with other rows before "
+                f"{location} of batch {self._batch.batch} has been written with other rows before "
                 f"({refusal}). A batch that is written again has to have the same rows in the same "
                 "partitions: other rows need another writeId or batchId, a query with rand(), "
                 "uuid() or the like needs a table between, and transactionRows and "
@@ -203,7 +204,7 @@ class Delivery:
             )
         if refusal.code == _REFUSED:
             return BadRow(
-                f"{refusal} ({where}). The option badRows can be {BadRows.DROP} or "
+                f"{refusal} ({location}). The option badRows can be {BadRows.DROP} or "
                 f"{BadRows.DEAD_LETTER} instead of {BadRows.FAIL}"
             )
         return refusal

@@ -1,15 +1,15 @@
-"""Whether the rows that a task was given were all there are.
+"""Detection of truncated partitions in a write task.
 
-When what makes the rows fails (an error in an earlier step, a killed Python worker), Spark
-closes its end of the socket on which it sends them. Arrow takes that for the end of the rows, so a
-writer sees a partition that is shorter than it is, and nothing else; that the task has failed
-becomes known when the writer has returned. For a table that is soon enough. Messages that were sent
-and known as a whole partition could neither be taken back nor be completed.
+If an earlier step fails (an error in it, a killed Python worker), Spark closes its end of the
+socket on which it sends the rows. Arrow takes that for the end of the rows, so the writer sees a
+truncated partition and no error; the failure becomes known only after the writer has returned.
+That is too late for messages: a truncated partition, once stored as complete, can neither be
+withdrawn nor completed.
 
-So a writer asks, after the last row and before it sends the last part, whether Spark's end of the
-socket is still open, as it is when all went well. Which of the process's sockets is Spark's no
-interface tells: it is one of those that were open before the first row. If another one of them was
-closed meanwhile, the task is repeated for nothing.
+Therefore the writer checks, after the last row and before it sends the last part, that Spark's end
+of the socket is still open, as it is in a successful task. No interface identifies Spark's socket;
+it is one of those that were open before the first row. If another one of them was closed
+meanwhile, the task is repeated unnecessarily.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _CLOSED: Final = select.POLLRDHUP | select.POLLHUP
 
 
 class Feed:
-    """Of one task; made before its first row is read."""
+    """Input sockets of one task; create it before the first row is read."""
 
     def __init__(self) -> None:
         sockets = _sockets()
         self._open = {each for each, closed in sockets.items() if not closed}
 
     def expect_whole(self) -> None:
-        """The rows have come to an end. Raises ConnectionLost if that was not the partition's."""
+        """Check that the rows ended normally. Raises ConnectionLost if Spark closed its socket."""
         sockets = _sockets()
         if not all(each in sockets and not sockets[each] for each in self._open):
             raise ConnectionLost(
-                "Spark broke off the rows of this task: what makes them has failed. The error is "
-                "told with the task's failure, or by the other attempts"
+                "Spark broke off the rows of this task: an earlier step has failed. The error is "
+                "reported with the task's failure, or by the other attempts"
             )
 
 
 def _sockets() -> dict[int, bool]:
-    """The sockets of this process by their inode, and whether the other end has closed."""
+    """Return the process's sockets by inode; True if the other end has closed."""
     poll = select.poll()
     inodes: dict[int, int] = {}
     for name in os.listdir(_SOCKETS):
         descriptor = int(name)
         try:
             status = os.fstat(descriptor)
-        except OSError:  # that of the directory itself
+        except OSError:  # the descriptor of the directory itself
             continue
         if stat.S_ISSOCK(status.st_mode):
             inodes[descriptor] = status.st_ino

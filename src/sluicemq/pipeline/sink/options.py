@@ -1,4 +1,4 @@
-"""The options of a write."""
+"""Options of a write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
 from sluicemq.pipeline.http_client import PATIENCE, HttpTarget, target
 
 DEAD_LETTERS: Final = "sluicemq.sink.dlq"
-"""Where dead letters go unless the option deadLetterQueue says otherwise."""
+"""Default dead-letter queue (option deadLetterQueue)."""
 PART_BYTES: Final = 16 * 1024 * 1024
 PART_ROWS: Final = 16_384
 
@@ -34,19 +34,19 @@ _KNOWN: Final = {
     )
 }
 WRITE_ONLY: Final = frozenset(_KNOWN) - {"url", "user", "password", "token"}
-"""Options, in lower case, by which a table or view is one to write to."""
+"""Options, in lower case, that identify a table or view as one for writing."""
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
-"""What Spark hands on beside our options; a path would be that of `save(path)`."""
+"""Options that Spark adds; a path is that of `save(path)`."""
 _NUMBER: Final = re.compile(r"[1-9]\d{0,9}\Z|0\Z", re.ASCII)
 _WRITE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}\Z")
 
 
 class BadRows(StrEnum):
-    """What becomes of rows that are no messages.
+    """Handling of rows that are not valid messages.
 
-    FAIL         the write fails at the first
-    DROP         they are left out, and counted
-    DEAD_LETTER  they go to the dead-letter queue with the reason, in the same transaction
+    FAIL         the write fails at the first bad row
+    DROP         bad rows are dropped and counted
+    DEAD_LETTER  bad rows go to the dead-letter queue with the reason, in the same transaction
     """
 
     FAIL = "fail"
@@ -55,14 +55,14 @@ class BadRows(StrEnum):
 
 
 class SinkOptions(NamedTuple):
-    """How to write; made on the driver, sent to the tasks.
+    """Options of a write, created on the driver and sent to the tasks.
 
-    destination  for rows that name none, "" = they have to; topic: that is a topic
-    part_bytes   a partition is written in transactions of about so many bytes ...
-    part_rows    ... and at most so many rows
-    write_id     "" = none was chosen
-    batch        counts the writes of one `write_id`
-    patience     seconds for which a part is sent again while the broker is away or full
+    destination  destination of rows that have none, "" = required in each row; topic: it is a topic
+    part_bytes   approximate size of a transaction in bytes
+    part_rows    maximum number of rows of a transaction
+    write_id     identity of a repeatable write; "" = none
+    batch        index of the write within `write_id`
+    patience     seconds for which a part is retried while the broker is unavailable or full
     """
 
     target: HttpTarget
@@ -78,55 +78,55 @@ class SinkOptions(NamedTuple):
 
 
 def read(options: Mapping[str, str]) -> SinkOptions:
-    """The options as Spark hands them over: names in any case. Raises ConfigurationError."""
-    given = own_options(options, _KNOWN)
-    unknown = sorted(set(given) - set(_KNOWN) - _SPARKS_OWN)
+    """Parse the options that Spark passes; case is ignored. Raises ConfigurationError."""
+    options_by_name = own_options(options, _KNOWN)
+    unknown = sorted(set(options_by_name) - set(_KNOWN) - _SPARKS_OWN)
     if unknown:
         raise ConfigurationError(
             f"a write to sluicemq has no option {', '.join(unknown)}; "
             f"there are {', '.join(_KNOWN.values())}"
         )
-    if "path" in given:
+    if "path" in options_by_name:
         raise ConfigurationError(
-            "messages are written to a running broker: name it by the option url, and call save() "
+            "messages are written to a running broker: set the option url, and call save() "
             "without a path"
         )
-    if "url" not in given:
+    if "url" not in options_by_name:
         raise ConfigurationError(
             "the option url names the HTTP listener of a broker, such as http://localhost:7680. "
             + NOT_HANDED_ON
         )
-    destination = given.get("destination", "")
+    destination = options_by_name.get("destination", "")
     topic = destination.startswith("topic:")
     try:
-        bad_rows = BadRows(given.get("badrows", BadRows.FAIL).lower())
+        bad_rows = BadRows(options_by_name.get("badrows", BadRows.FAIL).lower())
     except ValueError:
         raise ConfigurationError(
-            f"badRows is {', '.join(BadRows)}, not {given['badrows']!r}"
+            f"badRows is {', '.join(BadRows)}, not {options_by_name['badrows']!r}"
         ) from None
-    if not given.get("deadletterqueue", DEAD_LETTERS):
+    if not options_by_name.get("deadletterqueue", DEAD_LETTERS):
         raise ConfigurationError("deadLetterQueue names a queue")
-    write_id = given.get("writeid", "")
-    if "writeid" in given and not _WRITE_ID.match(write_id):
+    write_id = options_by_name.get("writeid", "")
+    if "writeid" in options_by_name and not _WRITE_ID.match(write_id):
         raise ConfigurationError("writeId has 1 to 128 characters of ASCII, and no blanks")
-    if "batchid" in given and not write_id:
-        raise ConfigurationError("batchId counts the writes of one writeId: name that, too")
+    if "batchid" in options_by_name and not write_id:
+        raise ConfigurationError("batchId counts the writes of one writeId: set writeId, too")
     return SinkOptions(
-        target(given),
+        target(options_by_name),
         destination.removeprefix("topic:") if topic else destination,
         topic,
         bad_rows,
-        given.get("deadletterqueue", DEAD_LETTERS),
-        _number(given, "transactionBytes", PART_BYTES, 1),
-        _number(given, "transactionRows", PART_ROWS, 1),
+        options_by_name.get("deadletterqueue", DEAD_LETTERS),
+        _number(options_by_name, "transactionBytes", PART_BYTES, 1),
+        _number(options_by_name, "transactionRows", PART_ROWS, 1),
         write_id,
-        _number(given, "batchId", 0, 0),
-        _number(given, "retryTimeout", int(PATIENCE), 0),
+        _number(options_by_name, "batchId", 0, 0),
+        _number(options_by_name, "retryTimeout", int(PATIENCE), 0),
     )
 
 
-def _number(given: Mapping[str, str], name: str, usual: int, least: int) -> int:
-    text = given.get(name.lower())
+def _number(options_by_name: Mapping[str, str], name: str, usual: int, least: int) -> int:
+    text = options_by_name.get(name.lower())
     if text is None:
         return usual
     if not _NUMBER.match(text) or int(text) < least:

@@ -1,7 +1,7 @@
-"""Rows as parts of a partition: what is written in one transaction, and sent in one request.
+"""Parts of a partition: rows that are written in one transaction and sent in one request.
 
-Where a part or a frame of it ends depends on the rows alone, never on how Spark happened to cut
-them into batches: a partition that is written again, after a failure, has the same parts.
+The boundaries of parts and frames depend on the rows alone, not on Spark's batches: a partition
+that is written again after a failure has the same parts.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from sluicemq.model.rows import USUAL_BYTES, USUAL_ROWS, frame
 from sluicemq.pipeline.sink.conversion import Values
 
 ROW_BYTES: Final = 64
-"""What a row counts beside its body."""
+"""Size of a row in addition to its body."""
 
 
 class Part:
-    """Some rows, encoded.
+    """Encoded rows.
 
-    number  in its partition, from 0
+    number  index in its partition, from 0
     """
 
     __slots__ = ("frames", "number", "rows", "size")
@@ -31,14 +31,14 @@ class Part:
         self.frames: list[bytes] = []
         self.rows = 0
         self.size = 0
-        """Bytes of bodies, and ROW_BYTES for each row."""
+        """Bytes of bodies plus ROW_BYTES for each row."""
 
 
 class Parts:
     """Collects the rows of one partition."""
 
     def __init__(self, part_rows: int, part_bytes: int) -> None:
-        """The most that a part has; a row that is larger is one by itself."""
+        """Set the limits of a part; a larger row forms a part alone."""
         self._part_rows = part_rows
         self._part_bytes = part_bytes
         self._part = Part(0)
@@ -46,8 +46,7 @@ class Parts:
         self._size = 0
 
     def add(self, rows: Sequence[Values], sizes: Sequence[int]) -> Iterator[Part]:
-        """Takes rows with the sizes of their bodies; yields parts that are full and not the
-        last."""
+        """Add rows with the sizes of their bodies; yield each full part except the last."""
         totals = list(accumulate((size + ROW_BYTES for size in sizes), initial=0))
         start, count = 0, len(rows)
         while start < count:
@@ -70,7 +69,7 @@ class Parts:
             start = end
 
     def cut(self) -> Part | None:
-        """What has been collected, as a part that is not the last; None if there is nothing."""
+        """Return the collected rows as a part that is not the last; None if there are none."""
         self._end_frame()
         part = self._part
         if not part.rows:
@@ -79,7 +78,7 @@ class Parts:
         return part
 
     def last(self) -> Part | None:
-        """The last part, which is empty after a `cut`; None if there were no rows at all."""
+        """Return the last part, empty after a `cut`; None if there were no rows."""
         self._end_frame()
         return self._part if self._part.rows or self._part.number else None
 

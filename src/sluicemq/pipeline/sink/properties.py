@@ -1,14 +1,14 @@
-"""The columns `properties` and `property_types` as the typed properties of messages.
+"""Conversion of the columns `properties` and `property_types` to typed properties.
 
-    type      spelled
+    type      text form
     boolean   true, false
-    integer   decimal digits; of 64 bits with or without a sign
-    real      as Python and Java write it, nan and inf included
-    text      as it is
+    integer   decimal digits; 64 bits, signed or unsigned
+    real      as in Python and Java, including nan and inf
+    text      unchanged
     bytes     base64
-    null      anything
+    null      any
 
-Properties that property_types does not name are text.
+Properties without a type in property_types are text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from sluicemq.model.message import Property
-from sluicemq.pipeline.sink.values import Fault, Faults, shown
+from sluicemq.pipeline.sink.values import Fault, Faults, abbreviated
 
 _INTEGER: Final = re.compile(r"[+-]?\d{1,20}\Z", re.ASCII)
 _LOWEST: Final = -(1 << 63)
@@ -53,8 +53,7 @@ _READERS: Final[dict[str, Callable[[str], Property]]] = {
 
 
 class _Entries(NamedTuple):
-    """The entries of all maps of a column, one after the other; those of row n stand from ends[n]
-    to ends[n + 1]."""
+    """Entries of all maps of a column; row n has the entries from ends[n] to ends[n + 1]."""
 
     names: pa.Array
     texts: pa.Array
@@ -64,7 +63,7 @@ class _Entries(NamedTuple):
 def read_properties(
     column: pa.Array, types: pa.Array | None, faults: Faults
 ) -> list[dict[str, Property] | None]:
-    """The properties of each row; None for none."""
+    """Return the properties of each row; None if it has none."""
     names, texts, ends = _entries(column)
     keys: list[str] = names.to_pylist()
     values: list[Property] = texts.to_pylist()
@@ -82,7 +81,7 @@ def read_properties(
 
 
 def _entries(column: pa.Array) -> _Entries:
-    """Of a column that may be a slice of another."""
+    """Return the entries of a map column, which may be a slice of another."""
     ends = column.offsets.to_pylist()
     first, count = ends[0], ends[-1] - ends[0]
     if first:
@@ -93,7 +92,7 @@ def _entries(column: pa.Array) -> _Entries:
 def _aligned(
     keys: list[str], names: pa.Array, ends: list[int], types: _Entries
 ) -> list[str | None]:
-    """The type of each property, None where none is named."""
+    """Return the type of each property, None if it has none."""
     kinds: list[str | None] = types.texts.to_pylist()
     if ends == types.ends and names.equals(types.names):
         return kinds
@@ -110,8 +109,8 @@ def _value(name: str, text: Property, kind: str) -> Property:
         return None
     reader = _READERS.get(kind)
     if reader is None:
-        raise Fault(f"the property {shown(name)} is of no known type: {shown(kind)}")
+        raise Fault(f"the property {abbreviated(name)} is of no known type: {abbreviated(kind)}")
     try:
         return reader(str(text))
     except ValueError:
-        raise Fault(f"the property {shown(name)} is no {kind}: {shown(text)}") from None
+        raise Fault(f"the property {abbreviated(name)} is no {kind}: {abbreviated(text)}") from None

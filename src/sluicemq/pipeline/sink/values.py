@@ -1,6 +1,6 @@
-"""Columns of Arrow as the values that rows have; what a row should not have is a fault of it.
+"""Conversion of Arrow columns to row values; invalid values are recorded as faults.
 
-A fault is a text by the row's place in the batch; the first one of a row stays.
+Faults map the index of a row in the batch to a text; only the first fault of a row is kept.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ T = TypeVar("T")
 Faults = dict[int, str]
 
 _MICROSECONDS: Final = 1000
-"""In a millisecond."""
-_SHOWN: Final = 60
-"""Characters of a value, in a fault."""
+"""Microseconds of a millisecond."""
+_MOST_CHARACTERS: Final = 60
+"""Maximum number of characters of a value in a fault."""
 
 
 class Fault(ValueError):
-    """A value that a message cannot have; the text says why."""
+    """Raised for a value that a message cannot have; the text has the reason."""
 
 
-def shown(value: object) -> str:
-    """A value as faults show it: not whole if it is long."""
+def abbreviated(value: object) -> str:
+    """Return a value for fault messages, truncated to `_MOST_CHARACTERS` characters."""
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 def by_value(column: pa.Array, read: Callable[[Any], T], missing: T, faults: Faults) -> Iterable[T]:
-    """What `read` makes of each value, which raises Fault; `missing` for null.
+    """Convert each value with `read`, which may raise Fault; null becomes `missing`.
 
-    Each value is read once, however often it comes: for columns of few values.
+    Each distinct value is converted once, so this suits columns with few of them.
     """
     encoded = column.dictionary_encode()
     found: list[T] = []
@@ -57,24 +57,24 @@ def by_value(column: pa.Array, read: Callable[[Any], T], missing: T, faults: Fau
 
 
 def texts(column: pa.Array) -> list[str]:
-    """Texts, "" for null."""
+    """Return texts, "" for null."""
     return [text or "" for text in column.to_pylist()]
 
 
 def times(column: pa.Array, name: str, faults: Faults) -> list[int]:
-    """Timestamps in ms since 1970, 0 for null."""
+    """Return timestamps in ms since 1970, 0 for null."""
     moments = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).fill_null(0).to_numpy()
     return _not_negative(moments // _MICROSECONDS, f"{name} is before 1970", faults)
 
 
 def spans(column: pa.Array, name: str, faults: Faults) -> list[int]:
-    """Milliseconds, 0 for null."""
+    """Return durations in ms, 0 for null."""
     numbers = column.cast(pa.int64()).fill_null(0).to_numpy()
     return _not_negative(numbers, f"{name} is negative", faults)
 
 
-def _not_negative(numbers: np.ndarray[Any, Any], said: str, faults: Faults) -> list[int]:
+def _not_negative(numbers: np.ndarray[Any, Any], fault: str, faults: Faults) -> list[int]:
     for row in np.flatnonzero(numbers < 0).tolist():
-        faults.setdefault(row, said)
+        faults.setdefault(row, fault)
     found: list[int] = numbers.tolist()
     return found

@@ -1,11 +1,11 @@
-"""The writers that Spark asks the data source for.
+"""Spark's batch and stream writers of the data source.
 
-    BatchWriter    of df.write: written once for each write; with the option writeId once for each
-                   writeId and batchId, however often it is run
-    StreamWriter   of df.writeStream: written once for each batch of the query, which is known by
-                   the id in its checkpoint
+    BatchWriter    df.write: each write is stored once; with the option writeId, once for each
+                   writeId and batchId, even if it is repeated
+    StreamWriter   df.writeStream: each batch of the query is stored once, identified by the query's
+                   id in its checkpoint
 
-They are made on the driver, checked against the rows' schema, and sent to the tasks.
+Spark creates them on the driver with the rows' schema and sends them to the tasks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class _Writer:
-    """What both have in common."""
+    """Base of both writers."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
@@ -56,10 +56,10 @@ class _Writer:
             feed.expect_whole()
             return delivery.finish()
 
-    def _tell(
+    def _log_result(
         self, messages: Sequence[WriterCommitMessage | None], what: str, usual: int
     ) -> Written:
-        """Log what became of all partitions on the driver, and return it."""
+        """Log the result of all partitions on the driver, and return it."""
         total = Written()
         for message in messages:
             if isinstance(message, Written):
@@ -67,7 +67,7 @@ class _Writer:
         bad = total.dropped + total.dead_lettered
         _log.log(
             logging.WARNING if bad else usual,
-            "%s to %s: %d rows, %d messages written, %d had been there",
+            "%s to %s: %d rows, %d messages written, %d already stored",
             what,
             self._options.target,
             total.rows,
@@ -87,7 +87,7 @@ class _Writer:
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """Raises ConfigurationError for options and columns that cannot be."""
+    """Writer of df.write. Raises ConfigurationError for invalid options and columns."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -96,36 +96,36 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._write_id = self._options.write_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One partition, in a task."""
+        """Write one partition in a task."""
         context = TaskContext.get()
         assert context is not None
         partition = context.partitionId()
         return self._deliver(self._write_id, self._options.batch, partition, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All partitions are there."""
-        total = self._tell(messages, "a write", logging.INFO)
+        """Log the result once all partitions are stored."""
+        total = self._log_result(messages, "a write", logging.INFO)
         if total.latest > self._options.batch:
             _log.warning(
                 "batch %d of the writeId %s was not written, and its rows were not compared with "
-                "those of the first time: the latest batch is %d. Other rows need a new batchId",
+                "the stored ones: the latest batch is %d. Other rows need a new batchId",
                 self._options.batch,
                 self._write_id,
                 total.latest,
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Some partition could not be written; the others are there."""
+        """Log a failed write; partitions that were stored remain."""
         _log.warning(
-            "a write to %s failed. What of it was written stays written; with the same writeId "
-            "(this was %s) the write can be run again and adds what is missing",
+            "a write to %s failed. Stored messages remain; repeat the write with the same writeId "
+            "(this was %s) to add the missing ones",
             self._options.target,
             self._write_id,
         )
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Raises ConfigurationError for options and columns that cannot be."""
+    """Writer of df.writeStream. Raises ConfigurationError for invalid options and columns."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -133,23 +133,23 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         super().__init__(read(options), schema)
         if self._options.write_id:
             raise ConfigurationError(
-                "writeId is for df.write: what a stream writes is known by the query's id, which "
-                "its checkpoint keeps"
+                "writeId is for df.write: a stream's batches are identified by the query's id in "
+                "its checkpoint"
             )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One partition of one batch, in a task."""
+        """Write one partition of one batch in a task."""
         context = TaskContext.get()
         assert context is not None
         query = context.getLocalProperty(_QUERY)
         batch = context.getLocalProperty(_BATCH)
         if query is None or batch is None:
             raise ConfigurationError(
-                "Spark does not tell the task which batch of which query it writes"
+                "Spark did not inform the task which batch of which query it writes"
             )
         written = self._deliver(query, int(batch), context.partitionId(), iterator)
         if written.latest > int(batch):
-            # nobody but a checkpoint from a backup repeats anything else than the last batch
+            # only a checkpoint restored from a backup repeats a batch other than the last one
             raise RequestRefused(
                 f"this is batch {batch} of query {query}, which has written up to batch "
                 f"{written.latest}: its checkpoint is an older copy. With it nothing can be "
@@ -159,9 +159,9 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         return written
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """All partitions of the batch are there."""
-        self._tell(messages, f"batch {batchId}", logging.DEBUG)
+        """Log the result once all partitions of the batch are stored."""
+        self._log_result(messages, f"batch {batchId}", logging.DEBUG)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Spark will write the batch again, which adds what is missing."""
+        """Log a failed batch; Spark repeats it, which adds the missing messages."""
         _log.warning("batch %d to %s was broken off", batchId, self._options.target)

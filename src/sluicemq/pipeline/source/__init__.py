@@ -1,12 +1,13 @@
 """The journal as a Spark source.
 
-options     what a user may set
-journal_storage  where segments are: a directory here, or (http_storage.py) a broker's HTTP address
-segment_scan, tail  records of segments that have no index yet
-heads       the index columns of records, however they were found
-selection   which records are wanted, and which segments hold none of them
-names       destinations by number; origins: publishing time and protocol by message
-build       columns of a batch; headers: those of its rarely set fields
-plan        pieces of the journal for the tasks; reading: one task
-batch       spark.read; stream, offsets, slots: spark.readStream
+options          options of a read
+journal_storage  access to segments in a local directory, or over HTTP (http_storage.py)
+segment_scan     records of segments that have no index yet
+heads            index columns of records, from an index or from record headers
+selection        filter for records and for whole segments
+names            destination names by number
+journal          destinations and message origins that one task or plan has looked up
+build            columns of a batch; headers: columns of the rarely set fields
+plan             ranges of the journal for each task; reading: one task
+batch            spark.read; stream, offsets, slots: spark.readStream
 """

@@ -1,4 +1,4 @@
-"""spark.read: the journal from one sequence number to another, once."""
+"""spark.read: the journal between two sequence numbers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sluicemq.pipeline.source.selection import Selection
 
 
 class Share(InputPartition):
-    """One task: pieces of the journal with that identity.
+    """One task: ranges of the journal with that identity.
 
-    Spark pickles a reader before it plans: what the plan finds out goes with the tasks.
+    Spark pickles a reader before it plans, so the results of the plan are sent with the tasks.
     """
 
     def __init__(self, segment_ranges: list[SegmentRange], identity: str) -> None:
@@ -31,11 +31,11 @@ class Share(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """One batch read. `schema` are the columns that are asked for, as Spark wants them in Arrow.
+    """One batch read. `schema` has the requested columns, as Spark expects them in Arrow.
 
-    It takes no filters from Spark (`pushFilters`): Spark keeps the plan of a filtered read with the
-    DataFrame or view, and later actions without the filter would see only the filtered rows. What
-    is not to be read is left out by options.
+    The reader accepts no filters from Spark (`pushFilters`): Spark keeps the plan of a filtered
+    read with the DataFrame or view, and later actions without the filter would see only the
+    filtered rows. Options exclude records instead.
     """
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
@@ -48,7 +48,7 @@ class BatchReader(DataSourceReader):
         self._reading = Reading(connect(options), schema, selection, options.fail_on_data_loss)
 
     def partitions(self) -> list[InputPartition]:
-        """Plans the tasks. Raises JournalError, ConfigurationError."""
+        """Plan the tasks. Raises JournalError, ConfigurationError."""
         options = self._options
         journal = Journal(self._reading.place, "")
         state = journal.state
@@ -71,6 +71,6 @@ class BatchReader(DataSourceReader):
         return [Share(task, state.identity) for task in tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task."""
+        """Yield the batches of one task."""
         assert isinstance(partition, Share)
         return self._reading.read(partition.segment_ranges, partition.identity)

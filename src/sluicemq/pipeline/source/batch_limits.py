@@ -1,4 +1,4 @@
-"""How far the next micro-batch goes."""
+"""Row and byte limits of a micro-batch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from sluicemq.pipeline.source.selection import Selection, row_counts
 
 
 class BatchLimits:
-    """What a micro-batch may hold: rows, and bytes of records; None = any number. It holds one
-    record in any case."""
+    """Remaining rows and record bytes of a micro-batch; None = no limit.
+
+    The first record of a micro-batch is admitted even if it exceeds the limits.
+    """
 
     def __init__(self, rows: int | None, volume: int | None) -> None:
         self._rows = rows
@@ -26,8 +28,10 @@ class BatchLimits:
         self._empty = True
 
     def first_beyond(self, sizes: Integers, counts: Integers) -> int:
-        """Of the records that come next: the place of the first that is too much, or their
-        number."""
+        """Return the index of the first of the next records that exceeds a limit.
+
+        Return the number of records if all of them fit.
+        """
         total = place = len(sizes)
         if not total:
             return 0
@@ -53,13 +57,13 @@ def admit(
     limits: BatchLimits,
     strict: bool,
 ) -> Offset:
-    """The position from `start` on, up to `end`, behind which a record would be too much.
+    """Return the position from `start` up to `end` at which the micro-batch reaches its limits.
 
-    Raises RecordNotFound, JournalDamaged. Without `strict`, segments that are gone or damaged count
-    nothing: the tasks report them.
+    Raises RecordNotFound or JournalDamaged if `strict`. Otherwise removed and damaged segments
+    count as empty, because the tasks report them.
     """
     state = journal.state
-    wanted = selection.between(start.sequence, end.sequence)
+    requested = selection.between(start.sequence, end.sequence)
     for place in range(max(0, bisect_right(state.firsts, start.sequence) - 1), len(state.firsts)):
         first = state.firsts[place]
         if first >= end.sequence:
@@ -75,14 +79,14 @@ def admit(
         if segment.index is None:
             at = start.offset if start.segment == first else 0
             parts = (stretch.heads for stretch in scan_segment(segment, at, segment.end, _ignore))
-        elif wanted.may_be_in(segment.index.summary):
+        elif requested.may_be_in(segment.index.summary):
             parts = iter((index_heads(segment.index),))
         else:
             continue
         for heads in parts:
-            if wanted.by_destination:
+            if requested.by_destination:
                 journal.complete(names, segment, heads["destination"])
-            rows, codes = wanted.rows(heads, names)
+            rows, codes = requested.rows(heads, names)
             chosen = heads.only(rows)
             beyond = limits.first_beyond(chosen["size"].astype(np.int64), row_counts(chosen, codes))
             if beyond < len(rows):
@@ -94,4 +98,4 @@ def admit(
 
 
 def _ignore(start: int, stop: int) -> None:
-    """Damage is reported by the task that reads it."""
+    """Ignore the damage; the task that reads the record reports it."""

@@ -1,6 +1,6 @@
-"""A batch of rows, column by column, from records that have been chosen and fetched.
+"""Columns of a batch of rows, built from selected and fetched records.
 
-Nothing here loops over records, but for the few that have properties or were requeued.
+The code is vectorised; only records with rarely set fields and requeues are looped over.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from sluicemq.pipeline.source.selection import (
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Failed = Callable[[int, str], None]
-"""Called with the row of a record, and what is wrong with it. May raise."""
+"""Called with the row of a record and a description of its damage. May raise."""
 
 MOST_BINARY: Final = (1 << 31) - 1
 LATEST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999: later times, which some senders use for "never", are shown as that."""
+"""End of the year 9999. Later times, which some clients use for "never", are reduced to it."""
 
 _MESSAGE = EVENT_CODES[Event.MESSAGE]
 _CARRIED = EVENT_CODES[Event.CARRIED]
@@ -57,7 +57,7 @@ _HEADERS: Final = frozenset(HEADERS.names)
 
 
 def _words(words: dict[int, str]) -> tuple[pa.Array, Column]:
-    """An array of words, and where in it that of each byte is; the others are null."""
+    """Return an array of the texts after a null, and a table from code to index in it."""
     places = np.zeros(256, np.int8)
     for place, code in enumerate(words, 1):
         places[code] = place
@@ -71,25 +71,25 @@ _DURABILITIES: Final = _words({int(level): level.name.lower() for level in Durab
 
 
 def touched(columns: frozenset[str], codes: Column, heads: Heads) -> Mask:
-    """Records of which more than the index is needed for these columns."""
-    wanted = np.zeros(256, np.bool_)
+    """Return the mask of records whose bytes are needed for these columns."""
+    needed = np.zeros(256, np.bool_)
     bodies = "body" in columns
-    wanted[list(BODIED)] = bodies
+    needed[list(BODIED)] = bodies
     if columns & _OF_LISTS:
-        wanted[list(LISTS)] = True
-    wanted[_REQUEUED] = bool(columns & _OF_REQUEUED)
-    wanted[_GAUGE] = bool(columns & _OF_GAUGES)
-    mask = wanted[codes]
+        needed[list(LISTS)] = True
+    needed[_REQUEUED] = bool(columns & _OF_REQUEUED)
+    needed[_GAUGE] = bool(columns & _OF_GAUGES)
+    mask = needed[codes]
     if not bodies and columns & _HEADERS:
         mask |= _BODIED[codes] & (heads["body"] > HEADER_BYTES)
     return mask
 
 
 def slices(data: pa.Buffer, starts: Integers, stops: Integers) -> pa.Array:
-    """The bytes between each start and stop, which ascend. Raises JournalError.
+    """Return the bytes between each start and stop, in ascending order. Raises JournalError.
 
-    Over the records as they lie, an array whose elements are in turn a slice and what is before
-    the next one costs nothing; `take` then copies every second element."""
+    The slices and the gaps between them form one Arrow array without a copy; `take` then copies
+    every second element."""
     count = len(starts)
     if not count:
         return pa.array([], pa.binary())
@@ -100,7 +100,7 @@ def slices(data: pa.Buffer, starts: Integers, stops: Integers) -> pa.Array:
     extent = int(offsets[-1]) - base
     if extent > MOST_BINARY:
         raise JournalError(
-            f"a message of {extent} bytes is larger than the 2 GiB that a column of Spark's can "
+            f"a message of {extent} bytes is larger than the 2 GiB that a Spark column can "
             "hold: leave out the body by the option columns, or the message by startingOffsets"
         )
     places = pa.py_buffer((offsets - base).astype(np.int32))
@@ -111,10 +111,10 @@ def slices(data: pa.Buffer, starts: Integers, stops: Integers) -> pa.Array:
 
 
 class DeadLetterMetas(NamedTuple):
-    """Of dead-lettered messages, the rarely set fields of what went to the dead-letter queue.
+    """Rarely set fields of the dead letters that belong to dead-lettered messages.
 
-    rows   records of a batch that have one
-    metas  of each
+    rows   records of a batch that have a dead letter
+    metas  encoded fields of each
     """
 
     rows: Integers
@@ -127,11 +127,11 @@ NO_DEAD_LETTERS: Final = DeadLetterMetas(np.zeros(0, np.int64), pa.array([], pa.
 class Batch:
     """Records that become the rows of one batch.
 
-    codes    event of each
-    counts   rows of each
-    letters  see Letters
-    data     bytes of those that are `touched`, from `places` on (-1: of another one)
-    failed   told of a record that says what it cannot mean
+    codes         event code of each record
+    counts        rows of each record
+    data          bytes of the `touched` records; record n starts at `places[n]`, -1 = not touched
+    dead_letters  see DeadLetterMetas
+    failed        called for each record with invalid content
     """
 
     def __init__(
@@ -159,14 +159,14 @@ class Batch:
         self.rows = heads.count if self._plain else int(counts.sum())
 
     def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        """These columns of schema.EVENTS, in this order."""
+        """Return the columns of schema.EVENTS that `schema` names, in its order."""
         arrays = [getattr(self, f"_column_{name}")() for name in schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     # --- from records to rows ---------------------------------------------------------
 
     def _spread(self, column: Column) -> Column:
-        """What each record has, for each of its rows."""
+        """Repeat each record's value for each of its rows."""
         return column if self._plain else np.repeat(column, self._counts)
 
     @cached_property
@@ -186,7 +186,7 @@ class Batch:
         return _BODIED[self._row_codes]
 
     def _masked(self, type: pa.DataType, values: Column, valid: Mask | None = None) -> pa.Array:
-        """A column of fixed width, null where not `valid`."""
+        """Return a column of fixed width, null where `valid` is False."""
         bitmap = None
         if valid is not None and not valid.all():
             bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
@@ -229,7 +229,7 @@ class Batch:
     def _column_destination_kind(self) -> pa.Array:
         return self._names.kinds(self._destinations)
 
-    # --- what the event is about ---------------------------------------------------------
+    # --- message of an event ------------------------------------------------------------
 
     @cached_property
     def _words64(self) -> Integers:
@@ -241,26 +241,30 @@ class Batch:
 
     @cached_property
     def _lists(self) -> Integers:
-        """Where the numbers begin of the list that each row is from, in bytes; -1 = of none.
+        """Byte position of the numbers of each row's list; -1 = the row has no list.
 
-        The bodies are looked at here for the first time: that each is as long as it says."""
+        Also checks that the length of each list equals its count field."""
         heads = self._heads
         starts = np.full(heads.count, -1, np.int64)
         rows = np.flatnonzero(_LISTS[self._codes])
         if len(rows):
             bodies = self._places[rows] + heads["body"][rows]
-            said = self._words32[(bodies >> 2) + 1]
+            listed_counts = self._words32[(bodies >> 2) + 1]
             sizes = heads["size"][rows].astype(np.int64) - heads["body"][rows] - LIST_HEAD
             width = np.where(self._codes[rows] == _REDELIVERED, 12, 8)
-            wrong = (said != self._counts[rows]) | (sizes != said * width) | (bodies & 7 != 0)
+            wrong = (
+                (listed_counts != self._counts[rows])
+                | (sizes != listed_counts * width)
+                | (bodies & 7 != 0)
+            )
             for row in rows[wrong].tolist():
-                self._failed(row, "a list is not as long as it says")
+                self._failed(row, "the length of a list does not match its count")
             starts[rows[~wrong]] = bodies[~wrong] + LIST_HEAD
         return self._spread(starts)
 
     @cached_property
     def _message(self) -> tuple[Integers, Mask]:
-        """The number of the message that each row is about, where there is one."""
+        """Sequence number of each row's message, and a mask of the rows that have one."""
         codes = self._row_codes
         heads = self._heads
         numbers = np.where(
@@ -280,7 +284,7 @@ class Batch:
 
     @cached_property
     def _origins(self) -> tuple[Integers, Column, Mask]:
-        """When the message of each row was published and by what, and where that is known."""
+        """Publishing time and origin of each row's message, and a mask of the known ones."""
         times = self._spread(self._heads["time"]).copy()
         origins = self._spread(self._heads["origin"]).copy()
         known = self._bodied.copy()
@@ -300,7 +304,7 @@ class Batch:
 
     @cached_property
     def _requeues(self) -> tuple[Integers, Integers, Integers]:
-        """Rows of requeued messages, with subscription and attempts of each."""
+        """Rows of requeued messages, with the subscription and attempts of each."""
         rows = np.flatnonzero(self._codes == _REQUEUED)
         slices = self._slices(rows, self._heads["body"][rows], self._heads["size"][rows])
         joined = slices.buffers()[2]
@@ -308,7 +312,7 @@ class Batch:
             decoded = _requeues.decode(array_of(len(rows), memoryview(joined) if joined else b""))
         except msgspec.MsgspecError as error:
             for row in rows.tolist():
-                self._failed(row, f"what was requeued cannot be read: {error}")
+                self._failed(row, f"a requeue record cannot be decoded: {error}")
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
         first_rows = (np.cumsum(self._counts) - self._counts)[rows]
         return (
@@ -336,7 +340,7 @@ class Batch:
         known = codes == _DELIVERED
         again = np.flatnonzero(codes == _REDELIVERED)
         if len(again):
-            # after the numbers, which are as many
+            # the attempts follow the numbers, one for each
             starts = self._lists[again] + 8 * self._spread(self._counts)[again]
             good = self._lists[again] >= 0
             again, starts = again[good], starts[good]
@@ -348,7 +352,7 @@ class Batch:
             known[rows] = True
         return self._masked(pa.int32(), attempts, known)
 
-    # --- of events with a body ---------------------------------------------------------
+    # --- events with a body ------------------------------------------------------------
 
     def _column_priority(self) -> pa.Array:
         return self._masked(pa.int32(), self._spread(self._heads["priority"]), self._bodied)
@@ -374,7 +378,7 @@ class Batch:
         return self._worded(_BODY_KINDS, self._spread(self._heads["kind"]), self._bodied)
 
     def _slices(self, rows: Integers, starts: Column, stops: Column) -> pa.Array:
-        """The bytes of these records between two places in each."""
+        """Return the bytes between two positions in each of these records."""
         places = self._places[rows]
         return slices(self._data, places + starts, places + stops)
 
@@ -386,7 +390,7 @@ class Batch:
         return bodies if len(rows) == self.rows else self._placed(bodies, rows)
 
     def _placed(self, array: pa.Array, rows: Integers) -> pa.Array:
-        """What these records have, in the rows; null elsewhere."""
+        """Return a column with the values of these records in their rows; null elsewhere."""
         places = np.full(self._heads.count, -1, np.int64)
         places[rows] = np.arange(len(rows))
         places = self._spread(places)
@@ -413,16 +417,16 @@ class Batch:
     def _column_consumers(self) -> pa.Array:
         return self._gauge(lambda bodies: self._words32[(bodies >> 2) + 4])
 
-    # --- the rarely set fields ---------------------------------------------------------
+    # --- rarely set fields ---------------------------------------------------------
 
     @cached_property
     def _header_rows(self) -> Integers:
-        """Records with such fields."""
+        """Records with rarely set fields."""
         return np.flatnonzero(_BODIED[self._codes] & (meta_sizes(self._heads) > 0))
 
     @cached_property
     def _headers(self) -> Headers:
-        """Those of the records that have them, then those of the letters."""
+        """Fields of the records that have them, followed by those of the dead letters."""
         rows = self._header_rows
         starts = np.full(len(rows), HEADER_BYTES)
         metas = self._slices(rows, starts, self._heads["body"][rows])
@@ -432,7 +436,7 @@ class Batch:
             metas = pa.concat_arrays([metas, self._dead_letters.metas])
 
         def failed(row: int, error: Exception) -> None:
-            self._failed(int(rows[row]), f"the rarely set fields cannot be read: {error}")
+            self._failed(int(rows[row]), f"the rarely set fields cannot be decoded: {error}")
 
         return Headers(decode_fields(metas, failed) if len(rows) else ())
 

@@ -1,4 +1,4 @@
-"""The columns of a read, as Spark and as Arrow see them."""
+"""Spark and Arrow schemas of a read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from sluicemq.pipeline.source.options import SourceOptions
 
 
 def asked_columns(options: SourceOptions) -> StructType:
-    """Those of the option columns, in the order of the schema; else all, or all but the headers."""
+    """Return the schema of a read, in the column order of `EVENTS`.
+
+    The option `columns` selects the columns; without it, `include_headers` adds the headers.
+    """
     fields = EVENTS if options.include_headers or options.columns else PLAIN
     if options.columns:
         fields = pa.schema([field for field in EVENTS if field.name in options.columns])
@@ -20,8 +23,10 @@ def asked_columns(options: SourceOptions) -> StructType:
 
 
 def arrow_columns(schema: StructType) -> pa.Schema:
-    """What Spark compares batches with. Raises ConfigurationError for a column that there is not,
-    or of another type."""
+    """Return the Arrow schema that Spark compares batches with.
+
+    Raises ConfigurationError for an unknown column or one of another type.
+    """
     ours = {field.name: field.dataType for field in from_arrow_schema(EVENTS)}
     for field in schema:
         if field.name not in ours:

@@ -1,4 +1,4 @@
-"""The place that the options of a read name."""
+"""Journal storage for the options of a read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluicemq.pipeline.source.options import SourceOptions
 
 
 def connect(options: SourceOptions) -> JournalStorage:
-    """Raises ConfigurationError. Nothing is asked over the network yet."""
+    """Return the storage without connecting to it. Raises ConfigurationError."""
     if options.url:
         given = {name: getattr(options, name) for name in ("url", "user", "password", "token")}
         return HttpStorage(target({name: text for name, text in given.items() if text}))

@@ -1,4 +1,4 @@
-"""The rarely set fields of messages (journal/meta.py), as columns."""
+"""Columns of the rarely set fields of messages (journal/meta.py)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIELDS: Final = (
 )
 Fields = tuple[Any, ...]
 EMPTY: Final[Fields] = ("", "", None, "", None, b"", (), 0, None)
-"""Of a message that has none of them."""
+"""Fields of a message that sets none of them."""
 
 _NAMES: Final[dict[type, str]] = {
     bool: "boolean",
@@ -55,36 +55,39 @@ _Meta = tuple[
 ]
 _all: Final = msgspec.msgpack.Decoder(list[_Meta], ext_hook=unescape)
 _one: Final = msgspec.msgpack.Decoder(ext_hook=unescape)
-"""For metas with text that is not UTF-8 where `_all` wants text."""
+"""Fallback decoder for metas in which `_all` finds text that is not UTF-8."""
 _ARRAY: Final = b"\xdd"
-"""MessagePack's array of a 32-bit number of values."""
+"""Type byte of a MessagePack array with a 32-bit length."""
 _FAILURES: Final = (msgspec.MsgspecError, ValueError, TypeError, LookupError, RecursionError)
 
 
 def array_of(count: int, values: bytes | memoryview) -> bytes:
-    """MessagePack values, one after the other, as one array."""
+    """Return concatenated MessagePack values as one MessagePack array."""
     return b"".join((_ARRAY, count.to_bytes(4, "big"), values))
 
 
 def decode_fields(metas: pa.Array, failed: Callable[[int, Exception], None]) -> Sequence[Fields]:
-    """Of each meta: one call for all. `failed(row, error)` is told of one that cannot be read, and
-    may raise; it counts as empty then."""
+    """Decode all metas in one call.
+
+    For a meta that cannot be decoded, call `failed(row, error)`, which may raise; otherwise that
+    message has no rarely set fields.
+    """
     joined = metas.buffers()[2]
     try:
         return _all.decode(array_of(len(metas), memoryview(joined) if joined else b""))
     except _FAILURES:
         pass
-    found: list[Fields] = []
+    decoded: list[Fields] = []
     for row, meta in enumerate(metas.to_pylist()):
         try:
             fields = tuple(_one.decode(meta))
             if not _is_sound(fields):
-                raise ValueError("it is no array of the nine fields")
+                raise ValueError("it is not an array of the nine fields")
         except _FAILURES as error:
             failed(row, error)
             fields = EMPTY
-        found.append(fields)
-    return found
+        decoded.append(fields)
+    return decoded
 
 
 def _is_sound(fields: Fields) -> bool:
@@ -101,19 +104,19 @@ def _is_sound(fields: Fields) -> bool:
 
 
 class Headers:
-    """Fields of messages, by column. Rows of the columns are those of `fields`."""
+    """Rarely set fields of messages, by column; row n of a column is `fields[n]`."""
 
     def __init__(self, fields: Sequence[Fields]) -> None:
         columns = list(zip(*fields, strict=True)) or [()] * len(FIELDS)
         self._columns = dict(zip(FIELDS, columns, strict=True))
 
     def text(self, name: str) -> pa.Array:
-        """message_id, correlation_id or type; null where it is not set."""
+        """Return the column message_id, correlation_id or type; null if the message has none."""
         array = _texts(self._columns[name])
         return pc.if_else(pc.equal(array, ""), pa.scalar(None, pa.string()), array)
 
     def reply_to(self) -> pa.Array:
-        """As an address is written."""
+        """Return the reply destinations; a topic is written `topic:NAME`, a queue `NAME`."""
         targets = self._columns["reply_to"]
         if not any(targets):
             return pa.nulls(len(targets), pa.string())
@@ -125,7 +128,7 @@ class Headers:
         )
 
     def deliver_at(self) -> Integers:
-        """ms; 0 = at once."""
+        """Return the delivery times in ms; 0 = deliverable at once."""
         return _milliseconds(self._columns["deliver_at"])
 
     def client_timestamp(self) -> Integers:
@@ -133,7 +136,7 @@ class Headers:
         return _milliseconds([stamp or 0 for stamp in self._columns["client_timestamp"]])
 
     def properties(self) -> tuple[pa.Array, pa.Array]:
-        """The columns properties and property_types."""
+        """Return the columns `properties` and `property_types`."""
         given = self._columns["properties"]
         if not any(given):
             empty = pa.nulls(len(given), TEXTS)
@@ -146,7 +149,7 @@ class Headers:
                 offsets.append(None)
                 continue
             offsets.append(len(names))
-            if type(properties) is list:  # where a name or a value is not plain text
+            if type(properties) is list:  # some name or value is not UTF-8
                 properties = {spelled(str(name)): value for name, value in properties}
             names += properties
             values += properties.values()
@@ -173,7 +176,7 @@ def _milliseconds(values: Sequence[int]) -> Integers:
 
 
 def text_of(value: object) -> str | None:
-    """A property's value as the column has it; property_types says how to read it back."""
+    """Return a property's value as text; `property_types` holds its type."""
     if value is None or type(value) is str:
         return value
     if type(value) is bool:

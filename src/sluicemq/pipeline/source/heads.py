@@ -1,4 +1,4 @@
-"""The columns of records: from a segment's index, or gathered from the records' headers."""
+"""Index columns of records, from a segment's index or from the records' headers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _HEADER: Final = np.dtype(
 
 
 class Heads:
-    """Columns of records in order, by the names that journal/index.py has.
+    """Columns of records in journal order, named as in journal/index.py.
 
-    Sequence numbers and offsets are below 2**63 and come as signed integers, as Spark has them.
+    Sequence numbers and offsets are below 2**63, so the columns are signed, as in Spark.
     """
 
     __slots__ = ("_columns", "_from", "_rows", "count")
@@ -46,7 +46,7 @@ class Heads:
         return column
 
     def take(self, rows: Column | slice) -> Heads:
-        """Of some records. A column is copied when it is asked for: few of them ever are."""
+        """Return a subset of the records. A column is copied on first access."""
         if isinstance(rows, slice):
             count = len(range(*rows.indices(self.count)))
         else:
@@ -57,21 +57,21 @@ class Heads:
         return taken
 
     def only(self, rows: Column) -> Heads:
-        """As `take`, of ascending places: nothing is copied if they are all."""
+        """Return the records at ascending `rows`, without a copy if these are all records."""
         return self if len(rows) == self.count else self.take(rows)
 
     def with_only(self, *names: str) -> Heads:
-        """These columns, which do not keep the others in memory."""
+        """Return these columns alone, so that the others can be freed."""
         return Heads({name: self[name] for name in names}, self.count)
 
     def followed_by(self, others: Heads) -> Heads:
-        """These and then others: what tells where a record is and what."""
+        """Return these records and then `others`, with sequence, position and type only."""
         columns = {name: np.concatenate((self[name], others[name])) for name in _PLACING}
         return Heads(columns, self.count + others.count)
 
 
 def index_heads(index: Index) -> Heads:
-    """The columns of a sealed segment, where they are."""
+    """Return the columns of a sealed segment as views of its index."""
     columns = {
         name: _signed(np.frombuffer(column, _CODES[name])) for name, column in index.columns.items()
     }
@@ -79,7 +79,10 @@ def index_heads(index: Index) -> Heads:
 
 
 def record_heads(data: memoryview, places: Integers, base: int) -> Heads:
-    """Of the records at `places`, multiples of 8, in `data`, which starts at offset `base`."""
+    """Return the columns of the records at `places` (multiples of 8) in `data`.
+
+    `base` is the offset of `data` in the segment.
+    """
     words = np.frombuffer(data, "<u8", len(data) >> 3)
     rows = words[(places >> 3)[:, None] + np.arange(HEADER_BYTES >> 3)]
     fields = rows.reshape(-1).view(_HEADER)

@@ -1,7 +1,7 @@
-"""A journal behind a broker's HTTP address.
+"""Journal behind a broker's HTTP address.
 
-Of a sealed segment its end is asked for first, which finds the index; then only the bytes of the
-records that are wanted. Ranges that lie close together are fetched as one.
+For a sealed segment, the reader fetches its end, which locates the index, and then the bytes of
+the selected records. Adjacent ranges are fetched with one request.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from sluicemq.pipeline.source.journal_storage import (
 
 API: Final = "/api/v1/journal"
 RANGE_BYTES: Final = 8 << 20
-"""Fetched by one request, at most."""
+"""Maximum size of one request."""
 GAP_BYTES: Final = 64 << 10
-"""Not wanted, but fetched rather than making another request."""
+"""Maximum gap of two ranges that one request fetches."""
 END_BYTES: Final = 64 << 10
-"""Fetched first, from the end of a sealed segment: a small index is in it already."""
+"""Size of the first request, from the end of a sealed segment; it includes a small index."""
 NUMBERS: Final = 400
-"""Destinations asked for at a time."""
+"""Maximum number of destinations of one request."""
 MOST_INDEXES: Final = 4
 
 
@@ -85,11 +85,11 @@ _destinations: Final = msgspec.json.Decoder(_Destinations)
 _slot: Final = msgspec.json.Decoder(Slot)
 
 _indexes: OrderedDict[tuple[object, ...], tuple[bytes, int, bytes]] = OrderedDict()
-"""Of sealed segments: the trailer, where the index is, and what it says."""
+"""Trailer, index offset and index of sealed segments."""
 
 
 class HttpStorage(JournalStorage):
-    """Keeps one connection for as long as it is used."""
+    """Journal storage over HTTP. Keeps one connection open while it is in use."""
 
     _remote: HttpClient | None = None
 
@@ -104,7 +104,7 @@ class HttpStorage(JournalStorage):
         return f"<Http {self.name}>"
 
     def __del__(self) -> None:
-        # a task does not say when it is done
+        # a task does not announce its end
         if self._remote is not None:
             self._remote.close()
 
@@ -117,8 +117,10 @@ class HttpStorage(JournalStorage):
         headers: dict[str, str] | None = None,
         body: bytes = b"",
     ) -> HttpResponse:
-        """Raises as Remote.request, but RecordNotFound for what is gone and JournalError for what
-        cannot be as things stand (409)."""
+        """Send a request and return its response.
+
+        Raises as Remote.request, but RecordNotFound for missing resources and JournalError for
+        conflicts (409)."""
         if self._remote is None:
             self._remote = HttpClient(self._target)
         try:
@@ -131,18 +133,18 @@ class HttpStorage(JournalStorage):
             raise
 
     def range(self, first: int, start: int, stop: int) -> bytes:
-        """Bytes of a segment. Raises RecordNotFound if it has been removed."""
+        """Return bytes of a segment. Raises RecordNotFound if it has been removed."""
         path = f"{API}/segments/{first}"
         data = self._ask("GET", path, {"Range": f"bytes={start}-{stop - 1}"}).body
         if len(data) != stop - start:
             raise RequestRefused(
-                f"{self.name}: {len(data)} bytes came of the {stop - start} from {start} on of the "
-                f"segment {first}"
+                f"{self.name}: received {len(data)} of {stop - start} bytes from offset {start} of "
+                f"the segment {first}"
             )
         return data
 
     def last(self, first: int, count: int) -> tuple[int, bytes]:
-        """The last bytes of a segment, and from where on they are. Raises as `range`."""
+        """Return the offset of the last bytes of a segment, and the bytes. Raises as `range`."""
         answer = self._ask("GET", f"{API}/segments/{first}", {"Range": f"bytes=-{count}"})
         data = answer.body
         headers = {name.lower(): value for name, value in answer.headers.items()}
@@ -150,8 +152,8 @@ class HttpStorage(JournalStorage):
         found = _SPAN.match(span)
         if found is None or int(found[2]) - int(found[1]) != len(data):
             raise RequestRefused(
-                f"{self.name}: the end of the segment {first} was asked for; {len(data)} bytes "
-                f"came as {span!r}"
+                f"{self.name}: the broker answered a request for the end of the segment {first} "
+                f"with {len(data)} bytes as {span!r}"
             )
         return int(found[1]), data
 
@@ -159,17 +161,17 @@ class HttpStorage(JournalStorage):
 
     def state(self) -> JournalState:
         try:
-            said = _state.decode(self._ask("GET", API).body)
+            state = _state.decode(self._ask("GET", API).body)
         except msgspec.MsgspecError as error:
             raise RequestRefused(
-                f"{self.name}{API}: the answer is not understood: {error}"
+                f"{self.name}{API}: the response cannot be decoded: {error}"
             ) from error
-        durable = said.durable
+        durable = state.durable
         if durable is None:
-            return JournalState(said.identity[:IDENTITY_DIGITS], None, (), ())
-        segments = [segment for segment in said.segments if segment.first <= durable.segment]
+            return JournalState(state.identity[:IDENTITY_DIGITS], None, (), ())
+        segments = [segment for segment in state.segments if segment.first <= durable.segment]
         return JournalState(
-            said.identity[:IDENTITY_DIGITS],
+            state.identity[:IDENTITY_DIGITS],
             DurableEnd(durable.segment, durable.offset, durable.sequence),
             tuple(segment.first for segment in segments),
             tuple(
@@ -189,17 +191,17 @@ class HttpStorage(JournalStorage):
         return decode_segment_header(self.range(first, 0, SEGMENT_HEADER_BYTES), self.path(first))
 
     def path(self, first: int) -> Path:
-        """What stands for a segment's file in errors."""
+        """Return the name of a segment for error messages."""
         return Path(f"{self.name}{API}/segments/{first}")
 
     def open(self, first: int, end: int = 0) -> Segment:
         return RemoteSegment(self, first, end)
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
-        wanted = sorted(numbers)
+        requested = sorted(numbers)
         found = {}
-        for start in range(0, len(wanted), NUMBERS):
-            asked = ",".join(map(str, wanted[start : start + NUMBERS]))
+        for start in range(0, len(requested), NUMBERS):
+            asked = ",".join(map(str, requested[start : start + NUMBERS]))
             data = self._ask("GET", f"{API}/destinations?numbers={quote(asked)}").body
             for number, kind, name in _destinations.decode(data).destinations:
                 found[number] = Address(Kind(kind), decode_name(base64.b64decode(name)))
@@ -222,7 +224,7 @@ class HttpStorage(JournalStorage):
             try:
                 self._put(slot, position, None)
             except JournalError as error:
-                # somebody else, who moves it for the same reader, was faster
+                # another reader with the same slot has moved it already
                 if not (
                     isinstance(error.__cause__, HttpRefusal) and error.__cause__.code == _AHEAD
                 ):
@@ -243,12 +245,12 @@ class HttpStorage(JournalStorage):
 
 
 class RemoteSegment(Segment):
-    """One segment of a journal behind HTTP."""
+    """Segment of a journal behind HTTP."""
 
     __slots__ = ("_place", "end", "first", "index", "key")
 
     def __init__(self, place: HttpStorage, first: int, end: int) -> None:
-        """With `end` the segment may have an index by now, but that is not asked for."""
+        """Open a segment; `end` is the end of its records, 0 = read the index."""
         self._place = place
         self.first = first
         self.key = (place.name, first, end)
@@ -260,7 +262,7 @@ class RemoteSegment(Segment):
 
     def _read_index(self) -> tuple[int, bytes]:
         known = _indexes.get(self.key)
-        # behind the same address there may be another journal by now
+        # the same address may serve another journal now
         if known is not None and self._place.last(self.first, TRAILER_BYTES)[1] == known[0]:
             _indexes.move_to_end(self.key)
             return known[1:]
@@ -290,7 +292,7 @@ class RemoteSegment(Segment):
     def gather(self, offsets: Integers, sizes: Integers) -> tuple[pa.Buffer, Integers]:
         if not len(offsets):
             return pa.py_buffer(b""), offsets
-        # records are padded, so that each starts at a multiple of 8 of what is fetched
+        # records are padded to multiples of 8 bytes, so their starts are aligned in the result
         stops = offsets + (sizes + 7 & -8)
         apart = np.flatnonzero(offsets[1:] - stops[:-1] > GAP_BYTES) + 1
         starts = [0, *apart.tolist(), len(offsets)]
@@ -314,11 +316,11 @@ class RemoteSegment(Segment):
         return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def is_intact(self) -> bool | None:
-        return None  # its records are checked one by one when they have come
+        return None  # each record is checked after it is received
 
     def damage(self, offset: int, what: str) -> JournalDamaged:
         return JournalDamaged(
-            f"{self._place.name}, segment {self.first}, offset {offset}: {what}. What came over "
-            "the network is damaged, or the file is: sluicemq journal check, on the broker's "
-            "machine, tells which"
+            f"{self._place.name}, segment {self.first}, offset {offset}: {what}. Either the "
+            "transferred bytes or the file is damaged: run sluicemq journal check on the broker's "
+            "machine"
         )

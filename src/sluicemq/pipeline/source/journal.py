@@ -1,6 +1,6 @@
-"""What one task or one plan knows of a journal: open segments, names, messages published earlier.
+"""Journal state of one task or plan: open segments, destination names, message origins.
 
-Bounded, and kept by the process only where that is safe: what a record says never changes.
+All caches are bounded. Process-wide caches hold only records, which never change.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ MOST_NAMES: Final = 1 << 18
 MANY_NAMES: Final = 1000
 MOST_TAILS: Final = 3
 MOST_CARRIED: Final = 8
-"""Segments whose moved messages are remembered."""
+"""Maximum number of segments whose moved messages are cached."""
 MOST_WITHOUT: Final = 1 << 16
-"""Segments of which it is remembered that nothing was moved there."""
+"""Maximum number of segments that are remembered to contain no moved message."""
 
 
 _REMEMBERED: Final = ("sequence", "time", "reference", "type", "origin")
 
 
 class Tail:
-    """Messages and destinations of a segment that has no index yet, as far as it was looked at."""
+    """Messages and destinations of a segment without an index, up to the offset `at`."""
 
     __slots__ = ("_parts", "_table", "addresses", "at")
 
@@ -43,7 +43,7 @@ class Tail:
         self._table: Heads | None = None
 
     def extend(self, segment: Segment, end: int) -> None:
-        """Look at what came since. What is damaged is left to those who read it."""
+        """Add the records up to `end`, without those that are damaged."""
         if self.at >= end:
             return
         for heads, data, base, stop in scan_segment(segment, self.at, end, _ignore):
@@ -66,7 +66,7 @@ class Tail:
 
     @property
     def messages(self) -> Heads | None:
-        """Columns of the messages, those that were moved here among them; None = there are none."""
+        """Columns of the messages, including messages moved to this segment; None = no message."""
         if self._table is None and self._parts:
             columns = {
                 name: np.concatenate([part[name] for part in self._parts]) for name in _REMEMBERED
@@ -77,7 +77,7 @@ class Tail:
 
 
 def _ignore(start: int, stop: int) -> None:
-    """Damage is reported by what reads it."""
+    """Ignore the damage; the task that reads the record reports it."""
 
 
 def _messages(heads: Heads) -> Heads:
@@ -89,13 +89,13 @@ def _messages(heads: Heads) -> Heads:
 _tails: OrderedDict[tuple[str, int], Tail] = OrderedDict()
 _names: OrderedDict[tuple[str, int], Address | None] = OrderedDict()
 _carried: OrderedDict[tuple[str, int], Heads] = OrderedDict()
-"""Of sealed segments, records that were moved there, by `reference`."""
+"""Records moved to sealed segments, sorted by `reference`."""
 _without: OrderedDict[tuple[str, int], None] = OrderedDict()
-"""Sealed segments where no record was moved."""
+"""Sealed segments without a moved record."""
 
 
 class Journal:
-    """One journal, for one task or plan."""
+    """Journal as seen by one task or plan."""
 
     def __init__(self, place: JournalStorage, identity: str) -> None:
         self.place = place
@@ -105,13 +105,13 @@ class Journal:
 
     @property
     def state(self) -> JournalState:
-        """As of when it was first asked for."""
+        """State of the journal at the first access."""
         if self._state is None:
             self._state = self.place.state()
         return self._state
 
     def segment(self, place: int) -> Segment:
-        """Of the segment at that place of `state.firsts`. Raises as JournalStorage.open."""
+        """Return the segment at index `place` of `state.firsts`. Raises as JournalStorage.open."""
         first = self.state.firsts[place]
         segment = self._open.get(first)
         if segment is None:
@@ -124,7 +124,7 @@ class Journal:
         return segment
 
     def tail(self, segment: Segment) -> Tail:
-        """Of a segment without an index."""
+        """Return the messages and destinations of a segment without an index."""
         key = (self.identity, segment.first)
         tail = _tails.get(key)
         if tail is None:
@@ -139,21 +139,21 @@ class Journal:
     # --- names ---------------------------------------------------------
 
     def names(self, segment: Segment) -> Names:
-        """To begin with: those that the segment's index has."""
+        """Return the destination names in the segment's index; none if it has no index."""
         if segment.index is None:
             return Names({})
         return Names.of_summary(segment.index.summary)
 
     def complete(self, names: Names, segment: Segment, numbers: Column) -> None:
-        """Add to `names` what these numbers need, if the journal still knows it.
+        """Add to `names` the destinations of `numbers` that the journal still knows.
 
-        A sealed segment names what it refers to. One that is being written refers to destinations
-        that were declared in it, or earlier: the newest snapshot knows them, or a segment that is
-        newer than that one. Either way it is asked for once per process.
+        A sealed segment names every destination it refers to. A segment without an index also
+        refers to destinations declared earlier: the latest snapshot or a later segment has them.
+        The process looks up each of them once.
         """
         missing = names.missing(numbers)
         if len(missing) > MANY_NAMES and segment.index is None:
-            # all at once: to add some for every stretch would take time by the square
+            # one call for all: repeated additions would take quadratic time
             names.add(self.tail(segment).addresses)
             missing = names.missing(numbers)
         if not missing:
@@ -199,7 +199,7 @@ class Journal:
     # --- messages ---------------------------------------------------------
 
     def origins(self, messages: Integers) -> tuple[Integers, Column, Column]:
-        """When these messages were published (µs) and their model.Origin, and which are known."""
+        """Return publishing time (µs) and model.Origin of messages, and which are known."""
         times = np.zeros(len(messages), np.int64)
         origins = np.zeros(len(messages), np.uint8)
         known = np.zeros(len(messages), np.bool_)
@@ -219,7 +219,7 @@ class Journal:
             rows = np.flatnonzero(places == place)
             self._match(table, "sequence", RecordType.MESSAGE, unique, rows, at, by, has)
         for place in reversed(range(len(firsts))):
-            # what was moved is in a later segment than the message was
+            # a moved message is in a later segment than the original
             rows = np.flatnonzero(~has & (places < place))
             if not len(rows):
                 continue
@@ -236,7 +236,7 @@ class Journal:
         return index_heads(segment.index)
 
     def _moved(self, place: int) -> Heads | None:
-        """The messages that were moved to a segment, in the order of their old numbers."""
+        """Return the messages moved to a segment, ordered by their original sequence numbers."""
         key = (self.identity, self.state.firsts[place])
         if key in _without:
             return None
@@ -268,7 +268,7 @@ class Journal:
         table: Heads | None,
         by_column: str,
         type: int,
-        wanted: Integers,
+        messages: Integers,
         rows: Integers,
         times: Integers,
         origins: Column,
@@ -277,9 +277,9 @@ class Journal:
         if table is None or not table.count:
             return
         numbers = table[by_column]
-        found = np.searchsorted(numbers, wanted[rows])
+        found = np.searchsorted(numbers, messages[rows])
         found[found == table.count] = 0
-        good = (numbers[found] == wanted[rows]) & (table["type"][found] == type)
+        good = (numbers[found] == messages[rows]) & (table["type"][found] == type)
         rows, found = rows[good], found[good]
         times[rows] = table["time"][found]
         origins[rows] = table["origin"][found]

@@ -1,7 +1,7 @@
-"""Where segments are, and what a reader asks of them: one interface, whatever is behind it.
+"""Interface of journal storage and its implementation for a local directory.
 
-A place and a segment hold no more than what is being read. Both are opened where they are used:
-a place is pickled with the reader, an open segment never is.
+Storage and segment keep nothing but open files. A reader pickles its storage, never an open
+segment.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from sluicemq.model.errors import ConfigurationError, JournalDamaged, RecordNotF
 
 JOURNAL_DIRECTORY: Final = "journal"
 IDENTITY_DIGITS: Final = 16
-"""Of the journal's identity: those that its messages carry, too."""
+"""Digits of the journal's identity; messages carry the same ones."""
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 _MOST_VERIFIED: Final = 4096
 _verified: OrderedDict[tuple[object, ...], bool] = OrderedDict()
-"""What the CRC of a whole sealed segment said, by the identity of its file."""
+"""Result of the CRC check of whole sealed segments, by the identity of the file."""
 
 
 class JournalState(NamedTuple):
-    """What there is to read at one moment.
+    """Readable contents of a journal at one moment.
 
-    identity  16 hex digits; "" as long as there is no journal
-    durable   how far it may be read; None = nothing yet
-    firsts    the segments up to there, ascending, by their first sequence number
-    ends      of each, where its records end; 0 = see JournalStorage.records_end
+    identity  16 hex digits; "" if there is no journal yet
+    durable   end of the readable part; None = no record yet
+    firsts    first sequence number of each segment up to there, ascending
+    ends      end of the records of each; 0 = see JournalStorage.records_end
     """
 
     identity: str
@@ -61,22 +61,22 @@ class JournalState(NamedTuple):
 
     @property
     def next(self) -> int:
-        """The first sequence number that cannot be read yet."""
+        """First sequence number that cannot be read yet."""
         return self.durable.sequence + 1 if self.durable is not None else 0
 
     @property
     def earliest(self) -> int:
-        """No record before this one is left."""
+        """Lower bound of the sequence numbers that are still in the journal."""
         return self.firsts[0] if self.firsts else self.next
 
 
 class Segment(ABC):
-    """One segment, open. It is closed by forgetting it: columns and bodies may still refer to it.
+    """Open segment. It has no `close`, because columns and bodies may still refer to its memory.
 
     key    identity of its content, for caches
     first  lowest sequence number it may contain
-    index  None if it is not sealed
-    end    where its records end
+    index  index of a sealed segment, else None
+    end    offset at which its records end
     """
 
     key: tuple[object, ...]
@@ -86,71 +86,75 @@ class Segment(ABC):
 
     @abstractmethod
     def gather(self, offsets: Integers, sizes: Integers) -> tuple[pa.Buffer, Integers]:
-        """The bytes of the records at these ascending offsets, and where in them each starts.
+        """Return the bytes of the records at ascending `offsets`, and the start of each.
+
         Starts are multiples of 8."""
 
     @abstractmethod
     def stretch(self, start: int, end: int, least: int) -> pa.Buffer:
-        """Bytes from `start` on: at least `least` if there are that many before `end`."""
+        """Return bytes from `start` on: at least `least`, or all before `end` if fewer."""
 
     @abstractmethod
     def is_intact(self) -> bool | None:
-        """Whether every byte of the sealed segment is as it was written; None if finding that out
-        costs more than checking single records."""
+        """Return True if the sealed segment matches its CRC.
+
+        Return None if that check costs more than checks of single records."""
 
     @abstractmethod
     def damage(self, offset: int, what: str) -> JournalDamaged:
-        """The error to raise."""
+        """Return the error for damage at `offset`."""
 
 
 class JournalStorage(ABC):
-    """A journal that can be read."""
+    """Readable journal."""
 
     @abstractmethod
     def state(self) -> JournalState:
-        """Raises JournalError, ClientError."""
+        """Return the current state. Raises JournalError, ClientError."""
 
     @abstractmethod
     def durable(self) -> DurableEnd | None:
-        """The end alone, which costs less."""
+        """Return only the durable end, which is faster than `state`."""
 
     @abstractmethod
     def open(self, first: int, end: int = 0) -> Segment:
-        """A segment with an index, or whose records end at `end`.
+        """Open a segment that has an index, or whose records end at `end`.
 
         Raises RecordNotFound if it has been removed, JournalDamaged, JournalError.
         """
 
     def records_end(self, state: JournalState, place: int) -> int:
-        """What to give to `open` for the segment at that place of `state.firsts`."""
+        """Return the `end` for `open` of the segment at index `place` of `state.firsts`."""
         return state.ends[place]
 
     @abstractmethod
     def header(self, first: int) -> SegmentHeader:
-        """Of a segment. Raises as `open`."""
+        """Return the header of a segment. Raises as `open`."""
 
     @abstractmethod
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
-        """Those destinations of these numbers that the journal knows outside of its segments."""
+        """Return the destinations with these numbers that the journal's snapshots contain."""
 
     @abstractmethod
     def hold(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
-        """The slot of that name, made at `position` if there is none."""
+        """Return the slot of that name; create it at `position` if it does not exist."""
 
     @abstractmethod
     def advance(self, slot: str, position: int) -> None:
-        """Everything up to `position` has been dealt with. A slot never goes back: what is behind
-        it is left as it is. Raises JournalError if it is lost, RecordNotFound."""
+        """Acknowledge every record up to `position`.
+
+        A slot never moves back: an earlier position has no effect. Raises JournalError if the slot
+        is lost, RecordNotFound if it does not exist."""
 
 
 class Mapped(Segment):
-    """A segment file of this machine, mapped."""
+    """Memory-mapped segment file."""
 
     __slots__ = ("_buffer", "_view", "end", "first", "index", "key")
 
     def __init__(self, view: SegmentView, end: int) -> None:
-        # SegmentView.close would refuse while columns refer to the mapping: it goes with the last
-        # reference instead.
+        # SegmentView.close fails while columns refer to the mapping; the mapping is freed with the
+        # last reference instead.
         self._view = view
         self._buffer = pa.py_buffer(view.view)
         self.first = view.header.first
@@ -175,7 +179,7 @@ class Mapped(Segment):
         known = _verified.get(self.key)
         if known is None:
             covered = self._view.view[: self._view.size - TRAILER_BYTES]
-            # zlib's own takes four times as long
+            # zlib's own crc32 takes four times as long
             known = zlib_ng.crc32(covered) == self._view.crc
             _verified[self.key] = known
             if len(_verified) > _MOST_VERIFIED:
@@ -184,25 +188,25 @@ class Mapped(Segment):
 
 
 class DirectoryStorage(JournalStorage):
-    """A journal on this machine's disks. A broker may be writing it."""
+    """Journal in a local directory, possibly written by a running broker."""
 
     def __init__(self, path: Path) -> None:
-        """`path` is a broker's data directory or the journal in it. Raises ConfigurationError."""
+        """Open the data directory of a broker, or its journal. Raises ConfigurationError."""
         self._given = path
         if not path.is_dir():
             raise ConfigurationError(
-                f"option path: {path} is no directory. It is to be a broker's data directory "
-                "(serve --data-dir), readable on every machine where Spark runs tasks."
+                f"option path: {path} is no directory. Set it to a broker's data directory "
+                "(serve --data-dir) that is readable on every machine where Spark runs tasks."
             )
 
     @property
     def path(self) -> Path:
-        """The journal's own directory; a broker that has just been started makes it later."""
+        """Directory of the journal, which a broker creates shortly after its start."""
         inner = self._given / JOURNAL_DIRECTORY
         return inner if inner.is_dir() else self._given
 
     def state(self) -> JournalState:
-        # the end first: what is listed after it is all that it speaks of, unless it was removed
+        # read the end first: segments listed later cover it, unless they were removed
         durable = self.durable()
         identity = read_identity(self.path)
         text = identity.hex()[:IDENTITY_DIGITS] if identity is not None else ""
@@ -243,11 +247,11 @@ class DirectoryStorage(JournalStorage):
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
         snapshot = newest_snapshot(self.path)
-        wanted = set(numbers)
+        requested = set(numbers)
         return {
             number: Address(Kind(kind), decode_name(name))
             for number, kind, name in (snapshot.addresses if snapshot else ())
-            if number in wanted
+            if number in requested
         }
 
     def hold(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
@@ -262,12 +266,12 @@ class DirectoryStorage(JournalStorage):
 
 
 def local_path(text: str) -> Path:
-    """Of what Spark hands over, which may be a file: URL. Raises ConfigurationError."""
+    """Return the path of the option `path`, possibly a file: URL. Raises ConfigurationError."""
     parts = urlsplit(text)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
     if "://" in text:
         raise ConfigurationError(
-            f"option path: {text} is not on this machine's disks; give a broker's address as url"
+            f"option path: {text} is not a local path; give a broker's address as the option url"
         )
     return Path(text)

@@ -1,4 +1,4 @@
-"""Names of destinations by their numbers, which the journal never gives twice."""
+"""Names of destinations by number. The journal never reuses a number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS: Final = pa.array([None, "queue", "topic"], pa.string())
 
 
 def spelled(text: str) -> str:
-    """Text that any table can hold: a byte that is not UTF-8 becomes `\\xNN`."""
+    """Return text that every table format can store: a byte that is not UTF-8 becomes `\\xNN`."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -28,7 +28,7 @@ def spelled(text: str) -> str:
 
 
 class Names:
-    """Destinations, as columns need them."""
+    """Destinations by number, with lookups for whole columns."""
 
     __slots__ = ("_allowed", "_asked", "_kinds", "_numbers", "_texts", "addresses")
 
@@ -38,34 +38,34 @@ class Names:
 
     def _arrange(self) -> None:
         ordered = sorted(self.addresses)
-        found = [self.addresses[number] for number in ordered]
+        known = [self.addresses[number] for number in ordered]
         self._numbers: Integers = np.array(ordered, np.int64)
-        # one more, for what is not known
-        self._texts = pa.array([*(spelled(address.name) for address in found), None], pa.string())
-        self._kinds = np.array([*(address.kind for address in found), 0], np.int32)
+        # one more entry, for unknown numbers
+        self._texts = pa.array([*(spelled(address.name) for address in known), None], pa.string())
+        self._kinds = np.array([*(address.kind for address in known), 0], np.int32)
         self._asked: object = None
         self._allowed = np.zeros(0, np.bool_)
 
     @classmethod
     def of_summary(cls, summary: Mapping[str, Any]) -> Names:
-        """Those that a sealed segment's index names."""
+        """Return the destinations that a sealed segment's index names."""
         return cls(
             {number: Address(Kind(kind), name) for number, kind, name in summary["destinations"]}
         )
 
     def add(self, addresses: Mapping[int, Address]) -> None:
-        """More of them."""
+        """Add destinations."""
         if addresses:
             self.addresses.update(addresses)
             self._arrange()
 
     def missing(self, numbers: Column) -> set[int]:
-        """Those of these numbers that have no name here."""
+        """Return the numbers that have no name here."""
         unique = np.unique(numbers).astype(np.int64)
         return set(unique[~np.isin(unique, self._numbers)].tolist()) - {0}
 
     def _places(self, numbers: Column) -> Integers:
-        """Where the names are; the last place for what is not known."""
+        """Return the index of each number's name; the last entry is for unknown numbers."""
         count = len(self._numbers)
         if not count:
             return np.zeros(len(numbers), np.int64)
@@ -74,17 +74,17 @@ class Names:
         return np.where(self._numbers[places] == numbers, places, count)
 
     def texts(self, numbers: Column) -> pa.Array:
-        """Names; null where none is known."""
+        """Return the names; null for unknown numbers."""
         return self._texts.take(pa.array(self._places(numbers)))
 
     def kinds(self, numbers: Column) -> pa.Array:
-        """ "queue" or "topic"."""
+        """Return the kinds: "queue" or "topic"."""
         return KINDS.take(pa.array(self._kinds[self._places(numbers)]))
 
     def among(
         self, numbers: Column, allows: Callable[[Iterable[Address]], list[bool]]
     ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which of these numbers are allowed."""
+        """Return the mask of the numbers whose destinations `allows` accepts."""
         if self._asked != allows:
             ordered = (self.addresses[number] for number in self._numbers.tolist())
             self._allowed = np.array([*allows(ordered), False], np.bool_)

@@ -1,4 +1,4 @@
-"""Where a read begins and ends, and how a stream's checkpoint says it."""
+"""Start and end of a read, and offsets in a stream's checkpoint."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ VERSION: Final = 1
 
 
 class Offset(NamedTuple):
-    """A stream's position, as the checkpoint has it: a JSON object of these fields.
+    """Position of a stream, stored in the checkpoint as a JSON object of these fields.
 
     journal    identity of the journal
-    sequence   the next record to read
-    segment, offset  where that record's bytes begin, if that was known: then nobody needs to look
-               for it. 0 = not known
-    cuts       sequence numbers at which the records up to here were divided among tasks, so that a
-               batch which is read again is divided as it was
-    slot       the slot that moves with the query
+    sequence   next record to read
+    segment, offset  position of that record's bytes, so that no reader has to search for it;
+               0 = not known
+    cuts       sequence numbers that divided the preceding batch among tasks, so that a repeated
+               batch is divided in the same way
+    slot       slot that moves with the query
     """
 
     journal: str
@@ -37,24 +37,24 @@ class Offset(NamedTuple):
     slot: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """What Spark writes into the checkpoint."""
-        found: dict[str, Any] = {
+        """Return the object that Spark writes to the checkpoint."""
+        fields: dict[str, Any] = {
             "version": VERSION,
             "journal": self.journal,
             "sequence": self.sequence,
         }
         if self.segment:
-            found["segment"] = self.segment
-            found["offset"] = self.offset
+            fields["segment"] = self.segment
+            fields["offset"] = self.offset
         if self.cuts:
-            found["cuts"] = list(self.cuts)
+            fields["cuts"] = list(self.cuts)
         if self.slot:
-            found["slot"] = self.slot
-        return found
+            fields["slot"] = self.slot
+        return fields
 
 
 def read_offset(written: dict[str, Any], identity: str) -> Offset:
-    """Of this journal's checkpoint. Raises ConfigurationError if it is none."""
+    """Decode an offset of this journal's checkpoint. Raises ConfigurationError."""
     version = written.get("version")
     if isinstance(version, int) and version > VERSION:
         raise ConfigurationError(
@@ -64,14 +64,14 @@ def read_offset(written: dict[str, Any], identity: str) -> Offset:
     journal, sequence = written.get("journal", ""), written.get("sequence")
     if not isinstance(journal, str) or not isinstance(sequence, int):
         raise ConfigurationError(
-            f"the checkpoint's offset {written} is none of this source: is it the checkpoint of "
+            f"the checkpoint's offset {written} is not from this source: is it the checkpoint of "
             "another query?"
         )
     if journal and identity and journal != identity:
         raise ConfigurationError(
             f"the checkpoint is of the journal {journal}, but this one is {identity}: another "
-            "broker, or a data directory that was made anew. Sequence numbers of the two have "
-            "nothing to do with each other: use another checkpoint."
+            "broker, or a data directory that was created again. Their sequence numbers are "
+            "unrelated: use another checkpoint."
         )
     cuts = written.get("cuts") or ()
     return Offset(
@@ -84,7 +84,7 @@ def read_offset(written: dict[str, Any], identity: str) -> Offset:
 
 
 def resolve(journal: Journal, position: Position) -> int:
-    """The sequence number that a starting or ending offset means."""
+    """Return the sequence number of a starting or ending offset."""
     if position == EARLIEST:
         return journal.state.earliest
     if position == LATEST:
@@ -94,8 +94,9 @@ def resolve(journal: Journal, position: Position) -> int:
 
 
 def first_since(journal: Journal, moment: int) -> int:
-    """Number of the first event, in the order of the journal, that is not from before `moment`
-    (µs); the end of the journal if there is none."""
+    """Return the sequence number of the first event in journal order at or after `moment`.
+
+    `moment` is in µs. Return the end of the journal if there is no such event."""
     state = journal.state
     for place in range(len(state.firsts)):
         segment = journal.segment(place)
@@ -115,13 +116,14 @@ def first_since(journal: Journal, moment: int) -> int:
 
 
 def lost_before(journal: Journal, start: Offset) -> int:
-    """The first sequence number that is left, if records from `start` on have been removed; else
-    0. Raises JournalError."""
+    """Return the first remaining sequence number if records from `start` on were removed.
+
+    Return 0 if no record was removed. Raises JournalError."""
     state = journal.state
     if not state.firsts or start.sequence >= state.earliest:
         return 0
-    # Numbers between two segments belong to no record: an index has one, a restart leaves a
-    # million. Nothing is lost if the start is known to be where the segment before ended.
+    # Not every number belongs to a record: an index takes one, a restart skips a million.
+    # Nothing is lost if `start` is the end of the segment before.
     if start.segment and start.offset:
         try:
             header = journal.place.header(state.firsts[0])

@@ -1,4 +1,4 @@
-"""The options of a read."""
+"""Options of a read."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ Position = str | int
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """What a read was asked for. Spark's option names are these without `_`, in any case.
+    """Options of a read. Spark's option names are these without `_`; case does not matter.
 
-    path, url                where the journal is: one of them. `path` is the broker's data
-                             directory or the journal in it; `url` is http(s)://host:7680
-    user, password, token    credentials for `url`, which may have them itself; never shown
-    destinations             globs (`*` = any run of characters); `topic:NAME` means topics;
+    path, url                location of the journal; exactly one of them. `path` is the broker's
+                             data directory or its journal; `url` is http(s)://host:7680
+    user, password, token    credentials for `url`, which may contain them instead; never printed
+    destinations             globs (`*` = any run of characters); `topic:NAME` selects topics;
                              () = all
-    events                   see schema.Event
+    events                   event types, see schema.Event
     starting_offsets         first record; None = earliest for a batch, latest for a stream
-    ending_offsets           a batch reads up to this record, exclusive
-    starting_timestamp       µs; a batch has no event from before it, a stream starts at the first
-                             record that is not
-    ending_timestamp         µs, exclusive; of a batch
+    ending_offsets           exclusive end of a batch
+    starting_timestamp       µs; a batch excludes earlier events, a stream starts at the first
+                             record with this time or a later one
+    ending_timestamp         exclusive end of a batch, in µs
     max_offsets_per_trigger  rows of one micro-batch; 0 = no limit
-    max_bytes_per_trigger    bytes of the records of one; 0 = no limit
-    min_partitions           tasks at least, if there are that many records. Without it, as many
-                             as the driver's machine has processors: on a cluster, set it to the
-                             executors' cores
-    fail_on_data_loss        what is gone or damaged is an error, not a warning
-    include_headers          the columns of schema.HEADERS, too
-    columns                  only these; () = all
-    slot                     name of the retention slot that a stream keeps; "" = none
-    slot_limit_bytes         what the slot may hold back; None = the broker's default
+    max_bytes_per_trigger    bytes of records of one micro-batch; 0 = no limit
+    min_partitions           minimum number of tasks, if there are that many records. By default
+                             the number of processors of the driver's machine: on a cluster, set
+                             it to the number of the executors' cores
+    fail_on_data_loss        removed or damaged records raise an error instead of a warning
+    include_headers          include the columns of schema.HEADERS
+    columns                  columns to read; () = all
+    slot                     name of the stream's retention slot; "" = none
+    slot_limit_bytes         maximum bytes that the slot retains; None = the broker's default
     """
 
     path: str = ""
@@ -82,7 +82,7 @@ _SPELLED: Final = (
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """From what Spark hands over. Raises ConfigurationError that names the option."""
+    """Parse the options that Spark passes. Raises ConfigurationError that names the option."""
     texts: dict[str, str] = {}
     for name, text in own_options(given, _NAMES).items():
         known = _NAMES.get(name)
@@ -206,6 +206,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def microseconds(moment: datetime) -> int:
-    """Since 1970, exactly; `moment` has a time zone."""
+    """Return the exact number of microseconds since 1970; `moment` has a time zone."""
     span = moment - _EPOCH
     return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds

@@ -1,4 +1,4 @@
-"""Which pieces of the journal make which tasks."""
+"""Division of the journal into tasks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from sluicemq.pipeline.source.reading import SegmentRange
 from sluicemq.pipeline.source.selection import Selection, row_counts
 
 TASK_BYTES: Final = 48 << 20
-"""Read by one task, about."""
+"""Target size of a task."""
 LEAST_TASK_BYTES: Final = 4 << 20
-"""Less is not worth another task."""
+"""Minimum size of an additional task."""
 MOST_TASKS: Final = 4096
 ROW_BYTES: Final = 80
-"""What a row costs besides the record's own bytes."""
+"""Cost of a row in addition to the bytes of its record."""
 
 
 class WeighedRange:
-    """Pieces with what each of their records weighs: `weights` and `sequences` are parallel;
-    both are empty for a piece of a segment without an index, which is one whole of `weight`."""
+    """Range and the weights of its records: `weights` and `sequences` are parallel.
+
+    Both are empty for a range of a segment without an index, which has a total `weight` only."""
 
     __slots__ = ("segment_range", "sequences", "weight", "weights")
 
@@ -43,10 +44,11 @@ class WeighedRange:
 def segment_ranges(
     journal: Journal, selection: Selection, columns: frozenset[str], strict: bool
 ) -> list[WeighedRange]:
-    """Everything that may hold a record of the selection. Segments that cannot are left out by
-    what their index says. Without `strict`, those that are gone or damaged are left to the task."""
+    """Return the ranges that may contain a selected record, by the segments' index summaries.
+
+    Without `strict`, removed and damaged segments are included; their tasks report them."""
     state = journal.state
-    found = []
+    ranges = []
     none = np.zeros(0, np.int64)
     high = min(selection.high, state.next)
     start = max(0, bisect_right(state.firsts, selection.low) - 1)
@@ -63,11 +65,11 @@ def segment_ranges(
         except (RecordNotFound, JournalDamaged):
             if strict:
                 raise
-            found.append(WeighedRange(whole, LEAST_TASK_BYTES, none, none))
+            ranges.append(WeighedRange(whole, LEAST_TASK_BYTES, none, none))
             continue
         index = segment.index
         if index is None:
-            found.append(WeighedRange(whole._replace(end=segment.end), segment.end, none, none))
+            ranges.append(WeighedRange(whole._replace(end=segment.end), segment.end, none, none))
             continue
         if not selection.may_be_in(index.summary):
             continue
@@ -76,10 +78,10 @@ def segment_ranges(
         if len(rows):
             chosen = heads.only(rows)
             weights = _weights(chosen, codes, columns)
-            found.append(
+            ranges.append(
                 WeighedRange(whole, int(weights.sum()), chosen["sequence"].copy(), weights)
             )
-    return found
+    return ranges
 
 
 def _weights(heads: Heads, codes: np.ndarray, columns: frozenset[str]) -> np.ndarray:
@@ -90,27 +92,29 @@ def _weights(heads: Heads, codes: np.ndarray, columns: frozenset[str]) -> np.nda
 
 
 def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
-    """Pieces for each task: about equally much for each, as many as there are processors or more,
-    but not for next to nothing; `least` tasks if there are as many records."""
+    """Divide ranges among tasks of about equal weight.
+
+    There is at least one task per processor, unless tasks become too small, and at least `least`
+    tasks if there are that many records."""
     total = sum(item.weight for item in weighed)
     if not total:
         return []
     processors = os.cpu_count() or 1
-    wanted = max(1, min(processors, total // LEAST_TASK_BYTES), -(-total // TASK_BYTES))
-    if wanted > processors:
-        wanted += -wanted % processors  # so that none of them has to wait for the last
-    wanted = min(max(wanted, least), MOST_TASKS)
-    tasks: list[list[SegmentRange]] = [[] for _ in range(wanted)]
+    task_count = max(1, min(processors, total // LEAST_TASK_BYTES), -(-total // TASK_BYTES))
+    if task_count > processors:
+        task_count += -task_count % processors  # no processor is idle at the end
+    task_count = min(max(task_count, least), MOST_TASKS)
+    tasks: list[list[SegmentRange]] = [[] for _ in range(task_count)]
     done = 0
     for item in weighed:
         if not len(item.weights):
-            tasks[min(wanted - 1, (done + item.weight // 2) * wanted // total)].append(
+            tasks[min(task_count - 1, (done + item.weight // 2) * task_count // total)].append(
                 item.segment_range
             )
             done += item.weight
             continue
         middles = done + np.cumsum(item.weights) - item.weights // 2
-        numbers = np.minimum(middles * wanted // total, wanted - 1)
+        numbers = np.minimum(middles * task_count // total, task_count - 1)
         low = item.segment_range.low
         for number in np.unique(numbers).tolist():
             behind = int(np.searchsorted(numbers, number, side="right"))
@@ -123,10 +127,11 @@ def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
 
 
 def between(journal: Journal, low: int, high: int, start: Offset) -> list[SegmentRange]:
-    """All segments with numbers from `low` on and below `high`, without a look into them. `start`
-    tells where in one of them `low` is."""
+    """Return the range of every segment from `low` on and below `high`, without opening any.
+
+    `start` has the byte position of `low` if it is known."""
     state = journal.state
-    found = []
+    ranges = []
     for place in range(max(0, bisect_right(state.firsts, low) - 1), len(state.firsts)):
         first = state.firsts[place]
         if first >= high:
@@ -136,5 +141,5 @@ def between(journal: Journal, low: int, high: int, start: Offset) -> list[Segmen
         at = start.offset if start.segment == first and start.sequence <= low else 0
         segment_range = SegmentRange(first, max(low, first), min(high, following), at, end)
         if segment_range.low < segment_range.high:
-            found.append(segment_range)
-    return found
+            ranges.append(segment_range)
+    return ranges

@@ -1,4 +1,4 @@
-"""One task: pieces of the journal in, batches of rows out."""
+"""One task: reads ranges of the journal and yields batches of rows."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from sluicemq.pipeline.source.selection import (
 )
 
 BATCH_ROWS: Final = 4096
-"""Spark takes 1,024 to 8,192 rows at a time the fastest."""
+"""Rows of a batch. Spark is fastest with 1,024 to 8,192 rows."""
 BATCH_BYTES: Final = 8 << 20
 SPAN_BYTES: Final = 1 << 30
-"""What a batch's records may lie apart: Arrow's offsets have 31 bits."""
+"""Maximum distance of a batch's records: Arrow's offsets have 31 bits."""
 FEW: Final = 8
-"""If less than one in so many bytes is wanted, records are checked and not the whole segment."""
+"""If fewer than one in `FEW` bytes is read, single records are checked, not the segment."""
 
 _PROPERTIES: Final = frozenset(("properties", "property_types"))
 
@@ -47,10 +47,10 @@ log = logging.getLogger("sluicemq.pipeline.source")
 
 
 class SegmentRange(NamedTuple):
-    """A range of one segment: sequence numbers from `low` on and below `high`.
+    """Sequence numbers of one segment from `low` on and below `high`.
 
-    start, end  should the segment have no index: from where to where in bytes to look for them
-                (start 0: from the segment's first record on; end 0: it has an index)
+    start, end  byte range to scan if the segment has no index (start 0: the first record;
+                end 0: the segment has an index)
     """
 
     first: int
@@ -62,9 +62,9 @@ class SegmentRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """Everything that a task has to know; it is pickled with the reader.
+    """Parameters of a task, pickled with the reader.
 
-    strict  what is gone or damaged is an error
+    strict  removed and damaged records raise an error
     """
 
     place: JournalStorage
@@ -73,10 +73,10 @@ class Reading:
     strict: bool
 
     def read(self, segment_ranges: list[SegmentRange], identity: str) -> Iterator[pa.RecordBatch]:
-        """The rows of these pieces of the journal with that identity.
+        """Yield the rows of these ranges of the journal with that identity.
 
-        Raises JournalError, and JournalDamaged that names segment and offset; without `strict` what
-        is lost is left out, and said in a warning.
+        Raises JournalError, and JournalDamaged that names segment and offset. Without `strict`,
+        lost records are skipped with a warning.
         """
         journal = Journal(self.place, identity)
         for segment_range in segment_ranges:
@@ -101,12 +101,12 @@ class Reading:
 
 
 def gone(low: int, high: int, why: str) -> str:
-    """What to say of records that were removed before they were read."""
+    """Return the error message for records that were removed before they were read."""
     return (
-        f"sequence numbers {low} to {high - 1} are gone, in whole or in part: {why}. To go on with "
-        "what is left, set failOnDataLoss to false (what is missing is then reported as a "
-        "warning), or start anew with another checkpoint. A slot (option slot) keeps the broker "
-        "from removing what a stream has not read."
+        f"sequence numbers {low} to {high - 1} are gone, in whole or in part: {why}. To continue "
+        "with the remaining records, set failOnDataLoss to false (missing records are then "
+        "reported as warnings), or start again with another checkpoint. A slot (option slot) "
+        "keeps the broker from removing records that a stream has not read."
     )
 
 
@@ -121,7 +121,7 @@ class _RangeReader:
         self._selection = reading.selection.between(segment_range.low, segment_range.high)
         self._columns = frozenset(reading.schema.names)
         self._names = journal.names(segment)
-        self._wants_letters = Event.DEAD_LETTERED in self._selection.events and (
+        self._wants_dead_letters = Event.DEAD_LETTERED in self._selection.events and (
             not self._columns.isdisjoint(_PROPERTIES)
         )
 
@@ -151,8 +151,8 @@ class _RangeReader:
             last = heads.take(slice(heads.count - 1, None))
 
     def _before(self, start: int) -> Heads | None:
-        """The record that ends at that offset: a micro-batch was cut behind a letter."""
-        if not self._wants_letters:
+        """Return the record that ends at `start`: the dead letter of the first event."""
+        if not self._wants_dead_letters:
             return None
         last = None
         for heads, *_ in scan_segment(self._segment, 0, start, _ignore):
@@ -162,9 +162,12 @@ class _RangeReader:
     def _dead_letters(
         self, heads: Heads, rows: Integers, codes: Column, last: Heads | None
     ) -> DeadLetterMetas:
-        """Of the dead-lettered ones among these rows of `heads`: the dead letter is the record
-        before, of the same unit, and says why. `last` is the record before all of them."""
-        if not self._wants_letters or not (codes == DEAD_LETTERED).any():
+        """Return the metas of the dead letters of the dead-lettered messages among these rows.
+
+        A dead letter, which has the reason, is the record before the event and in the same unit.
+        `last` is the record before all of `heads`.
+        """
+        if not self._wants_dead_letters or not (codes == DEAD_LETTERED).any():
             return NO_DEAD_LETTERS
         if last is not None:
             heads, rows = last.followed_by(heads), rows + 1
@@ -192,7 +195,7 @@ class _RangeReader:
         assert index is not None
         if not self._selection.may_be_in(index.summary):
             return
-        # one before, which may be the letter of the first
+        # start one record earlier, which may be the dead letter of the first one
         low = max(0, index.row(self._range.low) - 1)
         heads = index_heads(index).take(slice(low, index.row(self._range.high)))
         rows, codes = self._choose(heads)
@@ -219,25 +222,26 @@ class _RangeReader:
     def _fetch(
         self, heads: Heads, touch: Mask, checked: bool
     ) -> tuple[pa.Buffer, Integers, Mask | slice]:
-        """The bytes of those records of a sealed segment that are touched, where in them each is,
-        and which are intact."""
+        """Fetch the touched records of a sealed segment.
+
+        Return their bytes, the position of each record in them, and the mask of intact records."""
         rows = np.flatnonzero(touch)
         offsets = heads["offset"][rows]
         sizes = heads["size"][rows].astype(np.int64)
-        data, found = self._segment.gather(offsets, sizes)
+        data, record_starts = self._segment.gather(offsets, sizes)
         places = np.full(heads.count, -1, np.int64)
-        places[rows] = found
+        places[rows] = record_starts
         if checked or not len(rows):
             return data, places, slice(None)
         good = np.ones(heads.count, np.bool_)
-        for row, intact in zip(rows.tolist(), _intact(data, found, sizes), strict=True):
+        for row, intact in zip(rows.tolist(), _intact(data, record_starts, sizes), strict=True):
             if not intact:
                 good[row] = False
                 self._failed(heads, row, "the record is not intact")
         return data, places, slice(None) if good.all() else good
 
     def _find_damage(self, heads: Heads) -> None:
-        """The whole does not match its CRC: name the record that is to blame."""
+        """Report the damaged records of a segment that does not match its CRC."""
         offsets = heads["offset"]
         sizes = heads["size"].astype(np.int64)
         for part in _cut(offsets, sizes, np.ones(heads.count, np.int64)):
@@ -268,15 +272,15 @@ class _RangeReader:
         error = self._segment.damage(int(heads["offset"][row]), f"{what} (record {sequence})")
         if self._reading.strict:
             raise error
-        log.warning("Left out, or part of it: %s", error)
+        log.warning("Skipped, in whole or in part: %s", error)
 
     def _report(self, start: int, stop: int) -> None:
         error = self._segment.damage(start, "the record is not intact")
-        log.warning("Left out: %d bytes. %s", stop - start, error)
+        log.warning("Skipped %d bytes: %s", stop - start, error)
 
 
 def _ignore(start: int, stop: int) -> None:
-    """Damage is reported by the task that reads it."""
+    """Ignore the damage; the task that reads the record reports it."""
 
 
 def _intact(data: pa.Buffer, places: Integers, sizes: Integers) -> list[bool]:
@@ -292,7 +296,7 @@ def _intact(data: pa.Buffer, places: Integers, sizes: Integers) -> list[bool]:
 
 
 def _cut(offsets: Integers, sizes: Column, counts: Integers) -> Iterator[slice]:
-    """Ranges of records that make batches: at least one record each, else within the limits."""
+    """Yield ranges of records that form batches: at least one record each, else within limits."""
     total = len(offsets)
     rows = np.cumsum(counts)
     volume = np.cumsum(sizes, dtype=np.int64)

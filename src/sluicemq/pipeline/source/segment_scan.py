@@ -1,6 +1,6 @@
-"""Records of a segment that has no index: from one to the next by their sizes.
+"""Scan of the records of a segment without an index, by their sizes.
 
-Unlike what a sealed segment's index says, nothing here has been checked yet: each record's CRC is.
+The index of a sealed segment is verified; here the CRC of each record is checked instead.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from sluicemq.pipeline.source.heads import Heads, record_heads
 from sluicemq.pipeline.source.journal_storage import Segment
 
 RECORDS: Final = 8192
-"""Taken at once."""
+"""Maximum number of records of one stretch."""
 STRETCH_BYTES: Final = 8 << 20
 
 Report = Callable[[int, int], None]
-"""Called with the offsets of bytes that are no intact records."""
+"""Called with the start and end offsets of bytes that are not intact records."""
 
 
 class Stretch(NamedTuple):
-    """Records that lie one after the other.
+    """Consecutive records.
 
-    data  the bytes of them all, from offset `base` of the segment on
-    stop  the offset behind the last one
+    data  bytes of all of them; `base` is the offset of `data` in the segment
+    stop  offset behind the last record
     """
 
     heads: Heads
@@ -41,8 +41,10 @@ class Stretch(NamedTuple):
 def scan_segment(
     segment: Segment, start: int, end: int, report: Report | None
 ) -> Iterator[Stretch]:
-    """The records between two offsets, the first of which is where a record starts (0: the
-    segment's first). Without `report`, damage raises JournalDamaged; with it, it is left out."""
+    """Yield the records between two offsets; `start` is the start of a record, 0 = the first one.
+
+    Damaged records are passed to `report` and skipped; without `report` they raise
+    JournalDamaged."""
     at = start or SEGMENT_HEADER_BYTES
     needed = STRETCH_BYTES
     while at < end:
@@ -61,16 +63,15 @@ def scan_segment(
         if not complete:
             size = int.from_bytes(view[:4], "little")
             if len(view) < size <= end - at:
-                needed = size + 7  # it does not fit into the stretch
+                needed = size + 7  # the record is larger than the stretch
                 continue
         at = _resume(segment, at, end, report)
 
 
 def _hop(view: memoryview, end: int) -> tuple[list[int], int]:
-    """Where up to RECORDS intact records start, and where the last one stops."""
-    # The one loop over records. Finding their starts by numpy (searching for what looks like a
-    # header, doubling of jumps) costs more than the 0.1 µs that a step takes here, and their CRCs
-    # have to be taken one by one in any case.
+    """Return the starts of up to RECORDS intact records, and the end of the last one."""
+    # The only loop over records. A vectorised search (for header patterns, or by pointer doubling)
+    # costs more than the 0.1 µs of a step here, and each CRC has to be computed separately anyway.
     places: list[int] = []
     words = view[: end & -4].cast("I")
     crc32 = zlib_ng.crc32
@@ -89,7 +90,7 @@ def _hop(view: memoryview, end: int) -> tuple[list[int], int]:
 
 
 def _resume(segment: Segment, at: int, end: int, report: Report | None) -> int:
-    """Past what is damaged."""
+    """Report the damaged bytes at `at` and return the offset of the next intact record."""
     if report is None:
         raise segment.damage(at, "the record is not intact")
     place = at + 8

@@ -1,6 +1,6 @@
-"""Which records a read wants: by event, destination, sequence number and time.
+"""Filter of a read: by event, destination, sequence number and time.
 
-Decided from the index columns alone, and for whole segments from the summary of their index.
+The filter needs only index columns, and for whole segments only the summary of the index.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluicemq.pipeline.source.names import Names
 from sluicemq.pipeline.source.options import SourceOptions
 
 EVENT_CODES: Final = {event: code for code, event in enumerate(Event, 1)}
-"""A byte for each event; 0 is for records that are none."""
+"""Code of each event, one byte; 0 marks records that are no event."""
 
 _CAUSES: Final = {cause: Event(cause.label) for cause in Cause}
 _TYPES: Final = {
@@ -34,12 +34,12 @@ _TYPES: Final = {
 }
 
 END: Final = (1 << 63) - 1
-"""After every sequence number and every time."""
+"""Upper bound of all sequence numbers and times."""
 START: Final = -(1 << 63)
 
-SETTLED_CODES: Final = tuple(EVENT_CODES[event] for event in _CAUSES.values())
-LISTS: Final = (*SETTLED_CODES, EVENT_CODES[Event.DELIVERED], EVENT_CODES[Event.REDELIVERED])
-"""Events of which one record tells many."""
+ENDED_CODES: Final = tuple(EVENT_CODES[event] for event in _CAUSES.values())
+LISTS: Final = (*ENDED_CODES, EVENT_CODES[Event.DELIVERED], EVENT_CODES[Event.REDELIVERED])
+"""Events that one record lists for many messages."""
 BODIED: Final = (EVENT_CODES[Event.MESSAGE], EVENT_CODES[Event.CARRIED])
 """Events with a body."""
 
@@ -48,7 +48,7 @@ DEAD_LETTERED: Final = EVENT_CODES[Event.DEAD_LETTERED]
 
 
 def flags(codes: Iterable[int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """True for these of all 256 codes."""
+    """Return a table of 256 flags that is True for these codes."""
     table = np.zeros(256, np.bool_)
     table[list(codes)] = True
     return table
@@ -67,20 +67,20 @@ _CODES: Final = _code_table()
 _IS_LIST: Final = flags(LISTS)
 _REDELIVERED: Final = EVENT_CODES[Event.REDELIVERED]
 LIST_HEAD: Final = 8
-"""Bytes before the numbers of such a record."""
+"""Bytes before the numbers of a list record."""
 
 
 def event_codes(heads: Heads) -> Column:
-    """Of each record."""
+    """Return the event code of each record."""
     codes: Column = _CODES[heads["type"].astype(np.uint16) << 8 | heads["kind"]]
     entries = heads["flags"] & ENTRY != 0
     if entries.any():
-        codes[entries] = 0  # something else than a message was moved
+        codes[entries] = 0  # the moved record is not a message
     return codes
 
 
 def row_counts(heads: Heads, codes: Column) -> Column:
-    """Rows that each record makes."""
+    """Return the number of rows of each record."""
     counts = np.ones(heads.count, np.int64)
     lists = np.flatnonzero(_IS_LIST[codes])
     if len(lists):
@@ -92,10 +92,10 @@ def row_counts(heads: Heads, codes: Column) -> Column:
 
 @dataclass(frozen=True)
 class Selection:
-    """The records that are wanted.
+    """Filter for records.
 
-    events      of these kinds
-    patterns    of destinations that match one of these globs; () = all
+    events      event types
+    patterns    globs of which a destination matches at least one; () = all destinations
     low, high   sequence numbers, `high` exclusive
     since, until  µs, `until` exclusive
     """
@@ -109,31 +109,31 @@ class Selection:
 
     @classmethod
     def of(cls, options: SourceOptions) -> Selection:
-        """What the options of a read say."""
+        """Return the selection that the options of a read define."""
         return cls(frozenset(options.events), options.destinations)
 
     def between(self, low: int, high: int) -> Selection:
-        """Of these, those with numbers from `low` on and below `high`."""
+        """Return this selection, limited to sequence numbers from `low` on and below `high`."""
         return replace(self, low=max(self.low, low), high=min(self.high, high))
 
     @cached_property
-    def _wanted(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _selected_codes(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         return flags(EVENT_CODES[event] for event in self.events)
 
     @property
     def by_destination(self) -> bool:
-        """Not all destinations are wanted."""
+        """True if the selection excludes some destinations."""
         return bool(self.patterns)
 
     def allows(self, addresses: Iterable[Address]) -> list[bool]:
-        """Whether destinations are wanted."""
+        """Return for each destination True if the selection includes it."""
         matches = [matcher(pattern).match for pattern in self.patterns]
         return [
             not matches or any(match(str(address)) for match in matches) for address in addresses
         ]
 
     def may_be_in(self, summary: Mapping[str, Any]) -> bool:
-        """False if the segment with this summary of its index has no record that is wanted."""
+        """Return False if the index summary shows that a segment has no selected record."""
         if not summary["records"]:
             return False
         if summary["last_sequence"] < self.low or summary["first_sequence"] >= self.high:
@@ -144,9 +144,9 @@ class Selection:
         return any(_type_of(event) in types for event in self.events)
 
     def rows(self, heads: Heads, names: Names) -> tuple[Column, Column]:
-        """Places of the records that are wanted, and the event of each."""
+        """Return the indexes of the selected records, and the event code of each."""
         codes = event_codes(heads)
-        mask = self._wanted[codes]
+        mask = self._selected_codes[codes]
         sequences = heads["sequence"]
         if heads.count and (sequences[0] < self.low or sequences[-1] >= self.high):
             mask &= (sequences >= self.low) & (sequences < self.high)
@@ -167,5 +167,5 @@ def _type_of(event: Event) -> int:
 
 
 def meta_sizes(heads: Heads) -> Column:
-    """Bytes of the rarely set fields of each record."""
+    """Return the size in bytes of each record's rarely set fields."""
     return heads["body"].astype(np.int64) - HEADER_BYTES

@@ -1,4 +1,4 @@
-"""Retention slots that move with a query."""
+"""Retention slots of streaming queries."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sluicemq.pipeline.source.reading import log
 
 
 def slot_is_lost(options: SourceOptions, why: str) -> None:
-    """Raises JournalError, or warns if what is lost is not to be an error."""
+    """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
     message = (
         f"the slot {options.slot} protects nothing any more: {why}. Segments that this query has "
-        "not read may be gone. Drop the slot (a new one is made when the query starts) and, if "
-        "the query then says that it comes too late, go on as it says."
+        "not read may have been removed. Drop the slot; the query creates a new one when it "
+        "starts. If the query then reports removed records, follow that message."
     )
     if options.fail_on_data_loss:
         raise JournalError(message)
@@ -21,15 +21,15 @@ def slot_is_lost(options: SourceOptions, why: str) -> None:
 
 
 def move_slot(options: SourceOptions, place: JournalStorage, sequence: int) -> bool:
-    """Acknowledge everything before `sequence`.
+    """Acknowledge every record before `sequence` in the slot.
 
-    Return False if the broker does not answer: that is no reason to end a query, try again with the
-    next batch. Raises JournalError if the slot is lost, or warns as `slot_is_lost`.
+    Return False if the broker does not answer; the caller tries again with the next batch.
+    Raises JournalError if the slot is lost, or logs a warning as `slot_is_lost` does.
     """
     try:
         place.advance(options.slot, sequence - 1)
     except RecordNotFound:
-        slot_is_lost(options, "somebody has dropped it")
+        slot_is_lost(options, "the slot has been dropped")
     except JournalError as error:
         slot_is_lost(options, str(error))
     except ClientError as error:

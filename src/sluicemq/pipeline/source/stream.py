@@ -1,4 +1,4 @@
-"""spark.readStream: the journal as it grows."""
+"""spark.readStream: a growing journal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sluicemq.pipeline.source.slots import move_slot, slot_is_lost
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query's reader. Spark pickles it for the tasks and keeps one on the driver."""
+    """Reader of one query. Spark pickles it for the tasks and keeps one on the driver."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
@@ -47,12 +47,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offset | None = None
         self._held = False
         self._acknowledged = -1
-        """Where the last acknowledged batch ended."""
+        """Sequence number up to which the slot was moved; -1 = not yet."""
 
     # --- offsets ---------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query without a checkpoint starts."""
+        """Return the position at which a query without a checkpoint starts."""
         journal = Journal(self._place, "")
         state = journal.state
         journal.identity = state.identity
@@ -67,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(state.identity, sequence).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What the options say; the trigger may say otherwise."""
+        """Return the limits from the options; the trigger may override them."""
         if self._options.max_offsets_per_trigger:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger:
@@ -75,14 +75,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next micro-batch ends; `start` itself if there is nothing new.
+        """Return the end of the next micro-batch; `start` if there are no new records.
 
-        Spark asks when it has committed everything before `start`, so this moves the slot there.
-        The reader's `commit` would be told one batch late, and never of the last batch of a query
-        with the trigger availableNow, which Spark ends after asking once more here.
+        Spark calls this after it has committed everything before `start`, so this moves the slot
+        to `start`. The reader's `commit` is called one batch late, and not at all for the last
+        batch of a query with the trigger availableNow.
 
         Raises RecordNotFound if records behind `start` were removed, ConfigurationError if `start`
-        is of another journal.
+        is an offset of another journal.
         """
         durable = self._place.durable()
         begin = read_offset(start, "")
@@ -109,15 +109,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end._replace(cuts=cuts, slot=self._options.slot).as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From here on nothing newer is read."""
+        """Fix the end of the query at the journal's present end."""
         self._target = _end(self._place.state())
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The journal's end, for the query's progress: the lag is the difference."""
+        """Return the journal's end for the query's progress; the lag is the difference."""
         return _end(self._place.state()).as_json()
 
     def _checked(self, journal: Journal, start: dict[str, Any]) -> Offset:
-        """The offset, or what is left behind it."""
+        """Return the offset `start`, or the first remaining one if records were removed."""
         state = journal.state
         offset = read_offset(start, state.identity)
         journal.identity = state.identity
@@ -131,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(offset.journal, left)
 
     def _hold(self, start: Offset) -> None:
-        """Have a slot from the beginning on."""
+        """Create the slot when the query starts."""
         options = self._options
         if self._held or not options.slot:
             return
@@ -142,10 +142,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held = True
 
     def _acknowledge(self, start: dict[str, Any]) -> None:
-        """Move the slot to `start`, if it is not there yet.
+        """Move the slot to `start`, unless it is there already.
 
-        Raises ConfigurationError if `start` is of another journal, JournalError if the slot is
-        lost.
+        Raises ConfigurationError if `start` is an offset of another journal, JournalError if the
+        slot is lost.
         """
         if not self._options.slot or read_offset(start, "").sequence <= self._acknowledged:
             return
@@ -156,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- tasks ---------------------------------------------------------
 
     def _cuts(self, journal: Journal, start: Offset, end: Offset) -> tuple[int, ...]:
-        """Where to divide what is between two offsets among tasks."""
+        """Return the sequence numbers that divide a micro-batch among tasks."""
         least = self._options.min_partitions
         near = start.segment == end.segment and end.offset - start.offset < LEAST_TASK_BYTES
         if near and start.segment and least <= 1:
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tuple(task[0].low for task in tasks[1:])
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a micro-batch: the same ones whenever it is asked for again."""
+        """Return the tasks of a micro-batch; they are the same on every call."""
         journal = Journal(self._place, "")
         self._hold(read_offset(start, ""))
         begin = self._checked(journal, start)
@@ -181,7 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Share(task, journal.identity) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task."""
+        """Yield the batches of one task."""
         assert isinstance(partition, Share)
         strict = self._options.fail_on_data_loss
         reading = Reading(self._place, self._schema, self._selection, strict)
