@@ -1,4 +1,4 @@
-"""`sluicemq audit`: who has logged in, been refused, or changed something."""
+"""`sluicemq audit`: recent logins, failed logins and administrative changes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Where the broker is that a command asks, and who asks.
+"""Location of the broker that a command uses, and the credentials for it.
 
     --url, else --data-dir or --config, else $SLUICEMQ_URL, else the configured data directory
 
-By a URL (http://, https://, http+unix://) one logs in as at every listener, with a password or a
-token. Without one the command opens the socket `admin.sock` in the broker's data directory: whoever
-may do that, the owner of the data, may do everything, and is asked for nothing.
+A URL (http://, https://, http+unix://) requires a password or a token, as any listener does.
+Without a URL the command opens the socket `admin.sock` in the broker's data directory. Anyone who
+can open the socket already has access to the data, so no login is required.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _CONFIG = Annotated[
 
 
 class BrokerLocation(NamedTuple):
-    """What the options of a command say; those not given are None."""
+    """Values of the location options; those not given are None."""
 
     url: str | None = None
     user: str | None = None
@@ -115,7 +115,7 @@ class BrokerLocation(NamedTuple):
     data_dir: Path | None = None
 
     def target(self) -> HttpTarget:
-        """Which broker, and as whom; asks for a password where one is missing. Raises
+        """Return the broker's address and credentials; prompts for a missing password. Raises
         UsageError."""
         url = self.url
         if url is not None and self.data_dir is not None:
@@ -134,12 +134,12 @@ class BrokerLocation(NamedTuple):
 
     @property
     def local(self) -> bool:
-        """The broker is the one of a data directory, which may not be running."""
+        """True if the broker is that of a local data directory; it may be stopped."""
         named = self.data_dir is not None or self.config is not None
         return self.url is None and (named or not os.environ.get("SLUICEMQ_URL"))
 
     def socket(self) -> Path:
-        """Of the broker of the data directory that is meant."""
+        """Return the path of the admin socket in the broker's data directory."""
         return load_flags(self.config, self.data_dir).config.admin_socket
 
     def _by_url(self, url: str) -> HttpTarget:
@@ -199,7 +199,7 @@ class BrokerLocation(NamedTuple):
 
 
 def _secret(path: Path) -> str:
-    # here, because the hashes of passwords that come along take time to load
+    # imported here because the password hashes that come along are slow to load
     from sluicemq.server.identity.passwords import read_secret_file
 
     return read_secret_file(path)
@@ -213,7 +213,7 @@ def _is_far(host: str) -> bool:
 
 
 def location_options(login: Any = PasswordFileOption) -> dict[str, Any]:
-    """The options by their parameters; `login` is that of the password."""
+    """Return the location options by parameter; `login` declares the password option."""
     return {
         "url": UrlOption,
         "user_name": UserOption,
@@ -226,6 +226,6 @@ def location_options(login: Any = PasswordFileOption) -> dict[str, Any]:
 
 
 def location_of(given: dict[str, Any]) -> BrokerLocation:
-    """Take what `place_options` are set to out of the arguments of a command."""
+    """Remove the values of `location_options` from a command's arguments and return them."""
     found = {name: given.pop(name) for name in location_options()}
     return BrokerLocation(user=found.pop("user_name"), **found)

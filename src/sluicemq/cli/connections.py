@@ -1,4 +1,4 @@
-"""`sluicemq connections …`: who is connected, and how to end that."""
+"""`sluicemq connections …`: list and close client connections."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def close(
     ] = None,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Close connections. What their clients had not acknowledged is delivered again."""
+    """Close connections. Their unacknowledged messages are redelivered."""
     what = f"connection {ids[0]}" if len(ids) == 1 else f"{len(ids)} connections"
     confirm(f"Close {what}?", yes)
     closed = []

@@ -1,4 +1,4 @@
-"""`sluicemq consumers`: who receives from which destination, and how far it has come."""
+"""`sluicemq consumers`: consumers by destination, with unacked messages, credit and deliveries."""
 
 from __future__ import annotations
 
