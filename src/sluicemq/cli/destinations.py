@@ -1,4 +1,5 @@
-"""`sluicemq queues …` and `sluicemq topics …`: what there is, and what is done with it."""
+"""`sluicemq queues …` and `sluicemq topics …`: list, create, alter, purge, delete, pause and resume
+destinations."""
 
 from __future__ import annotations
 
@@ -54,14 +55,14 @@ _SORTABLE: Final = (
     *("rate_in", "rate_out", "oldest_ms", "published", "settled", "expired", "dead_lettered"),
 )
 _BARS: Final = 60
-"""Samples in a line of bars; one is 5 s."""
+"""Number of samples in a sparkline; one sample covers 5 s."""
 
 
 class Listing(TyperGroup):
-    """A group of commands that lists when none of them is named: `sluicemq queues [PATTERN]`."""
+    """Command group that defaults to `list`: `sluicemq queues [PATTERN]`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Puts in `list`."""
+        """Insert `list` if the arguments name no command."""
         if not ctx.resilient_parsing and (not args or self._is_no_command(args[0])):
             args = ["list", *args]
         return super().parse_args(ctx, args)
@@ -89,12 +90,12 @@ def _figure(name: str) -> Any:
 
 
 def oldest(item: Item) -> str:
-    """For how long the oldest message waits."""
+    """Return the age of the oldest ready message."""
     return age(item.get("oldest_ms") or 0) if item.get("waiting") else "-"
 
 
 def marked(item: Item, name: str) -> Text | str:
-    """The name of a destination, and whether it delivers."""
+    """Return the name of a destination, marked if delivery is paused."""
     if item.get("paused"):
         return Text.assemble(cell(name), (" paused", "yellow"))
     return name
@@ -148,7 +149,7 @@ def list_destinations(
         typer.Option("--temporary/--no-temporary", help="Only those of clients, or without them."),
     ] = None,
 ) -> QueryResult:
-    """List them, with their figures."""
+    """List destinations with their statistics."""
     if sort not in _SORTABLE:
         raise no_such("--sort", "column", sort, _SORTABLE)
     found = [
@@ -175,7 +176,7 @@ def list_destinations(
 
 
 def show_destination(api: Api, kind: Kind, name: NameArgument) -> QueryResult:
-    """Show one: its figures, its settings, and how it went lately."""
+    """Show the statistics, settings and recent rates of one destination."""
     at = destination(Address(kind, name))
     item = api.get(at)
     which = at.query or {"destination": name}
@@ -186,7 +187,7 @@ def show_destination(api: Api, kind: Kind, name: NameArgument) -> QueryResult:
 def create(
     api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
 ) -> ActionResult:
-    """Make one, with settings; refused if it is there already."""
+    """Create a destination with settings; fails if it exists."""
     address = Address(kind, name)
     item = api.put(destination(address), _settings(settings), expect="new")
     return ActionResult(item, f"Made {display_name(address)}.")
@@ -195,7 +196,7 @@ def create(
 def alter(
     api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
 ) -> ActionResult:
-    """Change settings of one; those that are not named stay as they are."""
+    """Change settings of a destination; others keep their values."""
     if not settings:
         raise UsageError("say what to change, as in max_messages=1000")
     address = Address(kind, name)
@@ -212,7 +213,7 @@ def delete(
     ] = False,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Remove one."""
+    """Delete a destination."""
     address = Address(kind, name)
     at = destination(address)
     if not yes:
@@ -231,7 +232,7 @@ def purge(
     ] = False,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Throw away the messages that wait in one."""
+    """Purge the ready messages of a destination."""
     address = Address(kind, name)
     at = destination(address)
     if not yes:
@@ -245,7 +246,7 @@ def purge(
 
 
 def pause(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
-    """Deliver nothing for a while; what is sent goes on being accepted."""
+    """Pause delivery; the broker still accepts messages."""
     address = Address(kind, name)
     answer = api.post(destination(address) / "pause")
     return ActionResult(
@@ -254,7 +255,7 @@ def pause(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
 
 
 def resume(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
-    """Deliver again."""
+    """Resume delivery."""
     address = Address(kind, name)
     answer = api.post(destination(address) / "resume")
     return ActionResult(
@@ -342,7 +343,7 @@ def _settings_table(item: Item) -> RenderableType:
 
 
 def _settings(given: list[str] | None) -> dict[str, Any]:
-    """Settings as they are written in the configuration file. Raises UsageError."""
+    """Parse settings in the notation of the configuration file. Raises UsageError."""
     known = settings_of(DestinationSettings)
     found: dict[str, Any] = {}
     for text in given or ():

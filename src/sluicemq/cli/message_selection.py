@@ -1,5 +1,4 @@
-"""Which messages of a destination a command means, and what is done with them: by their ids, by a
-selector, or all."""
+"""Selection of a destination's messages by ids, by a selector, or all, and operations on them."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from sluicemq.model.destination import Address
 
 STATES: Final = ("waiting", "unacked", "delayed")
 MOST_LISTED_FAILURES: Final = 10
-"""Messages whose failure is told one by one."""
+"""Number of failed messages that are reported individually."""
 
 IdsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="As listed.", show_default=False)
@@ -38,7 +37,8 @@ SubscriptionOption = Annotated[
 
 
 def select(ids: list[str] | None, selector: str | None, everything: bool) -> dict[str, Any]:
-    """The choice as the API wants it. Raises UsageError unless it is exactly one."""
+    """Return the selection as an API request. Raises UsageError unless exactly one form is
+    given."""
     if bool(ids) + (selector is not None) + everything != 1:
         raise UsageError("say which messages: ids, or --selector, or --all")
     if ids:
@@ -47,14 +47,14 @@ def select(ids: list[str] | None, selector: str | None, everything: bool) -> dic
 
 
 def check_state(state: str | None) -> str | None:
-    """UsageError if there is no such state."""
+    """Check a state name. Raises UsageError if it is unknown."""
     if state is not None and state not in STATES:
         raise no_such("--state", "state", state, STATES)
     return state
 
 
 def describe(selection: dict[str, Any]) -> str:
-    """The choice in a sentence."""
+    """Return the selection as part of a sentence."""
     if "ids" in selection:
         count = len(selection["ids"])
         return f"message {selection['ids'][0]}" if count == 1 else f"{count} messages"
@@ -73,10 +73,11 @@ def run_action(
     state: str | None = None,
     limit: int = 0,
 ) -> ActionResult:
-    """Do it; exit code 1 if it could not be done for all. `verb` is like "moved".
+    """Run an operation on the selection; exit code 1 if it failed for some messages. `verb` is its
+    past participle, such as "moved".
 
-    The broker does a part at a time, so that its clients do not wait; it is asked until it is
-    through with what was there at the beginning.
+    The broker processes one batch per request so that clients are not blocked; the command repeats
+    the request until all messages that were there at its start are processed.
     """
     body: dict[str, Any] = {"action": action, **selection}
     if target is not None:

@@ -1,7 +1,7 @@
-"""`sluicemq messages …`: the messages that wait in a queue or at a topic's subscriptions: look at
-them, send, take them away, or elsewhere.
+"""`sluicemq messages …`: browse, publish, delete, move, copy, redeliver and save messages of a
+queue or of a topic's subscriptions.
 
-What consumes messages as a client does is `sluicemq receive`; here nothing is consumed by looking.
+`sluicemq receive` consumes messages as a client does; browsing does not consume them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from sluicemq.cli.tables import Column, number, size, table
 
 PRIORITIES: Final = 9
 MAX_BODY: Final = 65_536
-"""Bytes of a body that `show` asks for unless told otherwise."""
+"""Default maximum number of body bytes that `show` requests."""
 
 app = typer.Typer(
     help="Look at messages, send, delete, move, copy, redeliver and save them.",
@@ -74,7 +74,7 @@ def list_messages(
     ] = None,
     body: Annotated[bool, typer.Option("--body", help="With the beginning of the bodies.")] = False,
 ) -> QueryResult:
-    """List messages in the order in which they will be delivered."""
+    """List messages in the order of delivery."""
     address = address_of(name)
     document = api.get(
         destination(address) / "messages",
@@ -107,7 +107,7 @@ def show_message(
         int, typer.Option("--max-body", min=0, help="Bytes of the body that are shown.")
     ] = MAX_BODY,
 ) -> QueryResult:
-    """Show one message: what it says about itself, its properties, its body."""
+    """Show one message with its headers, properties and body."""
     at = destination(address_of(name)) / "messages" / message
     item = api.get(at, max_body=max_body)
     return QueryResult(item, details(item))
@@ -123,7 +123,7 @@ def save(
         bool, typer.Option("--overwrite", help="Replace the file if it is there.")
     ] = False,
 ) -> ActionResult:
-    """Write the body of a message into a file, as it was sent."""
+    """Save the body of a message to a file, unchanged."""
     at = destination(address_of(name)) / "messages" / message / "body"
     if file != Path("-") and file.exists() and not overwrite:
         raise UsageError(f"{file} is there already; --overwrite replaces it")
@@ -176,7 +176,8 @@ def publish(
         str | None, typer.Option("--durability", metavar="HOW", help="sync, lazy or none.")
     ] = None,
 ) -> ActionResult:
-    """Send messages: the arguments, files, or standard input as one. Prints their ids."""
+    """Send messages from the arguments, from files, or standard input as one message. Prints their
+    ids."""
     address = address_of(name)
     common: dict[str, Any] = {
         "kind": kind,
@@ -213,7 +214,7 @@ def delete(
     subscription: SubscriptionOption = None,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Throw messages away."""
+    """Delete messages."""
     address, selection = address_of(name), message_selection.select(ids, selector, everything)
     confirm(
         f"Throw away {message_selection.describe(selection)} of {display_name(address)}?",
@@ -278,7 +279,7 @@ def copy(
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
 ) -> ActionResult:
-    """Send the same messages to another queue or topic, too."""
+    """Copy messages to another queue or topic."""
     return message_selection.run_action(
         api,
         address_of(name),
@@ -303,7 +304,7 @@ def redeliver(
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
 ) -> ActionResult:
-    """Take back what a consumer holds, or end the waiting time of what is delayed."""
+    """Requeue messages that a consumer holds unacked, or make scheduled messages ready."""
     return message_selection.run_action(
         api,
         address_of(name),

@@ -1,7 +1,6 @@
-"""`sluicemq pipeline …`: the journal's traffic in tables, replayed, decoded, reported.
+"""`sluicemq pipeline …`: run the journal pipeline, replay and decode traffic, and write reports.
 
-All that needs Spark is imported by the command that runs it: the broker's installation need not
-have it.
+Each command imports the modules that need Spark when it runs: Spark is optional.
 """
 
 from __future__ import annotations
@@ -90,10 +89,10 @@ def run(
     watermark: LateOption = "1h",
     as_json: JsonFlag = False,
 ) -> None:
-    """Keep the tables up to date with the journal, until stopped (Ctrl-C, SIGTERM).
+    """Keep the tables up to date with the journal until stopped (Ctrl-C, SIGTERM).
 
-    May be killed and started again at any time: each event is in each table once. A new lake
-    begins with the oldest event that the journal still holds.
+    May be killed and restarted at any time: each event is written to each table once. A new lake
+    starts with the oldest event that the journal retains.
     """
     job = _job(
         journal,
@@ -131,7 +130,8 @@ def backfill(
     watermark: LateOption = "1h",
     as_json: JsonFlag = False,
 ) -> None:
-    """Bring the tables up to what the journal holds now, and end. Goes on where they are."""
+    """Write everything that the journal holds now to the tables, then exit. Continues from their
+    checkpoint."""
     place = _lake(lake, format, broker)
     if from_bronze:
         if journal is not None or url is not None:
@@ -153,7 +153,7 @@ def compact(
     ] = "7d",
     as_json: JsonFlag = False,
 ) -> None:
-    """Join the tables' small files, and delete those that only old versions need."""
+    """Compact the tables' small files and delete files that only old versions use."""
     place = _lake(lake, format, "main")
     older_than = timedelta(seconds=seconds("--keep", keep))
     with require_pipeline():
@@ -182,7 +182,7 @@ def report(
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Destinations shown one by one.")] = 25,
 ) -> None:
-    """Write a page about the traffic: rates, latencies, backlogs, dead letters, anomalies."""
+    """Write an HTML report of the traffic: rates, latencies, backlogs, dead letters, anomalies."""
     with require_pipeline():
         from sluicemq.pipeline.report import report_lake
 
@@ -216,7 +216,7 @@ def _lake(directory: Path, format: str, broker: str) -> Lake:
 def _source(
     journal: Path | None, url: str | None, password_file: Path | None, token_file: Path | None
 ) -> dict[str, str]:
-    """The options that say where the journal is."""
+    """Check the options that locate the journal."""
     if url is None:
         if password_file or token_file:
             raise ConfigurationError("--password-file and --token-file go with --url")
@@ -266,7 +266,7 @@ def _supervise(job: Job, interval: float | None, as_json: bool) -> None:
 
     stop = threading.Event()
     find = {"gold", "silver"} <= set(job.tables)
-    # two queries at a time: the short tasks of gold are not to wait for those of silver
+    # two queries at a time: the short tasks of gold must not queue behind those of silver
     tasks = {"spark.master": f"local[{2 * len(os.sched_getaffinity(0))},4]"}
     with spark_session("sluicemq pipeline", job.lake.log, tasks) as spark:
         findings = PeriodicAction(partial(find_anomalies, spark, job.lake), ANOMALIES_SECONDS)
@@ -290,7 +290,7 @@ def _rebuild(lake: Lake, max_rows: int, as_json: bool) -> None:
     with require_pipeline():
         from sluicemq.pipeline.jobs.rebuild import expect_bronze, rebuild
         from sluicemq.pipeline.jobs.upkeep import find_anomalies
-    expect_bronze(lake)  # before Spark takes its time to start
+    expect_bronze(lake)  # checked before the slow start of Spark
     with (
         spark_session("sluicemq backfill", lake.log) as spark,
         ProgressDisplay(as_json, unending=False) as progress,

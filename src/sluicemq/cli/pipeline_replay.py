@@ -1,5 +1,5 @@
-"""`sluicemq pipeline replay` and `sluicemq pipeline decode`: traffic of the past, sent once more or
-taken apart."""
+"""`sluicemq pipeline replay` and `sluicemq pipeline decode`: publish past traffic again, and decode
+captured traffic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluicemq.server.identity.passwords import read_secret_file
 
 PASSWORD: Final = "PIPELINE_PASSWORD"
 TOKEN: Final = "PIPELINE_TOKEN"
-"""Environment variables for what is not to be seen in the list of processes."""
+"""Environment variables for secrets, which must not appear in the process list."""
 
 PasswordOption = Annotated[
     Path | None,
@@ -37,7 +37,7 @@ FormatOption = Annotated[
 
 
 def credentials(password_file: Path | None, token_file: Path | None) -> dict[str, str]:
-    """Password and token from files, or else from the environment."""
+    """Return password and token from files, else from the environment."""
     found = {}
     for name, file, variable in (
         ("password", password_file, PASSWORD),
@@ -73,13 +73,13 @@ def replay(
     token_file: TokenOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Send messages of the past once more, in their old order; each is stored once.
+    """Publish past messages again in their original order; each is stored once.
 
-    Which ones, --where says (state = 'dead-lettered' AND destination = 'orders'), or --selector.
+    --where (state = 'dead-lettered' AND destination = 'orders') or --selector chooses the messages.
     """
     if selector is not None:
         try:
-            compile_selector(selector)  # a mistake in it is told here, not by a task
+            compile_selector(selector)  # a syntax error is reported here instead of by a task
         except SelectorError as error:
             raise ConfigurationError(f"--selector: {error}") from None
     secrets = credentials(password_file, token_file)
@@ -154,7 +154,7 @@ def decode(
     format: Annotated[str, typer.Option("--format", help="Of that table.")] = "parquet",
     as_json: Annotated[bool, typer.Option("--json", help="Print each frame as JSON.")] = False,
 ) -> None:
-    """Take captured traffic apart: a frame of a protocol a row, errors with their place."""
+    """Decode captured traffic: one row per protocol frame, errors with their position."""
     for path in captures:
         if not path.is_file():
             raise ConfigurationError(f"there is no file {path}")

@@ -1,4 +1,4 @@
-"""`sluicemq send` and `sluicemq receive`: messages from and to the shell, by URL."""
+"""`sluicemq send` and `sluicemq receive`: send and receive messages by URL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluicemq.server.address import Url
 from sluicemq.server.units import Unit, format_quantity, parse_quantity
 
 PROGRESS_STEP = 64
-"""Messages between two updates of the progress bar."""
+"""Number of messages between two updates of the progress bar."""
 
 UrlArgument = Annotated[
     str, typer.Argument(metavar="URL", help="Broker and queue: phpmq://127.0.0.1:9100/orders")
@@ -96,9 +96,9 @@ def receive(
     connect_timeout: ConnectTimeout = 10.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Receive messages and write their bodies to standard output, a line each.
+    """Receive messages and write their bodies to standard output, one per line.
 
-    A message is acknowledged after it has been written. Ends with exit code 1 if none came.
+    Each message is acknowledged after it has been written. Exits with code 1 if none was received.
     """
     patience = None if timeout is None else _duration(timeout)
     received = 0
@@ -126,7 +126,8 @@ def receive(
 
 
 def as_record(message: ReceivedMessage) -> dict[str, Any]:
-    """A message for JSON: `body` if it is text, else `body_base64`; nothing that is not known."""
+    """Return a message for JSON: `body` if it is text, else `body_base64`; unknown fields are
+    omitted."""
     record: dict[str, Any] = {"queue": message.queue.encode("utf-8", "backslashreplace").decode()}
     try:
         record["body"] = message.body.decode()
@@ -146,7 +147,7 @@ def _write(message: ReceivedMessage, raw: bool, as_json: bool) -> None:
     stream.write(msgspec.json.encode(as_record(message)) if as_json else message.body)
     if as_json or not raw:
         stream.write(b"\n")
-    # Acknowledged next: it must have left by then.
+    # The message is acknowledged next, so its body must be written by then.
     stream.flush()
 
 
@@ -167,7 +168,7 @@ def _bodies(arguments: list[str], files: list[Path], lines: bool) -> Iterator[by
 
 
 def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
-    """A bar on standard error, if that is a terminal and there is something to wait for."""
+    """Show a bar on standard error if that is a terminal and there is progress to show."""
     console = err()
     progress = Progress(
         SpinnerColumn(),
@@ -184,7 +185,7 @@ def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
 
 
 def _abandon(connection: ClientConnection) -> None:
-    """Close after an error; the error is what the user has to hear of, not this."""
+    """Close after an error; the first error is reported, not one from closing."""
     try:
         connection.close()
     except Exception:

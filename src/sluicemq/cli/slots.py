@@ -1,6 +1,6 @@
-"""`sluicemq slots …`: the retention slots of a running broker: which readers hold segments back.
+"""`sluicemq slots …`: retention slots of a running broker.
 
-`sluicemq journal slots` does the same to the journal of a broker that is stopped.
+`sluicemq journal slots` manages the slots of a stopped broker's journal.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def create(
         typer.Option("--limit", metavar="SIZE", help="What may be kept for it, as 5GiB."),
     ] = None,
 ) -> ActionResult:
-    """Make a slot: from its position on, nothing of the journal is given up."""
+    """Create a slot: the journal is retained from its position on."""
     body: dict[str, int] = {"position": position}
     if limit is not None:
         body["limit_bytes"] = _bytes(limit)
@@ -90,7 +90,7 @@ def create(
 
 @action_command(app, "advance")
 def advance(api: Api, name: NameArgument, position: PositionOption) -> ActionResult:
-    """Move a slot forward: what is behind it may go."""
+    """Advance a slot; the journal before its position may be deleted."""
     slot = api.get(below("/journal/slots", name))
     if position < slot["position"]:
         raise UsageError(
@@ -102,7 +102,7 @@ def advance(api: Api, name: NameArgument, position: PositionOption) -> ActionRes
 
 @action_command(app, "delete")
 def delete(api: Api, name: NameArgument, yes: YesFlag = False) -> ActionResult:
-    """Remove a slot; its reader will have to begin anew."""
+    """Remove a slot; its reader has to start over."""
     confirm(f"Remove the slot {name}?", yes)
     api.delete(below("/journal/slots", name))
     return ActionResult({"deleted": name}, f"Removed the slot {name}.")

@@ -1,4 +1,4 @@
-"""`sluicemq subscriptions …`: of topics, who gets a copy of what is published."""
+"""`sluicemq subscriptions …`: list the subscriptions of topics and remove durable ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def delete(
     force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Remove a durable subscription, with what waits for it."""
+    """Remove a durable subscription and its messages."""
     destination = _topic(topic)
     confirm(f"Remove the subscription {name} of the topic {destination}, with its messages?", yes)
     which = selected(destination)
@@ -81,7 +81,7 @@ def delete(
     ]
     if len(found) > 1:
         raise UsageError(f"several clients have a subscription {name}: say which with --client")
-    # one that is not listed is the broker's to refuse: it knows who may see what
+    # the broker reports an unknown one: it knows which subscriptions the user may see
     api.delete("/subscriptions", name=found[0] if found else name, force=force, **which)
     return ActionResult(
         {"deleted": name, "destination": destination},
@@ -90,7 +90,7 @@ def delete(
 
 
 def _topic(text: str) -> str:
-    """Both `prices` and `topic:prices` are the topic prices."""
+    """Return the topic's name: `prices` and `topic:prices` are the same topic."""
     address = address_of(text if text.startswith(("topic:", "queue:")) else f"topic:{text}")
     if address.kind is not Kind.TOPIC:
         raise UsageError(f"{text}: only topics have subscriptions")

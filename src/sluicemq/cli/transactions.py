@@ -1,5 +1,5 @@
-"""`sluicemq transactions …`: what is open or prepared, and a decision by hand for those whose
-coordinator does not come back."""
+"""`sluicemq transactions …`: list transactions, and commit or roll back prepared ones whose
+coordinator does not return."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def list_transactions(
 
 @action_command(app, "commit")
 def commit(api: Api, transaction: IdArgument, yes: YesFlag = False) -> ActionResult:
-    """Carry a prepared transaction out, in place of its coordinator."""
+    """Commit a prepared transaction in place of its coordinator."""
     return _decide(api, transaction, "commit", "Committed", yes)
 
 
 @action_command(app, "rollback")
 def rollback(api: Api, transaction: IdArgument, yes: YesFlag = False) -> ActionResult:
-    """Undo a prepared transaction, in place of its coordinator."""
+    """Roll back a prepared transaction in place of its coordinator."""
     return _decide(api, transaction, "rollback", "Rolled back", yes)
 
 

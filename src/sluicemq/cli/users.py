@@ -1,7 +1,7 @@
-"""`sluicemq users …`: who may log in, with which passwords and tokens.
+"""`sluicemq users …`: users, their passwords and tokens.
 
-Secrets are typed without echo, or come from standard input or a file: never from the command line,
-which everybody on the machine can read.
+Secrets are typed without echo, or read from standard input or a file, never from the command line,
+which every user of the machine can read.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _TOKENS: Final = (
 
 @query_command(app, "list", opening=accounts_at)
 def list_users(accounts: Accounts) -> QueryResult:
-    """List the users; no secrets."""
+    """List the users without their secrets."""
     found = accounts.users()
     if not found:
         return QueryResult(
@@ -136,7 +136,7 @@ def remove(
     ] = False,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Remove a user and its tokens. Connections that it has already go on."""
+    """Remove a user and its tokens. Its existing connections stay open."""
     confirm(f"Remove {user}, with its permissions and tokens?", yes)
     try:
         accounts.remove(user, force)
@@ -177,7 +177,7 @@ def add_token(
         typer.Option("--expires", metavar="TIME", help="Valid for so long, as 90d or 12h."),
     ] = None,
 ) -> ActionResult:
-    """Make a token for a user, and show it: once, as only its SHA-256 is kept."""
+    """Create a token for a user and print it once; the broker stores only its SHA-256."""
     until = int(time.time()) + _seconds(expires) if expires else 0
     token = accounts.add_token(user, label, until)
     document = {"user": user, **{key: token[key] for key in ("id", "token", "expires")}}
@@ -190,7 +190,7 @@ def list_tokens(
     accounts: Accounts,
     user: Annotated[str | None, typer.Argument(metavar="[USER]", show_default=False)] = None,
 ) -> QueryResult:
-    """List tokens, of one user or of all. The tokens themselves are not known."""
+    """List the tokens of one user or of all, without their secrets."""
     users = accounts.users()
     if user is not None and user not in {each["name"] for each in users}:
         raise AccessError(f"there is no user {user!r}")
@@ -212,14 +212,14 @@ def remove_token(
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as listed.")],
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Make a token void."""
+    """Revoke a token."""
     confirm(f"Make token {token} of {user} void?", yes)
     accounts.remove_token(user, token)
     return ActionResult({"removed": token}, f"Removed token {token} of {user}.")
 
 
 def _effect(policy: LoginPolicy) -> list[str]:
-    """Return what the first user changes for clients, and what stays open."""
+    """Return what the first user changes for clients, and which listeners stay open."""
     lines = []
     if policy.required == "never":
         lines.append("Clients are still not asked for a login: identity.required is never.")
@@ -242,7 +242,8 @@ def _effect(policy: LoginPolicy) -> list[str]:
 
 
 def read_password(from_stdin: bool, file: Path | None) -> str:
-    """From where the options say, else typed twice. UsageError, AccessError."""
+    """Read the password from the given source, else prompt twice. Raises UsageError,
+    AccessError."""
     if from_stdin and file is not None:
         raise UsageError("give either --password-stdin or --password-file, not both")
     if file is not None:
@@ -289,7 +290,7 @@ def _means(user: Item) -> str:
 
 
 def _password(user: Item) -> str:
-    # the usual hash is not worth a word; the other one says who has not logged in since the move
+    # the default hash is not listed; the other marks users without a login since the migration
     return "password (bcrypt)" if user["password_scheme"] == "bcrypt" else "password"
 
 
