@@ -1,7 +1,7 @@
-"""`sluicemq bench`: how fast is a broker on this machine?
+"""`sluicemq bench`: measure the speed of a broker on this machine.
 
-Each measurement gets a fresh broker process in a temporary directory ($TMPDIR chooses the disk),
-unless --url names a broker that runs already. The load comes from this process.
+Each measurement starts a broker process in a temporary directory ($TMPDIR chooses the disk), unless
+--url names a running broker. This process generates the load.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MATRIX_DURABILITIES: Final = "sync,lazy,none"
 QUERY_PROTOCOLS: Final = "msglite,msglite+unix"
 QUICK_SECONDS: Final = 2.0
 TABLE_WIDTH: Final = 110
-"""Columns, also where a terminal has fewer: cut off figures are of no use."""
+"""Minimum table width, also on narrower terminals: truncated numbers are useless."""
 MOST_WINDOW: Final = 100_000
 QUICK: Final = (
     Spec("phpmq", "tcp", "sync", 1024),
@@ -52,7 +52,7 @@ QUICK: Final = (
 
 
 class Kept(StrEnum):
-    """Durabilities that outlive the broker."""
+    """Durabilities whose messages survive a restart of the broker."""
 
     SYNC = "sync"
     LAZY = "lazy"
@@ -84,7 +84,7 @@ def quick(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Without a scenario: a look at each protocol, in half a minute."""
+    """Without a scenario: measure each protocol briefly, in half a minute."""
     if context.invoked_subcommand is not None:
         if as_json or seconds is not None:
             scenario = context.invoked_subcommand
@@ -135,8 +135,8 @@ def matrix_command(
     url: UrlOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Every combination of the lists (values with commas between them): a flood, then a steady
-    rate with its latency. All the defaults together take about ten minutes."""
+    """Measure every combination of the comma-separated lists: a flood, then a steady rate with its
+    latency. All defaults together take about ten minutes."""
     given, ways = _where(url, protocol, MATRIX_PROTOCOLS)
     durabilities = [""]
     if given is None:
@@ -182,7 +182,7 @@ def query(
     url: UrlOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """msglite queries and their replies, one after the other."""
+    """Measure msglite queries with their replies, one after the other."""
     given, ways = _where(url, protocol, QUERY_PROTOCOLS)
     if any(name != "msglite" for name, _ in ways):
         raise typer.BadParameter("only msglite has queries", param_hint="--protocol")
@@ -210,7 +210,7 @@ def backlog(
     seconds: SecondsOption = 2.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """PHPMQ: fill a queue, send and receive beside it, drain it, kill -9 and start again on it."""
+    """PHPMQ: fill a queue, send and receive beside it, drain it, kill -9 and restart on it."""
     length = only("--size", sizes("--size", size))
     with _report(context, as_json) as (results, note):
         results.append(
@@ -236,7 +236,7 @@ def idle(
     seconds: SecondsOption = 2.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Connections that wait: their memory, and the latency of a pair that works beside them."""
+    """Measure the memory of idle connections, and the latency of an active pair beside them."""
     ways = transports("--protocol", protocol)
     length = only("--size", sizes("--size", size))
     with _report(context, as_json) as (results, note):
@@ -258,7 +258,7 @@ def idle(
 def _where(
     url: str | None, protocol: str | None, default: str
 ) -> tuple[Server | None, list[tuple[str, str]]]:
-    """The broker at --url if there is one; protocols and transports to measure."""
+    """Return the broker at --url, if given, and the protocols and transports to measure."""
     if url is None:
         return None, transports("--protocol", protocol or default)
     if protocol is not None:
@@ -279,8 +279,8 @@ def _broker(given: Server | None, spec: Spec) -> Iterator[Server]:
 
 @contextmanager
 def _report(context: typer.Context, as_json: bool) -> Iterator[tuple[list[Result], Note]]:
-    """A list for the results of a command, and a way to say what is under way. What there is at
-    the end is printed, also if it was cut short."""
+    """Yield a list for the results of a command and a function that reports progress. Prints the
+    results at the end, also after an interrupt."""
     results: list[Result] = []
     started = datetime.now(UTC).isoformat(timespec="seconds")
     try:
