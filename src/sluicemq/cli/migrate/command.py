@@ -1,4 +1,4 @@
-"""`sluicemq migrate openmq|vibemq|phpmq`: move in, or say what moving in would do."""
+"""`sluicemq migrate openmq|vibemq|phpmq`: migrate, or report what a migration would do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sluicemq.server.loading import load
 
 CONFIG_NAME: Final = "sluicemq.toml"
 INTERRUPTED: Final = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells."""
 
 app = typer.Typer(
     help="Move in from Open MQ, VibeMQ or PHPMQ: configuration, users and waiting messages.",
@@ -81,7 +81,7 @@ def openmq(
         typer.Option("--skip-damaged", help="List what is damaged in its store, and go on."),
     ] = False,
 ) -> None:
-    """Move in from Open MQ (Message Queue 4.0 to 6.x with a file store)."""
+    """Migrate from Open MQ (Message Queue 4.0 to 6.x with a file store)."""
     from sluicemq.cli.migrate.openmq.instance import inspect_source
 
     _migrate(lambda: inspect_source(source, killed, skip_damaged), to, config, dry_run, as_json)
@@ -136,7 +136,7 @@ def vibemq(
     dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Move in from VibeMQ (1.4 to 1.8 with SQLite storage)."""
+    """Migrate from VibeMQ (1.4 to 1.8 with SQLite storage)."""
     from sluicemq.cli.migrate.vibemq import inspect_source
     from sluicemq.cli.migrate.vibemq.users import UsersSource
 
@@ -169,7 +169,7 @@ def phpmq(
     dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Move in from PHPMQ (with SQLite storage in a file)."""
+    """Migrate from PHPMQ (with SQLite storage in a file)."""
     from sluicemq.cli.migrate.phpmq import inspect_source
 
     _migrate(lambda: inspect_source(source, store), to, config, dry_run, as_json)
@@ -205,7 +205,7 @@ def _run(
     else:
         with err().status("importing"):
             outcome = transfer(plan, data_dir, _configured(file))
-        # once more: some things show only when they are carried out
+        # again: some items are found only during the transfer
         text = configuration.render(plan, data_dir)
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -232,7 +232,7 @@ def _run(
 
 
 def _configured(file: Path) -> Collection[Address]:
-    """Destinations of a configuration file that is there already, if it can be read."""
+    """Return the destinations of an existing configuration file, if it is readable."""
     try:
         return load(file).config.destinations if file.exists() else ()
     except ConfigurationError:
