@@ -12,8 +12,8 @@
 | messageId                          | message id, which protocols with ids show                  |
 | dispatched                         | one delivery, so that its next is marked as repeated       |
 
-PHPMQ has no users, and listens on all addresses by default; SluiceMQ requires a user for a port that
-other machines can reach. So the migration binds such a listener to loopback, and the operator
+PHPMQ has no users, and listens on all addresses by default; SluiceMQ requires a user for a port
+that other machines can reach. So the migration binds such a listener to loopback, and the operator
 changes the address.
 """
 

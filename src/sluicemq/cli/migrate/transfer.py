@@ -279,7 +279,7 @@ class _Transfer:
     # --- messages ------------------------------------------------------------------------------
 
     def _number(self, address: Address) -> int:
-        """Return a destination's number in the journal. Call it before a unit begins, because it may
+        """Return a destination's number in the journal. Call it before a unit begins, as it may
         append a record."""
         number = self._numbers.get(address)
         if number is None:
