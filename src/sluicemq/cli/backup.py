@@ -47,7 +47,7 @@ COLUMNS: Final = (
 )
 
 BackupArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The backup.", show_default=False)
+    Path, typer.Argument(metavar="DIR", help="Directory of the backup.", show_default=False)
 ]
 
 
@@ -76,7 +76,9 @@ def create(
     ] = False,
     rate: Annotated[
         str | None,
-        typer.Option("--limit-rate", metavar="SIZE", help="Copy so much in a second, as 50MB."),
+        typer.Option(
+            "--limit-rate", metavar="SIZE", help="Maximum bytes copied per second, such as 50MB."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -99,7 +101,7 @@ def create(
 def verify(
     directory: BackupArgument,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only compare checksums; look at no records.")
+        bool, typer.Option("--quick", help="Only compare checksums; do not read records.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:

@@ -24,14 +24,14 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.http_client import HttpTarget, authorization, target
 from sluicemq.server.loading import CONFIG_VARIABLE
 
-PANEL: Final = "Which broker, and as whom"
+PANEL: Final = "Broker and login"
 
 UrlOption = Annotated[
     str | None,
     typer.Option(
         "--url",
         metavar="URL",
-        help="Its HTTP listener: http://host:7680 or https://… (or $SLUICEMQ_URL)",
+        help="HTTP listener of the broker: http://host:7680 or https://… (or $SLUICEMQ_URL)",
         rich_help_panel=PANEL,
     ),
 ]
@@ -40,7 +40,7 @@ UserOption = Annotated[
     typer.Option(
         "--user",
         metavar="NAME",
-        help="Log in as; the password is asked for. (or $SLUICEMQ_USER)",
+        help="User name; prompts for the password. (or $SLUICEMQ_USER)",
         rich_help_panel=PANEL,
     ),
 ]
@@ -76,7 +76,7 @@ AuthorityOption = Annotated[
     typer.Option(
         "--ca",
         metavar="FILE",
-        help="Whose certificates to trust, for https. (or $SLUICEMQ_CA)",
+        help="Certificate authorities to trust for https. (or $SLUICEMQ_CA)",
         rich_help_panel=PANEL,
     ),
 ]
@@ -86,7 +86,7 @@ _DATA_DIR = Annotated[
         "--data-dir",
         "-d",
         metavar="DIR",
-        help="The broker of this machine whose data is there; without --url.",
+        help="Data directory of a local broker; not with --url.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -97,7 +97,7 @@ _CONFIG = Annotated[
         "-c",
         metavar="FILE",
         envvar=CONFIG_VARIABLE,
-        help="The broker of this machine that runs with this configuration.",
+        help="Configuration file of a local broker.",
         rich_help_panel=PANEL,
     ),
 ]

@@ -74,10 +74,10 @@ WatchOption = Annotated[
         "--watch",
         metavar="[SECONDS]",
         min=0.1,
-        help=f"Look again, every so often ({USUAL_SECONDS:g} s), until Ctrl-C.",
+        help=f"Refresh at this interval ({USUAL_SECONDS:g} s), until Ctrl-C.",
     ),
 ]
-YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 class WatchableCommand(TyperCommand):

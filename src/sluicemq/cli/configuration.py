@@ -49,10 +49,11 @@ def show_configuration(
     log_level: LogLevelOption = None,
     insecure_public: InsecureOption = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Add each setting's meaning and where it is from.")
+        bool, typer.Option("--explain", help="Add each setting's meaning and source.")
     ] = False,
     live: Annotated[
-        bool, typer.Option("--live", help="What a running broker has in force; no secrets.")
+        bool,
+        typer.Option("--live", help="Show a running broker's effective settings, without secrets."),
     ] = False,
     url: UrlOption = None,
     user: UserOption = None,

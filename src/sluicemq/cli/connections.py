@@ -21,7 +21,7 @@ from sluicemq.cli.tables import Column, moment, number, size, table
 
 app = typer.Typer(
     cls=Listing,
-    help="Connections of clients: list them, close them. Alone: list.",
+    help="List and close client connections. Default: list.",
     pretty_exceptions_enable=False,
 )
 
@@ -44,10 +44,13 @@ def list_connections(
     api: Api,
     text: Annotated[
         str | None,
-        typer.Argument(metavar="[TEXT]", help="Only with this in peer, user or client."),
+        typer.Argument(
+            metavar="[TEXT]", help="Only connections with TEXT in peer, user or client."
+        ),
     ] = None,
     protocol: Annotated[
-        str | None, typer.Option("--protocol", metavar="NAME", help="Only phpmq, jmq, ...")
+        str | None,
+        typer.Option("--protocol", metavar="NAME", help="Only this protocol: phpmq, jmq, ..."),
     ] = None,
 ) -> QueryResult:
     """List the connections of clients."""
@@ -62,9 +65,9 @@ def list_connections(
 @action_command(app, "close")
 def close(
     api: Api,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As listed.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Connection ids, as listed.")],
     reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="For the log.")
+        str | None, typer.Option("--reason", metavar="TEXT", help="Reason, recorded in the log.")
     ] = None,
     yes: YesFlag = False,
 ) -> ActionResult:

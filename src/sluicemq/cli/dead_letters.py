@@ -35,7 +35,7 @@ from sluicemq.cli.tables import Column, Item, number, size, table
 
 app = typer.Typer(
     cls=Listing,
-    help="Dead letters: list them with their reasons, send them back, throw them away.",
+    help="List, redrive and purge dead letters.",
     pretty_exceptions_enable=False,
 )
 
@@ -61,7 +61,7 @@ _MESSAGES: Final = (
 def list_queues(
     api: Api,
     pattern: Annotated[
-        str, typer.Argument(metavar="[PATTERN]", help="Only names like this: orders.*")
+        str, typer.Argument(metavar="[PATTERN]", help="Only names that match: orders.*")
     ] = "",
 ) -> QueryResult:
     """List the dead-letter queues with the reasons of their messages."""
@@ -76,11 +76,9 @@ def show(
     api: Api,
     name: DestinationArgument,
     selector: SelectorOption = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=500, help="So many at a time.")
-    ] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="Page size.")] = 50,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="Go on where a list ended.")
+        str | None, typer.Option("--after", metavar="CURSOR", help="Continue after this cursor.")
     ] = None,
 ) -> QueryResult:
     """List the dead letters in a queue with reason and original destination."""
@@ -114,7 +112,9 @@ def requeue(
     limit: LimitOption = 0,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="TARGET", help="Elsewhere than where they came from."),
+        typer.Option(
+            "--to", metavar="TARGET", help="Send to this destination instead of the original one."
+        ),
     ] = None,
     yes: YesFlag = False,
 ) -> ActionResult:

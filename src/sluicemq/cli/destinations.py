@@ -124,12 +124,12 @@ _COUNTERS: Final = (
 
 queues = typer.Typer(
     cls=Listing,
-    help="List queues, look at one, make, change, empty or remove them. Alone: list.",
+    help="List, show, create, alter, purge, pause and delete queues. Default: list.",
     pretty_exceptions_enable=False,
 )
 topics = typer.Typer(
     cls=Listing,
-    help="List topics, look at one, make, change, empty or remove them. Alone: list.",
+    help="List, show, create, alter, purge, pause and delete topics. Default: list.",
     pretty_exceptions_enable=False,
 )
 
@@ -138,15 +138,17 @@ def list_destinations(
     api: Api,
     kind: Kind,
     pattern: Annotated[
-        str, typer.Argument(metavar="[PATTERN]", help="Only names like this: orders.*")
+        str, typer.Argument(metavar="[PATTERN]", help="Only names that match: orders.*")
     ] = "",
     sort: SortOption = "name",
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="Only the first so many; 0 = all.")
+        int, typer.Option("--limit", "-n", min=0, help="Maximum number of rows; 0 = all.")
     ] = 0,
     temporary: Annotated[
         bool | None,
-        typer.Option("--temporary/--no-temporary", help="Only those of clients, or without them."),
+        typer.Option(
+            "--temporary/--no-temporary", help="Only temporary destinations, or without them."
+        ),
     ] = None,
 ) -> QueryResult:
     """List destinations with their statistics."""
@@ -227,9 +229,7 @@ def purge(
     api: Api,
     kind: Kind,
     name: NameArgument,
-    unacked: Annotated[
-        bool, typer.Option("--unacked", help="Also what consumers have been given.")
-    ] = False,
+    unacked: Annotated[bool, typer.Option("--unacked", help="Include unacked messages.")] = False,
     yes: YesFlag = False,
 ) -> ActionResult:
     """Purge the ready messages of a destination."""
@@ -267,35 +267,33 @@ _COMMANDS: Final = ("list", "show", "create", "alter", "delete", "purge", "pause
 
 for _app, _kind in ((queues, Kind.QUEUE), (topics, Kind.TOPIC)):
     _word = _kind.name.lower()
-    query_command(_app, "list", _kind, about=f"List the {_word}s, with their figures.")(
+    query_command(_app, "list", _kind, about=f"List the {_word}s, with their statistics.")(
         list_destinations
     )
     query_command(
         _app,
         "show",
         _kind,
-        about=f"Show one {_word}: its figures, its settings, and how it went lately.",
+        about=f"Show one {_word}: its statistics, settings and recent rates.",
     )(show_destination)
     action_command(
-        _app, "create", _kind, about=f"Make a {_word}, with settings; refused if it is there."
+        _app, "create", _kind, about=f"Create a {_word} with settings; fails if it exists."
     )(create)
     action_command(
         _app,
         "alter",
         _kind,
-        about=f"Change settings of a {_word}; those that are not named stay as they are.",
+        about=f"Change settings of a {_word}; other settings keep their values.",
     )(alter)
-    action_command(_app, "delete", _kind, about=f"Remove a {_word}.")(delete)
-    action_command(_app, "purge", _kind, about=f"Throw away the messages that wait in a {_word}.")(
-        purge
-    )
+    action_command(_app, "delete", _kind, about=f"Delete a {_word}.")(delete)
+    action_command(_app, "purge", _kind, about=f"Purge the ready messages of a {_word}.")(purge)
     action_command(
         _app,
         "pause",
         _kind,
-        about=f"Deliver nothing from a {_word} for a while; what is sent is still accepted.",
+        about=f"Pause delivery of a {_word}; the broker still accepts messages.",
     )(pause)
-    action_command(_app, "resume", _kind, about=f"Deliver from a {_word} again.")(resume)
+    action_command(_app, "resume", _kind, about=f"Resume delivery of a {_word}.")(resume)
 
 
 def _details(item: Item, history: Item) -> RenderableType:

@@ -49,13 +49,14 @@ SHOWN: Final = 60
 """Maximum number of characters of a body in a line of `dump`."""
 
 app = typer.Typer(
-    help="Look at the journal, give space back, manage retention slots.",
+    help="Check, dump and compact the journal, manage retention slots.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
 DirectoryArgument = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help="Data directory; default: the configured.")
+    Path | None,
+    typer.Argument(metavar="[DIR]", help="Data directory; default: the configured one."),
 ]
 
 
@@ -81,14 +82,18 @@ def dump(
     directory: DirectoryArgument = None,
     since: Annotated[int, typer.Option("--from", min=0, help="First sequence number.")] = 0,
     types: Annotated[
-        list[str] | None, typer.Option("--type", help="Only records of this type; repeat.")
+        list[str] | None, typer.Option("--type", help="Only records of this type; repeatable.")
     ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", help="Only of this queue.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only of this topic.")] = None,
-    about: Annotated[
-        int, typer.Option("--about", min=0, help="One message and all that became of it.")
+    queue: Annotated[
+        str | None, typer.Option("--queue", help="Only records of this queue.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Only records of this topic.")
+    ] = None,
+    about: Annotated[int, typer.Option("--about", min=0, help="Only records of this message.")] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, help="Maximum number of records; 0 = all.")
     ] = 0,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Stop after; 0 = never.")] = 0,
     as_json: JsonFlag = False,
 ) -> None:
     """Print the records, one per line (--json: one object per line, with bodies)."""
@@ -151,7 +156,9 @@ def downgrade(
     ] = 0,
     forget: Annotated[
         bool,
-        typer.Option("--forget-batches", help="Although a repeated batch would come twice then."),
+        typer.Option(
+            "--forget-batches", help="Accept that a repeated batch would be stored twice."
+        ),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -203,10 +210,11 @@ def slots(
         str | None, typer.Option("--drop", metavar="NAME", help="Remove a slot.")
     ] = None,
     position: Annotated[
-        int, typer.Option("--position", min=0, help="With --create: what is done already.")
+        int, typer.Option("--position", min=0, help="With --create: the last sequence number read.")
     ] = 0,
     limit: Annotated[
-        str | None, typer.Option("--limit", help="With --create: what it may hold back, as 5GiB.")
+        str | None,
+        typer.Option("--limit", help="With --create: maximum journal retained, such as 5GiB."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

@@ -32,7 +32,7 @@ class LazyCommand(NamedTuple):
 _RUN: Final = "Run a broker"
 _MESSAGES: Final = "Messages"
 _DESTINATIONS: Final = "Queues and topics"
-_CLIENTS: Final = "Who is connected"
+_CLIENTS: Final = "Connections"
 _ACCESS: Final = "Users"
 _BROKER: Final = "The broker"
 _DATA: Final = "The data"
@@ -107,7 +107,7 @@ def _group(
             "--version",
             callback=_print_version,
             is_eager=True,
-            help="Print the version, and whether it is the compiled build.",
+            help="Print the version and whether the build is compiled.",
         ),
     ] = False,
 ) -> None:

@@ -18,21 +18,26 @@ MOST_LISTED_FAILURES: Final = 10
 """Number of failed messages that are reported individually."""
 
 IdsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="As listed.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="Message ids, as listed.", show_default=False),
 ]
 SelectorOption = Annotated[
     str | None,
-    typer.Option("--selector", metavar="TEXT", help="Those that it chooses: \"colour = 'red'\"."),
+    typer.Option("--selector", metavar="TEXT", help="Messages that match: \"colour = 'red'\"."),
 ]
 StateOption = Annotated[
     str | None,
-    typer.Option("--state", metavar="STATE", help=f"Those {', '.join(STATES)}; else waiting."),
+    typer.Option(
+        "--state", metavar="STATE", help=f"Messages in state {', '.join(STATES)}; default: waiting."
+    ),
 ]
-AllFlag = Annotated[bool, typer.Option("--all", help="All of them.")]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most; 0 = all.")]
+AllFlag = Annotated[bool, typer.Option("--all", help="All messages.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=0, help="Maximum number; 0 = all.")]
 SubscriptionOption = Annotated[
     str | None,
-    typer.Option("--subscription", metavar="NAME", help="Of a topic: which subscription's."),
+    typer.Option(
+        "--subscription", metavar="NAME", help="For a topic: this subscription's messages."
+    ),
 ]
 
 

@@ -46,12 +46,14 @@ MAX_BODY: Final = 65_536
 """Default maximum number of body bytes that `show` requests."""
 
 app = typer.Typer(
-    help="Look at messages, send, delete, move, copy, redeliver and save them.",
+    help="Browse, publish, delete, move, copy, redeliver and save messages.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As listed.", show_default=False)]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Message id, as listed.", show_default=False)
+]
 TargetArgument = Annotated[
     str,
     typer.Argument(metavar="TARGET", help="A queue, or topic:NAME.", show_default=False),
@@ -65,14 +67,12 @@ def list_messages(
     selector: SelectorOption = None,
     state: StateOption = None,
     subscription: SubscriptionOption = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=500, help="So many at a time.")
-    ] = 50,
-    offset: Annotated[int, typer.Option("--offset", min=0, help="Leave out the first.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="Page size.")] = 50,
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Number of messages to skip.")] = 0,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="Go on where a list ended.")
+        str | None, typer.Option("--after", metavar="CURSOR", help="Continue after this cursor.")
     ] = None,
-    body: Annotated[bool, typer.Option("--body", help="With the beginning of the bodies.")] = False,
+    body: Annotated[bool, typer.Option("--body", help="Show the beginning of the bodies.")] = False,
 ) -> QueryResult:
     """List messages in the order of delivery."""
     address = address_of(name)
@@ -104,7 +104,7 @@ def show_message(
     name: DestinationArgument,
     message: IdArgument,
     max_body: Annotated[
-        int, typer.Option("--max-body", min=0, help="Bytes of the body that are shown.")
+        int, typer.Option("--max-body", min=0, help="Maximum bytes of the body to show.")
     ] = MAX_BODY,
 ) -> QueryResult:
     """Show one message with its headers, properties and body."""
@@ -118,9 +118,9 @@ def save(
     api: Api,
     name: DestinationArgument,
     message: IdArgument,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="- = standard output.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Output file; - = standard output.")],
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if it is there.")
+        bool, typer.Option("--overwrite", help="Replace an existing file.")
     ] = False,
 ) -> ActionResult:
     """Save the body of a message to a file, unchanged."""
@@ -144,27 +144,31 @@ def publish(
     api: Api,
     name: DestinationArgument,
     bodies: Annotated[
-        list[str] | None, typer.Argument(metavar="[BODY]...", help="Messages, one each.")
+        list[str] | None,
+        typer.Argument(metavar="[BODY]...", help="Message bodies, one message each."),
     ] = None,
     file: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", help="A file that is one message; repeat.")
+        list[Path] | None,
+        typer.Option("--file", "-f", help="File with one message body; repeatable."),
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", metavar="KIND", help="text, json or bytes; else as it looks."),
+        typer.Option("--kind", metavar="KIND", help="text, json or bytes; default: detected."),
     ] = None,
     prop: Annotated[
         list[str] | None,
         typer.Option(
-            "--property", "-p", metavar="NAME=VALUE", help="Also NAME:TYPE=VALUE; repeat."
+            "--property", "-p", metavar="NAME=VALUE", help="Or NAME:TYPE=VALUE; repeatable."
         ),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option("--priority", min=0, max=PRIORITIES, help="9 goes first.")
+        int | None, typer.Option("--priority", min=0, max=PRIORITIES, help="0 to 9; 9 is highest.")
     ] = None,
-    ttl: Annotated[str | None, typer.Option("--ttl", metavar="TIME", help="Life: 30s, 1h.")] = None,
+    ttl: Annotated[
+        str | None, typer.Option("--ttl", metavar="TIME", help="Time to live: 30s, 1h.")
+    ] = None,
     delay: Annotated[
-        str | None, typer.Option("--delay", metavar="TIME", help="Deliver it not before then.")
+        str | None, typer.Option("--delay", metavar="TIME", help="Delay before delivery.")
     ] = None,
     correlation_id: Annotated[str | None, typer.Option("--correlation-id", metavar="ID")] = None,
     reply_to: Annotated[

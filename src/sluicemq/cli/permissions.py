@@ -18,12 +18,12 @@ ALL: Final = "all"
 
 app = typer.Typer(
     cls=Listing,
-    help="What users and roles may do, on which destinations. Alone: list.",
+    help="Permissions of users and roles on destinations. Default: list.",
     pretty_exceptions_enable=False,
 )
 roles = typer.Typer(
     cls=Listing,
-    help="Permissions under a name, for several users. Alone: list.",
+    help="Named sets of permissions for several users. Default: list.",
     pretty_exceptions_enable=False,
 )
 app.add_typer(roles, name="role")
@@ -35,7 +35,9 @@ RoleFlag = Annotated[bool, typer.Option("--role", help="WHO is a role.")]
 PatternArgument = Annotated[
     str,
     typer.Argument(
-        metavar="PATTERN", help="Names of destinations; * = any characters.", show_default=False
+        metavar="PATTERN",
+        help="Pattern of destination names; * = any characters.",
+        show_default=False,
     ),
 ]
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", show_default=False)]
@@ -71,7 +73,7 @@ def grant(
     role: RoleFlag = False,
     ignore_case: Annotated[
         bool,
-        typer.Option("--ignore-case", help="Letter case of names does not matter, as in VibeMQ."),
+        typer.Option("--ignore-case", help="Match names case-insensitively, as in VibeMQ."),
     ] = False,
 ) -> ActionResult:
     """Grant operations on destinations; replaces an existing grant for exactly that pattern."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 ANOMALIES_SECONDS: Final = 60.0
 
 app = typer.Typer(
-    help="The journal's traffic in tables: run, backfill, replay, compact, report, decode.",
+    help="Write the journal's traffic to tables; replay, report and decode it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -51,7 +51,7 @@ app = typer.Typer(
 JournalOption = Annotated[
     Path | None,
     typer.Option(
-        "--journal", metavar="DIR", help="Data directory of a broker; default: the configured."
+        "--journal", metavar="DIR", help="Data directory of a broker; default: the configured one."
     ),
 ]
 UrlOption = Annotated[
@@ -60,11 +60,13 @@ UrlOption = Annotated[
 BrokerOption = Annotated[
     str, typer.Option("--broker", metavar="NAME", help="This broker's name in the lake.")
 ]
-TablesOption = Annotated[str, typer.Option("--tables", help="Those to write, comma-separated.")]
-RowsOption = Annotated[int, typer.Option("--max-rows", min=1, help="Events of a batch.")]
-BytesOption = Annotated[str, typer.Option("--max-bytes", help="Of a batch, as 256MiB.")]
+TablesOption = Annotated[str, typer.Option("--tables", help="Tables to write, comma-separated.")]
+RowsOption = Annotated[int, typer.Option("--max-rows", min=1, help="Maximum events per batch.")]
+BytesOption = Annotated[
+    str, typer.Option("--max-bytes", help="Maximum bytes per batch, such as 256MiB.")
+]
 LateOption = Annotated[
-    str, typer.Option("--watermark", help="Events that come later than this are counted as late.")
+    str, typer.Option("--watermark", help="Events older than this are counted as late.")
 ]
 
 _ALL: Final = "bronze,silver,gold"
@@ -80,10 +82,10 @@ def run(
     format: FormatOption = "delta",
     broker: BrokerOption = "main",
     slot: Annotated[
-        str, typer.Option("--slot", help="Retention slot that holds what is not read; '' = none.")
+        str, typer.Option("--slot", help="Retention slot for unread events; '' = none.")
     ] = "pipeline",
     tables: TablesOption = _ALL,
-    interval: Annotated[str, typer.Option("--interval", help="Between two batches.")] = "1s",
+    interval: Annotated[str, typer.Option("--interval", help="Time between two batches.")] = "1s",
     max_rows: RowsOption = 262_144,
     max_bytes: BytesOption = "256MiB",
     watermark: LateOption = "1h",
@@ -123,7 +125,7 @@ def backfill(
     ] = "",
     tables: TablesOption = _ALL,
     from_bronze: Annotated[
-        bool, typer.Option("--from-bronze", help="Make silver and gold anew from bronze.")
+        bool, typer.Option("--from-bronze", help="Rebuild silver and gold from bronze.")
     ] = False,
     max_rows: RowsOption = 262_144,
     max_bytes: BytesOption = "256MiB",
@@ -149,7 +151,8 @@ def compact(
     lake: LakeOption,
     format: FormatOption = "delta",
     keep: Annotated[
-        str, typer.Option("--keep", help="Older versions of the tables cannot be read afterwards.")
+        str,
+        typer.Option("--keep", help="Age of table versions to keep; older ones become unreadable."),
     ] = "7d",
     as_json: JsonFlag = False,
 ) -> None:
@@ -173,14 +176,18 @@ def compact(
 def report(
     lake: LakeOption,
     output: Annotated[
-        Path, typer.Option("--output", "--out", "-o", metavar="FILE", help="The page.")
+        Path, typer.Option("--output", "--out", "-o", metavar="FILE", help="Output file.")
     ] = Path("report.html"),
-    since: Annotated[str | None, typer.Option("--since", help="As 2026-01-31T12:00, UTC.")] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Likewise, exclusive.")] = None,
-    png: Annotated[
-        Path | None, typer.Option("--png", metavar="DIR", help="Its charts as images, too.")
+    since: Annotated[
+        str | None, typer.Option("--since", help="Start, such as 2026-01-31T12:00, UTC.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="Destinations shown one by one.")] = 25,
+    until: Annotated[str | None, typer.Option("--until", help="End, exclusive.")] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", metavar="DIR", help="Also write the charts as images.")
+    ] = None,
+    top: Annotated[
+        int, typer.Option("--top", min=1, help="Number of destinations shown individually.")
+    ] = 25,
 ) -> None:
     """Write an HTML report of the traffic: rates, latencies, backlogs, dead letters, anomalies."""
     with require_pipeline():

@@ -34,16 +34,20 @@ ConnectTimeout = Annotated[
 def send(
     url: UrlArgument,
     bodies: Annotated[
-        list[str] | None, typer.Argument(metavar="[BODY]...", help="Messages, one each.")
+        list[str] | None,
+        typer.Argument(metavar="[BODY]...", help="Message bodies, one message each."),
     ] = None,
     file: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", help="A file that is one message; repeat.")
+        list[Path] | None,
+        typer.Option("--file", "-f", help="File with one message body; repeatable."),
     ] = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Each line of standard input is a message.")
     ] = False,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Send each so often.")] = 1,
-    ttl: Annotated[str, typer.Option("--ttl", help="Life of a message: 30s, 1h; 0 = for ever.")] = (
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, help="Number of times to send each message.")
+    ] = 1,
+    ttl: Annotated[str, typer.Option("--ttl", help="Time to live: 30s, 1h; 0 = no expiry.")] = (
         "0"
     ),
     connect_timeout: ConnectTimeout = 10.0,
@@ -84,11 +88,13 @@ def send(
 def receive(
     url: UrlArgument,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Stop after so many; 0 = never.")
+        int, typer.Option("--count", "-n", min=0, help="Stop after this many messages; 0 = never.")
     ] = 1,
     timeout: Annotated[
         str | None,
-        typer.Option("--timeout", "-t", help="Stop when nothing came for so long: 5s, 0 = now."),
+        typer.Option(
+            "--timeout", "-t", help="Stop after this time without a message: 5s, 0 = now."
+        ),
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Write bodies as they are, without a line end after each.")

@@ -25,7 +25,7 @@ from sluicemq.server.units import Unit, parse_quantity
 
 app = typer.Typer(
     cls=Listing,
-    help="Retention slots: list them, make, move and remove them. Alone: list.",
+    help="List, create, advance and remove retention slots. Default: list.",
     pretty_exceptions_enable=False,
 )
 
@@ -47,7 +47,8 @@ def _state(item: dict[str, Any]) -> str:
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 PositionOption = Annotated[
-    int, typer.Option("--position", min=0, help="Up to here everything has been done.")
+    int,
+    typer.Option("--position", min=0, help="Last sequence number that the reader has processed."),
 ]
 
 
@@ -56,7 +57,7 @@ def list_slots(api: Api) -> QueryResult:
     """List the slots."""
     found = api.get("/journal/slots")["slots"]
     if not found:
-        return QueryResult([], None, "There are no slots. A pipeline's first run makes one.")
+        return QueryResult([], None, "There are no slots. A pipeline's first run creates one.")
     return QueryResult(found, table(COLUMNS, found))
 
 
@@ -77,7 +78,9 @@ def create(
     position: PositionOption = 0,
     limit: Annotated[
         str | None,
-        typer.Option("--limit", metavar="SIZE", help="What may be kept for it, as 5GiB."),
+        typer.Option(
+            "--limit", metavar="SIZE", help="Maximum journal retained for it, such as 5GiB."
+        ),
     ] = None,
 ) -> ActionResult:
     """Create a slot: the journal is retained from its position on."""

@@ -23,7 +23,7 @@ from sluicemq.model.destination import Kind
 
 app = typer.Typer(
     cls=Listing,
-    help="Subscriptions of topics: list them, remove durable ones. Alone: list.",
+    help="List topic subscriptions, remove durable ones. Default: list.",
     pretty_exceptions_enable=False,
 )
 
@@ -39,7 +39,7 @@ COLUMNS: Final = (
     Column("selector", lambda item: str(item.get("selector") or "")),
 )
 TopicOption = Annotated[
-    str | None, typer.Option("--topic", metavar="NAME", help="Only of this topic.")
+    str | None, typer.Option("--topic", metavar="NAME", help="Only subscriptions of this topic.")
 ]
 
 
@@ -47,7 +47,8 @@ TopicOption = Annotated[
 def list_subscriptions(
     api: Api,
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="Only with this in the name.")
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="Only subscriptions with TEXT in the name."),
     ] = None,
     topic: TopicOption = None,
 ) -> QueryResult:
@@ -63,9 +64,13 @@ def list_subscriptions(
 def delete(
     api: Api,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As listed.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Subscription name, as listed.", show_default=False),
+    ],
     client: Annotated[
-        str | None, typer.Option("--client", metavar="ID", help="Of several, that client's.")
+        str | None,
+        typer.Option("--client", metavar="ID", help="Client id, if several clients have the name."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
     yes: YesFlag = False,

@@ -165,16 +165,18 @@ def top(
     api: Api,
     pattern: Annotated[
         str,
-        typer.Argument(metavar="[PATTERN]", help="Only names like orders.*, or with this text."),
+        typer.Argument(
+            metavar="[PATTERN]", help="Only names that match orders.*, or contain this text."
+        ),
     ] = "",
     sort: Annotated[
         str, typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first.")
     ] = "rate_in",
     interval: Annotated[
-        float, typer.Option("--interval", "-n", min=0.1, help="Seconds between two looks.")
+        float, typer.Option("--interval", "-n", min=0.1, help="Refresh interval in seconds.")
     ] = 1.0,
     count: Annotated[
-        int, typer.Option("--count", min=0, help="Stop after so many looks; 0 = never.")
+        int, typer.Option("--count", min=0, help="Stop after this many refreshes; 0 = never.")
     ] = 0,
 ) -> None:
     """Watch the broker's queues and topics, connections and consumers. `q` or Ctrl-C ends it."""

@@ -21,7 +21,7 @@ from sluicemq.cli.tables import Column, Item, moment, number, table
 
 app = typer.Typer(
     cls=Listing,
-    help="Transactions: list them, commit or roll back prepared ones by hand. Alone: list.",
+    help="List transactions, commit or roll back prepared ones by hand. Default: list.",
     pretty_exceptions_enable=False,
 )
 
@@ -35,14 +35,16 @@ COLUMNS: Final = (
     Column("since", lambda item: moment(item.get("since") or 0)),
     Column("xid", lambda item: _xid(item)),
 )
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As listed.", show_default=False)]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Transaction id, as listed.", show_default=False)
+]
 
 
 @query_command(app, "list")
 def list_transactions(
     api: Api,
     prepared: Annotated[
-        bool, typer.Option("--prepared", help="Only those that wait for their coordinator.")
+        bool, typer.Option("--prepared", help="Only prepared transactions.")
     ] = False,
 ) -> QueryResult:
     """List the transactions."""

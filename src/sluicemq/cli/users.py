@@ -40,11 +40,13 @@ from sluicemq.server.units import Unit, parse_quantity
 
 app = typer.Typer(
     cls=Listing,
-    help="Add, remove and list users, their passwords and tokens. Alone: list.",
+    help="Add, remove and list users, their passwords and tokens. Default: list.",
     pretty_exceptions_enable=False,
 )
 tokens = typer.Typer(
-    cls=Listing, help="Secrets that stand for a user. Alone: list.", pretty_exceptions_enable=False
+    cls=Listing,
+    help="Create, list and revoke access tokens. Default: list.",
+    pretty_exceptions_enable=False,
 )
 app.add_typer(tokens, name="token")
 
@@ -54,7 +56,9 @@ StdinOption = Annotated[
 ]
 FileOption = Annotated[
     Path | None,
-    typer.Option("--password-file", metavar="FILE", help="Read it from a file's first line."),
+    typer.Option(
+        "--password-file", metavar="FILE", help="Read the password from a file's first line."
+    ),
 ]
 
 _USERS: Final = (
@@ -94,7 +98,7 @@ def add(
         bool, typer.Option("--superuser", help="May do everything, and manage users.")
     ] = False,
     role: Annotated[
-        list[str] | None, typer.Option("--role", help="Assign a role; repeat for several.")
+        list[str] | None, typer.Option("--role", help="Assign a role; repeatable.")
     ] = None,
     password_stdin: StdinOption = False,
     new_password_file: FileOption = None,
@@ -132,7 +136,7 @@ def remove(
     accounts: Accounts,
     user: UserArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Even the last superuser, and the last user.")
+        bool, typer.Option("--force", help="Also remove the last superuser or the last user.")
     ] = False,
     yes: YesFlag = False,
 ) -> ActionResult:
@@ -171,10 +175,10 @@ def passwd(
 def add_token(
     accounts: Accounts,
     user: UserArgument,
-    label: Annotated[str, typer.Option("--label", help="What it is for.")] = "",
+    label: Annotated[str, typer.Option("--label", help="Purpose of the token.")] = "",
     expires: Annotated[
         str | None,
-        typer.Option("--expires", metavar="TIME", help="Valid for so long, as 90d or 12h."),
+        typer.Option("--expires", metavar="TIME", help="Validity, such as 90d or 12h."),
     ] = None,
 ) -> ActionResult:
     """Create a token for a user and print it once; the broker stores only its SHA-256."""
@@ -209,7 +213,7 @@ def list_tokens(
 def remove_token(
     accounts: Accounts,
     user: UserArgument,
-    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as listed.")],
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Token id, as listed.")],
     yes: YesFlag = False,
 ) -> ActionResult:
     """Revoke a token."""

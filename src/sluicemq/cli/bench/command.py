@@ -33,7 +33,7 @@ app = typer.Typer(
 )
 
 MOST_CONNECTIONS: Final = 1000
-PROTOCOL_HELP: Final = "phpmq, msglite, vibemq, jmq, each also with +unix; a list."
+PROTOCOL_HELP: Final = "phpmq, msglite, vibemq, jmq, each optionally with +unix; a list."
 MATRIX_PROTOCOLS: Final = "phpmq,msglite"
 MATRIX_DURABILITIES: Final = "sync,lazy,none"
 QUERY_PROTOCOLS: Final = "msglite,msglite+unix"
@@ -59,14 +59,14 @@ class Kept(StrEnum):
 
 
 SecondsOption = Annotated[
-    float, typer.Option(min=0.05, max=3600, help="Length of each run that has no other end.")
+    float, typer.Option(min=0.05, max=3600, help="Duration of each timed run.")
 ]
-RepeatOption = Annotated[int, typer.Option(min=1, help="Measure so many times.")]
+RepeatOption = Annotated[int, typer.Option(min=1, help="Number of repetitions.")]
 RateOption = Annotated[
-    int, typer.Option(min=0, help="Messages/s for latency; 0 = half of the flood's.")
+    int, typer.Option(min=0, help="Rate for latency runs, messages/s; 0 = half of the flood's.")
 ]
-SizeOption = Annotated[str, typer.Option(help="Bytes of a body, 8 to 1MiB; a list.")]
-OneSizeOption = Annotated[str, typer.Option("--size", help="Bytes of a body, 8 to 1MiB.")]
+SizeOption = Annotated[str, typer.Option(help="Body size in bytes, 8 to 1MiB; a list.")]
+OneSizeOption = Annotated[str, typer.Option("--size", help="Body size in bytes, 8 to 1MiB.")]
 UrlOption = Annotated[
     str | None,
     typer.Option(help="A running broker (phpmq://, msglite://, vibemq://, jmq://) instead."),
@@ -79,7 +79,7 @@ def quick(
     seconds: Annotated[
         float | None,
         typer.Option(
-            min=0.05, max=3600, help="Length of each run.", show_default=str(QUICK_SECONDS)
+            min=0.05, max=3600, help="Duration of each run.", show_default=str(QUICK_SECONDS)
         ),
     ] = None,
     as_json: JsonFlag = False,
@@ -115,19 +115,19 @@ def matrix_command(
         typer.Option(help="sync, lazy, none; a list.", show_default=MATRIX_DURABILITIES),
     ] = None,
     size: SizeOption = "100,1024,65536",
-    producers: Annotated[str, typer.Option(help="Connections that send; a list.")] = "1,4",
-    consumers: Annotated[str, typer.Option(help="Connections that receive; a list.")] = "1,4,16",
+    producers: Annotated[str, typer.Option(help="Number of producers; a list.")] = "1,4",
+    consumers: Annotated[str, typer.Option(help="Number of consumers; a list.")] = "1,4,16",
     window: Annotated[
-        str, typer.Option(help="PHPMQ: unacknowledged messages of a consumer; a list.")
+        str, typer.Option(help="PHPMQ: maximum unacked messages per consumer; a list.")
     ] = "1000",
     pipeline: Annotated[
-        str, typer.Option(help="msglite: ready commands a receiver has on their way; a list.")
+        str, typer.Option(help="msglite: outstanding ready commands per receiver; a list.")
     ] = "1",
     confirms: Annotated[
-        str, typer.Option(help="VibeMQ: messages of a producer that wait for PublishAcks; a list.")
+        str, typer.Option(help="VibeMQ: messages per producer awaiting PublishAck; a list.")
     ] = "256",
     replies: Annotated[
-        str, typer.Option(help="JMQ: messages of a producer that wait for SEND_REPLYs; a list.")
+        str, typer.Option(help="JMQ: messages per producer awaiting SEND_REPLY; a list.")
     ] = "1000",
     rate: RateOption = 0,
     seconds: SecondsOption = 2.0,
@@ -203,10 +203,10 @@ def query(
 def backlog(
     context: typer.Context,
     messages: Annotated[
-        int, typer.Option(min=1000, max=100_000_000, help="How many wait.")
+        int, typer.Option(min=1000, max=100_000_000, help="Number of messages in the backlog.")
     ] = 100_000,
     size: OneSizeOption = "1024",
-    durability: Annotated[Kept, typer.Option(help="What the producers wait for.")] = Kept.SYNC,
+    durability: Annotated[Kept, typer.Option(help="Durability of the messages.")] = Kept.SYNC,
     seconds: SecondsOption = 2.0,
     as_json: JsonFlag = False,
 ) -> None:
@@ -227,12 +227,12 @@ def backlog(
 @app.command()
 def idle(
     context: typer.Context,
-    connections: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many wait.")] = 1000,
+    connections: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Number of idle connections.")
+    ] = 1000,
     protocol: Annotated[str, typer.Option(help=PROTOCOL_HELP)] = "phpmq,msglite",
     size: OneSizeOption = "1024",
-    rate: Annotated[
-        int, typer.Option(min=1, help="Messages/s of the pair that works beside them.")
-    ] = 2000,
+    rate: Annotated[int, typer.Option(min=1, help="Rate of the active pair, messages/s.")] = 2000,
     seconds: SecondsOption = 2.0,
     as_json: JsonFlag = False,
 ) -> None:
