@@ -253,10 +253,10 @@ class Api:
         if self._target.path:
             return noted(
                 error,
-                "Does it run? sluicemq serve starts one; --data-dir DIR or --url http://HOST:7680 "
-                "mean another one.",
+                "Is it running? sluicemq serve starts one; --data-dir DIR or --url "
+                "http://HOST:7680 selects another one.",
             )
-        return noted(error, "Does it run, and has it a listener http:// there?")
+        return noted(error, "Is it running with an http:// listener?")
 
     def _refused(self, answer: HttpResponse) -> SluiceError:
         code, message = error_in(answer)
@@ -291,14 +291,14 @@ _ADVICE: Final = {
     "destination-exists": "alter changes its settings.",
     "destination-in-use": "--force removes it all the same.",
     "subscription-in-use": "--force removes it all the same.",
-    "destination-not-found": "sluicemq queues and sluicemq topics list those that there are.",
-    "message-not-found": "sluicemq messages list NAME lists those that there are.",
-    "subscription-not-found": "sluicemq subscriptions lists those that there are.",
-    "connection-not-found": "sluicemq connections lists those that there are.",
-    "transaction-not-found": "sluicemq transactions lists those that there are.",
-    "user-not-found": "sluicemq users lists those that there are.",
-    "role-not-found": "sluicemq permissions role lists those that there are.",
-    "not-found": "Is the broker older than this program? sluicemq status tells its version.",
+    "destination-not-found": "sluicemq queues and sluicemq topics list the existing ones.",
+    "message-not-found": "sluicemq messages list NAME lists the existing ones.",
+    "subscription-not-found": "sluicemq subscriptions lists the existing ones.",
+    "connection-not-found": "sluicemq connections lists the existing ones.",
+    "transaction-not-found": "sluicemq transactions lists the existing ones.",
+    "user-not-found": "sluicemq users lists the existing ones.",
+    "role-not-found": "sluicemq permissions role lists the existing ones.",
+    "not-found": "Is the broker older than this program? sluicemq status shows its version.",
     "stopping": "The broker is stopping; ask again when it runs.",
 }
 

@@ -138,12 +138,12 @@ def list_backups(
         where = directory or load_flags(place.config, place.data_dir).config.broker.backup_dir
         if where is None:
             raise ConfigurationError(
-                "say where the backups are: sluicemq backup list DIR; or set broker.backup_dir"
+                "name the directory: sluicemq backup list DIR; or set broker.backup_dir"
             )
         found = msgspec.to_builtins(catalogue(where))
     else:
         if directory is not None:
-            raise ConfigurationError("with --url the backups of that broker are listed, not DIR's")
+            raise ConfigurationError("--url lists the broker's own backups; leave out DIR")
         with Api(place.target()) as api:
             found = api.get("/backup")["backups"]
     if as_json:
@@ -209,7 +209,7 @@ def restore(
         )
 
 
-# --- the two ways ---------------------------------------------------------------------------------
+# --- creation -------------------------------------------------------------------------------------
 
 
 def _create(
@@ -260,7 +260,7 @@ def _ask(
                 raise JournalError(line["error"]["message"])
             advance(line["done"] - done, line["total"])
             done = line["done"]
-    raise ConnectionLost("the broker broke off, and the backup with it")
+    raise ConnectionLost("the broker closed the connection, and the backup is incomplete")
 
 
 @contextmanager

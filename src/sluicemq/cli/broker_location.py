@@ -157,8 +157,7 @@ class BrokerLocation(NamedTuple):
             raise UsageError("the URL says who logs in; leave out --user and --token-file")
         if found.authorization and not found.secure and not found.path and _is_far(found.host):
             err().print(
-                f"warning: the password goes to {found.host} as everybody on the way can read it; "
-                "use https://",
+                f"warning: the password is sent to {found.host} unencrypted; use https://",
                 style="yellow",
                 markup=False,
             )
@@ -168,7 +167,7 @@ class BrokerLocation(NamedTuple):
         environ = os.environ
         user, token_file = self.user, self.token_file
         if user is not None and token_file is not None:
-            raise UsageError("a token says who it is for: leave out --user")
+            raise UsageError("a token identifies its user; leave out --user")
         if user is None and token_file is None:
             user = environ.get("SLUICEMQ_USER") or None
             if token := environ.get("SLUICEMQ_TOKEN"):

@@ -57,7 +57,9 @@ def list_connections(
     found = list(api.items("/connections", filter=text, protocol=protocol))
     if not found:
         return QueryResult(
-            [], None, "Nobody is connected." if text is None else f"None has {text}."
+            [],
+            None,
+            "There are no connections." if text is None else f"No connection matches {text}.",
         )
     return QueryResult(found, table(COLUMNS, found))
 

@@ -274,7 +274,7 @@ class Story:
             except RequestTimeout:
                 surplus = None
             if surplus is not None:
-                raise StepFailed(f"{surplus.body!r} came although everything had been consumed")
+                raise StepFailed(f"{surplus.body!r} came although all messages had been consumed")
         return f"{BACKLOG - SETTLED}: none lost, none twice, in order"
 
     def _flood(self) -> str:

@@ -45,9 +45,9 @@ from sluicemq.server.settings import choices, convert, settings_of
 from sluicemq.server.units import format_quantity
 
 _NOTHING_YET: Final = {
-    Kind.QUEUE: "There are no queues. One comes into being when somebody sends to it:\n"
+    Kind.QUEUE: "There are no queues. A queue is created when a client publishes to it:\n"
     "  sluicemq messages publish orders 'hello'",
-    Kind.TOPIC: "There are no topics. One comes into being when somebody subscribes to it, or:\n"
+    Kind.TOPIC: "There are no topics. A topic is created when a client subscribes to it, or by:\n"
     "  sluicemq topics create prices",
 }
 _SORTABLE: Final = (
@@ -238,10 +238,10 @@ def purge(
     if not yes:
         item = api.get(at)
         count = item.get("waiting", 0) + item.get("delayed", 0) + unacked * item.get("unacked", 0)
-        confirm(f"Throw away {number(count)} messages of {display_name(address)}?", yes)
+        confirm(f"Purge {number(count)} messages of {display_name(address)}?", yes)
     answer = api.post(at / "purge", {"unacked": unacked})
     return ActionResult(
-        answer, f"{number(answer['purged'])} messages of {display_name(address)} are gone."
+        answer, f"{number(answer['purged'])} messages of {display_name(address)} have been purged."
     )
 
 
@@ -249,9 +249,7 @@ def pause(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
     """Pause delivery; the broker still accepts messages."""
     address = Address(kind, name)
     answer = api.post(destination(address) / "pause")
-    return ActionResult(
-        answer, f"Nothing is delivered from {display_name(address)} until it is resumed."
-    )
+    return ActionResult(answer, f"Delivery of {display_name(address)} is paused.")
 
 
 def resume(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
@@ -303,7 +301,7 @@ def _details(item: Item, history: Item) -> RenderableType:
     state = [
         *(["paused"] if item.get("paused") else []),
         *(["temporary"] if item.get("temporary") else []),
-        *(["made by use"] if item.get("automatic") else []),
+        *(["created on first use"] if item.get("automatic") else []),
         *(["in the configuration"] if item.get("configured") else []),
     ]
     rows: list[tuple[str, RenderableType]] = [
@@ -348,7 +346,7 @@ def _settings(given: list[str] | None) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals:
-            raise UsageError(f"{text!r}: write a setting as NAME=VALUE")
+            raise UsageError(f"{text!r}: settings have the form NAME=VALUE")
         if name not in known:
             raise no_such(text, "setting", name, known)
         setting = known[name]

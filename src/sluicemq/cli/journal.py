@@ -128,7 +128,7 @@ def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> N
     else:
         print(f"{size(before.bytes)} before, {size(after.bytes)} now")
         if after.bytes >= before.bytes:
-            err().print("Nothing could be given back: all of it is live or held by a slot.")
+            err().print("No space could be reclaimed: all records are live or retained by a slot.")
 
 
 @app.command()

@@ -119,14 +119,14 @@ def run_action(
 
 
 _REASONS: Final = {
-    "not-found": "it is not there any more",
-    "in-flight": "a consumer has it; redeliver takes it back",
-    "in-transaction": "a transaction holds it; see sluicemq transactions",
-    "no-origin": "nobody knows where it came from; name a place with --to",
-    "origin-gone": "where it came from does not exist any more; name a place with --to",
-    "forbidden": "you may not send to where it came from",
+    "not-found": "it no longer exists",
+    "in-flight": "a consumer holds it unacked; redeliver requeues it",
+    "in-transaction": "it belongs to a transaction; see sluicemq transactions",
+    "no-origin": "its original destination is unknown; name a destination with --to",
+    "origin-gone": "its original destination does not exist; name a destination with --to",
+    "forbidden": "you may not publish to its original destination",
     "low-disk-space": "the broker's disk is nearly full",
     "target-full": "the target is full",
-    "target-refused": "the target does not take it",
+    "target-refused": "the target rejected it",
     "too-large": "it is larger than the target permits",
 }

@@ -138,7 +138,7 @@ def list_permissions(
                 rows += [{"role": name, **each, "through": ""} for each in permissions]
     if not rows:
         return QueryResult(
-            [], None, "Nothing is permitted to anybody." if who is None else "Nothing."
+            [], None, "No permissions have been granted." if who is None else "Nothing."
         )
     return QueryResult(rows, table(_PERMISSIONS, rows))
 

@@ -172,7 +172,7 @@ def spark_session(
         yield spark
     except Exception as error:
         if log is not None and not there and not isinstance(error, ConfigurationError):
-            err().print(f"What Spark said is in {log}.", markup=False)
+            err().print(f"Spark's output is in {log}.", markup=False)
         raise
     finally:
         if not there:

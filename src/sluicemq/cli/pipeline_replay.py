@@ -127,7 +127,7 @@ def replay(
     if done.already:
         err().print(f"{done.already:,} had been sent before.")
     if done.bad:
-        err().print(f"{done.bad:,} rows were no messages and went to the dead-letter queue.")
+        err().print(f"{done.bad:,} rows were invalid messages and went to the dead-letter queue.")
 
 
 def decode(

@@ -106,7 +106,7 @@ def _quantiles(figures: Item) -> str:
 
 def _journal(journal: dict[str, Any]) -> str:
     if not journal["kept"]:
-        return "none: everything is in memory only"
+        return "none: messages are in memory only"
     return (
         f"{size(journal['bytes'])} in {number(journal['segments'])} segments, fdatasync "
         f"{_quantiles(journal['fdatasync_ms'])}"

@@ -84,7 +84,7 @@ def list_users(accounts: Accounts) -> QueryResult:
         return QueryResult(
             [],
             None,
-            "There are no users: whoever reaches a port may do everything. The first one:\n"
+            "There are no users: anyone who reaches a port may do everything. Add the first one:\n"
             "  sluicemq users add root --superuser",
         )
     return QueryResult(found, table(_USERS, found))
@@ -226,7 +226,7 @@ def _effect(policy: LoginPolicy) -> list[str]:
     """Return what the first user changes for clients, and which listeners stay open."""
     lines = []
     if policy.required == "never":
-        lines.append("Clients are still not asked for a login: identity.required is never.")
+        lines.append("Clients still need no login: identity.required is never.")
     elif not policy.running:
         lines.append(
             "No broker is running here. When it starts, VibeMQ, JMQ and HTTP require a login."
@@ -238,7 +238,7 @@ def _effect(policy: LoginPolicy) -> list[str]:
         )
     if policy.open_listeners:
         lines.append(
-            "Protocols without logins stay open to everybody who reaches these listeners: "
+            "Protocols without logins stay open to anyone who reaches these listeners: "
             f"{', '.join(policy.open_listeners)}. To close one, give it the rights of a user "
             '(?user=NAME in its URL) or set identity.required = "always".'
         )

@@ -172,5 +172,5 @@ class _Scene:
         end = time.monotonic() + STALLED_SECONDS * 10
         while not holds():
             if time.monotonic() > end:
-                raise ConnectionLost("the broker does not come to the state that was waited for")
+                raise ConnectionLost("the broker did not reach the expected state in time")
             time.sleep(_LOOK_SECONDS)

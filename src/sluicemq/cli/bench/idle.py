@@ -90,7 +90,7 @@ def _until_connections(server: Server, number: int, consumers: int = 0) -> None:
         server.connections() != number or server.destination(QUEUE).get("consumers", 0) != consumers
     ):
         if time.monotonic() > end:
-            raise ConnectionLost(f"the broker does not come to have {number:,} connections")
+            raise ConnectionLost(f"the broker did not reach {number:,} connections")
         time.sleep(_LOOK_SECONDS)
 
 

@@ -121,4 +121,4 @@ def _expect(connection: socket.socket, kind: int) -> None:
     [frame] = Decoder().feed(head + body) or [Frame(-1, "")]
     if frame.type != kind:
         error = frame.error_message or repr(head + body[:80])
-        raise ConnectionLost(f"the broker does not let the generator in: {error}")
+        raise ConnectionLost(f"the broker rejected the generator's connection: {error}")

@@ -144,7 +144,7 @@ def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | 
                     "the broker logs to standard error, where systemd or a container keeps it",
                 )
             case _:
-                plan.leave("setting", f"{where} in line {entry.line}", "it means nothing here")
+                plan.leave("setting", f"{where} in line {entry.line}", "it has no effect")
     for (server, sort), options in listeners.items():
         _listen(plan, server, sort, options)
     return store
@@ -201,15 +201,15 @@ def _listen(plan: Plan, server: str, sort: str, options: dict[str, ConfigElement
                 ours.pop("client_ca", None)
         plan.listen(f"{scheme}://{host}:{port}", where, **ours)
     else:
-        plan.leave("listener", where, "there is no such sort of listener")
+        plan.leave("listener", where, "there is no such type of listener")
         return
     for name in settings:
         plan.leave("setting", f"{where}: {name}", _OPTIONS.get(name, "there is no equivalent"))
 
 
 _PUBLIC: Final = (
-    "PHPMQ has no logins, so whoever reaches the port may read and send everything. It is written "
-    "for 127.0.0.1; change the address and set a `user` for it, or insecure_public = true"
+    "PHPMQ has no logins, so anyone who reaches the port may read and send everything. It is bound "
+    "to 127.0.0.1; change the address and set a `user` for it, or insecure_public = true"
 )
 _OPTIONS: Final = {
     "passphrase": "write it into a file of its own and name that with password_file",

@@ -245,6 +245,6 @@ _KEYSTORE: Final = (
     "jmq+tls:// with certificate and password_file"
 )
 _PUBLIC: Final = (
-    "no user is carried over, so whoever reaches the port could read and send everything. It is "
+    "no user is migrated, so anyone who reaches the port could read and send everything. It is "
     "written for 127.0.0.1; add users (sluicemq users add) and change the address"
 )

@@ -52,8 +52,7 @@ _sequence: Final = Struct(">q20xi")
 """Layout within a SysMessageID: timestamp and sequence number."""
 
 _UNROUTED: Final = (
-    "the broker was ended before it had found out who is to get them; Open MQ drops them when it "
-    "starts"
+    "the broker ended before it had routed them to consumers; Open MQ drops them when it starts"
 )
 
 
@@ -219,7 +218,7 @@ class _Store:
                 self._plan.leave(
                     "transaction",
                     str(transaction.number),
-                    "it is prepared but has no Xid, so nobody could end it: it is rolled back",
+                    "it is prepared without a Xid, so no coordinator can end it: it is rolled back",
                 )
                 continue
             try:
