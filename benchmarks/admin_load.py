@@ -1,4 +1,4 @@
-"""What watching a broker costs it, and how quick its answers are with very many destinations.
+"""Cost of monitoring a broker, and its response times with very many destinations.
 
     python benchmarks/admin_load.py watched [--seconds S] [--rounds N] [--size BYTES] [--json]
     python benchmarks/admin_load.py scale [--destinations N] [--connections N] [--json]
@@ -52,7 +52,7 @@ TIMEOUT = 60.0
 
 
 def ask(connection: http.client.HTTPConnection, path: str) -> tuple[float, bytes]:
-    """Seconds until the answer was there, and the answer."""
+    """Return the seconds until the response was complete, and the response."""
     before = time.perf_counter()
     connection.request("GET", path)
     answer = connection.getresponse()
@@ -63,7 +63,7 @@ def ask(connection: http.client.HTTPConnection, path: str) -> tuple[float, bytes
 
 
 class Watchers:
-    """A console, a scraper and a program that polls, each in a thread."""
+    """A console, a scraper and a polling program, each in a thread."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -119,15 +119,15 @@ class Watchers:
 
 
 class Flood(NamedTuple):
-    """Messages a second through the broker, sent and received, and what its process needs for one,
-    in µs of processor time."""
+    """Return the messages per second sent and received through the broker, and its processor time
+    per message in µs."""
 
     rate: float
     cost: float
 
 
 def flood(running: LocalBroker, seconds: float, size: int) -> Flood:
-    """One run."""
+    """Result of one run."""
     port = running.port("phpmq")
     command = [
         *(sys.executable, "-m", "sluicemq.cli", "bench", "matrix", "--json"),
@@ -143,7 +143,7 @@ def flood(running: LocalBroker, seconds: float, size: int) -> Flood:
 
 
 def used(pid: int) -> float:
-    """Seconds of processor time of a process so far."""
+    """Return the processor time of a process so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -163,7 +163,7 @@ def watched(seconds: float, rounds: int, size: int) -> dict[str, Any]:
     seen = {"events": 0, "scrapes": 0, "polls": 0}
     with broker() as running:
         http_port = running.port("http")
-        flood(running, seconds, size)  # the first one finds everything cold
+        flood(running, seconds, size)  # the first request warms the caches
         for number in range(rounds):
             for with_watchers in (False, True) if number % 2 else (True, False):
                 if not with_watchers:
@@ -191,7 +191,7 @@ def watched(seconds: float, rounds: int, size: int) -> dict[str, Any]:
 
 
 def processor(pid: int, seconds: float) -> float:
-    """Seconds of processor time that a process takes in a second."""
+    """Return the processor time of a process per second, in seconds."""
     before, began = used(pid), time.monotonic()
     time.sleep(seconds)
     return (used(pid) - before) / (time.monotonic() - began)
@@ -216,7 +216,7 @@ def scale(destinations: int, connections: int) -> dict[str, Any]:
             socket.create_connection(("127.0.0.1", running.port("phpmq")), TIMEOUT)
             for _ in range(connections)
         ]
-        time.sleep(3)  # a round of the housekeeping or two
+        time.sleep(3)  # wait for one or two rounds of housekeeping
         before = lateness(client)
         for _ in range(10):
             for path in ("/metrics", *POLLED[:3]):
@@ -240,7 +240,7 @@ def scale(destinations: int, connections: int) -> dict[str, Any]:
 
 
 def lateness(client: http.client.HTTPConnection) -> dict[str, float]:
-    """What the broker itself says of its event loop, in ms."""
+    """Return the broker's own metric of its event loop lag, in ms."""
     found: dict[str, float] = json.loads(ask(client, f"{API}/overview")[1])["loop_lag_ms"]
     return found
 

@@ -1,4 +1,4 @@
-"""What looking at a large broker costs: 10,000 destinations, 2,000 connections.
+"""Cost of monitoring a large broker: 10,000 destinations, 2,000 connections.
 
     python -m benchmarks.admin_scale [--destinations N] [--connections N] [--rounds N]
 
@@ -61,11 +61,11 @@ PAGES: Final = {
     "metrics": "/metrics",
     "nothing": "",
 }
-"""What is asked for; "nothing" is the broker without anybody who looks."""
+"""Kinds of requests; "nothing" is the broker without requests."""
 
 
 class Watch:
-    """Notes how long the loop was kept at the most, by both clocks, since it was last asked."""
+    """Records the longest stall of the loop by both clocks since the last query."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -92,7 +92,7 @@ class Watch:
 
 
 async def serve(directory: Path, pipe: Connection) -> None:
-    """The broker, until the other process has gone."""
+    """Run the broker until the other process has ended."""
     urls = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0?durability=lazy")
     config = Config(
         listeners=tuple(Listener(**_split(url)) for url in urls),
@@ -142,7 +142,7 @@ def _raise_limit() -> None:
 
 
 class Scene:
-    """The clients."""
+    """Run the clients."""
 
     def __init__(self, ports: list[int], destinations: int, connections: int) -> None:
         self.http, self.phpmq = ports
@@ -153,7 +153,7 @@ class Scene:
         self._threads: list[threading.Thread] = []
 
     def fill(self) -> None:
-        """A message in every queue, and a consumer at some of them."""
+        """Publish a message to every queue, and attach a consumer to some of them."""
         with BlockingPhpmqClient.connect(port=self.phpmq) as client:
             for name in self.names:
                 client.send(name, b"x" * 100)
@@ -164,7 +164,7 @@ class Scene:
             self.sockets.append(connection)
 
     def begin(self) -> None:
-        """A little traffic, and streams of events."""
+        """Run a little traffic and streams of events."""
         self._start(self._send)
         for _ in range(STREAMS):
             self._start(self._read)
@@ -200,7 +200,7 @@ class Scene:
 
 
 def measure(scene: Scene, pipe: Connection, rounds: int) -> Iterator[tuple[str, dict[str, float]]]:
-    """Each page, asked for some times."""
+    """Request each page several times."""
     asking = http.client.HTTPConnection("127.0.0.1", scene.http, timeout=60)
     last = -(-len(scene.names) // 100)
     for name, path in PAGES.items():

@@ -63,7 +63,7 @@ class Mode(NamedTuple):
 
 
 class Connection:
-    """A connection with channel 1 open. Its socket blocks, without a timeout of Python's."""
+    """A connection with channel 1 open. Its socket blocks and has no Python timeout."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=STALLED_SECONDS)
@@ -79,19 +79,19 @@ class Connection:
         self.socket.settimeout(None)
 
     def call(self, numbers: tuple[int, int], arguments: bytes, channel: int = 1) -> None:
-        """A method and its -ok, which is always the next number."""
+        """Send a method and wait for its -ok, whose number is the next one."""
         self.socket.sendall(method(channel, numbers, arguments))
         self._expect((numbers[0], numbers[1] + 1))
 
     def read(self) -> bytes:
-        """What is there."""
+        """Read the available bytes."""
         data = self.socket.recv(1 << 18)
         if not data:
             raise ConnectionError("the broker closed the connection")
         return data
 
     def _expect(self, numbers: tuple[int, int]) -> None:
-        """Read one frame: a broker that has been asked one thing answers one thing."""
+        """Read one frame: the broker sends one reply per request."""
         answer = self.read()
         while len(answer) < 7 or len(answer) < FRAME_OVERHEAD + struct.unpack(">I", answer[3:7])[0]:
             answer += self.read()
@@ -100,7 +100,7 @@ class Connection:
 
 
 class Consumer:
-    """Counts deliveries: three frames each, of the same lengths every time."""
+    """Counts deliveries: three frames each, of constant lengths."""
 
     def __init__(self, port: int, mode: Mode) -> None:
         self._connection = Connection(port)
@@ -118,11 +118,11 @@ class Consumer:
         flags = b"\0" if mode.batch else b"\2"
         start = struct.pack(">H", 0) + short(mode.queue) + short(b"c") + flags + long(b"")
         self.socket.sendall(method(1, (60, 20), start))
-        # -ok is a frame of a known length; deliveries may follow it in the same read
+        # -ok is a frame of known length; deliveries may follow it in the same read
         self._ok = len(method(1, (60, 21), short(b"c")))
 
     def read(self, last: int) -> None:
-        """Read once. All is acknowledged when `last` have been received."""
+        """Read once. All messages are acknowledged when `last` have been received."""
         data = self._rest + self._connection.read()
         if self._ok:
             if len(data) < self._ok:
@@ -144,14 +144,14 @@ class Consumer:
             self._acknowledged = self.received
 
     def close(self) -> None:
-        """Once all has been received: not before the broker has the acknowledgements, which a
-        channel that just ends may lose."""
+        """Wait after the last message until the broker has the acknowledgements, which closing the
+        channel might lose."""
         nothing = struct.pack(">H", 200) + short(b"") + struct.pack(">HH", 0, 0)
         self._connection.call((20, 40), nothing)
         self.socket.close()
 
     def _learn(self, data: bytes) -> int:
-        """Bytes of a method, a header and a body frame; 0 = they are not all here."""
+        """Return the bytes of a method, a header and a body frame; 0 = incomplete."""
         end = 0
         for _ in range(3):
             if len(data) < end + 7:
@@ -162,7 +162,7 @@ class Consumer:
 
 
 def flood(port: int, *, messages: int, size: int, mode: Mode) -> float:
-    """Seconds from the first publish to the last delivery of `messages`."""
+    """Return the seconds from the first publish to the last delivery of `messages`."""
     consumer, producer = Consumer(port, mode), Connection(port)
     if mode.confirms:
         producer.call((85, 10), b"\0")
@@ -222,7 +222,7 @@ def _send_some(connection: socket.socket, data: memoryview) -> memoryview:
 
 
 def _last_confirm(data: bytes) -> int:
-    """The tag of the last whole confirm, 0 if there is none."""
+    """Return the tag of the last complete confirm, 0 if there is none."""
     at = (len(data) // ACK_BYTES - 1) * ACK_BYTES
     if at < 0:
         return 0
@@ -235,8 +235,8 @@ def _last_confirm(data: bytes) -> int:
 def one_by_one(
     port: int, *, messages: int, size: int, mode: Mode, producers: int, consumers: int
 ) -> float:
-    """Seconds until `messages` are received, each producer waiting for the confirm of its message
-    before it sends the next."""
+    """Return the seconds until `messages` are received, each producer waiting for the confirm of
+    its message before it sends the next."""
     readers = {c.socket.fileno(): c for c in (Consumer(port, mode) for _ in range(consumers))}
     writers = {c.socket.fileno(): c for c in (Connection(port) for _ in range(producers))}
     properties = struct.pack(">HHQH", 60, 0, size, 0x1000) + (b"\2" if mode.persistent else b"\1")
@@ -272,8 +272,8 @@ def one_by_one(
 
 
 def transactions(port: int, *, messages: int, size: int, each: int) -> float:
-    """Seconds until `messages` are received that were sent in transactions of `each`, one after the
-    other."""
+    """Return the seconds until `messages` are received that were sent in consecutive transactions
+    of `each`."""
     mode = Mode(persistent=True)
     consumer, producer = Consumer(port, mode), Connection(port)
     producer.call((90, 10), b"")
@@ -296,7 +296,7 @@ def transactions(port: int, *, messages: int, size: int, each: int) -> float:
         for descriptor, _ in events:
             if descriptor == consumer.socket.fileno():
                 consumer.read(messages)
-            elif producer.read():  # commit-ok, the only thing that comes
+            elif producer.read():  # commit-ok, the only expected frame
                 committed = sent
     seconds = time.perf_counter() - started
     poll.close()

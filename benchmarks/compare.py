@@ -1,4 +1,4 @@
-"""RabbitMQ and SluiceMQ, alternately, in one run: medians and ratios. See README.md here."""
+"""Compare RabbitMQ and SluiceMQ alternately in one run: medians and ratios. See README.md here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ START_SECONDS = 20.0
 
 
 class Contender(NamedTuple):
-    """One way to move the messages of a case. `run` gets their number."""
+    """A product and mode that a case compares. `run` takes the number of messages."""
 
     name: str
     run: Callable[[int], Run]
@@ -55,7 +55,7 @@ def by_rabbitmq(rabbit: Rabbit, size: int, mode: Mode) -> Contender:
     def run(messages: int) -> Run:
         meter = Meter(rabbit.pid)
         seconds = amqp.flood(rabbit.port, messages=messages, size=size, mode=mode)
-        # connecting is not counted
+        # connecting is not measured
         read = meter.read(messages)
         return msgspec.structs.replace(read, seconds=seconds, rate=round(messages / seconds))
 
@@ -63,7 +63,7 @@ def by_rabbitmq(rabbit: Rabbit, size: int, mode: Mode) -> Contender:
 
 
 def by_rabbitmq_in_turns(rabbit: Rabbit, size: int, producers: int, consumers: int) -> Contender:
-    """Every producer waits for a confirm before it sends again."""
+    """Measure producers that wait for a confirm before each send."""
     mode = Mode(persistent=True, batch=1)
 
     def run(messages: int) -> Run:
@@ -139,7 +139,7 @@ def by_limit(program: Path, size: int) -> Contender:
 
 @contextmanager
 def yardstick(program: Path) -> Iterator[tuple[int, int]]:
-    """A Python program that serves PHPMQ on the port it is given; its files go away with it."""
+    """Run a Python program that serves PHPMQ on the given port, in a temporary directory."""
     (port,) = free_ports(1)
     with (
         tempfile.TemporaryDirectory(prefix="compare-") as directory,
@@ -206,7 +206,7 @@ def all_cases(rabbit: Rabbit, limit: Path | None) -> list[Case]:
 
 
 def measure(case: Case, *, runs: int, messages: int) -> dict[str, object]:
-    """Run all contenders in turn, print what came of it, and return it for the document."""
+    """Run all contenders in turn, print the results, and return them for the document."""
     found: list[list[Run]] = [[] for _ in case.contenders]
     for _ in range(runs):
         for contender, its in zip(case.contenders, found, strict=True):
@@ -257,7 +257,7 @@ def main() -> None:
     if arguments.limit and not arguments.limit.is_file():
         parser.error(f"--limit: there is no file {arguments.limit}")
     limit = arguments.limit.resolve() if arguments.limit else None
-    # no node is needed to know the names
+    # listing the names needs no node
     names = [case.name for case in all_cases(Rabbit(0, 0), limit)]
     chosen = arguments.only.split(",") if arguments.only else names
     if unknown := [name for name in chosen if name not in names]:

@@ -19,7 +19,7 @@ TRANSACTION_AT = 76
 
 
 def transactions(server: Server, *, messages: int, size: int, each: int) -> Run:
-    """Transactions of `each` messages, one after the other; what is committed is received."""
+    """Measure consecutive transactions of `each` messages; committed messages are received."""
     messages -= messages % each
     speech = Jmq(size, queue=server.queue)
     with server.target.connect() as producer, server.target.connect() as receiving:

@@ -25,7 +25,7 @@ from sluicemq.cli.local import LocalBroker
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parent / "tests" / "interop" / "jms"
-"""Where Maven is told which client to fetch."""
+"""Maven project that selects the client."""
 RABBIT_CLIENT = ("com.rabbitmq:amqp-client:5.22.0", "org.slf4j:slf4j-api:1.7.36")
 SIZE = 1024
 WARMUP = 5000
@@ -33,7 +33,7 @@ STARTED = "jmq://127.0.0.1:0"
 
 
 class Case(NamedTuple):
-    """`measure` is the field of the load program's answer that is compared."""
+    """A case. `measure` is the compared field of the load program's output."""
 
     name: str
     title: str
@@ -41,7 +41,7 @@ class Case(NamedTuple):
     messages: int
     arguments: tuple[str, ...]
     pairs: int
-    """Senders, and as many receivers."""
+    """Number of senders, and of receivers."""
 
 
 CASES = (
@@ -59,7 +59,7 @@ CASES = (
 
 
 def compiled(directory: Path) -> list[str]:
-    """The command that runs the load program."""
+    """Return the command that runs the load program."""
     command = ["mvn", "-q", "-B", "-f", str(PROJECT), "package", f"-Dout={directory}"]
     subprocess.run([*command, f"-Dsources={HERE / 'jms' / 'src'}"], check=True)
     client = directory / "jakarta"
@@ -68,7 +68,7 @@ def compiled(directory: Path) -> list[str]:
 
 
 def measured(java: list[str], address: str, case: Case, pid: int | None) -> dict[str, Any]:
-    """One run of the load program; `broker_us` is processor time of `pid`, per message, and
+    """Run the load program once; `broker_us` is processor time of `pid` per message, and
     `client_us` that of the load program, Java's own start included."""
     arguments = [
         f"messages={case.messages}",
@@ -83,7 +83,7 @@ def measured(java: list[str], address: str, case: Case, pid: int | None) -> dict
     before = os.times()
     done = subprocess.run([*java, address, *arguments], stdout=subprocess.PIPE, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
-    # the warm-up is work, too
+    # the warm-up counts as work
     messages = case.messages + WARMUP
     after = os.times()
     used = after.children_user + after.children_system
@@ -94,8 +94,8 @@ def measured(java: list[str], address: str, case: Case, pid: int | None) -> dict
 
 
 def disk(messages: int, directory: Path) -> float:
-    """Writes of SIZE bytes per second, one after another, each followed by fdatasync, into a file
-    that need not grow."""
+    """Return the number of SIZE-byte writes per second, one after another, each followed by
+    fdatasync, into a preallocated file."""
     path = directory / "disk"
     path.write_bytes(bytes(SIZE * messages))
     with path.open("r+b", buffering=0) as file:
@@ -108,7 +108,7 @@ def disk(messages: int, directory: Path) -> float:
 
 
 def rabbit_client(directory: Path) -> list[str]:
-    """The command that runs the same load by RabbitMQ's Java client."""
+    """Return the command that runs the same load with RabbitMQ's Java client."""
     for artifact in RABBIT_CLIENT:
         command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}"]
         subprocess.run([*command, f"-DoutputDirectory={directory}"], check=True)
@@ -119,7 +119,8 @@ def rabbit_client(directory: Path) -> list[str]:
 
 
 def rabbit_pairs(java: list[str], case: Case) -> int:
-    """RabbitMQ: as many producers with one unconfirmed message each, and as many consumers."""
+    """Measure RabbitMQ: the same number of producers with one unconfirmed message each, and of
+    consumers."""
     with rabbitmq() as rabbit:
         numbers = (rabbit.port, case.pairs, case.messages, WARMUP, SIZE)
         done = subprocess.run([*java, *map(str, numbers)], stdout=subprocess.PIPE, check=True)

@@ -1,5 +1,5 @@
-"""JMS selectors: a thousand subscribers of a topic with a thousand different ones, and a queue that
-holds a million messages which its consumer does not want.
+"""JMS selectors: a topic with a thousand subscribers of different selectors, and a queue with a
+million messages that its consumer does not select.
 
 .venv/bin/python benchmarks/jms_selectors.py --runs 3 --json benchmarks/results/jms_selectors.json
 """
@@ -34,13 +34,13 @@ AHEAD = 1000
 READ = 1 << 18
 SIZE_AT = 8
 EQUAL = "a = '{:04}' AND b > 3"
-"""One comparison that tells most messages apart, and one that has to be made."""
+"""Two comparisons: one that excludes most messages, and one that must be evaluated."""
 RANGE = "b > {} AND b <= {}"
-"""Nothing in it is an equality."""
+"""Selector without an equality comparison."""
 
 
 class Feed:
-    """A producer that has up to AHEAD messages unanswered."""
+    """Producer with up to AHEAD messages without a reply."""
 
     def __init__(self, server: Server, speech: Jmq, stack: ExitStack) -> None:
         self.connection = stack.enter_context(server.target.connect())
@@ -52,7 +52,8 @@ class Feed:
         self.answered = 0
 
     def send(self, messages: Iterator[bytes]) -> bool:
-        """What there is room for; whether all is sent and answered."""
+        """Send as many messages as the window allows; return whether all are sent and replied
+        to."""
         while True:
             if self._rest:
                 self._rest = send_some(self.connection, self._rest)
@@ -70,14 +71,14 @@ class Feed:
             self._rest = memoryview(b"".join(block))
 
     def hear(self) -> None:
-        """Read answers."""
+        """Read replies."""
         size = self._piece + len(receive(self.connection, READ))
         count, self._piece = divmod(size, self._speech.confirmation)
         self.answered += count
 
 
 def distinct(messages: int, selectors: int, text: Callable[[int], str]) -> Run:
-    """Messages to a topic, each wanted by one of its subscribers."""
+    """Measure messages to a topic, each selected by one of its subscribers."""
     with fresh("jmq", "tcp", "sync") as server, ExitStack() as stack:
         speech = Jmq(SIZE, queue=server.queue, topic=True)
         subscribers: list[socket.socket] = []
@@ -114,8 +115,8 @@ def distinct(messages: int, selectors: int, text: Callable[[int], str]) -> Run:
 
 
 def selective(messages: int, backlog: int) -> tuple[Run, float]:
-    """Messages that a queue's consumer wants, behind `backlog` that it does not, once the broker
-    has tried its selector on all of them; and the seconds that this took."""
+    """Measure the messages that a queue's consumer selects, behind `backlog` others, once the
+    broker has evaluated its selector on all of them; and the seconds that this took."""
     with fresh("jmq", "tcp", "sync") as server, ExitStack() as stack:
         speech = Jmq(SIZE, queue=server.queue)
         feed = Feed(server, speech, stack)
@@ -158,7 +159,7 @@ def _fill(feed: Feed, messages: Iterator[bytes]) -> None:
 
 
 def evaluation() -> float:
-    """Microseconds to try `a = 'x' AND b > 3` on a message for which it is true."""
+    """Return the microseconds to evaluate `a = 'x' AND b > 3` on a message that matches."""
     selector = compile_selector("a = 'x' AND b > 3")
     message = Message(Address(Kind.TOPIC, "t"), b"", BodyKind.TEXT, properties={"a": "x", "b": 4})
     times = 200_000

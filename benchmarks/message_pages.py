@@ -45,7 +45,7 @@ class Api:
 
 
 class Probe:
-    """Asks for next to nothing, all the time: who holds up the loop holds it up."""
+    """Sends cheap requests continuously to measure how long the event loop is blocked."""
 
     def __init__(self, port: int) -> None:
         self._api = Api(port)
@@ -61,7 +61,7 @@ class Probe:
             time.sleep(0.0005)
 
     def take(self) -> float:
-        """Longest beyond the median since the last call, ms."""
+        """Return the longest delay beyond the median since the last call, ms."""
         times, self.times = self.times, []
         return 1000 * (max(times) - statistics.median(times)) if times else 0.0
 
@@ -142,7 +142,7 @@ def main() -> None:
 
 
 def give_back(api: Api, port: int) -> None:
-    """Have a consumer take many, and go."""
+    """Deliver many messages to a consumer and disconnect it."""
     client = BlockingPhpmqClient.connect("127.0.0.1", port)
     client.subscribe("pages", RETURNED)
     for _ in range(RETURNED):
@@ -153,7 +153,7 @@ def give_back(api: Api, port: int) -> None:
 
 
 def change(api: Api, probe: Probe) -> None:
-    """Move what one selector selects, and all that is left; then drop it."""
+    """Move the messages of one selector, then all others; then purge."""
     probe.take()
     began = time.perf_counter()
     for body in (

@@ -1,4 +1,4 @@
-"""How fast captures are decoded: MB and frames a second, for each protocol.
+"""Decoding speed of captures: MB and frames a second, for each protocol.
 
     python benchmarks/pipeline_decode.py [--megabytes 200] [--spark]
 
@@ -52,7 +52,7 @@ _tcp: Final = struct.Struct(">HHIIBBHHH")
 
 
 def write(path: Path, port: int, make: Make, size: int) -> int:
-    """A capture of about `size` bytes; gives the number of frames in it."""
+    """Write a capture of about `size` bytes; return its number of frames."""
     frames = 0
     with path.open("wb", 1 << 20) as file:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262_144, 1))
@@ -87,7 +87,7 @@ def packet(number: int, port: int, sequence: int, data: bytes, flags: int, clock
 
 
 def here(path: Path) -> tuple[float, float, int]:
-    """Seconds of CPU to find the connections, and to decode them; frames."""
+    """Return the CPU seconds to find the connections and to decode them, and the frames."""
     options = Options()
     before = time.process_time()
     found = pa.Table.from_batches(list(find([str(path)], options)), FOUND)
@@ -98,7 +98,7 @@ def here(path: Path) -> tuple[float, float, int]:
 
 
 def by_spark(path: Path) -> tuple[float, int]:
-    """Seconds of the second run (the first one starts the workers), frames."""
+    """Return the seconds of the second run (the first one starts the workers), and the frames."""
     from sluicemq.pipeline.decode import decode
     from sluicemq.pipeline.session import session
 

@@ -1,4 +1,4 @@
-"""From an event in the journal to its row in gold, while a broker takes messages at a steady rate.
+"""Latency from an event in the journal to its row in gold, at a steady publish rate.
 
 .venv/bin/python benchmarks/pipeline_latency.py --rate 10000 --seconds 90
 
@@ -28,18 +28,18 @@ from sluicemq.cli.local import LocalBroker
 
 
 def follow(pipeline: subprocess.Popen[str], batches: list[dict[str, Any]]) -> None:
-    """Collect what `pipeline run --json` says."""
+    """Collect the output of `pipeline run --json`."""
     assert pipeline.stdout is not None
     for line in pipeline.stdout:
-        told = json.loads(line)
-        if "trouble" in told:
-            print(f"restarted: {told['trouble']}", file=sys.stderr)
-        if "batch" in told:
-            batches.append(told)
+        event = json.loads(line)
+        if "trouble" in event:
+            print(f"restarted: {event['trouble']}", file=sys.stderr)
+        if "batch" in event:
+            batches.append(event)
 
 
 def measure(rate: int, seconds: float, warm_up: float, size: int, options: list[str]) -> None:
-    """Run it, and print a line for each batch that counts and a summary."""
+    """Run the pipeline, and print a line for each measured batch and a summary."""
     with tempfile.TemporaryDirectory(prefix="sluicemq-latency-") as directory:
         data, lake = Path(directory) / "data", Path(directory) / "lake"
         listen = ["phpmq://127.0.0.1:0?durability=sync"]
@@ -52,7 +52,7 @@ def measure(rate: int, seconds: float, warm_up: float, size: int, options: list[
                 reader.start()
                 try:
                     with Load(Target(broker.port("phpmq")), Phpmq(size), pid=broker.pid) as load:
-                        load.flood(messages=1000)  # something to start with
+                        load.flood(messages=1000)  # initial data
                         while not batches and pipeline.poll() is None:
                             time.sleep(0.1)
                         since = datetime.now(UTC) + timedelta(seconds=warm_up)
@@ -66,7 +66,7 @@ def measure(rate: int, seconds: float, warm_up: float, size: int, options: list[
 
 
 def show(batches: list[dict[str, Any]], since: datetime, until: datetime) -> None:
-    """The batches of that time."""
+    """Print the batches of the measured period."""
     worst: list[float] = []
     print(f"{'events':>9}{'latency s':>11}{'lag':>10}  seconds")
     for told in batches:
@@ -87,7 +87,7 @@ def show(batches: list[dict[str, Any]], since: datetime, until: datetime) -> Non
 
 
 def main() -> None:
-    """The program."""
+    """Run the program."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rate", type=int, default=10_000, help="messages/s")
     parser.add_argument("--seconds", type=float, default=60.0, help="measured")

@@ -1,4 +1,4 @@
-"""What a broker at half its maximum loses while Spark reads the end of its journal.
+"""Slowdown of a broker at half its maximum rate while Spark reads the end of its journal.
 
     .venv/bin/python benchmarks/pipeline_live.py [--seconds 20] [--runs 3]
 
@@ -30,7 +30,7 @@ MAXIMUM_SECONDS = 5.0
 
 
 def stream(spark: SparkSession, data: Path, checkpoint: Path) -> StreamingQuery:
-    """Reads whatever is journaled from now on."""
+    """Reads everything that is journaled from now on."""
     source = spark.readStream.format("sluicemq").option("startingOffsets", "latest")
     frame = source.option("slot", checkpoint.name).load(str(data))
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
@@ -38,7 +38,7 @@ def stream(spark: SparkSession, data: Path, checkpoint: Path) -> StreamingQuery:
 
 
 def measure(seconds: float, runs: int, size: int) -> dict[str, object]:
-    """Figures by what ran beside the broker."""
+    """Results by the load beside the broker."""
     spark = session("live")
     spark.sparkContext.setLogLevel("ERROR")
     found: dict[str, list[Run]] = {"alone": [], "read": []}
@@ -55,7 +55,7 @@ def measure(seconds: float, runs: int, size: int) -> dict[str, object]:
                     found["alone"].append(load.steady(rate, seconds))
                     query = stream(spark, data, Path(name) / f"checkpoint-{run}")
                     while query.lastProgress is None:
-                        load.steady(rate, 1.0)  # until Spark has begun
+                        load.steady(rate, 1.0)  # wait until Spark has started
                     found["read"].append(load.steady(rate, seconds))
                     query.processAllAvailable()
                     rows += sum(each["numInputRows"] for each in query.recentProgress)
@@ -76,7 +76,7 @@ def measure(seconds: float, runs: int, size: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """The program."""
+    """Run the program."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="of one run")
     parser.add_argument("--runs", type=int, default=3, help="of each kind")

@@ -1,4 +1,4 @@
-"""The Spark sink beside publishing directly, alternately on the same broker, in one run.
+"""Compare the Spark sink with direct publishing, alternately on the same broker, in one run.
 
     python benchmarks/pipeline_sink.py [--rows 400000] [--size 1024] [--runs 5] [--directory DIR]
 
@@ -47,7 +47,7 @@ def waiting(broker: LocalBroker, queue: str) -> int:
 
 
 def direct(broker: LocalBroker, queue: str, rows: int, size: int) -> None:
-    """All published, and on disk."""
+    """Publish all messages and wait until they are on disk."""
     with load(broker, queue.encode(), size, consumers=0) as producer:
         producer.flood(messages=rows)
         while waiting(broker, queue) < rows:
@@ -57,7 +57,7 @@ def direct(broker: LocalBroker, queue: str, rows: int, size: int) -> None:
 
 
 def make_rows(directory: Path, rows: int, size: int) -> None:
-    """Parquet files with bodies of their own."""
+    """Write Parquet files with distinct bodies."""
     for number in range(FILES):
         count = rows // FILES
         body = pa.array([os.urandom(size) for _ in range(count)], pa.binary())
@@ -65,7 +65,7 @@ def make_rows(directory: Path, rows: int, size: int) -> None:
 
 
 def measured(broker: LocalBroker, rows: int, work: Any) -> dict[str, float]:
-    """Rate, and the broker's processor time."""
+    """Return the rate and the broker's processor time."""
     cpu = cpu_seconds(broker.pid)
     start = time.perf_counter()
     work()
@@ -87,7 +87,7 @@ def main() -> None:
         work = Path(name)
         (work / "rows").mkdir()
         make_rows(work / "rows", given.rows, given.size)
-        for run in range(given.runs + 1):  # the first one warms Spark up, and is not counted
+        for run in range(given.runs + 1):  # the first run warms Spark up and is not counted
             with LocalBroker(work / f"data-{run}", LISTEN, ["--log-level", "warning"]) as broker:
                 frame = spark.read.parquet(str(work / "rows")).selectExpr(
                     "body", "'sink' as destination"

@@ -1,4 +1,4 @@
-"""How fast Spark reads the journal, beside Spark's own Parquet reader over the same rows.
+"""Speed of Spark reading the journal, compared with Spark's own Parquet reader over the same rows.
 
     python benchmarks/pipeline_source.py [--rows 1048576] [--runs 5] [--json FILE]
 
@@ -39,11 +39,11 @@ BODIES: Final = 4096
 NARROW: Final = ("sequence", "time", "destination", "priority", "size")
 BATCH_ROWS: Final = 262_144
 SINGLE_ROWS: Final = 40
-"""Micro-batches of one row; the first ten are not counted."""
+"""Number of micro-batches of one row; the first ten are not counted."""
 
 
 def bodies() -> list[bytes]:
-    """JSON of 1,024 bytes each."""
+    """JSON bodies of 1,024 bytes each."""
     chance = random.Random(6)
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["".join(chance.choices(letters, k=chance.randint(3, 9))) for _ in range(2000)]
@@ -58,7 +58,7 @@ def bodies() -> list[bytes]:
 
 
 def write_journal(directory: Path, rows: int) -> None:
-    """One message after the other, all sealed."""
+    """Write one message after the other, all sealed."""
     journal = FileJournal.open(directory, JournalOptions())
     journal.recovery.done()
     numbers = [journal.destination(address) for address in QUEUES]
@@ -88,12 +88,12 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def drain(frame: DataFrame) -> None:
-    """Read everything, keep nothing."""
+    """Read everything into the noop sink."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def in_turn(works: dict[str, Callable[[], object]], runs: int) -> dict[str, float]:
-    """Median seconds of each; they take turns, so that what disturbs one disturbs all."""
+    """Return the median seconds of each; the runs alternate so that disturbances affect all."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     for work in works.values():
         work()
@@ -133,7 +133,7 @@ class Reads:
         }
 
     def stream(self) -> None:
-        """Everything there is, in micro-batches."""
+        """Read everything in micro-batches."""
         with tempfile.TemporaryDirectory(dir=self.directory) as checkpoint:
             frame = (
                 self.spark.readStream.format("sluicemq")
@@ -150,7 +150,7 @@ class Reads:
 
 
 def batch_times(query: StreamingQuery, enough: int) -> list[float]:
-    """ms of the micro-batches of one row, without the first ten."""
+    """Return the ms of the micro-batches of one row, without the first ten."""
     found: dict[int, float] = {}
     while len(found) < enough and query.isActive:
         for progress in query.recentProgress:
@@ -161,7 +161,7 @@ def batch_times(query: StreamingQuery, enough: int) -> list[float]:
 
 
 def one_row(spark: SparkSession, directory: Path) -> dict[str, float]:
-    """Median ms of a micro-batch of one row: ours, and Spark's own source of rows."""
+    """Return the median ms of a micro-batch of one row: ours, and Spark's own rate source."""
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
     journal = FileJournal.open(directory / "live", JournalOptions())
     journal.recovery.done()
@@ -217,15 +217,15 @@ print(most)
 
 
 def task_memory(directory: Path) -> float:
-    """MB that a process has of its own at most while it reads all of a journal, task after task.
-    What is mapped belongs to the page cache and is not counted."""
+    """Return the peak anonymous memory in MB of a process that reads a whole journal, task after
+    task. Mapped files belong to the page cache and are not counted."""
     command = [sys.executable, "-c", PROBE, str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return int(done.stdout) / 1024
 
 
 def main() -> None:
-    """See the module."""
+    """Run all measurements and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1 << 20)
     parser.add_argument("--runs", type=int, default=5)

@@ -1,4 +1,4 @@
-"""How fast tables are written.
+"""Write speed of tables.
 
     python benchmarks/pipeline_tables.py sink   [--kind delta] [--rows 1048576] [--batches 4]
     python benchmarks/pipeline_tables.py upsert [--kind delta] [--rows 50000] [--batches 40]
@@ -35,7 +35,7 @@ BODY = 1024
 
 
 def messages(first: int, count: int) -> pa.Table:
-    """Rows with the columns that matter of a message, and bodies that compress about 2:1."""
+    """Generate message rows with the relevant columns, and bodies that compress about 2:1."""
     picked = np.random.default_rng(first).integers(0, 256, (count, BODY // 2), dtype=np.uint8)
     bodies = np.concatenate([picked, np.full((count, BODY // 2), 32, np.uint8)], axis=1)
     numbers = np.arange(first, first + count)
@@ -60,7 +60,7 @@ def messages(first: int, count: int) -> pa.Table:
 
 
 def batches(rows: int, count: int) -> Iterator[pa.Table]:
-    """What the silver job has of each batch: new messages, and ends of earlier ones."""
+    """Generate batches as the silver job merges them: new messages, and ends of earlier ones."""
     new = rows * 9 // 10
     for batch in range(count):
         fresh = messages(batch * new, new)
@@ -82,7 +82,7 @@ def _joined(fresh: pa.Table, ends: list[int]) -> pa.Table:
 
 
 def combine(old: pa.Table, new: pa.Table) -> pa.Table:
-    """The later state of each message, with what the earlier one knew."""
+    """Combine the later state of each message with the earlier one."""
     both = pa.concat_tables([old, new])
     order = pc.sort_indices(both.column("message"))
     both = both.take(order)

@@ -1,5 +1,5 @@
-"""A RabbitMQ of one's own: its data in a temporary directory, all its ports free ones, so that it
-runs beside another."""
+"""Temporary RabbitMQ node: its data in a temporary directory, all its ports unused ones, so that it
+runs beside another node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Rabbit(NamedTuple):
 
 
 def free_ports(number: int) -> list[int]:
-    """Loopback ports that nobody uses, all different."""
+    """Return distinct unused loopback ports."""
     probes = [socket.socket() for _ in range(number)]
     for probe in probes:
         probe.bind(("127.0.0.1", 0))
@@ -42,7 +42,7 @@ def free_ports(number: int) -> list[int]:
 
 @contextmanager
 def rabbitmq() -> Iterator[Rabbit]:
-    """Start a node, and stop it in the end. Installs Debian's package if it may and must."""
+    """Start a node and stop it on exit. Installs Debian's package if necessary and permitted."""
     if shutil.which("rabbitmq-server") is None:
         if os.geteuid() != 0:
             sys.exit("rabbitmq-server is missing. Install it: sudo apt install rabbitmq-server")

@@ -1,9 +1,9 @@
-"""The figures of docs/sizing.md: what messages, destinations and connections cost in memory, on
-disk and at a start.
+"""Measurements for docs/sizing.md: memory, disk space and start time per message, destination and
+connection.
 
     python benchmarks/sizing.py [--messages 500000] [--destinations 20000] [--connections 500]
 
-Each is the difference between two looks at a broker of its own, so that other load on the machine
+Each is the difference between two states of a separate broker, so that other load on the machine
 changes only the times.
 """
 
@@ -32,23 +32,23 @@ LISTEN = (
     "jmq://127.0.0.1:0",
 )
 SMALL_BUDGET = {"SLUICEMQ_BROKER__MEMORY_BUDGET": "16MiB"}
-"""So that what is measured is the index, not the bodies."""
+"""Small memory budget for bodies, so that the index dominates the measurement."""
 SETTLE_SECONDS = 2.0
 
 
 def resident(broker: LocalBroker) -> int:
-    """Bytes."""
+    """Return the resident memory in bytes."""
     pages = Path(f"/proc/{broker.pid}/statm").read_text().split()[1]
     return int(pages) * 4096
 
 
 def journal_bytes(broker: LocalBroker) -> int:
-    """What is stored, without what is reserved ahead."""
+    """Return the bytes stored, without preallocated space."""
     return int(broker.status()["journal"]["bytes"])
 
 
 def fill(broker: LocalBroker, count: int, size: int, ttl: int = 0, queues: int = 1) -> None:
-    """Send, and wait until all of it is on disk."""
+    """Send messages and wait until all of them are on disk."""
     body = bytes(size)
     with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
         for number in range(count):
@@ -59,7 +59,7 @@ def fill(broker: LocalBroker, count: int, size: int, ttl: int = 0, queues: int =
 
 
 def messages(count: int, size: int, ttl: int = 0) -> dict[str, Any]:
-    """A backlog of `count` messages of `size` bytes."""
+    """Measure a backlog of `count` messages of `size` bytes."""
     directory = Path(tempfile.mkdtemp())
     broker = LocalBroker(directory, LISTEN, environment=SMALL_BUDGET)
     try:
@@ -84,7 +84,7 @@ def messages(count: int, size: int, ttl: int = 0) -> dict[str, Any]:
 
 
 def destinations(count: int) -> dict[str, Any]:
-    """A queue each, with one message."""
+    """Measure queues with one message each."""
     directory = Path(tempfile.mkdtemp())
     broker = LocalBroker(directory, LISTEN, environment=SMALL_BUDGET)
     try:
@@ -99,7 +99,7 @@ def destinations(count: int) -> dict[str, Any]:
 
 
 def connections(count: int) -> dict[str, Any]:
-    """Idle ones that consume from a queue."""
+    """Measure idle connections that consume from a queue."""
     found: dict[str, Any] = {"connections": count}
 
     def phpmq(port: int) -> Any:

@@ -1,4 +1,4 @@
-"""What tracing costs the engine, switched off and on.
+"""Cost of tracing in the engine, disabled and enabled.
 
     python benchmarks/tracing.py [--messages N] [--rounds N] [--json]
 
@@ -33,7 +33,7 @@ TURN = 100
 
 
 class Taker:
-    """Consumes, and acknowledges at the end of the turn."""
+    """Consumer that acknowledges at the end of the batch."""
 
     def __init__(self) -> None:
         self.held: list[int] = []
@@ -47,7 +47,7 @@ class Taker:
 
 
 def brokers() -> dict[str, Any]:
-    """What makes a broker of each kind, with what is to be closed after it."""
+    """Return factories of a broker of each kind, with the objects to close afterwards."""
     found: dict[str, Any] = {
         "plain": lambda: (Broker(MemoryJournal(), ManualClock()), None),
     }
@@ -77,7 +77,7 @@ def brokers() -> dict[str, Any]:
 
 
 def measure(broker: Broker, messages: int) -> float:
-    """Processor time in µs a message."""
+    """Return the processor time in µs per message."""
     queue = broker.declare(ADDRESS, DestinationSettings())
     taker = Taker()
     consumer = broker.attach(queue.queue, taker, Window(10 * TURN, True))

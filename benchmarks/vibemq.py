@@ -1,4 +1,4 @@
-"""VibeMQ: what a subscriber that reads nothing costs 99 others, and messages compressed by brotli.
+"""VibeMQ: effect of a stalled subscriber on 99 others, and messages compressed by brotli.
 
 .venv/bin/python benchmarks/vibemq.py --runs 3
 """
@@ -34,8 +34,8 @@ READ = 1 << 18
 
 
 def beside_a_stalled_subscriber(messages: int, stalled: bool) -> Run:
-    """A flood to 99 subscribers; with `stalled`, beside a hundredth, which has been given all that
-    its window has room for and reads nothing of it."""
+    """Measure a flood to 99 subscribers; with `stalled`, beside a hundredth that holds a full
+    window and reads nothing."""
     with fresh("vibemq", "tcp", "sync") as server, socket.socket() as silent:
         if stalled:
             queue = server.queue.decode()
@@ -52,7 +52,8 @@ def beside_a_stalled_subscriber(messages: int, stalled: bool) -> Run:
 
 
 def compressed(messages: int) -> float:
-    """Messages/s of 4 KB of JSON, brotli from the producer and to the consumer, end to end."""
+    """Return the messages/s of 4 KB JSON end to end, brotli from the producer and to the
+    consumer."""
     rows = ",".join(f'{{"id":{number},"name":"item {number}"}}' for number in range(128))
     payload = f"[{rows}]".encode()[:4096].rpartition(b",{")[0] + b"]"
     hello = encode(Frame(CONNECT, "c", headers={"supported-compression": "brotli"}))

@@ -67,5 +67,5 @@ def test_what_is_no_dead_letter_stays(ask: Run) -> None:
     number = ask("messages", "publish", "alive", "x").out.strip()
     result = ask("dlq", "requeue", "alive", number)
     assert result.code == 1
-    assert "name a place with --to" in result.err
+    assert "name a destination with --to" in result.err
     assert waiting(ask, "alive") == 1

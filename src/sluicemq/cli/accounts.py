@@ -1,5 +1,5 @@
-"""Users and roles, as the commands see them: over the API of a running broker, or, where none runs,
-in the file of the user database. Both tell and refuse the same."""
+"""Access to users and roles for the commands: through the API of a running broker or, if no broker
+runs, in the file of the user database. Both return the same results and raise the same errors."""
 
 from __future__ import annotations
 
@@ -44,63 +44,64 @@ class LoginPolicy(NamedTuple):
 
 
 class Accounts(Protocol):
-    """What the commands need. Users and roles have the form that the API gives them. All raise
-    what the API raises, or AccessError."""
+    """Operations on users and roles that the commands use. Users and roles have the form that the
+    API returns. All methods raise the API's errors or AccessError."""
 
     def login_policy(self) -> LoginPolicy:
         """Return whom the broker asks for a login."""
 
     def users(self) -> list[Item]:
-        """Sorted by name; no secrets."""
+        """Return the users without their secrets, sorted by name."""
 
     def add(
         self, name: str, password: str, superuser: bool, roles: list[str], allow_digest: bool
     ) -> None:
-        """A new user; without a password if it is ""."""
+        """Add a user; an empty `password` creates the user without one."""
 
     def remove(self, name: str, force: bool) -> None:
-        """`force`: even the last superuser and the last user."""
+        """Remove a user. `force` also removes the last superuser and the last user."""
 
     def set_password(self, name: str, password: str, allow_digest: bool | None) -> None:
-        """`allow_digest` None = as it was."""
+        """Set a user's password. `allow_digest` None keeps the present setting."""
 
     def add_token(self, name: str, label: str, expires: int) -> Item:
-        """`id`, `token` and `expires` (seconds since the epoch; 0 = never)."""
+        """Create a token. Return its `id`, `token` and `expires` (seconds since the epoch; 0 =
+        never)."""
 
     def remove_token(self, name: str, token: str) -> None:
-        """`token` is its id."""
+        """Revoke a user's token by its id."""
 
     def grant(self, name: str, permission: Permission) -> None:
-        """Replaces what the user had for exactly that pattern."""
+        """Grant operations to a user; replaces an existing grant for exactly that pattern."""
 
     def revoke(self, name: str, pattern: str) -> None:
-        """Take back what it had for exactly that pattern."""
+        """Remove a user's grant for exactly that pattern."""
 
     def roles(self) -> list[Item]:
-        """Sorted by name."""
+        """Return the roles, sorted by name."""
 
     def add_role(self, role: str) -> None:
-        """Without permissions."""
+        """Create a role without permissions."""
 
     def remove_role(self, role: str) -> None:
-        """One that nobody has."""
+        """Remove a role that is assigned to no user."""
 
     def grant_role(self, role: str, permission: Permission) -> None:
-        """As `grant`."""
+        """Grant operations to a role; replaces an existing grant for exactly that pattern."""
 
     def revoke_role(self, role: str, pattern: str) -> None:
-        """As `revoke`."""
+        """Remove a role's grant for exactly that pattern."""
 
     def assign(self, role: str, name: str) -> None:
-        """Give a role to a user."""
+        """Assign a role to a user."""
 
     def withdraw(self, role: str, name: str) -> None:
-        """Take it away."""
+        """Remove a role from a user."""
 
 
 @contextmanager
 def accounts_at(place: BrokerLocation) -> Iterator[Accounts]:
-    """The users of the broker that is meant."""
+    """Open the users of the broker at `place`."""
     if place.local and not _answers(place.socket()):
         yield FileAccounts(load_flags(place.config, place.data_dir).config)
         return
@@ -109,7 +110,7 @@ def accounts_at(place: BrokerLocation) -> Iterator[Accounts]:
 
 
 def _answers(path: Path) -> bool:
-    """Whether somebody listens there. One that may not be opened is somebody's, too."""
+    """Return whether a process listens on the socket; a socket without access permission counts."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
@@ -121,7 +122,7 @@ def _answers(path: Path) -> bool:
 
 
 class ApiAccounts:
-    """See Accounts."""
+    """Accounts that are managed through the API of a running broker."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -198,7 +199,8 @@ class ApiAccounts:
 
 
 class FileAccounts:
-    """See Accounts. Changes are made in the name of whoever runs the command."""
+    """Accounts in the file of the user database. Changes are recorded under the system user's
+    name."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -1,11 +1,11 @@
-"""The broker's HTTP API, asked by a command: blocking, over TCP, TLS or a Unix socket.
+"""Blocking client of the broker's HTTP API over TCP, TLS or a Unix socket.
 
     with Api(place.target()) as api:
         for queue in api.items("/destinations", kind="queue"):
             ...
 
-It is made of the `HttpConnection` that the tasks of Spark use: what a command sends is small, and
-http.client is there, while an HTTP library would take longer to load than the request takes.
+It reuses the `HttpConnection` of the Spark tasks: commands send small requests, and http.client
+loads in less time than an HTTP library takes.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from sluicemq.pipeline.http_client import (
 
 PREFIX: Final = "/api/v1"
 PAGE_SIZE: Final = 500
-"""Items that are asked for at a time."""
+"""Number of items requested per page."""
 KINDS: Final = {Kind.QUEUE: "queue", Kind.TOPIC: "topic"}
 
 Query = Mapping[str, str | int | bool | None]
-"""Parameters; those that are None are left out."""
+"""Query parameters; those that are None are omitted."""
 
 
 class ApiRefused(RequestRefused):
-    """The broker does not do what was asked for.
+    """An error response of the API.
 
-    status    of HTTP
-    code      for programs: "destination-not-found", ...
-    document  the answer, if it is a JSON object
+    status    HTTP status code
+    code      error code for programs: "destination-not-found", ...
+    document  the response body if it is a JSON object
     """
 
     def __init__(self, message: str, status: int, code: str, document: dict[str, Any]) -> None:
@@ -62,19 +62,19 @@ class ApiRefused(RequestRefused):
 
 
 class Resource(NamedTuple):
-    """A path within the API, and the parameters that belong to it."""
+    """A path within the API with its query parameters."""
 
     path: str
     query: dict[str, str]
 
     def __truediv__(self, part: str) -> Resource:
-        """One level further down; `part` is any text."""
+        """Return the path with one more segment; `part` may be any text."""
         return Resource(f"{self.path}/{_part(part)}", self.query)
 
 
 def destination(address: Address) -> Resource:
-    """The path of a destination, which any name has: one that is not UTF-8, or that would be taken
-    for a step within the path, goes beside it."""
+    """Return the path of a destination. A name that is not UTF-8, or that would be resolved as a
+    relative path segment, is sent as a query parameter."""
     kind, name = address
     try:
         name.encode()
@@ -88,12 +88,12 @@ def destination(address: Address) -> Resource:
 
 
 def below(path: str, part: str) -> Resource:
-    """The path of something that a list at `path` has; `part` is any text."""
+    """Return the path of the item `part` (any text) of the collection at `path`."""
     return Resource(path, {}) / part
 
 
 def named(address: Address) -> dict[str, str]:
-    """A destination within a body."""
+    """Return a destination as a field of a request body."""
     kind, name = address
     try:
         name.encode()
@@ -106,7 +106,7 @@ def named(address: Address) -> dict[str, str]:
 
 
 def selected(name: str) -> dict[str, str]:
-    """A destination within the parameters of a list."""
+    """Return a destination as query parameters of a list."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -115,43 +115,45 @@ def selected(name: str) -> dict[str, str]:
 
 
 class Api:
-    """One connection to the API; it belongs to one thread. Closed by `close` or `with`.
+    """One connection to the API, used by one thread. Closed by `close` or `with`.
 
-    All requests raise ConnectionLost when nobody answers, AuthenticationMissing,
-    AuthenticationFailed, AccessDenied, and ApiRefused for all other errors. The error's notes tell
-    how to resolve it.
+    All requests raise ConnectionLost if the broker does not respond, AuthenticationMissing,
+    AuthenticationFailed, AccessDenied, and ApiRefused for all other errors. The notes of an error
+    state how to resolve it.
     """
 
     def __init__(self, target: HttpTarget, patience: float = TIMEOUT) -> None:
-        """`patience`: seconds for the next bytes of an answer to come."""
+        """Set up the client. `patience` is the maximum wait for the next bytes of a response,
+        seconds."""
         self._target = target
         self._line = HttpConnection(target, patience)
 
     @property
     def where(self) -> str:
-        """The broker, for people."""
+        """Return the broker's address for messages."""
         return str(self._target)
 
     def get(self, path: str | Resource, **query: str | int | bool | None) -> Any:
-        """The document at a path."""
+        """Return the document at a path."""
         return self._document(self._exchange("GET", path, query))
 
     def put(self, path: str | Resource, body: Any = None, **query: str | int | bool | None) -> Any:
-        """The answer, None if there is none."""
+        """Send a POST; return the response document or None if it is empty."""
         return self._document(self._exchange("PUT", path, query, body))
 
     def post(self, path: str | Resource, body: Any = None, **query: str | int | bool | None) -> Any:
-        """The answer, None if there is none."""
+        """Send a PUT; return the response document or None if it is empty."""
         return self._document(self._exchange("POST", path, query, body))
 
     def delete(
         self, path: str | Resource, body: Any = None, **query: str | int | bool | None
     ) -> Any:
-        """The answer, None if there is none."""
+        """Send a DELETE; return the response document or None if it is empty."""
         return self._document(self._exchange("DELETE", path, query, body))
 
     def lines(self, path: str | Resource, body: Any) -> Iterator[dict[str, Any]]:
-        """The answer to a POST that takes its time: a document in each line, as they come."""
+        """Send a POST with a streamed response; yield the JSON document of each line as it
+        arrives."""
         try:
             self._line.close()
             self._line.send("POST", *_request(path, {}, body))
@@ -166,13 +168,13 @@ class Api:
             self._line.close()
 
     def content(self, path: str | Resource, **query: str | int | bool | None) -> bytes:
-        """What is at a path, as it is."""
+        """Return the response body at a path without decoding it."""
         return self._exchange("GET", path, query).body
 
     def items(
         self, path: str | Resource, most: int = 0, /, **query: str | int | bool | None
     ) -> Iterator[dict[str, Any]]:
-        """The items of a list, all its pages, or the first `most`."""
+        """Yield the items of a list from all of its pages; at most `most`."""
         page = seen = 0
         while True:
             page += 1
@@ -201,7 +203,8 @@ class Api:
         self, method: str, path: str | Resource, query: Query, body: Any = None
     ) -> HttpResponse:
         request = (method, *_request(path, query, body))
-        # what was kept open may have been closed meanwhile; only what changes nothing is repeated
+        # the server may have closed an idle connection; only requests without side effects are
+        # repeated
         again = self._line.connected and method == "GET"
         while True:
             try:
@@ -250,10 +253,10 @@ class Api:
         if self._target.path:
             return noted(
                 error,
-                "Does it run? sluicemq serve starts one; --data-dir DIR or --url http://HOST:7680 "
-                "mean another one.",
+                "Is it running? sluicemq serve starts one; --data-dir DIR or --url "
+                "http://HOST:7680 selects another one.",
             )
-        return noted(error, "Does it run, and has it a listener http:// there?")
+        return noted(error, "Is it running with an http:// listener?")
 
     def _refused(self, answer: HttpResponse) -> SluiceError:
         code, message = error_in(answer)
@@ -278,7 +281,7 @@ class Api:
 
 
 def noted(error: SluiceError, advice: str) -> SluiceError:
-    """An error that says on a second line what to do about it."""
+    """Return the error with `advice` added as a second line."""
     error.add_note(advice)
     return error
 
@@ -288,14 +291,14 @@ _ADVICE: Final = {
     "destination-exists": "alter changes its settings.",
     "destination-in-use": "--force removes it all the same.",
     "subscription-in-use": "--force removes it all the same.",
-    "destination-not-found": "sluicemq queues and sluicemq topics list those that there are.",
-    "message-not-found": "sluicemq messages list NAME lists those that there are.",
-    "subscription-not-found": "sluicemq subscriptions lists those that there are.",
-    "connection-not-found": "sluicemq connections lists those that there are.",
-    "transaction-not-found": "sluicemq transactions lists those that there are.",
-    "user-not-found": "sluicemq users lists those that there are.",
-    "role-not-found": "sluicemq permissions role lists those that there are.",
-    "not-found": "Is the broker older than this program? sluicemq status tells its version.",
+    "destination-not-found": "sluicemq queues and sluicemq topics list the existing ones.",
+    "message-not-found": "sluicemq messages list NAME lists the existing ones.",
+    "subscription-not-found": "sluicemq subscriptions lists the existing ones.",
+    "connection-not-found": "sluicemq connections lists the existing ones.",
+    "transaction-not-found": "sluicemq transactions lists the existing ones.",
+    "user-not-found": "sluicemq users lists the existing ones.",
+    "role-not-found": "sluicemq permissions role lists the existing ones.",
+    "not-found": "Is the broker older than this program? sluicemq status shows its version.",
     "stopping": "The broker is stopping; ask again when it runs.",
 }
 
@@ -303,7 +306,7 @@ _ADVICE: Final = {
 def _request(
     path: str | Resource, query: Query, body: Any
 ) -> tuple[str, list[bytes], dict[str, str]]:
-    """Path and parameters, content and headers as they are sent."""
+    """Return the URL path with parameters, the body parts and the headers of a request."""
     if isinstance(path, Resource):
         query = {**path.query, **query}
         path = path.path

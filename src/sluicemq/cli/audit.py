@@ -1,4 +1,4 @@
-"""`sluicemq audit`: who has logged in, been refused, or changed something."""
+"""`sluicemq audit`: recent logins, failed logins and administrative changes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ COLUMNS: Final = (
 def audit(
     api: Api,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=1000, help="The last so many lines.")
+        int, typer.Option("--limit", "-n", min=1, max=1000, help="Number of lines.")
     ] = 50,
 ) -> QueryResult:
     """Show the last lines of the audit log: logins, refusals, changes; the latest is the last."""
     found = api.get("/audit", limit=limit)["items"]
     if not found:
-        return QueryResult([], None, "Nothing has been written down since the broker started.")
+        return QueryResult([], None, "The audit log is empty since the broker started.")
     return QueryResult(found, table(COLUMNS, reversed(found)))
 
 

@@ -1,7 +1,7 @@
-"""`sluicemq backup …` and `sluicemq restore`: copies of a broker's data, and data made of them.
+"""`sluicemq backup …` and `sluicemq restore`: create, verify, list and restore backups.
 
-Without --url the files of a data directory are read, whether or not its broker runs; with it, the
-broker makes the backup itself, within the directory that it is configured for.
+Without --url the command reads the files of a data directory, also while its broker runs. With
+--url the broker creates the backup itself in its configured backup directory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COLUMNS: Final = (
 )
 
 BackupArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The backup.", show_default=False)
+    Path, typer.Argument(metavar="DIR", help="Directory of the backup.", show_default=False)
 ]
 
 
@@ -76,11 +76,13 @@ def create(
     ] = False,
     rate: Annotated[
         str | None,
-        typer.Option("--limit-rate", metavar="SIZE", help="Copy so much in a second, as 50MB."),
+        typer.Option(
+            "--limit-rate", metavar="SIZE", help="Maximum bytes copied per second, such as 50MB."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Back up the journal, the users and the configuration, while the broker goes on or not."""
+    """Back up the journal, the users and the configuration of a running or stopped broker."""
     limit = _bytes(rate) if rate is not None else 0
     if place.local:
         manifest = _create(place, directory, incremental_from, link, limit)
@@ -99,13 +101,13 @@ def create(
 def verify(
     directory: BackupArgument,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only compare checksums; look at no records.")
+        bool, typer.Option("--quick", help="Only compare checksums; do not read records.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare a backup with its checksums, and see whether a broker could start from it.
+    """Compare a backup with its checksums and check that a broker can start from it.
 
-    Ends with exit code 1 if something is wrong.
+    Exits with code 1 if the backup is damaged.
     """
     manifest = read_manifest(directory)
     with _progress("verifying", manifest.bytes) as advance:
@@ -136,12 +138,12 @@ def list_backups(
         where = directory or load_flags(place.config, place.data_dir).config.broker.backup_dir
         if where is None:
             raise ConfigurationError(
-                "say where the backups are: sluicemq backup list DIR; or set broker.backup_dir"
+                "name the directory: sluicemq backup list DIR; or set broker.backup_dir"
             )
         found = msgspec.to_builtins(catalogue(where))
     else:
         if directory is not None:
-            raise ConfigurationError("with --url the backups of that broker are listed, not DIR's")
+            raise ConfigurationError("--url lists the broker's own backups; leave out DIR")
         with Api(place.target()) as api:
             found = api.get("/backup")["backups"]
     if as_json:
@@ -207,26 +209,26 @@ def restore(
         )
 
 
-# --- the two ways ---------------------------------------------------------------------------------
+# --- creation -------------------------------------------------------------------------------------
 
 
 def _create(
     place: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
 ) -> Manifest:
-    """Of the files, without the broker's help."""
+    """Copy the files of a data directory without the broker's help."""
     config = load_flags(place.config, place.data_dir).config
     extras = sources(config)
     with suppress(ConnectionLost, RequestRefused), Api(place.target()) as api:
-        # a broker that runs knows better how it was started
-        said = api.get("/backup")
-        extras[CONFIGURATION_NAME] = said["configuration"].encode()
-        users = Path(said["users_file"])
+        # a running broker knows the configuration it was started with
+        document = api.get("/backup")
+        extras[CONFIGURATION_NAME] = document["configuration"].encode()
+        users = Path(document["users_file"])
         if users.exists():
             extras[USERS_NAME] = users.read_bytes()
     with _progress("copying", 0) as advance:
         done = 0
 
-        def told(progress: tuple[int, int]) -> None:
+        def report_progress(progress: tuple[int, int]) -> None:
             nonlocal done
             advance(progress[0] - done, progress[1])
             done = progress[0]
@@ -238,14 +240,14 @@ def _create(
             previous=previous,
             link=link,
             rate=rate,
-            told=told,
+            told=report_progress,
         )
 
 
 def _ask(
     place: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
 ) -> Manifest:
-    """The broker does it."""
+    """Request the backup from the broker."""
     body: dict[str, Any] = {"directory": str(directory), "link": link, "rate": rate}
     if previous is not None:
         body["incremental_from"] = str(previous)
@@ -258,13 +260,13 @@ def _ask(
                 raise JournalError(line["error"]["message"])
             advance(line["done"] - done, line["total"])
             done = line["done"]
-    raise ConnectionLost("the broker broke off, and the backup with it")
+    raise ConnectionLost("the broker closed the connection, and the backup is incomplete")
 
 
 @contextmanager
 def _progress(what: str, total: int) -> Iterator[Callable[..., None]]:
-    """A bar on a terminal: call it with the bytes since the call before, and perhaps all there
-    are."""
+    """Show a progress bar on a terminal. The yielded function takes the bytes copied since its last
+    call and, optionally, the total."""
     console = err()
     if not console.is_terminal:
         yield lambda count, total=0: None

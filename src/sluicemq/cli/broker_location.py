@@ -1,10 +1,10 @@
-"""Where the broker is that a command asks, and who asks.
+"""Location of the broker that a command uses, and the credentials for it.
 
     --url, else --data-dir or --config, else $SLUICEMQ_URL, else the configured data directory
 
-By a URL (http://, https://, http+unix://) one logs in as at every listener, with a password or a
-token. Without one the command opens the socket `admin.sock` in the broker's data directory: whoever
-may do that, the owner of the data, may do everything, and is asked for nothing.
+A URL (http://, https://, http+unix://) requires a password or a token, as any listener does.
+Without a URL the command opens the socket `admin.sock` in the broker's data directory. Anyone who
+can open the socket already has access to the data, so no login is required.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.http_client import HttpTarget, authorization, target
 from sluicemq.server.loading import CONFIG_VARIABLE
 
-PANEL: Final = "Which broker, and as whom"
+PANEL: Final = "Broker and login"
 
 UrlOption = Annotated[
     str | None,
     typer.Option(
         "--url",
         metavar="URL",
-        help="Its HTTP listener: http://host:7680 or https://… (or $SLUICEMQ_URL)",
+        help="HTTP listener of the broker: http://host:7680 or https://… (or $SLUICEMQ_URL)",
         rich_help_panel=PANEL,
     ),
 ]
@@ -40,7 +40,7 @@ UserOption = Annotated[
     typer.Option(
         "--user",
         metavar="NAME",
-        help="Log in as; the password is asked for. (or $SLUICEMQ_USER)",
+        help="User name; prompts for the password. (or $SLUICEMQ_USER)",
         rich_help_panel=PANEL,
     ),
 ]
@@ -76,7 +76,7 @@ AuthorityOption = Annotated[
     typer.Option(
         "--ca",
         metavar="FILE",
-        help="Whose certificates to trust, for https. (or $SLUICEMQ_CA)",
+        help="Certificate authorities to trust for https. (or $SLUICEMQ_CA)",
         rich_help_panel=PANEL,
     ),
 ]
@@ -86,7 +86,7 @@ _DATA_DIR = Annotated[
         "--data-dir",
         "-d",
         metavar="DIR",
-        help="The broker of this machine whose data is there; without --url.",
+        help="Data directory of a local broker; not with --url.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -97,14 +97,14 @@ _CONFIG = Annotated[
         "-c",
         metavar="FILE",
         envvar=CONFIG_VARIABLE,
-        help="The broker of this machine that runs with this configuration.",
+        help="Configuration file of a local broker.",
         rich_help_panel=PANEL,
     ),
 ]
 
 
 class BrokerLocation(NamedTuple):
-    """What the options of a command say; those not given are None."""
+    """Values of the location options; those not given are None."""
 
     url: str | None = None
     user: str | None = None
@@ -115,7 +115,7 @@ class BrokerLocation(NamedTuple):
     data_dir: Path | None = None
 
     def target(self) -> HttpTarget:
-        """Which broker, and as whom; asks for a password where one is missing. Raises
+        """Return the broker's address and credentials; prompts for a missing password. Raises
         UsageError."""
         url = self.url
         if url is not None and self.data_dir is not None:
@@ -134,12 +134,12 @@ class BrokerLocation(NamedTuple):
 
     @property
     def local(self) -> bool:
-        """The broker is the one of a data directory, which may not be running."""
+        """True if the broker is that of a local data directory; it may be stopped."""
         named = self.data_dir is not None or self.config is not None
         return self.url is None and (named or not os.environ.get("SLUICEMQ_URL"))
 
     def socket(self) -> Path:
-        """Of the broker of the data directory that is meant."""
+        """Return the path of the admin socket in the broker's data directory."""
         return load_flags(self.config, self.data_dir).config.admin_socket
 
     def _by_url(self, url: str) -> HttpTarget:
@@ -157,8 +157,7 @@ class BrokerLocation(NamedTuple):
             raise UsageError("the URL says who logs in; leave out --user and --token-file")
         if found.authorization and not found.secure and not found.path and _is_far(found.host):
             err().print(
-                f"warning: the password goes to {found.host} as everybody on the way can read it; "
-                "use https://",
+                f"warning: the password is sent to {found.host} unencrypted; use https://",
                 style="yellow",
                 markup=False,
             )
@@ -168,7 +167,7 @@ class BrokerLocation(NamedTuple):
         environ = os.environ
         user, token_file = self.user, self.token_file
         if user is not None and token_file is not None:
-            raise UsageError("a token says who it is for: leave out --user")
+            raise UsageError("a token identifies its user; leave out --user")
         if user is None and token_file is None:
             user = environ.get("SLUICEMQ_USER") or None
             if token := environ.get("SLUICEMQ_TOKEN"):
@@ -199,7 +198,7 @@ class BrokerLocation(NamedTuple):
 
 
 def _secret(path: Path) -> str:
-    # here, because the hashes of passwords that come along take time to load
+    # imported here because the password hashes that come along are slow to load
     from sluicemq.server.identity.passwords import read_secret_file
 
     return read_secret_file(path)
@@ -213,7 +212,7 @@ def _is_far(host: str) -> bool:
 
 
 def location_options(login: Any = PasswordFileOption) -> dict[str, Any]:
-    """The options by their parameters; `login` is that of the password."""
+    """Return the location options by parameter; `login` declares the password option."""
     return {
         "url": UrlOption,
         "user_name": UserOption,
@@ -226,6 +225,6 @@ def location_options(login: Any = PasswordFileOption) -> dict[str, Any]:
 
 
 def location_of(given: dict[str, Any]) -> BrokerLocation:
-    """Take what `place_options` are set to out of the arguments of a command."""
+    """Remove the values of `location_options` from a command's arguments and return them."""
     found = {name: given.pop(name) for name in location_options()}
     return BrokerLocation(user=found.pop("user_name"), **found)

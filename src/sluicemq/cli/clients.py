@@ -1,4 +1,4 @@
-"""The blocking clients behind one face, chosen by the protocol of a URL."""
+"""Blocking clients of all protocols behind one interface, selected by the protocol of a URL."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from sluicemq.protocols.jmq.client import BlockingConsumer, BlockingProducer
 
 LONG: Final = 10 * 365 * 86_400
-"""Seconds that stand for "for ever" in msglite, which has no such number."""
+"""Seconds that stand for "no expiry" in msglite, whose format has no such value."""
 
 WINDOW: Final = 100
-"""Messages on their way to a PHPMQ or JMQ consumer at a time."""
+"""Maximum number of unacknowledged messages of a PHPMQ or JMQ consumer."""
 
 GRACE: Final = 0.25
-"""Seconds that a PHPMQ, VibeMQ or JMQ broker has to send what is waiting: none of them can say that
-a queue is empty."""
+"""Seconds to wait for ready messages of a PHPMQ, VibeMQ or JMQ broker: these protocols do not
+report that a queue is empty."""
 
 
 class ReceivedMessage(NamedTuple):
-    """A message that has arrived. `settle` tells the broker that it has been dealt with."""
+    """A received message. `settle` acknowledges it."""
 
     queue: str
     body: bytes
@@ -38,19 +38,21 @@ class ReceivedMessage(NamedTuple):
 
 
 class ClientConnection(Protocol):
-    """What `send` and `receive` need of a client. All methods raise ClientError."""
+    """Client operations that `send` and `receive` use. All methods raise ClientError."""
 
     def send(self, body: bytes, ttl: int) -> None:
-        """Send to the URL's queue; `ttl` in seconds, 0 = for ever."""
+        """Send to the URL's queue; `ttl` in seconds, 0 = no expiry."""
 
     def receive(self, timeout: float | None) -> ReceivedMessage | None:
-        """The next message of the URL's queue; None after `timeout` seconds without one."""
+        """Return the next message of the URL's queue, or None after `timeout` seconds without
+        one."""
 
     def confirm(self) -> None:
-        """Wait until the broker has accepted all that was sent. Nothing is sent afterwards."""
+        """Wait until the broker has accepted all sent messages. The client sends nothing
+        afterwards."""
 
     def close(self) -> None:
-        """End the connection, after what was settled has been sent."""
+        """Close the connection after all acknowledgements have been sent."""
 
 
 def connect(url: Url, timeout: float, count: int = 0) -> ClientConnection:
@@ -76,7 +78,7 @@ def connect(url: Url, timeout: float, count: int = 0) -> ClientConnection:
 
 class _Phpmq:
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
-        # Each client is imported when its protocol is spoken: asyncio and ssl are slow to load.
+        # Imported only for the protocol in use: asyncio and ssl are slow to load.
         from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
         from sluicemq.protocols.phpmq.wire import GENERATIONS
 
@@ -166,9 +168,9 @@ class _Msglite:
 
 
 class _Vibemq:
-    """Bodies are JSON there. One that is JSON, and no string, is sent as it is, other text as a
-    JSON string, other bytes in base64; received, a string is its text. So what is sent comes back.
-    """
+    """VibeMQ client. Bodies are JSON: a body that is a JSON value other than a string is sent
+    unchanged, other text as a JSON string and other bytes in base64. A received string is decoded
+    to its text, so bodies survive a round trip."""
 
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
         from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
@@ -220,14 +222,14 @@ class _Vibemq:
 
 
 class _Jmq:
-    """A body that is UTF-8 is sent as a TextMessage, others as a BytesMessage, all of them
-    persistent. Of what is received, a MapMessage and a StreamMessage are shown as JSON, an
-    ObjectMessage as it is.
+    """JMQ client. A UTF-8 body is sent as a TextMessage, others as a BytesMessage; all are
+    persistent. A received MapMessage or StreamMessage is converted to JSON; an ObjectMessage is
+    returned unchanged.
 
     topic      true: the URL names a topic
-    durable    name of a durable subscription of that topic; needs client_id
-    selector   which messages are received
-    direct     true: the port is that of the service, not of a port mapper
+    durable    name of a durable subscription of that topic; requires client_id
+    selector   JMS message selector
+    direct     true: the port is that of the JMQ service, not of a port mapper
     """
 
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
@@ -313,7 +315,7 @@ class _Jmq:
 
 
 def _settled() -> None:
-    """msglite settles a message by sending it."""
+    """Do nothing: msglite messages are acknowledged when they are sent."""
 
 
 _CLIENTS: Final[dict[str, type[_Phpmq] | type[_Msglite] | type[_Vibemq] | type[_Jmq]]] = {
@@ -332,9 +334,8 @@ _OPTIONS: Final = {
 
 
 def _ssl_context(url: Url, options: dict[str, str]) -> ssl.SSLContext | None:
-    """What the options of a `+tls` URL ask for; the broker's certificate is verified unless
-    `insecure=true`. Raises ConfigurationError.
-    """
+    """Return the TLS context for the options of a `+tls` URL, or None without TLS. The broker's
+    certificate is verified unless `insecure=true`. Raises ConfigurationError."""
     if not url.tls:
         for name in _TLS_OPTIONS:
             if name in options:
@@ -354,7 +355,7 @@ def _ssl_context(url: Url, options: dict[str, str]) -> ssl.SSLContext | None:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(f"{url}: ca: {authority} cannot be used: {reason}") from None
     if url.path:
-        # A socket in the file system has no name that a certificate could state.
+        # A Unix socket has no host name to compare with the certificate.
         context.check_hostname = False
     if insecure == "true":
         context.check_hostname = False
@@ -367,7 +368,7 @@ def _ssl_context(url: Url, options: dict[str, str]) -> ssl.SSLContext | None:
 
 
 def _show(context: ssl.SSLContext, url: Url, certificate: Path, options: dict[str, str]) -> None:
-    """Let the client show a certificate of its own."""
+    """Load a client certificate for mutual TLS."""
     from sluicemq.server.certificates import read_chain
 
     key, password_file = options.get("key"), options.get("password_file")

@@ -1,5 +1,5 @@
-"""How a command that asks the broker is made: it is given an `Api`, and says what it has found or
-done; where the broker is, how that is printed, and how often, are the same for all.
+"""Decorators for commands that use the API: the command receives an `Api` and returns its result;
+the decorators handle broker location, output format and --watch.
 
     @query_command(app, "list")
     def list_queues(api: Api, pattern: PatternArgument = "") -> QueryResult: ...
@@ -35,16 +35,16 @@ from sluicemq.cli.tables import show
 from sluicemq.model.errors import ConnectionLost
 
 USUAL_SECONDS: Final = 2.0
-"""Between two looks, where --watch does not say."""
+"""Default refresh interval of --watch, in seconds."""
 
 
 class QueryResult(NamedTuple):
-    """What a command has found.
+    """Result of a query command.
 
-    document  for --json
-    table     for people
-    empty     said to them instead, when there is nothing to show
-    code      of the command
+    document  output of --json
+    table     table for the terminal
+    empty     message if there is nothing to list
+    code      exit code
     """
 
     document: Any
@@ -54,12 +54,12 @@ class QueryResult(NamedTuple):
 
 
 class ActionResult(NamedTuple):
-    """What a command has done.
+    """Result of an action command.
 
-    document  for --json
-    text      for people: a sentence
-    code      of the command
-    output    what others may read from standard output, beside the sentence
+    document  output of --json
+    text      one sentence for the terminal
+    code      exit code
+    output    text on standard output for pipes, besides the sentence
     """
 
     document: Any
@@ -74,17 +74,17 @@ WatchOption = Annotated[
         "--watch",
         metavar="[SECONDS]",
         min=0.1,
-        help=f"Look again, every so often ({USUAL_SECONDS:g} s), until Ctrl-C.",
+        help=f"Refresh at this interval ({USUAL_SECONDS:g} s), until Ctrl-C.",
     ),
 ]
-YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 class WatchableCommand(TyperCommand):
-    """A command whose --watch need not say how often."""
+    """Command class whose --watch option has an optional value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Puts in the usual time where none is given."""
+        """Insert the default interval if --watch has no value."""
         complete: list[str] = []
         for at, argument in enumerate(args):
             complete.append(argument)
@@ -98,7 +98,7 @@ class WatchableCommand(TyperCommand):
 
 @contextmanager
 def open_api(place: BrokerLocation) -> Iterator[Api]:
-    """The API of the broker that is meant."""
+    """Open the API of the broker at `place`."""
     with Api(place.target()) as api:
         yield api
 
@@ -110,9 +110,9 @@ def query_command(
     opening: Callable[[BrokerLocation], AbstractContextManager[Any]] = open_api,
     about: str = "",
 ) -> Callable[[Callable[..., QueryResult]], Callable[..., None]]:
-    """Make a command of a function that finds something out, and tells it as it is called: with
-    what `opening` opens, what is `known`, and the arguments and options that its other parameters
-    declare. Its help is `about`, else the function's own."""
+    """Register a function that returns a QueryResult as a command. The function receives the object
+    that `opening` opens, the `known` arguments, and the arguments and options that its other
+    parameters declare. The help text is `about`, else the function's docstring."""
 
     def made(command: Callable[..., QueryResult]) -> Callable[..., None]:
         def run(**given: Any) -> None:
@@ -139,10 +139,10 @@ def action_command(
     login: Any = PasswordFileOption,
     about: str = "",
 ) -> Callable[[Callable[..., ActionResult]], Callable[..., None]]:
-    """Make a command of a function that does something and returns what it has done.
+    """Register a function that performs an action and returns an ActionResult as a command.
 
     Works like `query_command`. `login` is the option for the password of the user that runs the
-    command, for commands where --password-file means another password.
+    command, for commands whose --password-file means another password.
     """
 
     def made(command: Callable[..., ActionResult]) -> Callable[..., None]:
@@ -163,7 +163,7 @@ def broker_command(
     name: str,
     opening: Callable[[BrokerLocation], AbstractContextManager[Any]] = open_api,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function that does all of its telling itself; see `query_command`."""
+    """Register a function that prints its own output as a command; see `query_command`."""
 
     def made(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
@@ -189,8 +189,8 @@ def _print_action_result(result: ActionResult, as_json: bool) -> None:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something that cannot be undone. Raises UsageError where nobody can be
-    asked, typer.Exit when the answer is no."""
+    """Ask for confirmation before an irreversible action. Raises UsageError without a terminal,
+    typer.Exit if the answer is no."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -204,7 +204,7 @@ def confirm(question: str, yes: bool) -> None:
 def _signed(
     run: Callable[..., None], command: Callable[..., object], first: int, more: Mapping[str, Any]
 ) -> Callable[..., None]:
-    """`run` with the parameters of `command`, beginning with `first`, and more of them."""
+    """Return `run` with the signature of `command`: `first`, its own parameters, and `more`."""
     hints = get_type_hints(command, include_extras=True)
     own = list(inspect.signature(command).parameters.values())[first:]
     parameters = [
@@ -260,7 +260,7 @@ def _watch(look: Callable[[], QueryResult], interval: float, as_json: bool) -> N
                 result = look()
                 live.update(_screen(result.table or result.empty, interval), refresh=True)
             except ConnectionLost as lost:
-                # it may be restarting
+                # the broker may be restarting
                 live.update(_screen(printable(str(lost)), interval), refresh=True)
 
 

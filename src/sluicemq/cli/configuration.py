@@ -1,4 +1,4 @@
-"""`sluicemq config …`: what is configured, whether it makes sense, what there is to configure."""
+"""`sluicemq config …`: show, check and document the configuration."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ def show_configuration(
     log_level: LogLevelOption = None,
     insecure_public: InsecureOption = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Add each setting's meaning and where it is from.")
+        bool, typer.Option("--explain", help="Add each setting's meaning and source.")
     ] = False,
     live: Annotated[
-        bool, typer.Option("--live", help="What a running broker has in force; no secrets.")
+        bool,
+        typer.Option("--live", help="Show a running broker's effective settings, without secrets."),
     ] = False,
     url: UrlOption = None,
     user: UserOption = None,
@@ -84,10 +85,11 @@ def check(
     log_level: LogLevelOption = None,
     insecure_public: InsecureOption = None,
 ) -> None:
-    """Find everything that would keep the broker from starting with this configuration.
+    """Report all errors that would keep the broker from starting with this configuration.
 
-    Reports all errors with file and line. Then tries what serve would try: the data directory, the
-    user database, certificates with their keys, and the addresses, unless a broker runs there.
+    Reports each error with file and line. Then performs the checks of serve: the data directory,
+    the user database, certificates with their keys, and the addresses, unless a broker uses them
+    already.
     """
     from sluicemq.server.trial import trials
 

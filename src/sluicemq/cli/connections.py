@@ -1,4 +1,4 @@
-"""`sluicemq connections …`: who is connected, and how to end that."""
+"""`sluicemq connections …`: list and close client connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluicemq.cli.tables import Column, moment, number, size, table
 
 app = typer.Typer(
     cls=Listing,
-    help="Connections of clients: list them, close them. Alone: list.",
+    help="List and close client connections. Default: list.",
     pretty_exceptions_enable=False,
 )
 
@@ -44,17 +44,22 @@ def list_connections(
     api: Api,
     text: Annotated[
         str | None,
-        typer.Argument(metavar="[TEXT]", help="Only with this in peer, user or client."),
+        typer.Argument(
+            metavar="[TEXT]", help="Only connections with TEXT in peer, user or client."
+        ),
     ] = None,
     protocol: Annotated[
-        str | None, typer.Option("--protocol", metavar="NAME", help="Only phpmq, jmq, ...")
+        str | None,
+        typer.Option("--protocol", metavar="NAME", help="Only this protocol: phpmq, jmq, ..."),
     ] = None,
 ) -> QueryResult:
     """List the connections of clients."""
     found = list(api.items("/connections", filter=text, protocol=protocol))
     if not found:
         return QueryResult(
-            [], None, "Nobody is connected." if text is None else f"None has {text}."
+            [],
+            None,
+            "There are no connections." if text is None else f"No connection matches {text}.",
         )
     return QueryResult(found, table(COLUMNS, found))
 
@@ -62,13 +67,13 @@ def list_connections(
 @action_command(app, "close")
 def close(
     api: Api,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As listed.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Connection ids, as listed.")],
     reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="For the log.")
+        str | None, typer.Option("--reason", metavar="TEXT", help="Reason, recorded in the log.")
     ] = None,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Close connections. What their clients had not acknowledged is delivered again."""
+    """Close connections. Their unacknowledged messages are redelivered."""
     what = f"connection {ids[0]}" if len(ids) == 1 else f"{len(ids)} connections"
     confirm(f"Close {what}?", yes)
     closed = []

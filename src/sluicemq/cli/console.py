@@ -1,7 +1,7 @@
-"""What the commands have in common: two consoles, exit codes, and how a mistake is told.
+"""Consoles, exit codes and error output of all commands.
 
-Standard output carries what was asked for and nothing else, so that it can be piped; everything
-said to the person at the terminal goes to standard error.
+Standard output carries only the requested data, so that it can be piped; messages for the person at
+the terminal go to standard error.
 """
 
 from __future__ import annotations
@@ -33,28 +33,30 @@ class Exit(IntEnum):
     REFUSED = 1
     """Nothing was received, or the operation failed or was refused."""
     USAGE = 2
-    """The command line or the configuration makes no sense."""
+    """The command line or the configuration is invalid."""
 
 
 class UsageError(ConfigurationError):
-    """The command line makes no sense; the text says what would."""
+    """The command line is invalid; the text states the correct usage."""
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
 def out(width: int | None = None) -> Console:
-    """Standard output. Made anew, because tests and shells redirect it."""
+    """Return a console on standard output. Created anew per call, because tests and shells redirect
+    it."""
     return Console(highlight=False, soft_wrap=True, width=width)
 
 
 def err() -> Console:
-    """Standard error."""
+    """Return a console on standard error."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output: a line if it is piped, indented for a terminal."""
+    """Print one JSON document on standard output: on one line for a pipe, indented for a
+    terminal."""
     data = msgspec.json.encode(value)
     if sys.stdout.isatty():
         data = msgspec.json.format(data)
@@ -62,7 +64,7 @@ def print_json(value: Any) -> None:
 
 
 def complain(what: str, hint: str = "") -> None:
-    """Tell a mistake: what and where, and on a second line what to do next."""
+    """Print an error and, on a second line, what to do about it."""
     console = err()
     for line in printable(what).split("\n"):
         console.print(f"[bold red]error:[/] {escape(line)}")
@@ -71,13 +73,13 @@ def complain(what: str, hint: str = "") -> None:
 
 
 def printable(text: str) -> str:
-    """`text` without what would move a terminal's cursor or cannot be written."""
+    """Return `text` with control characters and unencodable characters escaped."""
     escaped = text.encode("utf-8", "backslashreplace").decode()
     return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in escaped)
 
 
 def no_such(option: str, what: str, word: str, known: Iterable[str]) -> UsageError:
-    """The error for a word that is none of those that are known."""
+    """Return the error for an unknown word, with the nearest known one as a suggestion."""
     words = list(known)
     guess = nearest(word, words)
     hint = f"did you mean {guess}?" if guess else f"there are {', '.join(words)}"
@@ -85,7 +87,7 @@ def no_such(option: str, what: str, word: str, known: Iterable[str]) -> UsageErr
 
 
 def hint_for(error: Exception) -> str:
-    """What to do about an error that does not say so itself: it may have a note that does."""
+    """Return what to do about an error: its notes, or a hint by its class."""
     if notes := getattr(error, "__notes__", []):
         return "\n".join(notes)
     if isinstance(error, JournalLocked):
@@ -100,12 +102,12 @@ def hint_for(error: Exception) -> str:
 
 
 def exit_code(error: Exception) -> Exit:
-    """The exit code of a command that ends with `error`."""
+    """Return the exit code of a command that ends with `error`."""
     return Exit.USAGE if isinstance(error, ConfigurationError) else Exit.REFUSED
 
 
 def report(error: Exception) -> Exit:
-    """Tell an error that ended a command. SluiceError, OSError; never a traceback."""
+    """Print the error that ended a command (SluiceError, OSError) without a traceback."""
     if isinstance(error, OSError) and not isinstance(error, SluiceError):
         reason = error.strerror or str(error)
         complain(f"{error.filename}: {reason}" if error.filename else reason)

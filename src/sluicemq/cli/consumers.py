@@ -1,4 +1,4 @@
-"""`sluicemq consumers`: who receives from which destination, and how far it has come."""
+"""`sluicemq consumers`: consumers by destination, with unacked messages, credit and deliveries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluicemq.cli.tables import Column, Item, number, table
 
 app = typer.Typer(
     cls=Listing,
-    help="Consumers: list them, of one destination or of all. Alone: list.",
+    help="List the consumers of one destination or of all. Default: list.",
     pretty_exceptions_enable=False,
 )
 
@@ -43,7 +43,7 @@ def list_consumers(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="Only of this queue, or topic:NAME.",
+            help="Only consumers of this queue, or topic:NAME.",
             autocompletion=complete_destination,
         ),
     ] = None,

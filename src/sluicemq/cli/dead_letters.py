@@ -1,7 +1,7 @@
-"""`sluicemq dlq …`: messages that could not be delivered, and why; back to where they came from.
+"""`sluicemq dlq …`: list, redrive and purge dead letters.
 
-A dead-letter queue is a queue: `messages` works on it as well. These commands add what is known of
-how a message died.
+A dead-letter queue is a queue: `messages` works on it as well. These commands also show the reason
+of each dead letter.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sluicemq.cli.tables import Column, Item, number, size, table
 
 app = typer.Typer(
     cls=Listing,
-    help="Dead letters: list them with their reasons, send them back, throw them away.",
+    help="List, redrive and purge dead letters.",
     pretty_exceptions_enable=False,
 )
 
@@ -61,10 +61,10 @@ _MESSAGES: Final = (
 def list_queues(
     api: Api,
     pattern: Annotated[
-        str, typer.Argument(metavar="[PATTERN]", help="Only names like this: orders.*")
+        str, typer.Argument(metavar="[PATTERN]", help="Only names that match: orders.*")
     ] = "",
 ) -> QueryResult:
-    """List the dead-letter queues, and why messages came there."""
+    """List the dead-letter queues with the reasons of their messages."""
     found = [item for item in api.items("/dead-letters") if is_like(item["name"], pattern)]
     if not found:
         return QueryResult([], None, "There are no dead letters, nor queues for them.")
@@ -76,26 +76,24 @@ def show(
     api: Api,
     name: DestinationArgument,
     selector: SelectorOption = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=500, help="So many at a time.")
-    ] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="Page size.")] = 50,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="Go on where a list ended.")
+        str | None, typer.Option("--after", metavar="CURSOR", help="Continue after this cursor.")
     ] = None,
 ) -> QueryResult:
-    """List the dead letters in a queue: the reason, and where they came from."""
+    """List the dead letters in a queue with reason and original destination."""
     address = address_of(name)
     at = destination(address) / "messages"
     document = api.get(at, selector=selector, limit=limit, after=after)
     items = document["items"]
     for item in items:
-        # which a list does not tell
+        # the list does not include these fields
         try:
             item["dead_letter"] = api.get(at / item["id"], max_body=0)["dead_letter"]
         except ApiRefused as error:
             if error.code != "message-not-found":
                 raise
-            item["dead_letter"] = None  # taken away meanwhile
+            item["dead_letter"] = None  # removed in the meantime
     if not items:
         return QueryResult(document, None, f"No such message waits in {display_name(address)}.")
     found: RenderableType = table(_MESSAGES, items)
@@ -114,11 +112,13 @@ def requeue(
     limit: LimitOption = 0,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="TARGET", help="Elsewhere than where they came from."),
+        typer.Option(
+            "--to", metavar="TARGET", help="Send to this destination instead of the original one."
+        ),
     ] = None,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Send dead letters back to where they came from, or elsewhere."""
+    """Redrive dead letters to their original destinations, or to another one."""
     address, selection = address_of(name), message_selection.select(ids, selector, everything)
     target = address_of(to) if to is not None else None
     if "ids" not in selection:
@@ -144,7 +144,7 @@ def purge(
     name: DestinationArgument,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Throw away all the dead letters in a queue."""
+    """Purge all dead letters in a queue."""
     address = address_of(name)
     return destinations.purge(api, address.kind, address.name, yes=yes)
 

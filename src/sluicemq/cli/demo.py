@@ -1,6 +1,7 @@
-"""`sluicemq demo`: real sockets, real messages, a real kill -9, and a table of what happened.
+"""`sluicemq demo`: run real clients against a broker that is killed and restarted, and print a
+table of the results.
 
-Every step checks what it claims; the demonstration ends with exit code 1 if one does not hold.
+Every step verifies its result; the command exits with code 1 if a verification fails.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ LISTEN: Final = (
     "jmq://127.0.0.1:0",
 )
 MARK: Final = ".sluicemq-demo"
-"""A file in the directory that the demonstration may empty, because it has made it."""
+"""Name of the file that marks a directory the demonstration has created and may empty."""
 ORDERS: Final = 200
 BACKLOG: Final = 500
 SETTLED: Final = 120
 FLOOD: Final = 50_000
 PRICES: Final = 100
 PATIENCE: Final = 10.0
-"""Seconds that a message may take."""
+"""Timeout for each message, in seconds."""
 
 
 class StepFailed(Exception):
-    """What a step claims did not happen."""
+    """A step's verification failed."""
 
 
 def demo(
@@ -93,7 +94,7 @@ def _empty(directory: Path) -> None:
 
 
 class Story:
-    """The steps, in order, and the table they make."""
+    """The steps in order, and the table of their results."""
 
     def __init__(self, console: Console, broker: LocalBroker, keep: Path) -> None:
         self._console = console
@@ -130,7 +131,7 @@ class Story:
             self._step("draw the report", self._draw)
 
     def summary(self) -> None:
-        """Print the table, and what to type next."""
+        """Print the table and the commands to try next."""
         self._console.print(self._table)
         self._console.print(
             Panel(
@@ -249,7 +250,7 @@ class Story:
                 _expect(message.body, b"payment %d" % number)
                 message.ack()
         self._until(lambda: self._waiting("payments") == BACKLOG - SETTLED)
-        # a message of its own, whose way to the disk comes after the acknowledgements
+        # a message of its own that is written to the journal after the acknowledgements
         with self._phpmq() as client:
             client.send("fence", b"")
             client.subscribe("fence", 1)
@@ -273,7 +274,7 @@ class Story:
             except RequestTimeout:
                 surplus = None
             if surplus is not None:
-                raise StepFailed(f"{surplus.body!r} came although everything had been consumed")
+                raise StepFailed(f"{surplus.body!r} came although all messages had been consumed")
         return f"{BACKLOG - SETTLED}: none lost, none twice, in order"
 
     def _flood(self) -> str:
@@ -290,7 +291,7 @@ class Story:
         return f"{report.records:,} records, no problem"
 
     def _tables(self) -> str:
-        # here, because who has no Spark wants to see the rest
+        # imported here so that the other steps run without Spark
         from sluicemq.cli import demo_lake
 
         events = demo_lake.fill(self._broker.directory, self._lake)

@@ -1,4 +1,4 @@
-"""The last part of the demonstration: its traffic in the tables of a lake, and the report."""
+"""Last part of the demonstration: write its traffic into the tables of a lake, and the report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sluicemq.pipeline.session import session
 
 
 def fill(directory: Path, lake: Path) -> int:
-    """Read all that the journal in `directory` has into the tables below `lake`. Returns how many
-    events there were."""
+    """Write the journal in `directory` into the tables below `lake`. Returns the number of
+    events."""
     place = Lake(lake)
     spark = session("sluicemq-demo", log=place.log)
     try:
@@ -30,7 +30,7 @@ def fill(directory: Path, lake: Path) -> int:
 
 
 def traffic(lake: Path) -> Mapping[str, tuple[int, int]]:
-    """What gold tells of each destination: messages in, and acknowledged."""
+    """Return per destination, from gold, the number of messages published and acknowledged."""
     gold = Lake(lake).table("gold").read(["destination", "messages_in", "acknowledged"])
     sums: pa.Table = gold.group_by("destination").aggregate(
         [("messages_in", "sum"), ("acknowledged", "sum")]
@@ -42,7 +42,7 @@ def traffic(lake: Path) -> Mapping[str, tuple[int, int]]:
 
 
 def states(lake: Path) -> Mapping[str, int]:
-    """How many messages silver has in each state."""
+    """Return the number of messages per state, from silver."""
     counted = pc.value_counts(Lake(lake).table("silver").read(["state"])["state"])
     return {each["values"]: each["counts"] for each in counted.to_pylist()}
 

@@ -1,7 +1,7 @@
-"""How destinations are named on the command line, and completed by the shell.
+"""Names of destinations on the command line, and their shell completion.
 
-`orders` is a queue and `topic:prices` a topic; a queue that is called `topic:prices` is written
-`queue:topic:prices`. Where a command is of one kind only, a name is a name.
+`orders` is a queue and `topic:prices` a topic; a queue named `topic:prices` is written
+`queue:topic:prices`. Commands for one kind of destination take the name without a prefix.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from sluicemq.model.errors import SluiceError
 
 _PREFIXES: Final = {"queue:": Kind.QUEUE, "topic:": Kind.TOPIC}
 _HARMLESS: Final = re.compile(r"[\w.:@%+=,/][\w.:@%+=,/-]*\Z")
-"""Names that a shell takes for nothing else when it has put them into the command line."""
+"""Pattern of names that need no shell quoting."""
 _OFFERED: Final = 100
-"""Names that a shell is offered."""
+"""Maximum number of completions."""
 
 
 def address_of(text: str) -> Address:
-    """The destination that is meant. Raises UsageError."""
+    """Return the destination that a name refers to. Raises UsageError."""
     for prefix, kind in _PREFIXES.items():
         if text.startswith(prefix):
             return _checked(Address(kind, text.removeprefix(prefix)))
@@ -36,7 +36,7 @@ def address_of(text: str) -> Address:
 
 
 def address_in(item: dict[str, Any]) -> str:
-    """How the destination that an item of the API names is written here."""
+    """Return the command-line name of the destination in an API item."""
     name = str(item["name"])
     if item["kind"] == "topic":
         return f"topic:{name}"
@@ -44,17 +44,18 @@ def address_in(item: dict[str, Any]) -> str:
 
 
 def display_name(address: Address) -> str:
-    """A destination in a sentence."""
+    """Return a destination as part of a sentence."""
     return f"the {address.kind.name.lower()} {printable(address.name)}"
 
 
 def is_like(name: str, pattern: str) -> bool:
-    """Whether a name matches what is in a shell's notation; "" matches all."""
+    """Return whether a name matches a shell pattern; "" matches all names."""
     return not pattern or fnmatch.fnmatchcase(name, pattern)
 
 
 def filter_names(pattern: str) -> str | None:
-    """What the broker can leave out already of what does not match; None = it cannot help."""
+    """Return a text by which the broker can filter the names, or None if the pattern has no such
+    text."""
     if not pattern or pattern == "*" or set("?[") & set(pattern):
         return None
     try:
@@ -65,13 +66,13 @@ def filter_names(pattern: str) -> str | None:
 
 
 def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names for the shell: of the kind that the group of commands is for."""
+    """Complete the names of destinations of the kind that the command group is for."""
     group = ctx.parent.info_name if ctx.parent is not None else ""
     return list(_complete(ctx, incomplete, "topic" if group == "topics" else "queue"))
 
 
 def complete_destination(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of queues and topics for the shell."""
+    """Complete the names of queues and topics."""
     return list(_complete(ctx, incomplete, None))
 
 
@@ -96,7 +97,8 @@ def _checked(address: Address) -> Address:
 
 
 def _complete(ctx: typer.Context, incomplete: str, kind: str | None) -> Iterator[str]:
-    """Nothing where the broker does not tell, or would have to be told a password."""
+    """Return the names from the broker; none if the request fails or would prompt for a
+    password."""
     given = {name: ctx.params.get(name) for name in BrokerLocation._fields if name != "user"}
     place = BrokerLocation(user=ctx.params.get("user_name"), **given)
     if place.user is not None and place.password_file is None:

@@ -1,4 +1,5 @@
-"""`sluicemq queues …` and `sluicemq topics …`: what there is, and what is done with it."""
+"""`sluicemq queues …` and `sluicemq topics …`: list, create, alter, purge, delete, pause and resume
+destinations."""
 
 from __future__ import annotations
 
@@ -44,9 +45,9 @@ from sluicemq.server.settings import choices, convert, settings_of
 from sluicemq.server.units import format_quantity
 
 _NOTHING_YET: Final = {
-    Kind.QUEUE: "There are no queues. One comes into being when somebody sends to it:\n"
+    Kind.QUEUE: "There are no queues. A queue is created when a client publishes to it:\n"
     "  sluicemq messages publish orders 'hello'",
-    Kind.TOPIC: "There are no topics. One comes into being when somebody subscribes to it, or:\n"
+    Kind.TOPIC: "There are no topics. A topic is created when a client subscribes to it, or by:\n"
     "  sluicemq topics create prices",
 }
 _SORTABLE: Final = (
@@ -54,14 +55,14 @@ _SORTABLE: Final = (
     *("rate_in", "rate_out", "oldest_ms", "published", "settled", "expired", "dead_lettered"),
 )
 _BARS: Final = 60
-"""Samples in a line of bars; one is 5 s."""
+"""Number of samples in a sparkline; one sample covers 5 s."""
 
 
 class Listing(TyperGroup):
-    """A group of commands that lists when none of them is named: `sluicemq queues [PATTERN]`."""
+    """Command group that defaults to `list`: `sluicemq queues [PATTERN]`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Puts in `list`."""
+        """Insert `list` if the arguments name no command."""
         if not ctx.resilient_parsing and (not args or self._is_no_command(args[0])):
             args = ["list", *args]
         return super().parse_args(ctx, args)
@@ -89,12 +90,12 @@ def _figure(name: str) -> Any:
 
 
 def oldest(item: Item) -> str:
-    """For how long the oldest message waits."""
+    """Return the age of the oldest ready message."""
     return age(item.get("oldest_ms") or 0) if item.get("waiting") else "-"
 
 
 def marked(item: Item, name: str) -> Text | str:
-    """The name of a destination, and whether it delivers."""
+    """Return the name of a destination, marked if delivery is paused."""
     if item.get("paused"):
         return Text.assemble(cell(name), (" paused", "yellow"))
     return name
@@ -123,12 +124,12 @@ _COUNTERS: Final = (
 
 queues = typer.Typer(
     cls=Listing,
-    help="List queues, look at one, make, change, empty or remove them. Alone: list.",
+    help="List, show, create, alter, purge, pause and delete queues. Default: list.",
     pretty_exceptions_enable=False,
 )
 topics = typer.Typer(
     cls=Listing,
-    help="List topics, look at one, make, change, empty or remove them. Alone: list.",
+    help="List, show, create, alter, purge, pause and delete topics. Default: list.",
     pretty_exceptions_enable=False,
 )
 
@@ -137,18 +138,20 @@ def list_destinations(
     api: Api,
     kind: Kind,
     pattern: Annotated[
-        str, typer.Argument(metavar="[PATTERN]", help="Only names like this: orders.*")
+        str, typer.Argument(metavar="[PATTERN]", help="Only names that match: orders.*")
     ] = "",
     sort: SortOption = "name",
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="Only the first so many; 0 = all.")
+        int, typer.Option("--limit", "-n", min=0, help="Maximum number of rows; 0 = all.")
     ] = 0,
     temporary: Annotated[
         bool | None,
-        typer.Option("--temporary/--no-temporary", help="Only those of clients, or without them."),
+        typer.Option(
+            "--temporary/--no-temporary", help="Only temporary destinations, or without them."
+        ),
     ] = None,
 ) -> QueryResult:
-    """List them, with their figures."""
+    """List destinations with their statistics."""
     if sort not in _SORTABLE:
         raise no_such("--sort", "column", sort, _SORTABLE)
     found = [
@@ -175,7 +178,7 @@ def list_destinations(
 
 
 def show_destination(api: Api, kind: Kind, name: NameArgument) -> QueryResult:
-    """Show one: its figures, its settings, and how it went lately."""
+    """Show the statistics, settings and recent rates of one destination."""
     at = destination(Address(kind, name))
     item = api.get(at)
     which = at.query or {"destination": name}
@@ -186,7 +189,7 @@ def show_destination(api: Api, kind: Kind, name: NameArgument) -> QueryResult:
 def create(
     api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
 ) -> ActionResult:
-    """Make one, with settings; refused if it is there already."""
+    """Create a destination with settings; fails if it exists."""
     address = Address(kind, name)
     item = api.put(destination(address), _settings(settings), expect="new")
     return ActionResult(item, f"Made {display_name(address)}.")
@@ -195,7 +198,7 @@ def create(
 def alter(
     api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
 ) -> ActionResult:
-    """Change settings of one; those that are not named stay as they are."""
+    """Change settings of a destination; others keep their values."""
     if not settings:
         raise UsageError("say what to change, as in max_messages=1000")
     address = Address(kind, name)
@@ -212,7 +215,7 @@ def delete(
     ] = False,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Remove one."""
+    """Delete a destination."""
     address = Address(kind, name)
     at = destination(address)
     if not yes:
@@ -226,35 +229,31 @@ def purge(
     api: Api,
     kind: Kind,
     name: NameArgument,
-    unacked: Annotated[
-        bool, typer.Option("--unacked", help="Also what consumers have been given.")
-    ] = False,
+    unacked: Annotated[bool, typer.Option("--unacked", help="Include unacked messages.")] = False,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Throw away the messages that wait in one."""
+    """Purge the ready messages of a destination."""
     address = Address(kind, name)
     at = destination(address)
     if not yes:
         item = api.get(at)
         count = item.get("waiting", 0) + item.get("delayed", 0) + unacked * item.get("unacked", 0)
-        confirm(f"Throw away {number(count)} messages of {display_name(address)}?", yes)
+        confirm(f"Purge {number(count)} messages of {display_name(address)}?", yes)
     answer = api.post(at / "purge", {"unacked": unacked})
     return ActionResult(
-        answer, f"{number(answer['purged'])} messages of {display_name(address)} are gone."
+        answer, f"{number(answer['purged'])} messages of {display_name(address)} have been purged."
     )
 
 
 def pause(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
-    """Deliver nothing for a while; what is sent goes on being accepted."""
+    """Pause delivery; the broker still accepts messages."""
     address = Address(kind, name)
     answer = api.post(destination(address) / "pause")
-    return ActionResult(
-        answer, f"Nothing is delivered from {display_name(address)} until it is resumed."
-    )
+    return ActionResult(answer, f"Delivery of {display_name(address)} is paused.")
 
 
 def resume(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
-    """Deliver again."""
+    """Resume delivery."""
     address = Address(kind, name)
     answer = api.post(destination(address) / "resume")
     return ActionResult(
@@ -266,35 +265,33 @@ _COMMANDS: Final = ("list", "show", "create", "alter", "delete", "purge", "pause
 
 for _app, _kind in ((queues, Kind.QUEUE), (topics, Kind.TOPIC)):
     _word = _kind.name.lower()
-    query_command(_app, "list", _kind, about=f"List the {_word}s, with their figures.")(
+    query_command(_app, "list", _kind, about=f"List the {_word}s, with their statistics.")(
         list_destinations
     )
     query_command(
         _app,
         "show",
         _kind,
-        about=f"Show one {_word}: its figures, its settings, and how it went lately.",
+        about=f"Show one {_word}: its statistics, settings and recent rates.",
     )(show_destination)
     action_command(
-        _app, "create", _kind, about=f"Make a {_word}, with settings; refused if it is there."
+        _app, "create", _kind, about=f"Create a {_word} with settings; fails if it exists."
     )(create)
     action_command(
         _app,
         "alter",
         _kind,
-        about=f"Change settings of a {_word}; those that are not named stay as they are.",
+        about=f"Change settings of a {_word}; other settings keep their values.",
     )(alter)
-    action_command(_app, "delete", _kind, about=f"Remove a {_word}.")(delete)
-    action_command(_app, "purge", _kind, about=f"Throw away the messages that wait in a {_word}.")(
-        purge
-    )
+    action_command(_app, "delete", _kind, about=f"Delete a {_word}.")(delete)
+    action_command(_app, "purge", _kind, about=f"Purge the ready messages of a {_word}.")(purge)
     action_command(
         _app,
         "pause",
         _kind,
-        about=f"Deliver nothing from a {_word} for a while; what is sent is still accepted.",
+        about=f"Pause delivery of a {_word}; the broker still accepts messages.",
     )(pause)
-    action_command(_app, "resume", _kind, about=f"Deliver from a {_word} again.")(resume)
+    action_command(_app, "resume", _kind, about=f"Resume delivery of a {_word}.")(resume)
 
 
 def _details(item: Item, history: Item) -> RenderableType:
@@ -304,7 +301,7 @@ def _details(item: Item, history: Item) -> RenderableType:
     state = [
         *(["paused"] if item.get("paused") else []),
         *(["temporary"] if item.get("temporary") else []),
-        *(["made by use"] if item.get("automatic") else []),
+        *(["created on first use"] if item.get("automatic") else []),
         *(["in the configuration"] if item.get("configured") else []),
     ]
     rows: list[tuple[str, RenderableType]] = [
@@ -342,14 +339,14 @@ def _settings_table(item: Item) -> RenderableType:
 
 
 def _settings(given: list[str] | None) -> dict[str, Any]:
-    """Settings as they are written in the configuration file. Raises UsageError."""
+    """Parse settings in the notation of the configuration file. Raises UsageError."""
     known = settings_of(DestinationSettings)
     found: dict[str, Any] = {}
     for text in given or ():
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals:
-            raise UsageError(f"{text!r}: write a setting as NAME=VALUE")
+            raise UsageError(f"{text!r}: settings have the form NAME=VALUE")
         if name not in known:
             raise no_such(text, "setting", name, known)
         setting = known[name]

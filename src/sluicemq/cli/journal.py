@@ -1,6 +1,7 @@
-"""`sluicemq journal …`: look at a journal, give space back, manage its retention slots.
+"""`sluicemq journal …`: check, dump, compact, upgrade and downgrade a journal, manage retention
+slots.
 
-DIR is a data directory or the journal in it; without it, the configured one is taken.
+DIR is a data directory or the journal in it; the default is the configured data directory.
 """
 
 from __future__ import annotations
@@ -43,26 +44,27 @@ from sluicemq.server.settings import unknown
 from sluicemq.server.units import Unit, parse_quantity
 
 JOURNAL_DIRECTORY: Final = "journal"
-"""Of the journal within the data directory."""
+"""Name of the journal directory within the data directory."""
 SHOWN: Final = 60
-"""Characters of a body in a line of `dump`."""
+"""Maximum number of characters of a body in a line of `dump`."""
 
 app = typer.Typer(
-    help="Look at the journal, give space back, manage retention slots.",
+    help="Check, dump and compact the journal, manage retention slots.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
 DirectoryArgument = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help="Data directory; default: the configured.")
+    Path | None,
+    typer.Argument(metavar="[DIR]", help="Data directory; default: the configured one."),
 ]
 
 
 @app.command()
 def check(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> None:
-    """Verify every record, checksum and index. Changes nothing; may run beside a broker.
+    """Verify every record, checksum and index. Changes nothing; may run while a broker is running.
 
-    Ends with exit code 1 if anything is damaged.
+    Exits with code 1 if anything is damaged.
     """
     place = locate(directory)
     with err().status(f"checking {escape(str(place))}"):
@@ -80,17 +82,21 @@ def dump(
     directory: DirectoryArgument = None,
     since: Annotated[int, typer.Option("--from", min=0, help="First sequence number.")] = 0,
     types: Annotated[
-        list[str] | None, typer.Option("--type", help="Only records of this type; repeat.")
+        list[str] | None, typer.Option("--type", help="Only records of this type; repeatable.")
     ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", help="Only of this queue.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only of this topic.")] = None,
-    about: Annotated[
-        int, typer.Option("--about", min=0, help="One message and all that became of it.")
+    queue: Annotated[
+        str | None, typer.Option("--queue", help="Only records of this queue.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Only records of this topic.")
+    ] = None,
+    about: Annotated[int, typer.Option("--about", min=0, help="Only records of this message.")] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, help="Maximum number of records; 0 = all.")
     ] = 0,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Stop after; 0 = never.")] = 0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print the records, one a line (--json: one object a line, with bodies)."""
+    """Print the records, one per line (--json: one object per line, with bodies)."""
     if queue is not None and topic is not None:
         raise ConfigurationError("give either --queue or --topic")
     address = None
@@ -113,7 +119,7 @@ def dump(
 
 @app.command()
 def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> None:
-    """Give back the space that nothing live needs. The broker must be stopped."""
+    """Reclaim space that no live record needs. The broker must be stopped."""
     place = locate(directory)
     with err().status(f"compacting {escape(str(place))}"):
         before, after = compact_journal(place, load_flags(None, None).config.journal, _adopt)
@@ -122,14 +128,14 @@ def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> N
     else:
         print(f"{size(before.bytes)} before, {size(after.bytes)} now")
         if after.bytes >= before.bytes:
-            err().print("Nothing could be given back: all of it is live or held by a slot.")
+            err().print("No space could be reclaimed: all records are live or retained by a slot.")
 
 
 @app.command()
 def upgrade(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> None:
-    """Make every file one of the newest format. The broker must be stopped.
+    """Upgrade all segments to the newest format version. The broker must be stopped.
 
-    Not needed before a start: a broker reads older formats, and goes on in the newest.
+    Not required before a start: a broker reads older formats and writes the newest.
     """
     place = locate(directory)
     with err().status(f"upgrading {escape(str(place))}"):
@@ -150,14 +156,16 @@ def downgrade(
     ] = 0,
     forget: Annotated[
         bool,
-        typer.Option("--forget-batches", help="Although a repeated batch would come twice then."),
+        typer.Option(
+            "--forget-batches", help="Accept that a repeated batch would be stored twice."
+        ),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Go back to an older format, for an older release. The broker must be stopped.
+    """Downgrade to an older format version, for an older release. The broker must be stopped.
 
-    Messages, subscriptions, attempts and transactions stay. What the older format has no place for
-    is left out; docs/upgrading.md lists it.
+    Messages, subscriptions, attempts and transactions are kept. Records that the older format does
+    not support are dropped; docs/upgrading.md lists them.
     """
     place = locate(directory)
     if not version:
@@ -185,7 +193,8 @@ def downgrade(
 
 
 def _adopt(journal: FileJournal) -> None:
-    """Read the journal as a broker would, so that a snapshot of now can be taken."""
+    """Replay the journal as a broker would, so that a snapshot of its present state can be
+    taken."""
     broker = Broker(journal, SystemClock())
     recover(broker, journal.recovery)
     journal.snapshot_source = partial(snapshot, broker)
@@ -201,14 +210,16 @@ def slots(
         str | None, typer.Option("--drop", metavar="NAME", help="Remove a slot.")
     ] = None,
     position: Annotated[
-        int, typer.Option("--position", min=0, help="With --create: what is done already.")
+        int, typer.Option("--position", min=0, help="With --create: the last sequence number read.")
     ] = 0,
     limit: Annotated[
-        str | None, typer.Option("--limit", help="With --create: what it may hold back, as 5GiB.")
+        str | None,
+        typer.Option("--limit", help="With --create: maximum journal retained, such as 5GiB."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the retention slots: readers whose position holds segments back. Or change them."""
+    """List the retention slots, whose positions retain segments for their readers; or change
+    them."""
     kept = Slots(locate(directory))
     if create is not None and drop is not None:
         raise ConfigurationError("give either --create or --drop")
@@ -228,20 +239,20 @@ def slots(
 
 
 def locate(directory: Path | None) -> Path:
-    """The journal's directory. Raises JournalError if there is none, JournalDamaged."""
+    """Return the journal's directory. Raises JournalError if there is none, JournalDamaged."""
     place = load_flags(None, None).config.broker.data_dir if directory is None else directory
     if not place.is_dir():
         raise JournalError(f"there is no directory {place}; name the broker's data directory")
     inner = place / JOURNAL_DIRECTORY
     place = inner if inner.is_dir() else place
-    # Asked here, because the tools behind would make a journal where there is none.
+    # checked here, because the functions below would create a missing journal
     if read_identity(place) is None:
         raise JournalError(f"there is no journal in {place}; name the broker's data directory")
     return place
 
 
 def describe_entry(entry: Entry) -> dict[str, Any]:
-    """A record as JSON-able data; fields that say nothing are left out."""
+    """Return a record as JSON-able data; empty fields are omitted."""
     record = entry.record
     document: dict[str, Any] = {
         "sequence": record.sequence,
@@ -378,7 +389,7 @@ def _bytes(text: str) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """A property as JSON can say it."""
+    """Return a property as a JSON value."""
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
     return _text(value) if isinstance(value, str) else value

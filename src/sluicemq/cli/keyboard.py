@@ -1,4 +1,4 @@
-"""Single keys of a terminal, while something else is shown."""
+"""Single key presses from a terminal while a live display is shown."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ _NAMED: Final = {
     "\b": "backspace",
 }
 _MOST: Final = 64
-"""Bytes that are read at a time."""
+"""Number of bytes read at a time."""
 
 
 class Keyboard:
-    """Within `with`, keys come one by one and are not echoed. Without a terminal none comes."""
+    """Key reader: within `with`, keys arrive one by one without echo. Without a terminal no keys
+    arrive."""
 
     def __init__(self) -> None:
         self._input = sys.stdin.fileno() if sys.stdin.isatty() else None
@@ -59,7 +60,7 @@ class Keyboard:
             termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
 
     def keys(self, seconds: float) -> list[str]:
-        """What has been pressed, as soon as anything has; none after that time."""
+        """Return the keys pressed so far as soon as there are any; none after the timeout."""
         if self._input is None:
             time.sleep(seconds)
             return []
@@ -68,13 +69,13 @@ class Keyboard:
             return []
         data = os.read(self._input, _MOST)
         if not data:
-            # the terminal has gone
+            # the terminal has been closed
             raise KeyboardInterrupt
         return named(data.decode(errors="ignore"))
 
 
 def named(text: str) -> list[str]:
-    """Keys by their names; those that have none are the characters they write."""
+    """Return keys by their names; keys without a name by the characters they write."""
     keys = []
     while text:
         for sequence, name in _ESCAPED.items():

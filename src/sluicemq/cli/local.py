@@ -1,5 +1,5 @@
-"""A broker of one's own for a while: a process on loopback, on ports the system chooses, in a
-directory that is given. For the demonstration, the benchmark and the tests."""
+"""Temporary local broker: a process on loopback, on ports that the system chooses, in a given
+directory. Used by the demonstration, the benchmark and the tests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ END_SECONDS: Final = 300.0
 """For a process that ends by itself, when it has come so far."""
 STATUS_SECONDS: Final = 30.0
 SAID_BYTES: Final = 4000
-"""Of the log, in the error that says why a broker did not start."""
+"""Number of log lines in the error raised when a broker does not start."""
 PROGRAM: Final = ("-m", "sluicemq.cli")
 LISTEN: Final = ("msglite://127.0.0.1:0", "phpmq://127.0.0.1:0", "phpmq-maintenance://127.0.0.1:0")
 
 
 class LocalBroker:
-    """Starts on `start` (or `with`), stops on `stop`; `kill` is SIGKILL, and `start` again
-    continues with the same directory."""
+    """Local broker process. Starts on `start` (or `with`) and stops on `stop`; `kill` sends
+    SIGKILL, and `start` continues with the same directory."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class LocalBroker:
         environment: dict[str, str] | None = None,
         program: Sequence[str] = PROGRAM,
     ) -> None:
-        """`listen` are URLs, best with port 0; `options` are further options of `serve`; `program`
-        is what Python runs, which takes the arguments of `sluicemq`."""
+        """Set up the broker. `listen` are URLs, usually with port 0; `options` are further options
+        of `serve`; `program` are the Python arguments that run `sluicemq`."""
         self.directory = directory
         self._listen = listen
         self._options = options
@@ -50,21 +50,21 @@ class LocalBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._ports: dict[str, int] = {}
         self.started_in = 0.0
-        """Seconds from the start of the process until it served."""
+        """Seconds from the start of the process until it was ready."""
 
     @property
     def log(self) -> Path:
-        """What the broker says on standard error, all starts together."""
+        """Standard error of the broker, appended by all of its starts."""
         return self.directory / "broker.log"
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """Return the process id of the running broker."""
         assert self._process is not None
         return self._process.pid
 
     def launch(self) -> None:
-        """Start, and do not wait for anything."""
+        """Start the process without waiting until it is ready."""
         self.directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, *self._program, "serve", "--data-dir", str(self.directory)]
         for url in self._listen:
@@ -81,7 +81,8 @@ class LocalBroker:
             )
 
     def start(self) -> Self:
-        """Start and wait until it serves. Raises ConnectionLost with what it said otherwise."""
+        """Start the process and wait until it is ready. Raises ConnectionLost with the end of its
+        log."""
         before = time.monotonic()
         self.launch()
         assert self._process is not None
@@ -106,12 +107,12 @@ class LocalBroker:
         return self
 
     def port(self, scheme: str) -> int:
-        """The port of the first listener with that scheme (phpmq, phpmq+tls, ...)."""
+        """Return the port of the first listener with that scheme (phpmq, phpmq+tls, ...)."""
         return self._ports[scheme]
 
     def status(self) -> dict[str, Any]:
-        """The broker's own account of itself, as `/overview` has it, with its `destinations` and
-        its `pid`. Raises ConnectionLost if it does not answer."""
+        """Return the broker's `/overview`, with its `destinations` and its `pid`. Raises
+        ConnectionLost if the broker does not respond."""
         with Api(self._target(), STATUS_SECONDS) as api:
             pid = api.get("/status")["pid"]
             overview = api.get("/overview", fresh=True)
@@ -119,8 +120,8 @@ class LocalBroker:
         return {**overview, "pid": pid, "destinations": destinations}
 
     def _serves(self) -> bool:
-        """Whether it is this process, and no other that has left its socket behind, that answers
-        and is through with its start."""
+        """Return whether this process, not a predecessor that left its socket behind, responds and
+        has finished its start."""
         try:
             with Api(self._target(), STATUS_SECONDS) as api:
                 ready = api.get("/health/ready")["state"] == "serving"
@@ -132,17 +133,17 @@ class LocalBroker:
         return HttpTarget("localhost", 0, path=str(self.directory / "admin.sock"))
 
     def _said(self) -> str:
-        """The end of the log."""
+        """Return the end of the log."""
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - SAID_BYTES))
             return log.read(SAID_BYTES).decode(errors="replace")
 
     def kill(self) -> None:
-        """SIGKILL: the process gets no chance to write anything."""
+        """Send SIGKILL: the process cannot write anything more."""
         self._signal(signal.SIGKILL)
 
     def stop(self) -> int:
-        """SIGTERM, and wait. Returns the exit code."""
+        """Send SIGTERM and wait. Returns the exit code."""
         return self._signal(signal.SIGTERM)
 
     def wait(self) -> int:

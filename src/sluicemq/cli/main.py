@@ -1,7 +1,7 @@
-"""The program `sluicemq`: its commands, and the one place where errors become exit codes.
+"""The program `sluicemq`: its commands, and the one place that converts errors to exit codes.
 
-A command's module is imported when it is called: the broker, the pipeline and the benchmark take
-longer to load than most commands take.
+Each command's module is imported on first use: the broker, the pipeline and the benchmark take
+longer to load than most commands take to run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sluicemq.model.errors import SluiceError
 
 
 class LazyCommand(NamedTuple):
-    """Where a command is: a function or a Typer application in a module; `panel` of the help. An
-    application whose only command is called as it is itself is that command."""
+    """Location of a command: a function or a Typer application in a module; `panel` is its section
+    of the help. An application whose single command has the application's name is that command."""
 
     module: str
     name: str
@@ -32,7 +32,7 @@ class LazyCommand(NamedTuple):
 _RUN: Final = "Run a broker"
 _MESSAGES: Final = "Messages"
 _DESTINATIONS: Final = "Queues and topics"
-_CLIENTS: Final = "Who is connected"
+_CLIENTS: Final = "Connections"
 _ACCESS: Final = "Users"
 _BROKER: Final = "The broker"
 _DATA: Final = "The data"
@@ -68,14 +68,14 @@ COMMANDS: Final = {
 
 
 class Commands(TyperGroup):
-    """The commands of COMMANDS, beside those that are always loaded."""
+    """Command group that loads the commands of COMMANDS on demand."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All of them, as the help shows them."""
+        """Return the names of all commands in the order of the help."""
         return [*COMMANDS, *super().list_commands(ctx)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Loads it."""
+        """Load a command."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             self.commands[cmd_name] = _load(cmd_name, COMMANDS[cmd_name])
         return super().get_command(ctx, cmd_name)
@@ -107,11 +107,11 @@ def _group(
             "--version",
             callback=_print_version,
             is_eager=True,
-            help="Print the version, and whether it is the compiled build.",
+            help="Print the version and whether the build is compiled.",
         ),
     ] = False,
 ) -> None:
-    """Take the options that precede a command."""
+    """Process the options that precede a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as finished:
         return finished.code if isinstance(finished.code, int) else Exit.OK
     except BrokenPipeError:
-        # The reader of our output has gone (| head). What is buffered has nowhere to go either.
+        # The reader of standard output has closed the pipe (| head); discard buffered output.
         sys.stderr.close()
         return Exit.REFUSED
     except (SluiceError, OSError) as error:

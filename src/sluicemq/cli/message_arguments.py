@@ -1,4 +1,4 @@
-"""Properties and times of a message, as they are written on the command line."""
+"""Properties and times of messages on the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TRUTH: Final = {"true": True, "false": False}
 
 
 def parse_properties(given: list[str]) -> dict[str, Any]:
-    """`NAME=VALUE` is a text, `NAME:TYPE=VALUE` of that type. Raises UsageError."""
+    """Parse `NAME=VALUE` (text) or `NAME:TYPE=VALUE`. Raises UsageError."""
     found: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -34,8 +34,8 @@ def parse_properties(given: list[str]) -> dict[str, Any]:
 
 
 def read_standard_input() -> bytes:
-    """The message on standard input; on a terminal, say that it is read. Raises UsageError if it
-    is empty: what was to fill it has probably failed."""
+    """Return the message on standard input; prompts on a terminal. Raises UsageError if it is
+    empty: the program that should have written it has probably failed."""
     if sys.stdin.isatty():
         err().print("[dim]Type the message; Ctrl-D ends it.[/]")
     content = sys.stdin.buffer.read()
@@ -47,7 +47,7 @@ def read_standard_input() -> bytes:
 
 
 def parse_milliseconds(option: str, text: str | None) -> int | None:
-    """A time such as 30s. Raises UsageError."""
+    """Parse a time such as 30s. Raises UsageError."""
     if text is None:
         return None
     try:

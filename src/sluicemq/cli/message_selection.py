@@ -1,5 +1,4 @@
-"""Which messages of a destination a command means, and what is done with them: by their ids, by a
-selector, or all."""
+"""Selection of a destination's messages by ids, by a selector, or all, and operations on them."""
 
 from __future__ import annotations
 
@@ -16,29 +15,35 @@ from sluicemq.model.destination import Address
 
 STATES: Final = ("waiting", "unacked", "delayed")
 MOST_LISTED_FAILURES: Final = 10
-"""Messages whose failure is told one by one."""
+"""Number of failed messages that are reported individually."""
 
 IdsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="As listed.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="Message ids, as listed.", show_default=False),
 ]
 SelectorOption = Annotated[
     str | None,
-    typer.Option("--selector", metavar="TEXT", help="Those that it chooses: \"colour = 'red'\"."),
+    typer.Option("--selector", metavar="TEXT", help="Messages that match: \"colour = 'red'\"."),
 ]
 StateOption = Annotated[
     str | None,
-    typer.Option("--state", metavar="STATE", help=f"Those {', '.join(STATES)}; else waiting."),
+    typer.Option(
+        "--state", metavar="STATE", help=f"Messages in state {', '.join(STATES)}; default: waiting."
+    ),
 ]
-AllFlag = Annotated[bool, typer.Option("--all", help="All of them.")]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most; 0 = all.")]
+AllFlag = Annotated[bool, typer.Option("--all", help="All messages.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=0, help="Maximum number; 0 = all.")]
 SubscriptionOption = Annotated[
     str | None,
-    typer.Option("--subscription", metavar="NAME", help="Of a topic: which subscription's."),
+    typer.Option(
+        "--subscription", metavar="NAME", help="For a topic: this subscription's messages."
+    ),
 ]
 
 
 def select(ids: list[str] | None, selector: str | None, everything: bool) -> dict[str, Any]:
-    """The choice as the API wants it. Raises UsageError unless it is exactly one."""
+    """Return the selection as an API request. Raises UsageError unless exactly one form is
+    given."""
     if bool(ids) + (selector is not None) + everything != 1:
         raise UsageError("say which messages: ids, or --selector, or --all")
     if ids:
@@ -47,14 +52,14 @@ def select(ids: list[str] | None, selector: str | None, everything: bool) -> dic
 
 
 def check_state(state: str | None) -> str | None:
-    """UsageError if there is no such state."""
+    """Check a state name. Raises UsageError if it is unknown."""
     if state is not None and state not in STATES:
         raise no_such("--state", "state", state, STATES)
     return state
 
 
 def describe(selection: dict[str, Any]) -> str:
-    """The choice in a sentence."""
+    """Return the selection as part of a sentence."""
     if "ids" in selection:
         count = len(selection["ids"])
         return f"message {selection['ids'][0]}" if count == 1 else f"{count} messages"
@@ -73,10 +78,11 @@ def run_action(
     state: str | None = None,
     limit: int = 0,
 ) -> ActionResult:
-    """Do it; exit code 1 if it could not be done for all. `verb` is like "moved".
+    """Run an operation on the selection; exit code 1 if it failed for some messages. `verb` is its
+    past participle, such as "moved".
 
-    The broker does a part at a time, so that its clients do not wait; it is asked until it is
-    through with what was there at the beginning.
+    The broker processes one batch per request so that clients are not blocked; the command repeats
+    the request until all messages that were there at its start are processed.
     """
     body: dict[str, Any] = {"action": action, **selection}
     if target is not None:
@@ -113,14 +119,14 @@ def run_action(
 
 
 _REASONS: Final = {
-    "not-found": "it is not there any more",
-    "in-flight": "a consumer has it; redeliver takes it back",
-    "in-transaction": "a transaction holds it; see sluicemq transactions",
-    "no-origin": "nobody knows where it came from; name a place with --to",
-    "origin-gone": "where it came from does not exist any more; name a place with --to",
-    "forbidden": "you may not send to where it came from",
+    "not-found": "it no longer exists",
+    "in-flight": "a consumer holds it unacked; redeliver requeues it",
+    "in-transaction": "it belongs to a transaction; see sluicemq transactions",
+    "no-origin": "its original destination is unknown; name a destination with --to",
+    "origin-gone": "its original destination does not exist; name a destination with --to",
+    "forbidden": "you may not publish to its original destination",
     "low-disk-space": "the broker's disk is nearly full",
     "target-full": "the target is full",
-    "target-refused": "the target does not take it",
+    "target-refused": "the target rejected it",
     "too-large": "it is larger than the target permits",
 }

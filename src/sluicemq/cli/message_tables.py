@@ -1,4 +1,4 @@
-"""Messages as tables: a line for each, and one of them with all that it says about itself."""
+"""Tables of messages: one row per message, or all fields of one message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluicemq.cli.destination_names import address_in
 from sluicemq.cli.tables import Column, Item, moment, pairs, size
 
 SHOWN: Final = 60
-"""Characters of a body on one line."""
+"""Maximum number of characters of a body on one line."""
 
 COLUMNS: Final = (
     Column("id", lambda item: str(item["id"]), right=True),
@@ -40,7 +40,7 @@ def _state(item: Item) -> str:
 
 
 def beginning(item: Item) -> str:
-    """Of its body, on one line."""
+    """Return the beginning of the body on one line."""
     body = item.get("body")
     if body is None:
         return ""
@@ -50,7 +50,7 @@ def beginning(item: Item) -> str:
 
 
 def details(item: Item) -> RenderableType:
-    """A message with its properties and its body."""
+    """Return a table of one message with its properties and its body."""
     rows: list[tuple[str, RenderableType]] = [
         ("message", str(item["id"])),
         ("state", _state(item)),

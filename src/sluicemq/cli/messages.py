@@ -1,7 +1,7 @@
-"""`sluicemq messages …`: the messages that wait in a queue or at a topic's subscriptions: look at
-them, send, take them away, or elsewhere.
+"""`sluicemq messages …`: browse, publish, delete, move, copy, redeliver and save messages of a
+queue or of a topic's subscriptions.
 
-What consumes messages as a client does is `sluicemq receive`; here nothing is consumed by looking.
+`sluicemq receive` consumes messages as a client does; browsing does not consume them.
 """
 
 from __future__ import annotations
@@ -43,15 +43,17 @@ from sluicemq.cli.tables import Column, number, size, table
 
 PRIORITIES: Final = 9
 MAX_BODY: Final = 65_536
-"""Bytes of a body that `show` asks for unless told otherwise."""
+"""Default maximum number of body bytes that `show` requests."""
 
 app = typer.Typer(
-    help="Look at messages, send, delete, move, copy, redeliver and save them.",
+    help="Browse, publish, delete, move, copy, redeliver and save messages.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As listed.", show_default=False)]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Message id, as listed.", show_default=False)
+]
 TargetArgument = Annotated[
     str,
     typer.Argument(metavar="TARGET", help="A queue, or topic:NAME.", show_default=False),
@@ -65,16 +67,14 @@ def list_messages(
     selector: SelectorOption = None,
     state: StateOption = None,
     subscription: SubscriptionOption = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=500, help="So many at a time.")
-    ] = 50,
-    offset: Annotated[int, typer.Option("--offset", min=0, help="Leave out the first.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="Page size.")] = 50,
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Number of messages to skip.")] = 0,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="Go on where a list ended.")
+        str | None, typer.Option("--after", metavar="CURSOR", help="Continue after this cursor.")
     ] = None,
-    body: Annotated[bool, typer.Option("--body", help="With the beginning of the bodies.")] = False,
+    body: Annotated[bool, typer.Option("--body", help="Show the beginning of the bodies.")] = False,
 ) -> QueryResult:
-    """List messages in the order in which they will be delivered."""
+    """List messages in the order of delivery."""
     address = address_of(name)
     document = api.get(
         destination(address) / "messages",
@@ -104,10 +104,10 @@ def show_message(
     name: DestinationArgument,
     message: IdArgument,
     max_body: Annotated[
-        int, typer.Option("--max-body", min=0, help="Bytes of the body that are shown.")
+        int, typer.Option("--max-body", min=0, help="Maximum bytes of the body to show.")
     ] = MAX_BODY,
 ) -> QueryResult:
-    """Show one message: what it says about itself, its properties, its body."""
+    """Show one message with its headers, properties and body."""
     at = destination(address_of(name)) / "messages" / message
     item = api.get(at, max_body=max_body)
     return QueryResult(item, details(item))
@@ -118,12 +118,12 @@ def save(
     api: Api,
     name: DestinationArgument,
     message: IdArgument,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="- = standard output.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Output file; - = standard output.")],
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if it is there.")
+        bool, typer.Option("--overwrite", help="Replace an existing file.")
     ] = False,
 ) -> ActionResult:
-    """Write the body of a message into a file, as it was sent."""
+    """Save the body of a message to a file, unchanged."""
     at = destination(address_of(name)) / "messages" / message / "body"
     if file != Path("-") and file.exists() and not overwrite:
         raise UsageError(f"{file} is there already; --overwrite replaces it")
@@ -144,27 +144,31 @@ def publish(
     api: Api,
     name: DestinationArgument,
     bodies: Annotated[
-        list[str] | None, typer.Argument(metavar="[BODY]...", help="Messages, one each.")
+        list[str] | None,
+        typer.Argument(metavar="[BODY]...", help="Message bodies, one message each."),
     ] = None,
     file: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", help="A file that is one message; repeat.")
+        list[Path] | None,
+        typer.Option("--file", "-f", help="File with one message body; repeatable."),
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", metavar="KIND", help="text, json or bytes; else as it looks."),
+        typer.Option("--kind", metavar="KIND", help="text, json or bytes; default: detected."),
     ] = None,
     prop: Annotated[
         list[str] | None,
         typer.Option(
-            "--property", "-p", metavar="NAME=VALUE", help="Also NAME:TYPE=VALUE; repeat."
+            "--property", "-p", metavar="NAME=VALUE", help="Or NAME:TYPE=VALUE; repeatable."
         ),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option("--priority", min=0, max=PRIORITIES, help="9 goes first.")
+        int | None, typer.Option("--priority", min=0, max=PRIORITIES, help="0 to 9; 9 is highest.")
     ] = None,
-    ttl: Annotated[str | None, typer.Option("--ttl", metavar="TIME", help="Life: 30s, 1h.")] = None,
+    ttl: Annotated[
+        str | None, typer.Option("--ttl", metavar="TIME", help="Time to live: 30s, 1h.")
+    ] = None,
     delay: Annotated[
-        str | None, typer.Option("--delay", metavar="TIME", help="Deliver it not before then.")
+        str | None, typer.Option("--delay", metavar="TIME", help="Delay before delivery.")
     ] = None,
     correlation_id: Annotated[str | None, typer.Option("--correlation-id", metavar="ID")] = None,
     reply_to: Annotated[
@@ -176,7 +180,8 @@ def publish(
         str | None, typer.Option("--durability", metavar="HOW", help="sync, lazy or none.")
     ] = None,
 ) -> ActionResult:
-    """Send messages: the arguments, files, or standard input as one. Prints their ids."""
+    """Send messages from the arguments, from files, or standard input as one message. Prints their
+    ids."""
     address = address_of(name)
     common: dict[str, Any] = {
         "kind": kind,
@@ -213,7 +218,7 @@ def delete(
     subscription: SubscriptionOption = None,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Throw messages away."""
+    """Delete messages."""
     address, selection = address_of(name), message_selection.select(ids, selector, everything)
     confirm(
         f"Throw away {message_selection.describe(selection)} of {display_name(address)}?",
@@ -278,7 +283,7 @@ def copy(
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
 ) -> ActionResult:
-    """Send the same messages to another queue or topic, too."""
+    """Copy messages to another queue or topic."""
     return message_selection.run_action(
         api,
         address_of(name),
@@ -303,7 +308,7 @@ def redeliver(
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
 ) -> ActionResult:
-    """Take back what a consumer holds, or end the waiting time of what is delayed."""
+    """Requeue messages that a consumer holds unacked, or make scheduled messages ready."""
     return message_selection.run_action(
         api,
         address_of(name),

@@ -1,4 +1,4 @@
-"""`sluicemq permissions …`: what users and roles may do, on which destinations."""
+"""`sluicemq permissions …`: permissions of users and roles on destinations."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ALL: Final = "all"
 
 app = typer.Typer(
     cls=Listing,
-    help="What users and roles may do, on which destinations. Alone: list.",
+    help="Permissions of users and roles on destinations. Default: list.",
     pretty_exceptions_enable=False,
 )
 roles = typer.Typer(
     cls=Listing,
-    help="Permissions under a name, for several users. Alone: list.",
+    help="Named sets of permissions for several users. Default: list.",
     pretty_exceptions_enable=False,
 )
 app.add_typer(roles, name="role")
@@ -35,7 +35,9 @@ RoleFlag = Annotated[bool, typer.Option("--role", help="WHO is a role.")]
 PatternArgument = Annotated[
     str,
     typer.Argument(
-        metavar="PATTERN", help="Names of destinations; * = any characters.", show_default=False
+        metavar="PATTERN",
+        help="Pattern of destination names; * = any characters.",
+        show_default=False,
     ),
 ]
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", show_default=False)]
@@ -71,10 +73,10 @@ def grant(
     role: RoleFlag = False,
     ignore_case: Annotated[
         bool,
-        typer.Option("--ignore-case", help="Letter case of names does not matter, as in VibeMQ."),
+        typer.Option("--ignore-case", help="Match names case-insensitively, as in VibeMQ."),
     ] = False,
 ) -> ActionResult:
-    """Permit operations on destinations; replaces what was permitted for exactly that pattern."""
+    """Grant operations on destinations; replaces an existing grant for exactly that pattern."""
     permission = Permission(pattern, _operations(operation), ignore_case)
     if role:
         accounts.grant_role(who, permission)
@@ -97,7 +99,7 @@ def grant(
 def revoke(
     accounts: Accounts, who: WhoArgument, pattern: PatternArgument, role: RoleFlag = False
 ) -> ActionResult:
-    """Take back what was permitted for exactly that pattern."""
+    """Revoke the grant for exactly that pattern."""
     there = accounts.roles() if role else accounts.users()
     for each in there:
         if each["name"] == who and pattern not in {p["pattern"] for p in each["permissions"]}:
@@ -121,7 +123,7 @@ def list_permissions(
     ] = None,
     role: RoleFlag = False,
 ) -> QueryResult:
-    """List permissions: of one user, of one role, or all. A user's are with those of its roles."""
+    """List permissions of one user, of one role, or of all. A user's list includes its roles'."""
     of_roles = {each["name"]: each["permissions"] for each in accounts.roles()}
     users = {} if role else {each["name"]: each for each in accounts.users()}
     if who is not None and who not in (of_roles if role else users):
@@ -136,14 +138,14 @@ def list_permissions(
                 rows += [{"role": name, **each, "through": ""} for each in permissions]
     if not rows:
         return QueryResult(
-            [], None, "Nothing is permitted to anybody." if who is None else "Nothing."
+            [], None, "No permissions have been granted." if who is None else "Nothing."
         )
     return QueryResult(rows, table(_PERMISSIONS, rows))
 
 
 @query_command(roles, "list", opening=accounts_at)
 def list_roles(accounts: Accounts) -> QueryResult:
-    """List the roles, and who has them."""
+    """List the roles and their users."""
     found = accounts.roles()
     if not found:
         return QueryResult([], None, "There are no roles.")
@@ -152,28 +154,28 @@ def list_roles(accounts: Accounts) -> QueryResult:
 
 @action_command(roles, "add", opening=accounts_at)
 def add_role(accounts: Accounts, role: RoleArgument) -> ActionResult:
-    """Make a role, without permissions yet."""
+    """Create a role without permissions."""
     accounts.add_role(role)
     return ActionResult({"added": role}, f"Added the role {role}.")
 
 
 @action_command(roles, "remove", opening=accounts_at)
 def remove_role(accounts: Accounts, role: RoleArgument) -> ActionResult:
-    """Remove a role that no user has."""
+    """Remove a role that is assigned to no user."""
     accounts.remove_role(role)
     return ActionResult({"removed": role}, f"Removed the role {role}.")
 
 
 @action_command(roles, "assign", opening=accounts_at)
 def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
-    """Give a role to a user."""
+    """Assign a role to a user."""
     accounts.assign(role, user)
     return ActionResult({"assigned": role, "user": user}, f"{user} has the role {role}.")
 
 
 @action_command(roles, "withdraw", opening=accounts_at)
 def withdraw(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
-    """Take a role from a user."""
+    """Remove a role from a user."""
     accounts.withdraw(role, user)
     return ActionResult({"withdrawn": role, "user": user}, f"{user} has no role {role} any more.")
 

@@ -1,7 +1,6 @@
-"""`sluicemq pipeline …`: the journal's traffic in tables, replayed, decoded, reported.
+"""`sluicemq pipeline …`: run the journal pipeline, replay and decode traffic, and write reports.
 
-All that needs Spark is imported by the command that runs it: the broker's installation need not
-have it.
+Each command imports the modules that need Spark when it runs: Spark is optional.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 ANOMALIES_SECONDS: Final = 60.0
 
 app = typer.Typer(
-    help="The journal's traffic in tables: run, backfill, replay, compact, report, decode.",
+    help="Write the journal's traffic to tables; replay, report and decode it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -52,7 +51,7 @@ app = typer.Typer(
 JournalOption = Annotated[
     Path | None,
     typer.Option(
-        "--journal", metavar="DIR", help="Data directory of a broker; default: the configured."
+        "--journal", metavar="DIR", help="Data directory of a broker; default: the configured one."
     ),
 ]
 UrlOption = Annotated[
@@ -61,11 +60,13 @@ UrlOption = Annotated[
 BrokerOption = Annotated[
     str, typer.Option("--broker", metavar="NAME", help="This broker's name in the lake.")
 ]
-TablesOption = Annotated[str, typer.Option("--tables", help="Those to write, comma-separated.")]
-RowsOption = Annotated[int, typer.Option("--max-rows", min=1, help="Events of a batch.")]
-BytesOption = Annotated[str, typer.Option("--max-bytes", help="Of a batch, as 256MiB.")]
+TablesOption = Annotated[str, typer.Option("--tables", help="Tables to write, comma-separated.")]
+RowsOption = Annotated[int, typer.Option("--max-rows", min=1, help="Maximum events per batch.")]
+BytesOption = Annotated[
+    str, typer.Option("--max-bytes", help="Maximum bytes per batch, such as 256MiB.")
+]
 LateOption = Annotated[
-    str, typer.Option("--watermark", help="Events that come later than this are counted as late.")
+    str, typer.Option("--watermark", help="Events older than this are counted as late.")
 ]
 
 _ALL: Final = "bronze,silver,gold"
@@ -81,19 +82,19 @@ def run(
     format: FormatOption = "delta",
     broker: BrokerOption = "main",
     slot: Annotated[
-        str, typer.Option("--slot", help="Retention slot that holds what is not read; '' = none.")
+        str, typer.Option("--slot", help="Retention slot for unread events; '' = none.")
     ] = "pipeline",
     tables: TablesOption = _ALL,
-    interval: Annotated[str, typer.Option("--interval", help="Between two batches.")] = "1s",
+    interval: Annotated[str, typer.Option("--interval", help="Time between two batches.")] = "1s",
     max_rows: RowsOption = 262_144,
     max_bytes: BytesOption = "256MiB",
     watermark: LateOption = "1h",
     as_json: JsonFlag = False,
 ) -> None:
-    """Keep the tables up to date with the journal, until stopped (Ctrl-C, SIGTERM).
+    """Keep the tables up to date with the journal until stopped (Ctrl-C, SIGTERM).
 
-    May be killed and started again at any time: each event is in each table once. A new lake
-    begins with the oldest event that the journal still holds.
+    May be killed and restarted at any time: each event is written to each table once. A new lake
+    starts with the oldest event that the journal retains.
     """
     job = _job(
         journal,
@@ -124,14 +125,15 @@ def backfill(
     ] = "",
     tables: TablesOption = _ALL,
     from_bronze: Annotated[
-        bool, typer.Option("--from-bronze", help="Make silver and gold anew from bronze.")
+        bool, typer.Option("--from-bronze", help="Rebuild silver and gold from bronze.")
     ] = False,
     max_rows: RowsOption = 262_144,
     max_bytes: BytesOption = "256MiB",
     watermark: LateOption = "1h",
     as_json: JsonFlag = False,
 ) -> None:
-    """Bring the tables up to what the journal holds now, and end. Goes on where they are."""
+    """Write everything that the journal holds now to the tables, then exit. Continues from their
+    checkpoint."""
     place = _lake(lake, format, broker)
     if from_bronze:
         if journal is not None or url is not None:
@@ -149,11 +151,12 @@ def compact(
     lake: LakeOption,
     format: FormatOption = "delta",
     keep: Annotated[
-        str, typer.Option("--keep", help="Older versions of the tables cannot be read afterwards.")
+        str,
+        typer.Option("--keep", help="Age of table versions to keep; older ones become unreadable."),
     ] = "7d",
     as_json: JsonFlag = False,
 ) -> None:
-    """Join the tables' small files, and delete those that only old versions need."""
+    """Compact the tables' small files and delete files that only old versions use."""
     place = _lake(lake, format, "main")
     older_than = timedelta(seconds=seconds("--keep", keep))
     with require_pipeline():
@@ -173,16 +176,20 @@ def compact(
 def report(
     lake: LakeOption,
     output: Annotated[
-        Path, typer.Option("--output", "--out", "-o", metavar="FILE", help="The page.")
+        Path, typer.Option("--output", "--out", "-o", metavar="FILE", help="Output file.")
     ] = Path("report.html"),
-    since: Annotated[str | None, typer.Option("--since", help="As 2026-01-31T12:00, UTC.")] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Likewise, exclusive.")] = None,
-    png: Annotated[
-        Path | None, typer.Option("--png", metavar="DIR", help="Its charts as images, too.")
+    since: Annotated[
+        str | None, typer.Option("--since", help="Start, such as 2026-01-31T12:00, UTC.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="Destinations shown one by one.")] = 25,
+    until: Annotated[str | None, typer.Option("--until", help="End, exclusive.")] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", metavar="DIR", help="Also write the charts as images.")
+    ] = None,
+    top: Annotated[
+        int, typer.Option("--top", min=1, help="Number of destinations shown individually.")
+    ] = 25,
 ) -> None:
-    """Write a page about the traffic: rates, latencies, backlogs, dead letters, anomalies."""
+    """Write an HTML report of the traffic: rates, latencies, backlogs, dead letters, anomalies."""
     with require_pipeline():
         from sluicemq.pipeline.report import report_lake
 
@@ -216,7 +223,7 @@ def _lake(directory: Path, format: str, broker: str) -> Lake:
 def _source(
     journal: Path | None, url: str | None, password_file: Path | None, token_file: Path | None
 ) -> dict[str, str]:
-    """The options that say where the journal is."""
+    """Check the options that locate the journal."""
     if url is None:
         if password_file or token_file:
             raise ConfigurationError("--password-file and --token-file go with --url")
@@ -266,7 +273,7 @@ def _supervise(job: Job, interval: float | None, as_json: bool) -> None:
 
     stop = threading.Event()
     find = {"gold", "silver"} <= set(job.tables)
-    # two queries at a time: the short tasks of gold are not to wait for those of silver
+    # two queries at a time: the short tasks of gold must not queue behind those of silver
     tasks = {"spark.master": f"local[{2 * len(os.sched_getaffinity(0))},4]"}
     with spark_session("sluicemq pipeline", job.lake.log, tasks) as spark:
         findings = PeriodicAction(partial(find_anomalies, spark, job.lake), ANOMALIES_SECONDS)
@@ -290,7 +297,7 @@ def _rebuild(lake: Lake, max_rows: int, as_json: bool) -> None:
     with require_pipeline():
         from sluicemq.pipeline.jobs.rebuild import expect_bronze, rebuild
         from sluicemq.pipeline.jobs.upkeep import find_anomalies
-    expect_bronze(lake)  # before Spark takes its time to start
+    expect_bronze(lake)  # checked before the slow start of Spark
     with (
         spark_session("sluicemq backfill", lake.log) as spark,
         ProgressDisplay(as_json, unending=False) as progress,

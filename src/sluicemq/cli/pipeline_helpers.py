@@ -1,5 +1,4 @@
-"""What the commands of `sluicemq pipeline` have in common: Spark is started, progress is shown, a
-signal ends what runs."""
+"""Helpers of `sluicemq pipeline`: start Spark, show progress, and stop on signals."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class PeriodicAction:
-    """Something that is done every so often, when there is an occasion."""
+    """Function that runs at most once per interval, when called."""
 
     def __init__(self, action: Callable[[], int], seconds: float) -> None:
         self._action = action
@@ -51,7 +50,7 @@ class PeriodicAction:
 
 
 class ProgressDisplay:
-    """How far it has come: a bar, or a line of JSON for each batch."""
+    """Progress of a query: a bar, or a line of JSON per batch."""
 
     def __init__(self, as_json: bool, *, unending: bool) -> None:
         self._as_json = as_json
@@ -78,7 +77,7 @@ class ProgressDisplay:
         self._progress.stop()
 
     def step(self, step: Step, anomalies: int | None, total: int | None = None) -> None:
-        """After a batch, or a restart."""
+        """Report a batch or a restart."""
         if self._as_json:
             print_json(_step_document(step, anomalies))
             return
@@ -124,7 +123,7 @@ def _step_document(step: Step, anomalies: int | None) -> dict[str, Any]:
 
 @contextmanager
 def stop_on_signals(stop: threading.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM end the query after its batch; a second SIGINT at once."""
+    """Stop the query after its batch on SIGINT and SIGTERM; a second SIGINT interrupts at once."""
 
     def ask(number: int, _: object) -> None:
         if stop.is_set() and number == signal.SIGINT:
@@ -142,7 +141,7 @@ def stop_on_signals(stop: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def require_pipeline() -> Iterator[None]:
-    """Explains what is not installed."""
+    """Raise an explanation for a missing dependency."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -158,8 +157,8 @@ def require_pipeline() -> Iterator[None]:
 def spark_session(
     name: str, log: Path | None = None, settings: dict[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Spark's session; one that was not there before is stopped in the end. What Spark says goes
-    to the end of the file `log`, which an error then names."""
+    """Open a Spark session; a session created here is stopped on exit. Spark's output is appended
+    to the file `log`, which errors name."""
     with require_pipeline():
         from pyspark.sql import SparkSession
 
@@ -173,7 +172,7 @@ def spark_session(
         yield spark
     except Exception as error:
         if log is not None and not there and not isinstance(error, ConfigurationError):
-            err().print(f"What Spark said is in {log}.", markup=False)
+            err().print(f"Spark's output is in {log}.", markup=False)
         raise
     finally:
         if not there:

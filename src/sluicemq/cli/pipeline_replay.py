@@ -1,5 +1,5 @@
-"""`sluicemq pipeline replay` and `sluicemq pipeline decode`: traffic of the past, sent once more or
-taken apart."""
+"""`sluicemq pipeline replay` and `sluicemq pipeline decode`: publish past traffic again, and decode
+captured traffic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluicemq.server.identity.passwords import read_secret_file
 
 PASSWORD: Final = "PIPELINE_PASSWORD"
 TOKEN: Final = "PIPELINE_TOKEN"
-"""Environment variables for what is not to be seen in the list of processes."""
+"""Environment variables for secrets, which must not appear in the process list."""
 
 PasswordOption = Annotated[
     Path | None,
@@ -32,12 +32,12 @@ TokenOption = Annotated[
 ]
 LakeOption = Annotated[Path, typer.Option("--lake", metavar="DIR", help="Directory of the tables.")]
 FormatOption = Annotated[
-    str, typer.Option("--format", help="Of the tables: delta, iceberg or parquet.")
+    str, typer.Option("--format", help="Format of the tables: delta, iceberg or parquet.")
 ]
 
 
 def credentials(password_file: Path | None, token_file: Path | None) -> dict[str, str]:
-    """Password and token from files, or else from the environment."""
+    """Return password and token from files, else from the environment."""
     found = {}
     for name, file, variable in (
         ("password", password_file, PASSWORD),
@@ -53,33 +53,31 @@ def replay(
     lake: LakeOption,
     url: Annotated[str, typer.Option("--url", help="The broker: http://user@host:7680")],
     to: Annotated[
-        str, typer.Option("--to", help="Queue, or topic:NAME; default: each where it was sent.")
+        str, typer.Option("--to", help="Queue, or topic:NAME; default: the original destination.")
     ] = "",
     where: Annotated[
-        str | None, typer.Option("--where", help="SQL on the columns of silver.")
+        str | None, typer.Option("--where", help="SQL condition on the columns of silver.")
     ] = None,
     selector: Annotated[
         str | None, typer.Option("--selector", help="A JMS message selector.")
     ] = None,
-    rate: Annotated[float | None, typer.Option("--rate", help="Messages a second.")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Messages per second.")] = None,
     pace: Annotated[
-        float | None, typer.Option("--pace", help="1 = with their old pauses, 2 = twice as fast.")
+        float | None, typer.Option("--pace", help="Speed: 1 = original pauses, 2 = twice as fast.")
     ] = None,
-    write_id: Annotated[
-        str, typer.Option("--write-id", help="Of a replay that is to be continued.")
-    ] = "",
+    write_id: Annotated[str, typer.Option("--write-id", help="Id of a replay to continue.")] = "",
     format: FormatOption = "delta",
     password_file: PasswordOption = None,
     token_file: TokenOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Send messages of the past once more, in their old order; each is stored once.
+    """Publish past messages again in their original order; each is stored once.
 
-    Which ones, --where says (state = 'dead-lettered' AND destination = 'orders'), or --selector.
+    --where (state = 'dead-lettered' AND destination = 'orders') or --selector chooses the messages.
     """
     if selector is not None:
         try:
-            compile_selector(selector)  # a mistake in it is told here, not by a task
+            compile_selector(selector)  # a syntax error is reported here instead of by a task
         except SelectorError as error:
             raise ConfigurationError(f"--selector: {error}") from None
     secrets = credentials(password_file, token_file)
@@ -129,32 +127,40 @@ def replay(
     if done.already:
         err().print(f"{done.already:,} had been sent before.")
     if done.bad:
-        err().print(f"{done.bad:,} rows were no messages and went to the dead-letter queue.")
+        err().print(f"{done.bad:,} rows were invalid messages and went to the dead-letter queue.")
 
 
 def decode(
-    captures: Annotated[list[Path], typer.Argument(metavar="CAPTURE...", help="pcap, pcapng.")],
-    ports: Annotated[str, typer.Option("--ports", help="As 9200=phpmq,9300=jmq.")] = "",
+    captures: Annotated[
+        list[Path], typer.Argument(metavar="CAPTURE...", help="Capture files: pcap, pcapng.")
+    ],
+    ports: Annotated[
+        str, typer.Option("--ports", help="Protocols by port, such as 9200=phpmq,9300=jmq.")
+    ] = "",
     raw: Annotated[
-        bool, typer.Option("--raw", help="The files are the bytes of one direction.")
+        bool, typer.Option("--raw", help="The files hold the raw bytes of one direction.")
     ] = False,
     protocol: Annotated[
-        str | None, typer.Option("--protocol", help="With --raw; default: found out.")
+        str | None, typer.Option("--protocol", help="With --raw; default: detected.")
     ] = None,
     role: Annotated[
-        str, typer.Option("--role", help="With --raw, who wrote them: client or server.")
+        str, typer.Option("--role", help="With --raw: the sender, client or server.")
     ] = "client",
     max_frame_bytes: Annotated[
-        int | None, typer.Option("--max-frame-bytes", min=1, help="Longer ones are errors.")
+        int | None,
+        typer.Option(
+            "--max-frame-bytes", min=1, help="Maximum frame size; longer frames are errors."
+        ),
     ] = None,
     secrets: Annotated[bool, typer.Option("--secrets", help="Show passwords and tokens.")] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Table for the frames.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Write the frames to this table."),
     ] = None,
-    format: Annotated[str, typer.Option("--format", help="Of that table.")] = "parquet",
+    format: Annotated[str, typer.Option("--format", help="Format of that table.")] = "parquet",
     as_json: Annotated[bool, typer.Option("--json", help="Print each frame as JSON.")] = False,
 ) -> None:
-    """Take captured traffic apart: a frame of a protocol a row, errors with their place."""
+    """Decode captured traffic: one row per protocol frame, errors with their position."""
     for path in captures:
         if not path.is_file():
             raise ConfigurationError(f"there is no file {path}")

@@ -1,4 +1,4 @@
-"""`sluicemq send` and `sluicemq receive`: messages from and to the shell, by URL."""
+"""`sluicemq send` and `sluicemq receive`: send and receive messages by URL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluicemq.server.address import Url
 from sluicemq.server.units import Unit, format_quantity, parse_quantity
 
 PROGRESS_STEP = 64
-"""Messages between two updates of the progress bar."""
+"""Number of messages between two updates of the progress bar."""
 
 UrlArgument = Annotated[
     str, typer.Argument(metavar="URL", help="Broker and queue: phpmq://127.0.0.1:9100/orders")
@@ -34,16 +34,20 @@ ConnectTimeout = Annotated[
 def send(
     url: UrlArgument,
     bodies: Annotated[
-        list[str] | None, typer.Argument(metavar="[BODY]...", help="Messages, one each.")
+        list[str] | None,
+        typer.Argument(metavar="[BODY]...", help="Message bodies, one message each."),
     ] = None,
     file: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", help="A file that is one message; repeat.")
+        list[Path] | None,
+        typer.Option("--file", "-f", help="File with one message body; repeatable."),
     ] = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Each line of standard input is a message.")
     ] = False,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Send each so often.")] = 1,
-    ttl: Annotated[str, typer.Option("--ttl", help="Life of a message: 30s, 1h; 0 = for ever.")] = (
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, help="Number of times to send each message.")
+    ] = 1,
+    ttl: Annotated[str, typer.Option("--ttl", help="Time to live: 30s, 1h; 0 = no expiry.")] = (
         "0"
     ),
     connect_timeout: ConnectTimeout = 10.0,
@@ -84,11 +88,13 @@ def send(
 def receive(
     url: UrlArgument,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Stop after so many; 0 = never.")
+        int, typer.Option("--count", "-n", min=0, help="Stop after this many messages; 0 = never.")
     ] = 1,
     timeout: Annotated[
         str | None,
-        typer.Option("--timeout", "-t", help="Stop when nothing came for so long: 5s, 0 = now."),
+        typer.Option(
+            "--timeout", "-t", help="Stop after this time without a message: 5s, 0 = now."
+        ),
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Write bodies as they are, without a line end after each.")
@@ -96,9 +102,9 @@ def receive(
     connect_timeout: ConnectTimeout = 10.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Receive messages and write their bodies to standard output, a line each.
+    """Receive messages and write their bodies to standard output, one per line.
 
-    A message is acknowledged after it has been written. Ends with exit code 1 if none came.
+    Each message is acknowledged after it has been written. Exits with code 1 if none was received.
     """
     patience = None if timeout is None else _duration(timeout)
     received = 0
@@ -126,7 +132,8 @@ def receive(
 
 
 def as_record(message: ReceivedMessage) -> dict[str, Any]:
-    """A message for JSON: `body` if it is text, else `body_base64`; nothing that is not known."""
+    """Return a message for JSON: `body` if it is text, else `body_base64`; unknown fields are
+    omitted."""
     record: dict[str, Any] = {"queue": message.queue.encode("utf-8", "backslashreplace").decode()}
     try:
         record["body"] = message.body.decode()
@@ -146,7 +153,7 @@ def _write(message: ReceivedMessage, raw: bool, as_json: bool) -> None:
     stream.write(msgspec.json.encode(as_record(message)) if as_json else message.body)
     if as_json or not raw:
         stream.write(b"\n")
-    # Acknowledged next: it must have left by then.
+    # The message is acknowledged next, so its body must be written by then.
     stream.flush()
 
 
@@ -167,7 +174,7 @@ def _bodies(arguments: list[str], files: list[Path], lines: bool) -> Iterator[by
 
 
 def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
-    """A bar on standard error, if that is a terminal and there is something to wait for."""
+    """Show a bar on standard error if that is a terminal and there is progress to show."""
     console = err()
     progress = Progress(
         SpinnerColumn(),
@@ -184,7 +191,7 @@ def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
 
 
 def _abandon(connection: ClientConnection) -> None:
-    """Close after an error; the error is what the user has to hear of, not this."""
+    """Close after an error; the first error is reported, not one from closing."""
     try:
         connection.close()
     except Exception:

@@ -1,4 +1,4 @@
-"""`sluicemq serve`: run a broker until it is told to stop."""
+"""`sluicemq serve`: run a broker until it is stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLIENT_VARIABLES: Final = frozenset(
     f"SLUICEMQ_{name}"
     for name in ("URL", "USER", "PASSWORD", "PASSWORD_FILE", "TOKEN", "TOKEN_FILE", "CA")
 )
-"""Of the environment: how commands reach a broker. They are no settings of one."""
+"""Environment variables by which commands reach a broker; they are no broker settings."""
 
 ConfigOption = Annotated[
     Path | None,
@@ -74,7 +74,7 @@ def load_flags(
     log_level: str | None = None,
     insecure_public: bool | None = None,
 ) -> LoadedConfig:
-    """The configuration that these options, the environment and the file make together. Raises
+    """Load the configuration from these options, the environment and the file. Raises
     ConfigurationError."""
     loaded, errors = examine_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
     if errors:
@@ -90,8 +90,8 @@ def examine_flags(
     log_level: str | None = None,
     insecure_public: bool | None = None,
 ) -> tuple[LoadedConfig, list[str]]:
-    """What can be read of the same, and the errors in the rest. Raises ConfigurationError if the
-    file cannot be read."""
+    """Load the valid part of the configuration and return it with the errors in the rest. Raises
+    ConfigurationError if the file cannot be read."""
     flags = {
         "broker.data_dir": None if data_dir is None else str(data_dir),
         "broker.ephemeral": ephemeral,
@@ -103,13 +103,13 @@ def examine_flags(
 
 
 def _serve(loaded: LoadedConfig) -> int:
-    # Here, so that the other commands start without the event loop and the protocols.
+    # Imported here so that other commands start without the event loop and the protocols.
     from sluicemq.server.run import EXIT_JOURNAL
     from sluicemq.server.run import serve as run_broker
 
     try:
         return run_broker(loaded.config, loaded.origins)
     except JournalDamaged as error:
-        # as when it fails later: no supervisor should try that again and again
+        # same exit code as for a later failure: a supervisor must not retry it
         report(error)
         return EXIT_JOURNAL

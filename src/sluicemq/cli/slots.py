@@ -1,6 +1,6 @@
-"""`sluicemq slots …`: the retention slots of a running broker: which readers hold segments back.
+"""`sluicemq slots …`: retention slots of a running broker.
 
-`sluicemq journal slots` does the same to the journal of a broker that is stopped.
+`sluicemq journal slots` manages the slots of a stopped broker's journal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sluicemq.server.units import Unit, parse_quantity
 
 app = typer.Typer(
     cls=Listing,
-    help="Retention slots: list them, make, move and remove them. Alone: list.",
+    help="List, create, advance and remove retention slots. Default: list.",
     pretty_exceptions_enable=False,
 )
 
@@ -47,7 +47,8 @@ def _state(item: dict[str, Any]) -> str:
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 PositionOption = Annotated[
-    int, typer.Option("--position", min=0, help="Up to here everything has been done.")
+    int,
+    typer.Option("--position", min=0, help="Last sequence number that the reader has processed."),
 ]
 
 
@@ -56,7 +57,7 @@ def list_slots(api: Api) -> QueryResult:
     """List the slots."""
     found = api.get("/journal/slots")["slots"]
     if not found:
-        return QueryResult([], None, "There are no slots. A pipeline's first run makes one.")
+        return QueryResult([], None, "There are no slots. A pipeline's first run creates one.")
     return QueryResult(found, table(COLUMNS, found))
 
 
@@ -77,10 +78,12 @@ def create(
     position: PositionOption = 0,
     limit: Annotated[
         str | None,
-        typer.Option("--limit", metavar="SIZE", help="What may be kept for it, as 5GiB."),
+        typer.Option(
+            "--limit", metavar="SIZE", help="Maximum journal retained for it, such as 5GiB."
+        ),
     ] = None,
 ) -> ActionResult:
-    """Make a slot: from its position on, nothing of the journal is given up."""
+    """Create a slot: the journal is retained from its position on."""
     body: dict[str, int] = {"position": position}
     if limit is not None:
         body["limit_bytes"] = _bytes(limit)
@@ -90,7 +93,7 @@ def create(
 
 @action_command(app, "advance")
 def advance(api: Api, name: NameArgument, position: PositionOption) -> ActionResult:
-    """Move a slot forward: what is behind it may go."""
+    """Advance a slot; the journal before its position may be deleted."""
     slot = api.get(below("/journal/slots", name))
     if position < slot["position"]:
         raise UsageError(
@@ -102,7 +105,7 @@ def advance(api: Api, name: NameArgument, position: PositionOption) -> ActionRes
 
 @action_command(app, "delete")
 def delete(api: Api, name: NameArgument, yes: YesFlag = False) -> ActionResult:
-    """Remove a slot; its reader will have to begin anew."""
+    """Remove a slot; its reader has to start over."""
     confirm(f"Remove the slot {name}?", yes)
     api.delete(below("/journal/slots", name))
     return ActionResult({"deleted": name}, f"Removed the slot {name}.")

@@ -1,4 +1,4 @@
-"""`sluicemq status` and `sluicemq health`: a running broker, on one page and in one word."""
+"""`sluicemq status` and `sluicemq health`: overview and health of a running broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ status_app = typer.Typer(add_completion=False)
 health_app = typer.Typer(add_completion=False)
 
 _BARS: Final = 60
-"""Samples in a line of bars; one is 5 s."""
+"""Number of samples in a sparkline; one sample covers 5 s."""
 _PROTOCOLS: Final = (
     Column("protocol", lambda item: str(item["protocol"])),
     Column("connections", lambda item: number(item["connections"]), right=True),
@@ -42,14 +42,14 @@ _LISTENERS: Final = (
 
 @query_command(status_app, "status")
 def status(api: Api) -> QueryResult:
-    """Show how the broker is: load, memory, protocols, listeners, journal, alarms."""
+    """Show load, memory, protocols, listeners, journal and alarms of the broker."""
     overview = api.get("/overview")
     return QueryResult(overview, details(overview))
 
 
 @query_command(health_app, "health")
 def health(api: Api) -> QueryResult:
-    """Say whether the broker works: exit code 0 if it accepts messages, else 1. Needs no login."""
+    """Check the broker's health: exit code 0 if it accepts messages, else 1. Needs no login."""
     try:
         document = api.get("/health/ready")
     except ApiRefused as error:
@@ -61,7 +61,7 @@ def health(api: Api) -> QueryResult:
 
 
 def details(overview: Item) -> RenderableType:
-    """The overview, for people."""
+    """Return the overview as text."""
     totals, journal = overview["totals"], overview["journal"]
     history = overview.get("history") or {}
     rows: list[tuple[str, RenderableType]] = [
@@ -106,7 +106,7 @@ def _quantiles(figures: Item) -> str:
 
 def _journal(journal: dict[str, Any]) -> str:
     if not journal["kept"]:
-        return "none: everything is in memory only"
+        return "none: messages are in memory only"
     return (
         f"{size(journal['bytes'])} in {number(journal['segments'])} segments, fdatasync "
         f"{_quantiles(journal['fdatasync_ms'])}"

@@ -1,4 +1,4 @@
-"""`sluicemq subscriptions …`: of topics, who gets a copy of what is published."""
+"""`sluicemq subscriptions …`: list the subscriptions of topics and remove durable ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sluicemq.model.destination import Kind
 
 app = typer.Typer(
     cls=Listing,
-    help="Subscriptions of topics: list them, remove durable ones. Alone: list.",
+    help="List topic subscriptions, remove durable ones. Default: list.",
     pretty_exceptions_enable=False,
 )
 
@@ -39,7 +39,7 @@ COLUMNS: Final = (
     Column("selector", lambda item: str(item.get("selector") or "")),
 )
 TopicOption = Annotated[
-    str | None, typer.Option("--topic", metavar="NAME", help="Only of this topic.")
+    str | None, typer.Option("--topic", metavar="NAME", help="Only subscriptions of this topic.")
 ]
 
 
@@ -47,7 +47,8 @@ TopicOption = Annotated[
 def list_subscriptions(
     api: Api,
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="Only with this in the name.")
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="Only subscriptions with TEXT in the name."),
     ] = None,
     topic: TopicOption = None,
 ) -> QueryResult:
@@ -63,14 +64,18 @@ def list_subscriptions(
 def delete(
     api: Api,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As listed.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Subscription name, as listed.", show_default=False),
+    ],
     client: Annotated[
-        str | None, typer.Option("--client", metavar="ID", help="Of several, that client's.")
+        str | None,
+        typer.Option("--client", metavar="ID", help="Client id, if several clients have the name."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Remove a durable subscription, with what waits for it."""
+    """Remove a durable subscription and its messages."""
     destination = _topic(topic)
     confirm(f"Remove the subscription {name} of the topic {destination}, with its messages?", yes)
     which = selected(destination)
@@ -81,7 +86,7 @@ def delete(
     ]
     if len(found) > 1:
         raise UsageError(f"several clients have a subscription {name}: say which with --client")
-    # one that is not listed is the broker's to refuse: it knows who may see what
+    # the broker reports an unknown one: it knows which subscriptions the user may see
     api.delete("/subscriptions", name=found[0] if found else name, force=force, **which)
     return ActionResult(
         {"deleted": name, "destination": destination},
@@ -90,7 +95,7 @@ def delete(
 
 
 def _topic(text: str) -> str:
-    """Both `prices` and `topic:prices` are the topic prices."""
+    """Return the topic's name: `prices` and `topic:prices` are the same topic."""
     address = address_of(text if text.startswith(("topic:", "queue:")) else f"topic:{text}")
     if address.kind is not Kind.TOPIC:
         raise UsageError(f"{text}: only topics have subscriptions")

@@ -1,4 +1,4 @@
-"""Tables for people: what is in the cells, and how amounts are written."""
+"""Tables for the terminal, and the format of amounts in their cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from sluicemq.cli.console import out, printable
 
 WIDEST: Final = 10_000
-"""Columns of a table that goes into a file or a pipe: there each row is one line."""
+"""Width of a table that is written to a file or a pipe, where each row is one line."""
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 
 Item = dict[str, Any]
@@ -29,7 +29,7 @@ class Column(NamedTuple):
 
 
 def table(columns: Sequence[Column], items: Iterable[Item], *, cut: bool = False) -> Table:
-    """A row for each item. `cut`: on one line each, whatever is lost of it."""
+    """Return a table with a row per item. `cut` truncates each cell to one line."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(
@@ -44,7 +44,7 @@ def table(columns: Sequence[Column], items: Iterable[Item], *, cut: bool = False
 
 
 def pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:
-    """Names and values, below each other."""
+    """Return names and values as a table of two columns."""
     made = Table(box=None, pad_edge=False, show_header=False)
     made.add_column(style="bold", no_wrap=True)
     made.add_column(overflow="fold")
@@ -54,30 +54,30 @@ def pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:
 
 
 def cell(text: str | Text) -> Text:
-    """Text as it is, but for what would move the cursor or begin another line."""
+    """Return text with control characters and line breaks escaped."""
     if isinstance(text, Text):
         return text
     return Text(printable(text).replace("\n", "\\n"))
 
 
 def show(what: RenderableType) -> None:
-    """Print it: as wide as the terminal, or as it needs where there is none."""
+    """Print a table in the width of the terminal, or in its full width without a terminal."""
     console = out(None if sys.stdout.isatty() else WIDEST)
     console.print(what)
 
 
 def number(value: float) -> str:
-    """A count."""
+    """Format a count."""
     return f"{value:,.0f}"
 
 
 def rate(value: float) -> str:
-    """A count in a second."""
+    """Format a rate per second."""
     return f"{value:,.1f}"
 
 
 def size(count: float) -> str:
-    """Bytes, for people."""
+    """Format a number of bytes."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -86,7 +86,7 @@ def size(count: float) -> str:
 
 
 def age(milliseconds: float) -> str:
-    """A duration in its largest unit, for people."""
+    """Format a duration in its largest unit."""
     seconds = milliseconds / 1000
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
@@ -95,14 +95,14 @@ def age(milliseconds: float) -> str:
 
 
 def moment(milliseconds: float) -> str:
-    """A time (ms since the epoch), of here; "-" for 0."""
+    """Format a time (ms since the epoch) in the local time zone; "-" for 0."""
     if not milliseconds:
         return "-"
     return datetime.fromtimestamp(milliseconds / 1000).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The last `width` values as bars; the highest one is full."""
+    """Format the last `width` values as a sparkline; the highest is a full bar."""
     recent = values[-width:]
     highest = max(recent, default=0) or 1
     return "".join(_BARS[round(value / highest * (len(_BARS) - 1))] for value in recent)

@@ -1,7 +1,7 @@
-"""`sluicemq top`: the broker, live: what its destinations do, and who is connected.
+"""`sluicemq top`: live view of the broker's destinations, connections and consumers.
 
-The broker sorts and counts; asked for is what fits on the screen, so that many destinations cost no
-more than few.
+The broker sorts and counts, and each request asks only for the visible rows, so the cost does not
+grow with the number of destinations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sluicemq.model.errors import ConnectionLost
 app = typer.Typer(add_completion=False)
 
 AROUND: Final = 6
-"""Lines that are not rows of the table."""
+"""Number of screen lines that are not rows of the table."""
 MOST_ROWS: Final = 500
 _BARS: Final = 40
 _HELP: Final = (
@@ -42,10 +42,10 @@ _SLOWEST: Final = 60.0
 
 
 class TopView(NamedTuple):
-    """One of the lists that can be looked at.
+    """A list that the view can show.
 
-    path   of the API
-    sorts  columns by which the broker sorts; the first is the usual one
+    path   path in the API
+    sorts  columns by which the broker sorts; the first is the default
     """
 
     title: str
@@ -71,7 +71,7 @@ VIEWS: Final = {
 
 @dataclass
 class ViewState:
-    """What is looked at; the keys change it."""
+    """State of the view, changed by keys."""
 
     view: TopView = VIEWS["1"]
     sort: str = "rate_in"
@@ -81,11 +81,11 @@ class ViewState:
     interval: float = 1.0
     frozen: bool = False
     typing: bool = False
-    """What is pressed goes into the filter."""
+    """Edit the filter with the pressed keys."""
     over: bool = False
 
     def press(self, key: str) -> bool:
-        """Change what a key changes. Whether the broker is to be asked anew."""
+        """Apply a key. Return whether the view needs new data."""
         if self.typing:
             return self._type(key)
         if key in VIEWS:
@@ -135,7 +135,7 @@ class ViewState:
 
 
 class TopData(NamedTuple):
-    """What the broker has told: the overview, and a page of the list that is looked at."""
+    """Data from the broker: the overview and a page of the selected list."""
 
     overview: Item
     items: list[Item]
@@ -144,11 +144,11 @@ class TopData(NamedTuple):
 
 
 def fetch_top_data(api: Api, choice: ViewState, rows: int) -> TopData:
-    """Ask the broker."""
+    """Request the data."""
     overview = api.get("/overview")
     query: dict[str, Any] = {"page_size": rows, "filter": choice.filter or None}
     if choice.view.path == "/consumers":
-        # which knows no texts
+        # it filters by pattern only
         query.pop("filter")
     if choice.sort:
         query |= {"sort": choice.sort, "order": "asc" if choice.ascending else "desc"}
@@ -165,16 +165,18 @@ def top(
     api: Api,
     pattern: Annotated[
         str,
-        typer.Argument(metavar="[PATTERN]", help="Only names like orders.*, or with this text."),
+        typer.Argument(
+            metavar="[PATTERN]", help="Only names that match orders.*, or contain this text."
+        ),
     ] = "",
     sort: Annotated[
         str, typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first.")
     ] = "rate_in",
     interval: Annotated[
-        float, typer.Option("--interval", "-n", min=0.1, help="Seconds between two looks.")
+        float, typer.Option("--interval", "-n", min=0.1, help="Refresh interval in seconds.")
     ] = 1.0,
     count: Annotated[
-        int, typer.Option("--count", min=0, help="Stop after so many looks; 0 = never.")
+        int, typer.Option("--count", min=0, help="Stop after this many refreshes; 0 = never.")
     ] = 0,
 ) -> None:
     """Watch the broker's queues and topics, connections and consumers. `q` or Ctrl-C ends it."""
@@ -208,7 +210,7 @@ def _run(api: Api, choice: ViewState, count: int, keyboard: Keyboard, live: Live
             try:
                 look = fetch_top_data(api, choice, _rows(console))
             except ConnectionLost as lost:
-                # it may be restarting
+                # the broker may be restarting
                 trouble = str(lost)
         live.update(_screen(look, choice, trouble), refresh=True)
         until = time.monotonic() + choice.interval

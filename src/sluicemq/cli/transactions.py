@@ -1,5 +1,5 @@
-"""`sluicemq transactions …`: what is open or prepared, and a decision by hand for those whose
-coordinator does not come back."""
+"""`sluicemq transactions …`: list transactions, and commit or roll back prepared ones whose
+coordinator does not return."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluicemq.cli.tables import Column, Item, moment, number, table
 
 app = typer.Typer(
     cls=Listing,
-    help="Transactions: list them, commit or roll back prepared ones by hand. Alone: list.",
+    help="List transactions, commit or roll back prepared ones by hand. Default: list.",
     pretty_exceptions_enable=False,
 )
 
@@ -35,14 +35,16 @@ COLUMNS: Final = (
     Column("since", lambda item: moment(item.get("since") or 0)),
     Column("xid", lambda item: _xid(item)),
 )
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As listed.", show_default=False)]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Transaction id, as listed.", show_default=False)
+]
 
 
 @query_command(app, "list")
 def list_transactions(
     api: Api,
     prepared: Annotated[
-        bool, typer.Option("--prepared", help="Only those that wait for their coordinator.")
+        bool, typer.Option("--prepared", help="Only prepared transactions.")
     ] = False,
 ) -> QueryResult:
     """List the transactions."""
@@ -56,13 +58,13 @@ def list_transactions(
 
 @action_command(app, "commit")
 def commit(api: Api, transaction: IdArgument, yes: YesFlag = False) -> ActionResult:
-    """Carry a prepared transaction out, in place of its coordinator."""
+    """Commit a prepared transaction in place of its coordinator."""
     return _decide(api, transaction, "commit", "Committed", yes)
 
 
 @action_command(app, "rollback")
 def rollback(api: Api, transaction: IdArgument, yes: YesFlag = False) -> ActionResult:
-    """Undo a prepared transaction, in place of its coordinator."""
+    """Roll back a prepared transaction in place of its coordinator."""
     return _decide(api, transaction, "rollback", "Rolled back", yes)
 
 

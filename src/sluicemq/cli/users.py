@@ -1,7 +1,7 @@
-"""`sluicemq users …`: who may log in, with which passwords and tokens.
+"""`sluicemq users …`: users, their passwords and tokens.
 
-Secrets are typed without echo, or come from standard input or a file: never from the command line,
-which everybody on the machine can read.
+Secrets are typed without echo, or read from standard input or a file, never from the command line,
+which every user of the machine can read.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ from sluicemq.server.units import Unit, parse_quantity
 
 app = typer.Typer(
     cls=Listing,
-    help="Add, remove and list users, their passwords and tokens. Alone: list.",
+    help="Add, remove and list users, their passwords and tokens. Default: list.",
     pretty_exceptions_enable=False,
 )
 tokens = typer.Typer(
-    cls=Listing, help="Secrets that stand for a user. Alone: list.", pretty_exceptions_enable=False
+    cls=Listing,
+    help="Create, list and revoke access tokens. Default: list.",
+    pretty_exceptions_enable=False,
 )
 app.add_typer(tokens, name="token")
 
@@ -54,7 +56,9 @@ StdinOption = Annotated[
 ]
 FileOption = Annotated[
     Path | None,
-    typer.Option("--password-file", metavar="FILE", help="Read it from a file's first line."),
+    typer.Option(
+        "--password-file", metavar="FILE", help="Read the password from a file's first line."
+    ),
 ]
 
 _USERS: Final = (
@@ -74,13 +78,13 @@ _TOKENS: Final = (
 
 @query_command(app, "list", opening=accounts_at)
 def list_users(accounts: Accounts) -> QueryResult:
-    """List the users; no secrets."""
+    """List the users without their secrets."""
     found = accounts.users()
     if not found:
         return QueryResult(
             [],
             None,
-            "There are no users: whoever reaches a port may do everything. The first one:\n"
+            "There are no users: anyone who reaches a port may do everything. Add the first one:\n"
             "  sluicemq users add root --superuser",
         )
     return QueryResult(found, table(_USERS, found))
@@ -94,7 +98,7 @@ def add(
         bool, typer.Option("--superuser", help="May do everything, and manage users.")
     ] = False,
     role: Annotated[
-        list[str] | None, typer.Option("--role", help="Assign a role; repeat for several.")
+        list[str] | None, typer.Option("--role", help="Assign a role; repeatable.")
     ] = None,
     password_stdin: StdinOption = False,
     new_password_file: FileOption = None,
@@ -132,11 +136,11 @@ def remove(
     accounts: Accounts,
     user: UserArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Even the last superuser, and the last user.")
+        bool, typer.Option("--force", help="Also remove the last superuser or the last user.")
     ] = False,
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Remove a user and its tokens. Connections that it has already go on."""
+    """Remove a user and its tokens. Its existing connections stay open."""
     confirm(f"Remove {user}, with its permissions and tokens?", yes)
     try:
         accounts.remove(user, force)
@@ -171,13 +175,13 @@ def passwd(
 def add_token(
     accounts: Accounts,
     user: UserArgument,
-    label: Annotated[str, typer.Option("--label", help="What it is for.")] = "",
+    label: Annotated[str, typer.Option("--label", help="Purpose of the token.")] = "",
     expires: Annotated[
         str | None,
-        typer.Option("--expires", metavar="TIME", help="Valid for so long, as 90d or 12h."),
+        typer.Option("--expires", metavar="TIME", help="Validity, such as 90d or 12h."),
     ] = None,
 ) -> ActionResult:
-    """Make a token for a user, and show it: once, as only its SHA-256 is kept."""
+    """Create a token for a user and print it once; the broker stores only its SHA-256."""
     until = int(time.time()) + _seconds(expires) if expires else 0
     token = accounts.add_token(user, label, until)
     document = {"user": user, **{key: token[key] for key in ("id", "token", "expires")}}
@@ -190,7 +194,7 @@ def list_tokens(
     accounts: Accounts,
     user: Annotated[str | None, typer.Argument(metavar="[USER]", show_default=False)] = None,
 ) -> QueryResult:
-    """List tokens, of one user or of all. The tokens themselves are not known."""
+    """List the tokens of one user or of all, without their secrets."""
     users = accounts.users()
     if user is not None and user not in {each["name"] for each in users}:
         raise AccessError(f"there is no user {user!r}")
@@ -209,20 +213,20 @@ def list_tokens(
 def remove_token(
     accounts: Accounts,
     user: UserArgument,
-    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as listed.")],
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Token id, as listed.")],
     yes: YesFlag = False,
 ) -> ActionResult:
-    """Make a token void."""
+    """Revoke a token."""
     confirm(f"Make token {token} of {user} void?", yes)
     accounts.remove_token(user, token)
     return ActionResult({"removed": token}, f"Removed token {token} of {user}.")
 
 
 def _effect(policy: LoginPolicy) -> list[str]:
-    """Return what the first user changes for clients, and what stays open."""
+    """Return what the first user changes for clients, and which listeners stay open."""
     lines = []
     if policy.required == "never":
-        lines.append("Clients are still not asked for a login: identity.required is never.")
+        lines.append("Clients still need no login: identity.required is never.")
     elif not policy.running:
         lines.append(
             "No broker is running here. When it starts, VibeMQ, JMQ and HTTP require a login."
@@ -234,7 +238,7 @@ def _effect(policy: LoginPolicy) -> list[str]:
         )
     if policy.open_listeners:
         lines.append(
-            "Protocols without logins stay open to everybody who reaches these listeners: "
+            "Protocols without logins stay open to anyone who reaches these listeners: "
             f"{', '.join(policy.open_listeners)}. To close one, give it the rights of a user "
             '(?user=NAME in its URL) or set identity.required = "always".'
         )
@@ -242,7 +246,8 @@ def _effect(policy: LoginPolicy) -> list[str]:
 
 
 def read_password(from_stdin: bool, file: Path | None) -> str:
-    """From where the options say, else typed twice. UsageError, AccessError."""
+    """Read the password from the given source, else prompt twice. Raises UsageError,
+    AccessError."""
     if from_stdin and file is not None:
         raise UsageError("give either --password-stdin or --password-file, not both")
     if file is not None:
@@ -289,7 +294,7 @@ def _means(user: Item) -> str:
 
 
 def _password(user: Item) -> str:
-    # the usual hash is not worth a word; the other one says who has not logged in since the move
+    # the default hash is not listed; the other marks users without a login since the migration
     return "password (bcrypt)" if user["password_scheme"] == "bcrypt" else "password"
 
 

@@ -1,2 +1,2 @@
-"""Load generators. They send prebuilt bytes and parse next to nothing, so that the broker is
-what is measured; they run in a process of their own."""
+"""Load generators. They send prebuilt bytes and parse almost nothing, so that the broker is the
+bottleneck; they run in a process of their own."""

@@ -1,5 +1,5 @@
-"""A queue that nobody reads for a while: filling it, what messages cost meanwhile, draining it,
-and starting again on it after kill -9."""
+"""Backlog scenario: fill a queue without consumers, measure the cost of messages meanwhile, drain
+the queue, and restart on it after kill -9."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from sluicemq.model.errors import ConnectionLost
 
 PROTOCOL: Final = "phpmq"
 SHALLOW: Final = 1000
-"""Messages that wait for the measurements without a backlog."""
+"""Number of ready messages in the measurements without a backlog."""
 PUBLISHED: Final = 50_000
-"""Messages that are sent on top of a backlog to see their cost, at most: processor time is counted
-in steps of 10 ms."""
+"""Maximum number of messages sent on top of a backlog to measure their cost: processor time is
+counted in steps of 10 ms."""
 
 _THROUGH_WINDOW: Final = 200
-"""So small that the consumer does not run ahead of the producer, and the depth stays."""
+"""Window that is small enough to keep the consumer from overtaking the producer, so that the depth
+stays constant."""
 _LOOK_SECONDS: Final = 0.01
 
 Note = Callable[[str], None]
 
 
 def backlog(*, messages: int, size: int, durability: str, seconds: float, note: Note) -> Backlog:
-    """Let `messages` wait. `seconds` is the length of each run that has no other end.
+    """Measure a backlog of `messages`. `seconds` is the length of each run with no other end.
 
-    Raises ConnectionLost, also if a message that was on disk (`sync`) is not there after the kill,
+    Raises ConnectionLost, also if a message that was on disk (`sync`) is missing after the kill,
     and OSError.
     """
     with fresh(PROTOCOL, "tcp", durability) as server:
@@ -81,7 +82,7 @@ def backlog(*, messages: int, size: int, durability: str, seconds: float, note: 
 
 
 class _Scene:
-    """The steps on one broker."""
+    """The steps of the scenario on one broker."""
 
     def __init__(self, server: Server, messages: int, size: int, seconds: float) -> None:
         self._server = server
@@ -94,36 +95,36 @@ class _Scene:
         return memory_bytes(self._server.pid)[0]
 
     def waiting(self, queue: bytes) -> int:
-        """Messages that the queue has, once nothing of it is with a consumer any more."""
+        """Return the number of messages in the queue once no consumer holds any of them."""
         self._until(lambda: self._server.destination(queue).get("unacked", 0) == 0)
         return int(self._server.destination(queue).get("waiting", 0))
 
     def live(self) -> Run:
-        """A flood through a queue of its own."""
+        """Flood a separate queue."""
         with self._load(self._server.queue) as load:
             return load.flood(seconds=self._seconds)
 
     def fill(self, queue: bytes, messages: int) -> Run:
-        """Send, and wait until a consumer could have them all."""
+        """Send messages and wait until all of them are ready."""
         there = int(self._server.destination(queue).get("waiting", 0)) + messages
         with self._load(queue, consumers=0) as load:
             meter = Meter(self._server.pid)
             load.flood(messages=messages)
-            # this count includes what is not on disk yet; that shows by what is sent after it
+            # the count includes messages that are not on disk yet; the fence message waits for them
             self._until(lambda: self._server.destination(queue).get("waiting", 0) >= there)
             with self._load(b"fence") as fence:
                 fence.flood(messages=1)
             return meter.read(messages)
 
     def drain(self, queue: bytes, messages: int) -> Run:
-        """One consumer takes all, and the broker has its acknowledgements."""
+        """Drain the queue with one consumer, until the broker has its acknowledgements."""
         with self._load(queue, producers=0) as load:
             run = load.drain(messages)
             self._until(lambda: self._left(queue) == 0)
             return run
 
     def at_depth(self, queue: bytes) -> AtDepth:
-        """What messages cost with those that wait in `queue` now."""
+        """Measure the cost of messages with the present backlog of `queue`."""
         waiting = self.waiting(queue)
         elsewhere = self.live()
         with self._load(queue, window=_THROUGH_WINDOW) as load:
@@ -133,7 +134,7 @@ class _Scene:
         return AtDepth(waiting=waiting, elsewhere=elsewhere, through=through, publish=publish)
 
     def recover(self, queue: bytes) -> Recovery:
-        """kill -9, start, first message."""
+        """Measure kill -9, restart and first message."""
         local = self._server.local
         assert local is not None
         local.kill()
@@ -171,5 +172,5 @@ class _Scene:
         end = time.monotonic() + STALLED_SECONDS * 10
         while not holds():
             if time.monotonic() > end:
-                raise ConnectionLost("the broker does not come to the state that was waited for")
+                raise ConnectionLost("the broker did not reach the expected state in time")
             time.sleep(_LOOK_SECONDS)

@@ -1,7 +1,7 @@
-"""`sluicemq bench`: how fast is a broker on this machine?
+"""`sluicemq bench`: measure the speed of a broker on this machine.
 
-Each measurement gets a fresh broker process in a temporary directory ($TMPDIR chooses the disk),
-unless --url names a broker that runs already. The load comes from this process.
+Each measurement starts a broker process in a temporary directory ($TMPDIR chooses the disk), unless
+--url names a running broker. This process generates the load.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ app = typer.Typer(
 )
 
 MOST_CONNECTIONS: Final = 1000
-PROTOCOL_HELP: Final = "phpmq, msglite, vibemq, jmq, each also with +unix; a list."
+PROTOCOL_HELP: Final = "phpmq, msglite, vibemq, jmq, each optionally with +unix; a list."
 MATRIX_PROTOCOLS: Final = "phpmq,msglite"
 MATRIX_DURABILITIES: Final = "sync,lazy,none"
 QUERY_PROTOCOLS: Final = "msglite,msglite+unix"
 QUICK_SECONDS: Final = 2.0
 TABLE_WIDTH: Final = 110
-"""Columns, also where a terminal has fewer: cut off figures are of no use."""
+"""Minimum table width, also on narrower terminals: truncated numbers are useless."""
 MOST_WINDOW: Final = 100_000
 QUICK: Final = (
     Spec("phpmq", "tcp", "sync", 1024),
@@ -52,21 +52,21 @@ QUICK: Final = (
 
 
 class Kept(StrEnum):
-    """Durabilities that outlive the broker."""
+    """Durabilities whose messages survive a restart of the broker."""
 
     SYNC = "sync"
     LAZY = "lazy"
 
 
 SecondsOption = Annotated[
-    float, typer.Option(min=0.05, max=3600, help="Length of each run that has no other end.")
+    float, typer.Option(min=0.05, max=3600, help="Duration of each timed run.")
 ]
-RepeatOption = Annotated[int, typer.Option(min=1, help="Measure so many times.")]
+RepeatOption = Annotated[int, typer.Option(min=1, help="Number of repetitions.")]
 RateOption = Annotated[
-    int, typer.Option(min=0, help="Messages/s for latency; 0 = half of the flood's.")
+    int, typer.Option(min=0, help="Rate for latency runs, messages/s; 0 = half of the flood's.")
 ]
-SizeOption = Annotated[str, typer.Option(help="Bytes of a body, 8 to 1MiB; a list.")]
-OneSizeOption = Annotated[str, typer.Option("--size", help="Bytes of a body, 8 to 1MiB.")]
+SizeOption = Annotated[str, typer.Option(help="Body size in bytes, 8 to 1MiB; a list.")]
+OneSizeOption = Annotated[str, typer.Option("--size", help="Body size in bytes, 8 to 1MiB.")]
 UrlOption = Annotated[
     str | None,
     typer.Option(help="A running broker (phpmq://, msglite://, vibemq://, jmq://) instead."),
@@ -79,12 +79,12 @@ def quick(
     seconds: Annotated[
         float | None,
         typer.Option(
-            min=0.05, max=3600, help="Length of each run.", show_default=str(QUICK_SECONDS)
+            min=0.05, max=3600, help="Duration of each run.", show_default=str(QUICK_SECONDS)
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Without a scenario: a look at each protocol, in half a minute."""
+    """Without a scenario: measure each protocol briefly, in half a minute."""
     if context.invoked_subcommand is not None:
         if as_json or seconds is not None:
             scenario = context.invoked_subcommand
@@ -115,19 +115,19 @@ def matrix_command(
         typer.Option(help="sync, lazy, none; a list.", show_default=MATRIX_DURABILITIES),
     ] = None,
     size: SizeOption = "100,1024,65536",
-    producers: Annotated[str, typer.Option(help="Connections that send; a list.")] = "1,4",
-    consumers: Annotated[str, typer.Option(help="Connections that receive; a list.")] = "1,4,16",
+    producers: Annotated[str, typer.Option(help="Number of producers; a list.")] = "1,4",
+    consumers: Annotated[str, typer.Option(help="Number of consumers; a list.")] = "1,4,16",
     window: Annotated[
-        str, typer.Option(help="PHPMQ: unacknowledged messages of a consumer; a list.")
+        str, typer.Option(help="PHPMQ: maximum unacked messages per consumer; a list.")
     ] = "1000",
     pipeline: Annotated[
-        str, typer.Option(help="msglite: ready commands a receiver has on their way; a list.")
+        str, typer.Option(help="msglite: outstanding ready commands per receiver; a list.")
     ] = "1",
     confirms: Annotated[
-        str, typer.Option(help="VibeMQ: messages of a producer that wait for PublishAcks; a list.")
+        str, typer.Option(help="VibeMQ: messages per producer awaiting PublishAck; a list.")
     ] = "256",
     replies: Annotated[
-        str, typer.Option(help="JMQ: messages of a producer that wait for SEND_REPLYs; a list.")
+        str, typer.Option(help="JMQ: messages per producer awaiting SEND_REPLY; a list.")
     ] = "1000",
     rate: RateOption = 0,
     seconds: SecondsOption = 2.0,
@@ -135,8 +135,8 @@ def matrix_command(
     url: UrlOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Every combination of the lists (values with commas between them): a flood, then a steady
-    rate with its latency. All the defaults together take about ten minutes."""
+    """Measure every combination of the comma-separated lists: a flood, then a steady rate with its
+    latency. All defaults together take about ten minutes."""
     given, ways = _where(url, protocol, MATRIX_PROTOCOLS)
     durabilities = [""]
     if given is None:
@@ -182,7 +182,7 @@ def query(
     url: UrlOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """msglite queries and their replies, one after the other."""
+    """Measure msglite queries with their replies, one after the other."""
     given, ways = _where(url, protocol, QUERY_PROTOCOLS)
     if any(name != "msglite" for name, _ in ways):
         raise typer.BadParameter("only msglite has queries", param_hint="--protocol")
@@ -203,14 +203,14 @@ def query(
 def backlog(
     context: typer.Context,
     messages: Annotated[
-        int, typer.Option(min=1000, max=100_000_000, help="How many wait.")
+        int, typer.Option(min=1000, max=100_000_000, help="Number of messages in the backlog.")
     ] = 100_000,
     size: OneSizeOption = "1024",
-    durability: Annotated[Kept, typer.Option(help="What the producers wait for.")] = Kept.SYNC,
+    durability: Annotated[Kept, typer.Option(help="Durability of the messages.")] = Kept.SYNC,
     seconds: SecondsOption = 2.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """PHPMQ: fill a queue, send and receive beside it, drain it, kill -9 and start again on it."""
+    """PHPMQ: fill a queue, send and receive beside it, drain it, kill -9 and restart on it."""
     length = only("--size", sizes("--size", size))
     with _report(context, as_json) as (results, note):
         results.append(
@@ -227,16 +227,16 @@ def backlog(
 @app.command()
 def idle(
     context: typer.Context,
-    connections: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many wait.")] = 1000,
+    connections: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Number of idle connections.")
+    ] = 1000,
     protocol: Annotated[str, typer.Option(help=PROTOCOL_HELP)] = "phpmq,msglite",
     size: OneSizeOption = "1024",
-    rate: Annotated[
-        int, typer.Option(min=1, help="Messages/s of the pair that works beside them.")
-    ] = 2000,
+    rate: Annotated[int, typer.Option(min=1, help="Rate of the active pair, messages/s.")] = 2000,
     seconds: SecondsOption = 2.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Connections that wait: their memory, and the latency of a pair that works beside them."""
+    """Measure the memory of idle connections, and the latency of an active pair beside them."""
     ways = transports("--protocol", protocol)
     length = only("--size", sizes("--size", size))
     with _report(context, as_json) as (results, note):
@@ -258,7 +258,7 @@ def idle(
 def _where(
     url: str | None, protocol: str | None, default: str
 ) -> tuple[Server | None, list[tuple[str, str]]]:
-    """The broker at --url if there is one; protocols and transports to measure."""
+    """Return the broker at --url, if given, and the protocols and transports to measure."""
     if url is None:
         return None, transports("--protocol", protocol or default)
     if protocol is not None:
@@ -279,8 +279,8 @@ def _broker(given: Server | None, spec: Spec) -> Iterator[Server]:
 
 @contextmanager
 def _report(context: typer.Context, as_json: bool) -> Iterator[tuple[list[Result], Note]]:
-    """A list for the results of a command, and a way to say what is under way. What there is at
-    the end is printed, also if it was cut short."""
+    """Yield a list for the results of a command and a function that reports progress. Prints the
+    results at the end, also after an interrupt."""
     results: list[Result] = []
     started = datetime.now(UTC).isoformat(timespec="seconds")
     try:

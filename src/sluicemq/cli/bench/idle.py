@@ -1,4 +1,4 @@
-"""Many connections that wait, and what they cost those that work."""
+"""Idle connections: their memory, and their effect on the latency of an active pair."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluicemq.model.errors import ConfigurationError, ConnectionLost
 
 QUEUE: Final = b"idle"
 SPARE: Final = 200
-"""Open files of a process beside its idle connections."""
+"""Number of open files of a process besides its idle connections."""
 
 _LOOK_SECONDS: Final = 0.01
 
@@ -31,9 +31,10 @@ def idle(
     rate: int,
     seconds: float,
 ) -> Idle:
-    """A pair at a steady rate, alone, beside `connections` that wait, and alone again.
+    """Measure a pair at a steady rate: alone, beside `connections` idle connections, and alone
+    again.
 
-    Raises ConfigurationError if so many files may not be open, ConnectionLost, OSError.
+    Raises ConfigurationError if the limit of open files is too low, ConnectionLost, OSError.
     """
     _allow_open_files(connections + SPARE)
     with fresh(protocol, transport, durability, connections=connections) as server:
@@ -68,7 +69,7 @@ def idle(
 
 
 def _connect(server: Server, protocol: str, connections: int) -> list[socket.socket]:
-    """Connections that wait, all of them known to the broker."""
+    """Open idle connections and wait until the broker has accepted them all."""
     speech = dialect(protocol, 8, queue=QUEUE)
     waiting: list[socket.socket] = []
     try:
@@ -89,12 +90,12 @@ def _until_connections(server: Server, number: int, consumers: int = 0) -> None:
         server.connections() != number or server.destination(QUEUE).get("consumers", 0) != consumers
     ):
         if time.monotonic() > end:
-            raise ConnectionLost(f"the broker does not come to have {number:,} connections")
+            raise ConnectionLost(f"the broker did not reach {number:,} connections")
         time.sleep(_LOOK_SECONDS)
 
 
 def _allow_open_files(number: int) -> None:
-    """Raise this process's limit, which the broker inherits."""
+    """Raise this process's limit of open files, which the broker inherits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= number:
         return

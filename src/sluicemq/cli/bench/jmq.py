@@ -1,6 +1,6 @@
-"""JMQ as a load generator speaks it: producers that wait for the SEND_REPLYs of a number of
-persistent messages, and consumers that acknowledge up to ten messages at a time, as in a DUPS_OK
-session of the Java client."""
+"""JMQ load generator: producers that wait for the SEND_REPLYs of a number of persistent messages,
+and consumers that acknowledge up to ten messages at a time, as in a DUPS_OK session of the Java
+client."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from sluicemq.protocols.jmq.packets import (
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_head, encode_packet, encode_reply
 
 PREFETCH: Final = 1000
-"""Messages that a consumer may be sent before it asks for more."""
+"""Number of messages the broker may send to a consumer before the consumer asks for more."""
 BLOCKS: Final = 10
-"""Messages that are acknowledged together."""
+"""Number of messages per acknowledgement."""
 
 _READ: Final = 1 << 16
 _IDS: Final = 8192
-"""Ids of a flood, which come in turn: more than messages may be on their way."""
+"""Ids of a flood's messages, reused in turn; more than the number of unacked messages."""
 _IDS_BYTES: Final = 64 << 20
-"""The same by their bodies."""
+"""The ids by their bodies."""
 _PORT: Final = 1
 _SIZE_AT: Final = 8
 _SYSID_AT: Final = 20
@@ -48,16 +48,17 @@ _HEAD: Final = encode_packet(PacketType.BYTES_MESSAGE)[:_SIZE_AT]
 
 
 class Jmq:
-    """See `load.Dialect`."""
+    """JMQ side of a load; implements `load.Dialect`."""
 
     name: Final = "jmq"
 
     def __init__(
         self, size: int, *, queue: bytes = b"bench", window: int = 256, topic: bool = False
     ) -> None:
-        """`window` is how many messages of a producer wait for their SEND_REPLY."""
+        """Set up the dialect. `window` is how many messages of a producer wait for their
+        SEND_REPLY."""
         self.size = size
-        self.stamp_at = 0  # learnt
+        self.stamp_at = 0  # known after the first message
         self.ahead = window
         self.confirmation = len(encode_reply(PacketType.SEND_REPLY, 0, Status.OK))
         self.destination = {
@@ -69,7 +70,7 @@ class Jmq:
         self._producers: list[int] = []
 
     def greet(self, connection: socket.socket) -> None:
-        """A session and a producer. Raises ConnectionLost if that is refused."""
+        """Open a session and a producer. Raises ConnectionLost if the broker refuses."""
         channel = RequestChannel(connection)
         session = channel.session()
         reply = channel.ask(
@@ -86,9 +87,9 @@ class Jmq:
         transaction: int = 0,
         properties: bytes = b"",
     ) -> bytes:
-        """A message whose id is made of `number` and `timestamp`. One producer names itself, as the
-        Java client does; several share their messages, and so none is named, as the C client does
-        it."""
+        """Return a message whose id contains `number` and `timestamp`. A single producer sets its
+        producer id, as the Java client does; several producers share their messages and set none,
+        as the C client does."""
         header = encode_header(
             str(self.destination["JMQDestination"]),
             destination_class=self._class,
@@ -109,7 +110,7 @@ class Jmq:
         return head + body
 
     def blocks(self, step: int) -> list[bytes]:
-        """See `load.Dialect`."""
+        """Return blocks of `step` messages of one length, sent in turn."""
         body = bytes(self.size)
         blocks = max(1, min(_IDS, _IDS_BYTES // self.size) // step)
         return [
@@ -120,16 +121,16 @@ class Jmq:
         ]
 
     def due(self, nanoseconds: int) -> bytes:
-        """See `load.Dialect`."""
+        """Return a message with its due time."""
         stamp = nanoseconds.to_bytes(STAMP_BYTES, "little")
         return self.message(0, stamp + bytes(self.size - STAMP_BYTES), timestamp=nanoseconds)
 
     def attend(self, connection: socket.socket) -> None:
-        """See `load.Dialect`."""
+        """Subscribe the connection to the queue."""
         self.consume(RequestChannel(connection))
 
     def consume(self, channel: RequestChannel, selector: str = "") -> int:
-        """Have messages come, up to PREFETCH; returns the consumer's id."""
+        """Subscribe to the queue with credit for PREFETCH messages. Returns the consumer's id."""
         properties: dict[str, object] = {
             **self.destination,
             "JMQSessionID": Long(channel.session()),
@@ -146,12 +147,12 @@ class Jmq:
         return int(reply.properties["JMQConsumerID"] or 0)
 
     def receiver(self, connection: socket.socket, selector: str = "") -> Receiver:
-        """A consumer."""
+        """Return a consumer."""
         return _Consumer(connection, self, selector)
 
 
 class _Consumer(Receiver):
-    """The stride is learnt from the first message."""
+    """Consumer that learns the stride from the first message and acknowledges in groups."""
 
     __slots__ = ("_acknowledge", "_channel", "_dialect", "_left", "_resume", "_selector")
 
@@ -186,7 +187,8 @@ class _Consumer(Receiver):
         return stride
 
     def _answer(self, data: bytearray, count: int) -> bytes:
-        """BLOCKS to a packet, and what is left over in one of its own: nobody comes back to it."""
+        """Return acknowledgement packets of BLOCKS each, and the remainder in a packet of its own,
+        because no later call would acknowledge it."""
         stride = self._stride
         consumer = data[_CONSUMER_AT : _CONSUMER_AT + 8]
         blocks = [
@@ -208,9 +210,9 @@ class _Consumer(Receiver):
 
 
 class RequestChannel:
-    """A connection that is logged in as `guest`, for requests one after the other.
+    """Connection logged in as `guest`, for one request at a time.
 
-    All raise ConnectionLost, also for what is refused.
+    All methods raise ConnectionLost, also for an error reply.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -221,24 +223,24 @@ class RequestChannel:
         self.ask(PacketType.HELLO, {"JMQProtocolLevel": Level.HIGHEST, "JMQVersion": "bench"})
         challenge = self.take()
         kind = challenge.properties.get("JMQAuthType")
-        shown = login.basic(login.GUEST, login.GUEST)
+        credentials = login.basic(login.GUEST, login.GUEST)
         if kind == login.DIGEST:
-            shown = login.digest(login.GUEST, login.GUEST, challenge.body)
-        self.ask(PacketType.AUTHENTICATE, {"JMQAuthType": kind}, shown)
+            credentials = login.digest(login.GUEST, login.GUEST, challenge.body)
+        self.ask(PacketType.AUTHENTICATE, {"JMQAuthType": kind}, credentials)
 
     def start(self) -> None:
-        """Let messages come."""
+        """Start the delivery of messages."""
         self._connection.sendall(encode_packet(PacketType.START))
 
     def session(self) -> int:
-        """A new one."""
+        """Create a session and return its id."""
         reply = self.ask(PacketType.CREATE_SESSION, {"JMQAckMode": AckMode.DUPS_OK})
         return int(reply.properties["JMQSessionID"] or 0)
 
     def ask(
         self, kind: PacketType, properties: Mapping[str, object] | None = None, body: bytes = b""
     ) -> Packet:
-        """A request, and its reply."""
+        """Send a request and return its reply."""
         data = encode_packet(kind, A, next(self._numbers), properties, body=body)
         self._connection.sendall(data)
         reply = self.take()
@@ -247,7 +249,7 @@ class RequestChannel:
         return reply
 
     def take(self) -> Packet:
-        """The next packet."""
+        """Return the next packet."""
         while not self._packets:
             packets = self._decoder.feed(receive(self._connection, _READ))
             if self._decoder.error is not None:

@@ -1,8 +1,8 @@
 """Producers and consumers of one queue, all served by one thread through one epoll.
 
-Producers send blocks of prebuilt messages as long as the broker's sockets take them; writing is
-waited for only where it would block. So the cost of a message here is a small part of its cost in
-the broker (`Run.generator_us` beside `Run.broker_us`).
+Producers send blocks of prebuilt messages as long as the broker's sockets accept them; the
+generator waits for a socket only when a write would block. So the cost of a message here is a small
+part of its cost in the broker (`Run.generator_us` beside `Run.broker_us`).
 """
 
 from __future__ import annotations
@@ -22,56 +22,56 @@ from sluicemq.cli.bench.sockets import STALLED_SECONDS, Target, receive, send_so
 from sluicemq.model.errors import ConnectionLost
 
 OUTSTANDING: Final = 4000
-"""Messages sent and not yet received, at most."""
+"""Maximum number of messages sent and not yet received."""
 OUTSTANDING_BYTES: Final = 32 * 1024**2
-"""The same by their bodies: large messages shall not measure the memory."""
+"""Maximum of their body bytes, so that large messages do not make memory the bottleneck."""
 
 _BLOCK: Final = 50
-"""Messages of a producer's write, if they are not more than _BLOCK_BYTES."""
+"""Number of messages per write of a producer, if they are at most _BLOCK_BYTES."""
 _BLOCK_BYTES: Final = 1 << 16
 _READ: Final = 1 << 16
 _PAUSE: Final = 200e-6
-"""Seconds. A steady producer sleeps at least so long: what becomes due meanwhile is sent together,
-and late by no more than this."""
+"""Minimum sleep of a steady producer in seconds. Messages that become due meanwhile are sent
+together, at most this late."""
 
 
 class Dialect(Protocol):
-    """A protocol with the queue, the length of the bodies and the window of the consumers."""
+    """A protocol with its queue, body size and consumer window."""
 
     size: int
-    """Bytes of each body, at least STAMP_BYTES."""
+    """Number of bytes of each body, at least STAMP_BYTES."""
     stamp_at: int
-    """Where the time lies in a message that is received: at the beginning of the body, usually."""
+    """Position of the time in a received message: usually the beginning of the body."""
     confirmation: int
-    """Bytes of the broker's answer to a message; 0 = it does not answer."""
+    """Number of bytes of the broker's reply to a message; 0 = no reply."""
     ahead: int
-    """Messages of a producer that may wait for their answers."""
+    """Maximum number of a producer's messages without a reply."""
 
     @property
     def name(self) -> str:
-        """The protocol."""
+        """Name of the protocol."""
 
     def greet(self, connection: socket.socket) -> None:
-        """What is to be said and heard on a producer's connection before anything else."""
+        """Perform the handshake on a producer's connection."""
 
     def blocks(self, step: int) -> list[bytes]:
-        """Blocks of `step` messages, to be sent in turn; all messages have one length."""
+        """Return blocks of `step` messages of one length, sent in turn."""
 
     def due(self, nanoseconds: int) -> bytes:
-        """One message with the time when it was due."""
+        """Return a message with its due time."""
 
     def attend(self, connection: socket.socket) -> None:
-        """Say on a connection what has messages come, and leave it at that."""
+        """Subscribe the connection to the queue, without reading from it."""
 
     def receiver(self, connection: socket.socket) -> Receiver:
-        """A consumer on that connection."""
+        """Return a consumer on the connection."""
 
 
 class _Producer:
-    """A connection, what it has not taken yet, and what has not been answered on it.
+    """A connection, its unsent bytes, and its number of messages without a reply.
 
-    events   what the poll watches it for
-    piece    bytes of an answer that is not complete
+    events   events that the poll watches for
+    piece    bytes of an incomplete reply
     """
 
     __slots__ = ("connection", "events", "piece", "rest", "unconfirmed")
@@ -86,10 +86,10 @@ class _Producer:
 
 class Load:
     """Connections of producers and consumers to a broker. A context manager; may be used for
-    several runs, one after the other. The consumers ask for messages when the first one begins.
+    several consecutive runs. The consumers subscribe when the first run begins.
 
-    All raise ConnectionLost when nothing moves any more or something comes that is no message, and
-    OSError for a connection that breaks.
+    All methods raise ConnectionLost when nothing moves any more or invalid data arrives, and
+    OSError if a connection breaks.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class Load:
         consumers: int = 1,
         pid: int | None = None,
     ) -> None:
-        """`pid` is the broker's process, if it is to be watched."""
+        """Connect. `pid` is the broker's process, if its costs are measured."""
         self._dialect = dialect
         self._pid = pid
-        # before all other descriptors: select() takes only those below 1024
+        # opened first: select() accepts only descriptors below 1024
         self._poll = select.epoll()
         self._sockets: list[socket.socket] = []
         try:
@@ -138,7 +138,7 @@ class Load:
         return Meter(self._pid)
 
     def _watch(self, producer: _Producer) -> None:
-        """Have the poll tell what is to be waited for on the connection."""
+        """Set the events that the poll reports for the connection."""
         events = select.EPOLLOUT if producer.rest else 0
         if self._dialect.confirmation:
             events |= select.EPOLLIN
@@ -153,7 +153,7 @@ class Load:
             self._poll.unregister(producer.connection)
 
     def _push(self, producer: _Producer, data: memoryview, count: int) -> None:
-        """Send `data`, which is `count` messages, after what waits already."""
+        """Send `data`, which holds `count` messages, after the bytes that are queued."""
         if self._dialect.confirmation:
             producer.unconfirmed += count
         if producer.rest:
@@ -164,7 +164,7 @@ class Load:
             self._watch(producer)
 
     def _attend(self, producer: _Producer, events: int) -> None:
-        """Something has happened on the connection: send what waits, read answers."""
+        """Handle events of the connection: send queued bytes, read replies."""
         if events & select.EPOLLIN:
             data = receive(producer.connection, _READ)
             count, producer.piece = divmod(producer.piece + len(data), self._dialect.confirmation)
@@ -175,18 +175,18 @@ class Load:
                 self._watch(producer)
 
     def _may_send(self, producer: _Producer, count: int) -> bool:
-        """Whether the connection has taken everything, and enough of it has been answered."""
+        """Return whether the connection has sent everything and its replies are within the
+        window."""
         if producer.rest:
             return False
         dialect = self._dialect
         return not dialect.confirmation or producer.unconfirmed + count <= dialect.ahead
 
     def flood(self, *, messages: int = 0, seconds: float = 0.0) -> Run:
-        """As fast as the broker takes them, for `seconds` or for a number of messages.
+        """Send as fast as the broker accepts, for `seconds` or for a number of messages.
 
-        Ends when as many have been received as were sent, and all are answered where there are
-        answers. Without consumers it ends when all have been sent, and then `messages` must be
-        given.
+        Ends when all sent messages have been received, and replied to in protocols with replies.
+        Without consumers it ends when all have been sent; `messages` is required then.
         """
         dialect = self._dialect
         size = dialect.size
@@ -230,7 +230,7 @@ class Load:
         return not any(producer.rest or producer.unconfirmed for producer in self._producers)
 
     def drain(self, messages: int) -> Run:
-        """Receive at least so many that wait already, `messages` > 0. Needs consumers."""
+        """Receive at least `messages` (> 0) ready messages. Needs consumers."""
         received = 0
         meter = self._start()
         while received < messages:
@@ -239,11 +239,11 @@ class Load:
         return meter.read(received)
 
     def steady(self, rate: int, seconds: float) -> Run:
-        """`rate` messages/s by the clock, each with the time when it was due in it.
+        """Send `rate` messages/s by the clock, each with its due time in the body.
 
-        The producers take turns. What a socket does not take at once waits here, and keeps its
-        time. Bodies have at least STAMP_BYTES. Ends when all have been received; answers are read
-        and not waited for.
+        The producers take turns. Bytes that a socket does not accept at once are queued and keep
+        their due time. Bodies have at least STAMP_BYTES. Ends when all have been received; replies
+        are read without waiting for them.
         """
         stamped = self._dialect.due
         total = max(1, int(rate * seconds))

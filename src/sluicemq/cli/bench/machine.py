@@ -1,4 +1,4 @@
-"""Where a benchmark runs: figures without this cannot be compared."""
+"""Description of the machine, without which results cannot be compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIBRARIES: Final = ("uvloop", "msgspec")
 
 
 def describe() -> Machine:
-    """This machine."""
+    """Describe this machine."""
     return Machine(
         python=f"{platform.python_implementation()} {platform.python_version()}"
         f"{', compiled' if COMPILED else ''}",

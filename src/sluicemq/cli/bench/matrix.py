@@ -1,5 +1,5 @@
-"""The matrix: protocol, transport, durability, size, producers, consumers, window. Each cell is
-measured on a broker of its own: a flood for the throughput, then a steady rate for the latency."""
+"""Matrix scenario: protocol, transport, durability, size, producers, consumers, window. Each cell
+runs on a broker of its own: a flood for the throughput, then a steady rate for the latency."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluicemq.cli.bench.server import Server, dialect
 
 
 class Spec(NamedTuple):
-    """What a cell is. See `result.Setting` and `result.Cell`."""
+    """Parameters of a cell. See `result.Setting` and `result.Cell` for the fields."""
 
     protocol: str
     transport: str = "tcp"
@@ -39,7 +39,8 @@ def cells(
     consumers: list[int],
     windows: dict[str, list[int]],
 ) -> Iterator[Spec]:
-    """The product. `protocols` are (protocol, transport); windows are by protocol."""
+    """Return the product of the lists. `protocols` are (protocol, transport); windows are by
+    protocol."""
     for protocol, transport in protocols:
         for durability, size, sending, receiving, window in product(
             durabilities, sizes, producers, consumers, windows[protocol]
@@ -48,7 +49,8 @@ def cells(
 
 
 def measure(server: Server, spec: Spec, *, seconds: float, rate: int, repetition: int) -> Cell:
-    """One cell, `seconds` each for the flood and the steady rate; `rate` 0 = half of the flood's.
+    """Measure one cell, `seconds` each for the flood and the steady rate; `rate` 0 = half of the
+    flood's.
 
     Raises ConnectionLost, OSError.
     """
@@ -66,7 +68,7 @@ def measure(server: Server, spec: Spec, *, seconds: float, rate: int, repetition
 
 
 def ask(server: Server, spec: Spec, *, seconds: float, repetition: int) -> Query:
-    """Queries and replies through one broker. Raises as `measure`."""
+    """Measure queries and replies through one broker. Raises ConnectionLost, OSError."""
     run = query(server.target, seconds=seconds, size=spec.size, queue=server.queue, pid=server.pid)
     return Query(
         protocol=spec.protocol,

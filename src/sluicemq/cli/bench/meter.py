@@ -1,6 +1,6 @@
-"""What a run costs: the processor time and the memory of the broker, and of this generator.
+"""Cost of a run: processor time and memory of the broker and of the generator.
 
-Rates depend on what else the machine does; processor time per message hardly does.
+Rates depend on the other load of the machine; processor time per message hardly does.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads of a process so far (`/proc/PID/stat`, 10 ms steps).
+    """Return user and system time of all threads of a process (`/proc/PID/stat`, 10 ms steps).
 
     Raises OSError.
     """
-    # the name of the program stands in brackets and may hold blanks
+    # the program's name is in parentheses and may contain spaces
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def memory_bytes(pid: int) -> tuple[int, int]:
-    """Memory of a process that is in RAM: now, and the most so far. Raises OSError."""
+    """Return the resident memory of a process, present and peak, in bytes. Raises OSError."""
     kilobytes = {"VmRSS": 0, "VmHWM": 0}
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -36,10 +36,11 @@ def memory_bytes(pid: int) -> tuple[int, int]:
 
 
 class Meter:
-    """Runs from its making to `read`."""
+    """Meter that runs from its construction until `read`."""
 
     def __init__(self, pid: int | None) -> None:
-        """`pid` is the broker's process; None = unknown, on another machine perhaps."""
+        """Start the meter. `pid` is the broker's process; None = unknown, such as on another
+        machine."""
         self._pid = pid
         self._broker = cpu_seconds(pid) if pid is not None else 0.0
         self._generator = time.process_time()
@@ -47,13 +48,14 @@ class Meter:
 
     @property
     def started(self) -> float:
-        """When (`time.perf_counter`)."""
+        """Return the start time (`time.perf_counter`)."""
         return self._started
 
     def read(
         self, messages: int, *, asked: int = 0, delays: list[int] | None = None, late: float = 0.0
     ) -> Run:
-        """What `messages` (at least 1) have cost until now; the rest is for steady runs."""
+        """Return the cost of `messages` (at least 1) until now; the other arguments are for steady
+        runs."""
         seconds = time.perf_counter() - self._started
         generator = time.process_time() - self._generator
         broker, resident, peak = 0.0, 0, 0

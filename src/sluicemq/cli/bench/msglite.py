@@ -1,5 +1,5 @@
-"""msglite as a load generator speaks it: receivers that say that they are ready again, and
-queries with their replies."""
+"""msglite load generator: receivers that send `ready` after each message, and queries with
+replies."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.msglite.wire import encode_message, encode_query, encode_ready
 
 TIMEOUT: Final = 3600
-"""Seconds; nothing shall expire on the way."""
+"""Message timeout in seconds; long enough that no message expires."""
 
 
 class Msglite(Silent):
-    """See `load.Dialect`."""
+    """msglite side of a load; implements `load.Dialect`."""
 
     name: Final = "msglite"
 
     def __init__(self, size: int, *, queue: bytes = b"bench", window: int = 1) -> None:
-        """`window` is how many ready commands a receiver has written and not seen answered.
+        """Set up the dialect. `window` is the number of outstanding ready commands of a receiver.
 
-        Commands are carried out one after the other, so that each still is for one message.
+        The broker handles them one after the other, so each still requests one message.
         """
         self.size = size
         self.window = window
@@ -36,15 +36,15 @@ class Msglite(Silent):
         self.stamp_at = len(sample) - size - 2
 
     def send(self, body: bytes) -> bytes:
-        """One message to the broker; it comes out again as the same bytes."""
+        """Return one message; the broker delivers it as the same bytes."""
         return encode_message(TIMEOUT, self.queue, body)
 
     def wait(self) -> bytes:
-        """What a connection says that waits for a message."""
+        """Return the command by which a connection requests a message."""
         return encode_ready(TIMEOUT, (self.queue,))
 
     def receiver(self, connection: socket.socket) -> Receiver:
-        """A receiver."""
+        """Return a receiver."""
         return _Receiver(connection, self)
 
 
@@ -66,10 +66,11 @@ class _Receiver(Receiver):
 
 
 def query(target: Target, *, seconds: float, size: int, queue: bytes, pid: int | None) -> Run:
-    """One client asks and waits, one worker answers with two writes, as the Perl client does:
-    over TCP a server that delays its acknowledgements costs such a worker 40 ms each time.
+    """Measure one client that sends queries and one worker that replies with two writes, as the
+    Perl client does: over TCP a server that delays its acknowledgements costs such a worker 40 ms
+    each time.
 
-    Query and reply follow each other strictly, so both ends are served here in turn. Raises
+    Query and reply follow each other strictly, so this thread serves both ends in turn. Raises
     ConnectionLost, OSError.
     """
     client = target.connect(no_delay=False)
@@ -96,7 +97,7 @@ def query(target: Target, *, seconds: float, size: int, queue: bytes, pid: int |
 
 
 def _message(connection: socket.socket, size: int) -> bytes:
-    """The line of the next message; its body is read and dropped."""
+    """Return the line of the next message; reads and drops its body."""
     data = receive(connection, 1 << 16)
     while (end := data.find(b"\n")) < 0:
         data += receive(connection, 1 << 16)

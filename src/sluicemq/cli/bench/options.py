@@ -1,6 +1,6 @@
 """Lists on the command line of `bench`: `--size 100,1KiB --protocol phpmq,msglite+unix`.
 
-All raise typer.BadParameter, which names the option and what it takes.
+All functions raise typer.BadParameter, which names the option and its valid values.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from sluicemq.cli.bench.server import PROTOCOLS, TRANSPORTS
 from sluicemq.server.units import Unit, parse_quantity
 
 LARGEST: Final = 1024**2
-"""Bytes of a body."""
+"""Maximum number of bytes of a body."""
 
 
 def numbers(option: str, text: str, most: int) -> list[int]:
-    """Whole numbers from 1 to `most`."""
+    """Parse whole numbers from 1 to `most`."""
     found = []
     for item in _items(option, text):
         if not (item.isascii() and item.isdigit()) or not 1 <= int(item[:20]) <= most:
@@ -29,7 +29,7 @@ def numbers(option: str, text: str, most: int) -> list[int]:
 
 
 def sizes(option: str, text: str) -> list[int]:
-    """Sizes of a body: at least the 8 bytes that carry the time, at most 1 MiB."""
+    """Parse body sizes: at least the 8 bytes of the time, at most 1 MiB."""
     found = []
     for item in _items(option, text):
         try:
@@ -43,7 +43,7 @@ def sizes(option: str, text: str) -> list[int]:
 
 
 def choices(option: str, text: str, known: Sequence[str]) -> list[str]:
-    """Words out of `known`."""
+    """Parse words out of `known`."""
     found = _items(option, text)
     for item in found:
         if item not in known:
@@ -52,7 +52,7 @@ def choices(option: str, text: str, known: Sequence[str]) -> list[str]:
 
 
 def transports(option: str, text: str) -> list[tuple[str, str]]:
-    """Protocols with their transports: `phpmq` is over TCP, `phpmq+unix` over a Unix socket."""
+    """Parse protocols with their transports: `phpmq` is TCP, `phpmq+unix` a Unix socket."""
     known = {
         protocol if transport == "tcp" else f"{protocol}+{transport}": (protocol, transport)
         for protocol in PROTOCOLS
@@ -62,7 +62,7 @@ def transports(option: str, text: str) -> list[tuple[str, str]]:
 
 
 def only(option: str, found: list[int]) -> int:
-    """The one item of a list that may have no more."""
+    """Return the only item of a list; more are an error."""
     if len(found) != 1:
         raise _refused(option, "takes one value here, not a list")
     return found[0]

@@ -1,4 +1,4 @@
-"""PHPMQ as a load generator speaks it: consumers with a window that acknowledge every message."""
+"""PHPMQ load generator: consumers with a window that acknowledge every message."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ _PACKET_HEADER_BYTES: Final = 32
 
 
 class Phpmq(Silent):
-    """See `load.Dialect`."""
+    """PHPMQ side of a load; implements `load.Dialect`."""
 
     name: Final = "phpmq"
 
     def __init__(self, size: int, *, queue: bytes = b"bench", window: int = 1000) -> None:
-        """`window` is how many messages a consumer may hold unacknowledged."""
+        """Set up the dialect. `window` is the maximum number of unacked messages of a consumer."""
         self.size = size
         self.window = window
         self.queue = queue
         self.stamp_at = _HEADER_BYTES + 2 * _PACKET_HEADER_BYTES + len(queue)
 
     def send(self, body: bytes) -> bytes:
-        """One message to the broker."""
+        """Return one message."""
         return encode_send(self.queue, body)
 
     def wait(self) -> bytes:
-        """What a connection says that waits for messages."""
+        """Return the request by which a connection consumes."""
         return encode_consume(self.queue, self.window)
 
     def receiver(self, connection: socket.socket) -> Receiver:
-        """A consumer."""
+        """Return a consumer."""
         return _Consumer(connection, self)
 
 
 class _Consumer(Receiver):
-    """The stride is learnt from the first message: a dispatch of generation 2 is a packet longer.
-    Its time to live is always 0, one digit."""
+    """Consumer that learns the stride from the first message: a dispatch of generation 2 has one
+    more packet. Its time to live is always 0, one digit."""
 
     __slots__ = ("_consume", "_id_at", "_prefix")
 

@@ -1,7 +1,7 @@
-"""The receiving end of a load: takes messages that all have one length off a connection.
+"""Receiving end of a load: reads messages of one length from a connection.
 
-Nothing is parsed: messages lie at a fixed stride, and so do their ids and the times in their
-bodies. Each read is answered by one write.
+Nothing is parsed: messages, their ids and the times in their bodies are at a fixed stride. Each
+read is answered by one write.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from typing import Final
 from sluicemq.model.errors import ConnectionLost
 
 STAMP_BYTES: Final = 8
-"""At the beginning of the body of a steady message, unless its protocol has another place for it:
-when it was due, `time.perf_counter_ns`, little-endian."""
+"""Due time at the beginning of a steady message's body, unless its protocol has another place for
+it: `time.perf_counter_ns`, little-endian."""
 
 _READ: Final = 1 << 18
 _SHOWN: Final = 80
-"""Bytes of what is no message that an error shows."""
+"""Number of bytes of invalid data in an error."""
 
 
 class Receiver(ABC):
-    """One consumer's connection. `_stride` 0 = not known before the first message.
+    """One consumer's connection. `_stride` 0 = unknown before the first message.
 
-    All reads go into one buffer; what is left of an incomplete message moves to its beginning.
+    All reads go into one buffer; the rest of an incomplete message moves to its beginning.
     """
 
     __slots__ = ("_buffer", "_have", "_head", "_stamp_at", "_stride", "_view", "connection")
 
     def __init__(self, connection: socket.socket, head: bytes, stride: int, stamp_at: int) -> None:
-        """`head` is how every message begins; `stamp_at` is where the time lies in it."""
+        """Set up the consumer. `head` is the start of every message; `stamp_at` the position of the
+        time."""
         self.connection = connection
         self._head = head
         self._stride = stride
@@ -42,30 +43,30 @@ class Receiver(ABC):
         self._make_room()
 
     def greet(self) -> None:  # noqa: B027
-        """Log in, where the broker does not wait for long until a client speaks. Called as soon as
-        the connection is there. Raises ConnectionLost."""
+        """Log in as soon as the connection is open; no-op for protocols without a handshake. Raises
+        ConnectionLost."""
 
     @abstractmethod
     def start(self) -> None:
-        """Ask for messages."""
+        """Subscribe to the queue."""
 
     @abstractmethod
     def _answer(self, data: bytearray, count: int) -> bytes:
-        """What to write after `count` messages, which are at the beginning of `data`."""
+        """Return the bytes to write after `count` messages at the beginning of `data`."""
 
     def _learn(self, data: bytes) -> int:
-        """The stride, from the beginning of the first message; 0 = more of it is needed."""
+        """Return the stride from the beginning of the first message; 0 = more bytes are needed."""
         raise AssertionError(f"the stride was given, and {len(data)} bytes need not show it")
 
     def _due(self, data: bytearray, at: int) -> int:
-        """When the message was due whose time lies at `at`."""
+        """Return the due time of the message whose time is at `at`."""
         return int.from_bytes(data[at : at + STAMP_BYTES], "little")
 
     def read(self, delays: list[int] | None = None) -> int:
-        """Read once, answer, and return how many messages are complete now. Their delays
-        (nanoseconds since they were due) are appended to `delays`.
+        """Read once, write the acknowledgements, and return the number of complete messages. Their
+        delays (nanoseconds since they were due) are appended to `delays`.
 
-        Raises ConnectionLost, also for anything that is no message.
+        Raises ConnectionLost, also for invalid data.
         """
         buffer = self._buffer
         size = self.connection.recv_into(self._view[self._have :])
@@ -96,13 +97,13 @@ class Receiver(ABC):
         return count
 
     def _make_room(self) -> None:
-        """The buffer takes a read beside the rest of a message."""
+        """Make space in the buffer for a read after an incomplete message."""
         missing = self._stride + _READ - len(self._buffer)
         if self._stride and missing > 0:
             self._buffer = self._buffer + bytes(missing)
             self._view = memoryview(self._buffer)
 
     def _closed(self) -> str:
-        said = bytes(self._buffer[: min(self._have, _SHOWN)])
+        data = bytes(self._buffer[: min(self._have, _SHOWN)])
         text = "the broker closed the connection of a consumer"
-        return f"{text}; it last said {said!r}" if said else text
+        return f"{text}; it last data {data!r}" if data else text

@@ -1,7 +1,7 @@
-"""What the benchmarks measured, and the JSON document they print.
+"""Results of the benchmarks, and the JSON document that they print.
 
-The document is stable: fields may be added, and then `schema` stays; if the meaning of one
-changes or one goes, `schema` grows. `benchmarks/README.md` explains it to readers.
+The document is stable: new fields do not change `schema`; a removed field or a changed meaning
+increments it. `benchmarks/README.md` documents it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ SCHEMA = 1
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of everything in the document."""
+    """Base class of all parts of the document."""
 
 
 class Latency(Record, frozen=True, kw_only=True):
-    """Milliseconds from the moment a message *should* have been sent to its receipt, so that a
-    broker that stalls the sender is not flattered (coordinated omission)."""
+    """Milliseconds from the moment when a message *should* have been sent to its receipt, so that a
+    broker that stalls the sender gains no advantage (coordinated omission)."""
 
     p50: float
     p99: float
@@ -26,7 +26,8 @@ class Latency(Record, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, nanoseconds: list[int]) -> Latency:
-        """Percentiles by nearest rank. `nanoseconds` must not be empty; it is sorted in place."""
+        """Compute percentiles by nearest rank. `nanoseconds` must not be empty; it is sorted in
+        place."""
         nanoseconds.sort()
         last = len(nanoseconds) - 1
 
@@ -39,18 +40,18 @@ class Latency(Record, frozen=True, kw_only=True):
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """One measurement of messages on their way.
+    """One measurement of message transfer.
 
-    messages         sent and received (or sent, where nobody receives; or round trips)
+    messages         sent and received (or sent without consumers; or round trips)
     seconds          from the first send to the last receipt
     rate             messages / seconds
     broker_us        processor time of the broker's process per message, user and system,
                      microseconds; 0 = unknown
     generator_us     the same of the load generator
     resident_bytes   memory of the broker in RAM at the end; 0 = unknown
-    peak_bytes       the most since the broker was started; 0 = unknown
-    asked            messages/s of a steady run; 0 = as fast as possible
-    late_ms          steady: 99 of 100 times the generator itself was no later than this
+    peak_bytes       maximum since the broker was started; 0 = unknown
+    asked            target rate of a steady run, messages/s; 0 = as fast as possible
+    late_ms          steady: p99 of the generator's own lateness
     latency          steady runs and round trips
     """
 
@@ -86,8 +87,8 @@ class Cell(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="cell")
 
     producers    connections that send
     consumers    connections that receive, all from one queue
-    window       messages that each of them may be sent before it answers: the count of PHPMQ's
-                 consume request, the ready commands that a msglite client has written. VibeMQ and
+    window       maximum number of unacked messages of each consumer: the count of PHPMQ's
+                 consume request, the outstanding ready commands of a msglite client. VibeMQ and
                  JMQ: messages of a producer that wait for their PublishAck or SEND_REPLY
     repetition   from 1
     """
@@ -101,20 +102,20 @@ class Cell(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="cell")
 
 
 class Query(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="query"):
-    """msglite queries, one after the other: `run` counts round trips; its latency is from the
-    query to its reply."""
+    """msglite queries, one after the other: `run` counts round trips; its latency is from the query
+    to its reply."""
 
     repetition: int
     run: Run
 
 
 class AtDepth(Record, frozen=True, kw_only=True):
-    """What messages cost while others wait in a queue.
+    """Cost of messages while others are ready in a queue.
 
-    waiting     how many do
+    waiting     number of ready messages
     elsewhere   sent and received through another queue
     through     sent to the end of that queue while as many are received from its head
-    publish     sent to the end of that queue, nobody receives
+    publish     sent to the end of that queue without consumers
     """
 
     waiting: int
@@ -124,11 +125,11 @@ class AtDepth(Record, frozen=True, kw_only=True):
 
 
 class Recovery(Record, frozen=True, kw_only=True):
-    """After kill -9, seconds since the new process was started.
+    """Seconds since the start of the new process after kill -9.
 
-    serving_seconds         until the broker says on its admin socket that it is ready
+    serving_seconds         until the broker reports on its admin socket that it is ready
     first_message_seconds   until a consumer has a message
-    messages                that were there again
+    messages                number of recovered messages
     resident_bytes          memory of the broker then
     """
 
@@ -139,13 +140,13 @@ class Recovery(Record, frozen=True, kw_only=True):
 
 
 class Backlog(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="backlog"):
-    """A queue that nobody reads for a while.
+    """A queue with a backlog.
 
-    messages             how many wait
+    messages             number of messages in the backlog
     live                 flood through an empty broker
-    shallow, deep        costs with few and with `messages` waiting
-    fill                 `messages` sent until they all wait
-    bytes_per_message    by how much filling made the broker grow, per message, the body included
+    shallow, deep        costs with few and with `messages` ready
+    fill                 `messages` sent until all are ready
+    bytes_per_message    growth of the broker's memory per message, the body included
     drain                all of them received by one consumer
     drain_ratio          drain.rate / live.rate
     recovery             filled again and killed
@@ -165,12 +166,12 @@ class Backlog(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="bac
 
 
 class Idle(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="idle"):
-    """Connections that wait for messages that never come, and one pair that works beside them.
+    """Idle connections, and one active pair beside them.
 
-    connections            how many, each a consumer of one queue
-    connect_rate           of them per second
-    bytes_per_connection   by how much they made the broker grow
-    before, beside, after  the pair at a steady rate: without them, with them, when they have left
+    connections            number of idle connections, each a consumer of one queue
+    connect_rate           connections per second
+    bytes_per_connection   growth of the broker's memory per connection
+    before, beside, after  the pair at a steady rate: before, with, and after the idle connections
     """
 
     connections: int
@@ -185,7 +186,8 @@ Result = Cell | Query | Backlog | Idle
 
 
 class Machine(Record, frozen=True, kw_only=True):
-    """Where it was measured. `cores` are those this process may use; `memory_bytes` all there is.
+    """Machine of the measurement. `cores` are those this process may use; `memory_bytes` is the
+    total.
 
     `libraries` are the versions of the event loop and the codecs.
     """
@@ -199,7 +201,7 @@ class Machine(Record, frozen=True, kw_only=True):
 
 
 class Document(Record, frozen=True, kw_only=True):
-    """What `sluicemq bench … --json` prints.
+    """Document that `sluicemq bench … --json` prints.
 
     schema    SCHEMA
     version   of SluiceMQ

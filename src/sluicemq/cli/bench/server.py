@@ -1,4 +1,4 @@
-"""The broker under load: a fresh process in a temporary directory, or one that runs already."""
+"""The broker under load: a new process in a temporary directory, or a running one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_DURABILITY: Final = {"phpmq": "sync", "msglite": "none", "vibemq": "sync
 
 
 def dialect(protocol: str, size: int, *, queue: bytes, window: int = 0) -> Dialect:
-    """The load generator's side of a protocol out of PROTOCOLS; `window` 0 = as usual there."""
+    """Return the load generator of one of PROTOCOLS; `window` 0 = the protocol's default."""
     usual = window or DEFAULT_WINDOW[protocol]
     if protocol == "phpmq":
         return Phpmq(size, queue=queue, window=usual)
@@ -39,21 +39,21 @@ def dialect(protocol: str, size: int, *, queue: bytes, window: int = 0) -> Diale
 
 
 class Server:
-    """A broker as a scenario sees it."""
+    """The broker of a scenario."""
 
     def __init__(self, target: Target, local: LocalBroker | None, queue: bytes) -> None:
         self.target = target
         self.local = local
         self.queue = queue
-        """For the scenario's messages; on a broker that runs already it has a name of its own."""
+        """Queue of the scenario's messages; has a unique name on a running broker."""
 
     @property
     def pid(self) -> int | None:
-        """Of the broker's process; None if it was not started here."""
+        """Return the id of the broker's process; None if it was not started here."""
         return self.local.pid if self.local is not None else None
 
     def destination(self, name: bytes) -> dict[str, Any]:
-        """What a broker started here says about a queue; empty if it has none of that name."""
+        """Return a queue's state on a broker started here; empty if there is no such queue."""
         assert self.local is not None
         for each in self.local.status()["destinations"]:
             if each["name"] == name.decode():
@@ -61,7 +61,7 @@ class Server:
         return {}
 
     def connections(self) -> int:
-        """How many a broker started here has."""
+        """Return the number of connections of a broker started here."""
         assert self.local is not None
         return sum(int(each["connections"]) for each in self.local.status()["listeners"])
 
@@ -70,7 +70,8 @@ class Server:
 def fresh(
     protocol: str, transport: str, durability: str, *, connections: int = 0
 ) -> Iterator[Server]:
-    """A new broker; `connections` more than usual. Raises ConnectionLost if it does not start."""
+    """Start a broker; `connections` are added to its limit. Raises ConnectionLost if it does not
+    start."""
     with tempfile.TemporaryDirectory(prefix="sluicemq-bench-") as directory:
         options = f"?durability={durability}"
         if connections:
@@ -83,7 +84,7 @@ def fresh(
 
 
 def again(server: Server, protocol: str) -> Server:
-    """The same after its process was killed and started again: ports change. TCP only."""
+    """Return the location after a kill and restart, which change the ports. TCP only."""
     assert server.local is not None
     return Server(_target(server.local.start(), protocol, ""), server.local, server.queue)
 
@@ -93,7 +94,7 @@ def _target(local: LocalBroker, protocol: str, path: str) -> Target:
 
 
 def running(url: Url) -> Server:
-    """A broker that runs already. Raises ConfigurationError for what cannot be loaded."""
+    """Return a running broker. Raises ConfigurationError for a URL that cannot be used."""
     if url.tls or url.protocol not in PROTOCOLS:
         raise ConfigurationError(f"{url}: bench speaks {', '.join(PROTOCOLS)}, no TLS")
     if url.queue or url.options or url.user:

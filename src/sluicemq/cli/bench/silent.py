@@ -1,4 +1,4 @@
-"""What protocols have in common that need no greeting and whose brokers answer no message."""
+"""Common part of protocols without a handshake whose brokers send no reply to a message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluicemq.cli.bench.receiver import STAMP_BYTES
 
 
 class Silent(ABC):
-    """Most of a `load.Dialect`."""
+    """Default implementation of most of `load.Dialect`."""
 
     size: int
     confirmation: int = 0
@@ -18,33 +18,33 @@ class Silent(ABC):
 
     @abstractmethod
     def send(self, body: bytes) -> bytes:
-        """One message to the broker."""
+        """Return one message."""
 
     @abstractmethod
     def wait(self) -> bytes:
-        """What a connection says that waits for messages."""
+        """Return the bytes by which a connection requests messages."""
 
     def attend(self, connection: socket.socket) -> None:
-        """See `load.Dialect`."""
+        """Subscribe the connection to the queue."""
         connection.sendall(self.wait())
 
     def greet(self, connection: socket.socket) -> None:
-        """Nothing is to be said."""
+        """Do nothing: the protocol has no handshake."""
         return
 
     def blocks(self, step: int) -> list[bytes]:
-        """One block is enough: messages need not differ."""
+        """Return one block: messages need not differ."""
         return [self.send(bytes(self.size)) * step]
 
     def due(self, nanoseconds: int) -> bytes:
-        """The time is at the beginning of the body."""
+        """Return a message with its due time at the beginning of the body."""
         head, tail = self._around
         return b"%b%b%b" % (head, nanoseconds.to_bytes(STAMP_BYTES, "little"), tail)
 
     @cached_property
     def _around(self) -> tuple[bytes, bytes]:
-        """What stands before and behind the time."""
-        # the body is 0xff here, which no header contains: so it is found
+        """Return the bytes before and after the time."""
+        # the body is 0xff here, which no header contains, so it can be located
         body = b"\xff" * self.size
         command = self.send(body)
         at = command.index(body)

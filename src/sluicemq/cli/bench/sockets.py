@@ -1,4 +1,4 @@
-"""What the load generators do with their sockets."""
+"""Socket operations of the load generators."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 from sluicemq.model.errors import ConnectionLost
 
 STALLED_SECONDS: Final = 60.0
-"""A run in which nothing moves for so long has failed."""
+"""Seconds without progress after which a run fails."""
 
 
 class Target(NamedTuple):
-    """Where a broker listens: a TCP port, or a Unix socket if `path` is not empty."""
+    """Address of a broker: a TCP port, or a Unix socket if `path` is not empty."""
 
     port: int
     host: str = "127.0.0.1"
@@ -22,14 +22,14 @@ class Target(NamedTuple):
 
     @property
     def transport(self) -> str:
-        """`tcp` or `unix`."""
+        """Return `tcp` or `unix`."""
         return "unix" if self.path else "tcp"
 
     def connect(self, *, no_delay: bool = True) -> socket.socket:
-        """A connection; `no_delay` False leaves Nagle's algorithm on, as old clients do.
+        """Connect; `no_delay` False keeps Nagle's algorithm, as old clients do.
 
-        It blocks, and has no timeout of Python's: with one, each call would poll first. Writing is
-        limited by the kernel instead. Raises OSError.
+        The socket blocks and has no Python timeout, with which each call would poll first. The
+        kernel limits the time of a write. Raises OSError.
         """
         if self.path:
             connection = socket.socket(socket.AF_UNIX)
@@ -47,7 +47,7 @@ class Target(NamedTuple):
 
 
 def wait(poll: select.epoll) -> list[tuple[int, int]]:
-    """The next events. Raises ConnectionLost when nothing moves any more."""
+    """Return the next events. Raises ConnectionLost after STALLED_SECONDS without any."""
     events = poll.poll(STALLED_SECONDS)
     if not events:
         raise ConnectionLost(f"nothing has moved for {STALLED_SECONDS:g} s")
@@ -55,7 +55,7 @@ def wait(poll: select.epoll) -> list[tuple[int, int]]:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Up to `size` bytes. Raises ConnectionLost at the end of the stream."""
+    """Read up to `size` bytes. Raises ConnectionLost at the end of the stream."""
     try:
         data = connection.recv(size)
     except BlockingIOError:
@@ -66,7 +66,7 @@ def receive(connection: socket.socket, size: int) -> bytes:
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytes:
-    """`size` bytes. Raises ConnectionLost."""
+    """Read exactly `size` bytes. Raises ConnectionLost."""
     data = receive(connection, size)
     while len(data) < size:
         data += receive(connection, size - len(data))
@@ -74,7 +74,7 @@ def receive_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def send_some(connection: socket.socket, data: memoryview) -> memoryview:
-    """Send what the connection takes at once; returns the rest."""
+    """Send as many bytes as the socket accepts without blocking; returns the rest."""
     try:
         return data[connection.send(data, socket.MSG_DONTWAIT) :]
     except BlockingIOError:

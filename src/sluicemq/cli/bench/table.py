@@ -1,4 +1,4 @@
-"""The results as tables, one for each scenario."""
+"""Tables of the results, one for each scenario."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _LATENCY = ("p50 ms", "p99 ms", "p99.9 ms")
 
 
 def tables(results: Sequence[Result]) -> Iterator[Table]:
-    """In the order of the scenarios. µs are processor time per message, of the broker and of the
-    load generator; MB are the broker's memory."""
+    """Return the tables in the order of the scenarios. µs are processor time per message, of the
+    broker and of the load generator; MB are the broker's memory."""
     cells = [result for result in results if isinstance(result, Cell)]
     queries = [result for result in results if isinstance(result, Query)]
     idles = [result for result in results if isinstance(result, Idle)]

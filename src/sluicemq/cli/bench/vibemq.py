@@ -1,8 +1,8 @@
-"""VibeMQ as a load generator speaks it: producers that wait for the PublishAcks of a number of
-messages, and consumers that acknowledge every message.
+"""VibeMQ load generator: producers that wait for the PublishAcks of a number of messages, and
+consumers that acknowledge every message.
 
-Each message has an id of its own, as clients give them; that of a steady message is the time when
-it was due, because a payload has to be JSON.
+Each message has a unique id, as clients set it; the id of a steady message is its due time, because
+a payload has to be JSON.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from sluicemq.protocols.vibemq.wire import (
 
 _ID_BYTES: Final = 32
 _ID_AT: Final = 9
-"""Where the id begins: after length, flag, version, type and its own length."""
+"""Position of the id: after length, flag, version, type and its own length."""
 _IDS: Final = 8192
-"""Ids of a flood, which come in turn: more than messages may be on their way."""
+"""Ids of a flood's messages, reused in turn; more than the number of unacked messages."""
 _IDS_BYTES: Final = 64 << 20
-"""The same by their payloads."""
+"""The ids by their payloads."""
 
 
 class Vibemq:
-    """See `load.Dialect`."""
+    """VibeMQ side of a load; implements `load.Dialect`."""
 
     name: Final = "vibemq"
 
     def __init__(self, size: int, *, queue: bytes = b"bench", window: int = 256) -> None:
-        """`window` is how many messages of a producer wait for their PublishAck."""
+        """Set up the dialect. `window` is how many messages of a producer wait for their
+        PublishAck."""
         self.size = size
         self.stamp_at = _ID_AT
         self.queue = queue
@@ -52,12 +53,12 @@ class Vibemq:
         self.payload = b'"%b"' % (b"x" * (size - 2))
 
     def greet(self, connection: socket.socket) -> None:
-        """Connect. Raises ConnectionLost if that is refused."""
+        """Perform the handshake. Raises ConnectionLost if the broker refuses it."""
         connection.sendall(encode(Frame(CONNECT, "bench")))
         _expect(connection, CONNECT_ACK)
 
     def blocks(self, step: int) -> list[bytes]:
-        """See `load.Dialect`."""
+        """Return blocks of `step` messages of one length, sent in turn."""
         count = max(1, min(_IDS, _IDS_BYTES // self.size) // step)
         return [
             b"".join(
@@ -68,25 +69,25 @@ class Vibemq:
         ]
 
     def due(self, nanoseconds: int) -> bytes:
-        """See `load.Dialect`."""
+        """Return a message with its due time."""
         return encode_publish(b"%032x" % nanoseconds, self.queue, self.payload)
 
     def wait(self) -> bytes:
-        """What a connection says that waits for messages."""
+        """Return the request by which a connection subscribes."""
         subscribe = Frame(SUBSCRIBE, "bench", self.queue.decode())
         return encode(Frame(CONNECT, "bench")) + encode(subscribe)
 
     def attend(self, connection: socket.socket) -> None:
-        """See `load.Dialect`."""
+        """Subscribe the connection to the queue."""
         connection.sendall(self.wait())
 
     def receiver(self, connection: socket.socket) -> Receiver:
-        """A consumer."""
+        """Return a consumer."""
         return _Consumer(connection, self)
 
 
 class _Consumer(Receiver):
-    """The length of a message does not change before its tenth delivery."""
+    """Consumer that acknowledges every message; a message's length is constant up to delivery 9."""
 
     __slots__ = ("_after", "_before", "_wait")
 
@@ -114,10 +115,10 @@ class _Consumer(Receiver):
 
 
 def _expect(connection: socket.socket, kind: int) -> None:
-    """Take one frame off a connection, and nothing behind it."""
+    """Read one frame from a connection, and nothing after it."""
     head = receive_exactly(connection, HEADER_SIZE)
     body = receive_exactly(connection, int.from_bytes(head[:4]))
     [frame] = Decoder().feed(head + body) or [Frame(-1, "")]
     if frame.type != kind:
-        said = frame.error_message or repr(head + body[:80])
-        raise ConnectionLost(f"the broker does not let the generator in: {said}")
+        error = frame.error_message or repr(head + body[:80])
+        raise ConnectionLost(f"the broker rejected the generator's connection: {error}")

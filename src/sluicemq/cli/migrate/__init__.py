@@ -1,9 +1,9 @@
-"""`sluicemq migrate …`: moving in from Open MQ, VibeMQ and PHPMQ.
+"""`sluicemq migrate …`: migration from Open MQ, VibeMQ and PHPMQ.
 
-    source's files ──openmq/, vibemq.py, phpmq.py──> Plan ──transfer.py──> journal, users
-                                                      │
-                                                      └──configuration.py──> sluicemq.toml
+    source's files ──openmq/, vibemq/, phpmq.py──> Plan ──transfer.py──> journal, users
+                                                    │
+                                                    └──configuration.py──> sluicemq.toml
 
-A source is read and never changed. What has no place here is in the plan too, by name and with the
-reason (`SkippedItem`): nothing gets lost without a word.
+The source is read and never changed. Items that cannot be migrated are listed in the plan by name
+and reason (`SkippedItem`), so that nothing is lost silently.
 """

@@ -1,4 +1,4 @@
-"""`sluicemq migrate openmq|vibemq|phpmq`: move in, or say what moving in would do."""
+"""`sluicemq migrate openmq|vibemq|phpmq`: migrate, or report what a migration would do."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from sluicemq.server.loading import load
 
 CONFIG_NAME: Final = "sluicemq.toml"
 INTERRUPTED: Final = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells."""
 
 app = typer.Typer(
-    help="Move in from Open MQ, VibeMQ or PHPMQ: configuration, users and waiting messages.",
+    help="Migrate from Open MQ, VibeMQ or PHPMQ: configuration, users and ready messages.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -50,12 +50,12 @@ ConfigOption = Annotated[
     ),
 ]
 DryRunFlag = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
+    bool, typer.Option("--dry-run", help="Report what would be done, and change nothing.")
 ]
 StoreOption = Annotated[
     Path | None,
     typer.Option(
-        "--store", metavar="FILE", help="The SQLite file, if it is not where SOURCE says."
+        "--store", metavar="FILE", help="SQLite file, if it is not where SOURCE specifies."
     ),
 ]
 
@@ -74,14 +74,14 @@ def openmq(
     as_json: JsonFlag = False,
     killed: Annotated[
         bool,
-        typer.Option("--killed", help="Its lock file is left over: the broker does not run."),
+        typer.Option("--killed", help="Ignore a lock file left over from a killed broker."),
     ] = False,
     skip_damaged: Annotated[
         bool,
-        typer.Option("--skip-damaged", help="List what is damaged in its store, and go on."),
+        typer.Option("--skip-damaged", help="List damaged records of the store and continue."),
     ] = False,
 ) -> None:
-    """Move in from Open MQ (Message Queue 4.0 to 6.x with a file store)."""
+    """Migrate from Open MQ (Message Queue 4.0 to 6.x with a file store)."""
     from sluicemq.cli.migrate.openmq.instance import inspect_source
 
     _migrate(lambda: inspect_source(source, killed, skip_damaged), to, config, dry_run, as_json)
@@ -90,7 +90,7 @@ def openmq(
 @app.command()
 def vibemq(
     source: Annotated[
-        Path, typer.Argument(help="appsettings.json, vibemq.db, or the directory they are in.")
+        Path, typer.Argument(help="appsettings.json, vibemq.db, or their directory.")
     ],
     to: DataDirOption,
     config: ConfigOption = None,
@@ -98,7 +98,7 @@ def vibemq(
     strict: Annotated[
         bool,
         typer.Option(
-            "--strict", help="Stop at a queue or row that is odd, instead of setting it aside."
+            "--strict", help="Stop at an invalid queue or row instead of setting it aside."
         ),
     ] = False,
     fan_out_rows: Annotated[
@@ -127,16 +127,16 @@ def vibemq(
         typer.Option(
             "--env",
             metavar="FILE",
-            help="The variables VibeMQ was started with, as lines like VibeMQ__Port=2925.",
+            help="File with VibeMQ's environment variables, such as VibeMQ__Port=2925.",
         ),
     ] = None,
     without_users: Annotated[
-        bool, typer.Option("--without-users", help="Leave the users out, if there are any.")
+        bool, typer.Option("--without-users", help="Do not migrate users.")
     ] = False,
     dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Move in from VibeMQ (1.4 to 1.8 with SQLite storage)."""
+    """Migrate from VibeMQ (1.4 to 1.8 with SQLite storage)."""
     from sluicemq.cli.migrate.vibemq import inspect_source
     from sluicemq.cli.migrate.vibemq.users import UsersSource
 
@@ -169,7 +169,7 @@ def phpmq(
     dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Move in from PHPMQ (with SQLite storage in a file)."""
+    """Migrate from PHPMQ (with SQLite storage in a file)."""
     from sluicemq.cli.migrate.phpmq import inspect_source
 
     _migrate(lambda: inspect_source(source, store), to, config, dry_run, as_json)
@@ -205,7 +205,7 @@ def _run(
     else:
         with err().status("importing"):
             outcome = transfer(plan, data_dir, _configured(file))
-        # once more: some things show only when they are carried out
+        # again: some items are found only during the transfer
         text = configuration.render(plan, data_dir)
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -232,7 +232,7 @@ def _run(
 
 
 def _configured(file: Path) -> Collection[Address]:
-    """Destinations of a configuration file that is there already, if it can be read."""
+    """Return the destinations of an existing configuration file, if it is readable."""
     try:
         return load(file).config.destinations if file.exists() else ()
     except ConfigurationError:

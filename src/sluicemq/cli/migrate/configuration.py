@@ -1,5 +1,6 @@
-"""The plan's settings as a configuration file. What is carried over says where it comes from, what
-is not stands at the end, so that the file is the record of the move."""
+"""The plan's settings as a configuration file. Comments state the origin of migrated settings, and
+the settings that were not migrated are listed at the end, so that the file documents the
+migration."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _DEFAULTS: Final = ("broker", "default_destination")
 
 
 def render(plan: Plan, data_dir: Path) -> str:
-    """The file's text."""
+    """Return the file's text."""
     lines = [f"# Moved in from {plan.kind}: {_printable(str(plan.place))}"]
     values = {("broker", "data_dir"): str(data_dir), **plan.settings}
     for section, struct in SECTIONS.items():
@@ -50,7 +51,8 @@ def render(plan: Plan, data_dir: Path) -> str:
 
 
 def problems(plan: Plan) -> list[str]:
-    """What would keep a broker from starting with the plan's settings and users."""
+    """Return the problems that would keep a broker from starting with the plan's settings and
+    users."""
     with tempfile.TemporaryDirectory() as directory:
         add_users(plan.users, Path(directory))
         file = Path(directory, "sluicemq.toml")
@@ -90,11 +92,11 @@ def _plain(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    # a TOML basic string is JSON's, but that it may not hold DEL
+    # a TOML basic string is a JSON string, except that it must not contain DEL
     return json.dumps(text, ensure_ascii=True).replace("\x7f", "\\u007f")
 
 
 def _printable(text: str) -> str:
-    """For a comment: TOML allows no control characters in one."""
+    """Return text for a comment: TOML allows no control characters in one."""
     shown = text.encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shown)

@@ -1,4 +1,5 @@
-"""JSON as .NET's configuration reads it: with comments, and commas before a closing bracket."""
+"""JSON in the dialect of .NET's configuration: with comments, and commas before a closing
+bracket."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 def decode(content: bytes, where: str) -> Any:
-    """The value. Raises Damage, with the line."""
+    """Return the value. Raises Damage with the line."""
     content = content.removeprefix(_BOM)
-    # blanks take the place of what is left out, so that a fault is where it was
+    # comments are replaced by blanks so that errors keep their position
     plain = _STRING_OR_COMMENT.sub(_without_comment, content)
     plain = _STRING_OR_COMMA.sub(lambda match: b" " if match[0] == b"," else match[0], plain)
     try:

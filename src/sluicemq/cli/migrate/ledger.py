@@ -1,4 +1,4 @@
-"""What has been imported into a data directory, so that a second run does not do it twice.
+"""List of the messages that have been imported into a data directory; prevents repeated imports.
 
     migrations.log    {"journal": "<identity, hex>"}                       one JSON object a line
                       {"part": 1, "keys": "<keys of its messages, base64>"}
@@ -6,8 +6,8 @@
                       {"done": "openmq", "place": "/var/imq/…", "messages": 512, "at": …}
 
 A part is a unit of the journal. Its line is on disk before the unit is begun, and the unit ends
-with a BATCH record that has the part's number: so after a crash the journal tells whether the last
-line came true. All lines before it did.
+with a BATCH record that has the part's number: so after a crash the journal shows whether the last
+unit was written. All units before it were.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from sluicemq.cli.migrate.plan import KEY_BYTES, Key
 from sluicemq.cli.migrate.source_files import SourceError
 
 NAME: Final = "migrations.log"
-"""In the data directory."""
+"""Name of the file in the data directory."""
 
 
 class Ledger:
-    """The file, and the keys in it. `part` is the last one that has been begun."""
+    """The file and the keys in it. `part` is the last unit begun."""
 
     def __init__(self, path: Path) -> None:
-        """Reads it; no file = nothing was imported. Raises SourceError if it is damaged."""
+        """Read the file; a missing file is an empty list. Raises SourceError if it is damaged."""
         self.path = path
         self.journal = ""
         self.part = 0
         self.keys: set[Key] = set()
         self._doubtful: list[Key] = []
-        """Of the last line, if that is a part: only the journal knows whether it came true."""
+        """Keys of the last line if that is a part: only the journal knows whether its unit was
+        written."""
         self._good = 0
-        """Bytes up to the end of the last line that is whole."""
+        """Number of bytes up to the end of the last complete line."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:
             return
         for line in content.splitlines(keepends=True):
             if not line.endswith(b"\n"):
-                break  # a crash came while it was written, and so before its unit
+                break  # a crash interrupted the write of this line, so its unit was not begun
             self._take(line)
             self._good += len(line)
 
@@ -70,10 +71,10 @@ class Ledger:
             ) from None
 
     def settle(self, journal: bytes, written: int | None) -> None:
-        """Decide about the last part. `written` is the number of the last one that the journal has;
-        None = it cannot be asked now, and then nothing may be written.
+        """Confirm or discard the last part. `written` is the number of the last part in the
+        journal; None = the journal is unavailable, and then nothing may be written.
 
-        A list that belongs to another journal, which is not there any more, counts for nothing.
+        A list that belongs to another journal, which no longer exists, is ignored.
         """
         if written is None or (self.journal == journal.hex() and self.part <= written):
             self.keys.update(self._doubtful)
@@ -85,7 +86,7 @@ class Ledger:
         self.part = max(self.part, written or 0)
 
     def begin(self, journal: bytes) -> None:
-        """Make it ready to be written: cut off what a crash has left."""
+        """Prepare for writing: truncate an incomplete last line."""
         with self.path.open("ab") as file:
             os.fchmod(file.fileno(), 0o600)
             file.truncate(self._good)
@@ -93,13 +94,14 @@ class Ledger:
             self._write({"journal": journal.hex()})
 
     def intend(self, keys: list[Key]) -> int:
-        """The next part is about to be written. Returns its number, on disk."""
+        """Record that the next part is about to be written. Returns its number once it is on
+        disk."""
         self.part += 1
         self._write({"part": self.part, "keys": base64.b64encode(b"".join(keys)).decode()})
         return self.part
 
     def done(self, kind: str, place: Path, messages: int, at: int) -> None:
-        """A migration is complete. `at` is ms since the epoch."""
+        """Record that a migration is complete. `at` is ms since the epoch."""
         self._write({"done": kind, "place": str(place), "messages": messages, "at": at})
 
     def _write(self, entry: dict[str, object]) -> None:

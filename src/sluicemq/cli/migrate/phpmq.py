@@ -12,9 +12,9 @@
 | messageId                          | message id, which protocols with ids show                  |
 | dispatched                         | one delivery, so that its next is marked as repeated       |
 
-The original has no users, and listens on all addresses unless it is told otherwise; here a port
-that other machines reach belongs to somebody. So such a listener is written for this machine only,
-and the person decides.
+PHPMQ has no users, and listens on all addresses by default; SluiceMQ requires a user for a port
+that other machines can reach. So the migration binds such a listener to loopback, and the operator
+changes the address.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KIND: Final = "phpmq"
 MEMORY: Final = ":memory:"
 COLUMNS: Final = frozenset({"messageId", "queueName", "content", "createdAt", "dispatched"})
 TICKS: Final = 10
-"""Of `createdAt` in a millisecond."""
+"""Number of `createdAt` units in a millisecond."""
 
 _LEVELS: Final = {
     "debug": "debug",
@@ -52,11 +52,11 @@ _LEVELS: Final = {
 _SERVERS: Final = {"messagequeue": "phpmq", "maintenance": "phpmq-maintenance"}
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::", "[::]", ""})
 _TLS: Final = {"local_cert": "certificate", "local_pk": "key", "cafile": "client_ca"}
-"""PHP's names of TLS options, and ours."""
+"""PHP's names of TLS options, with ours."""
 
 
 class ConfigElement(NamedTuple):
-    """An element `config`, or one with attributes of its own: where it stands and what it says."""
+    """An element `config`, or one with attributes of its own: its position and its values."""
 
     path: tuple[str, ...]
     attributes: dict[str, str]
@@ -64,7 +64,7 @@ class ConfigElement(NamedTuple):
 
 
 def inspect_source(source: Path, store: Path | None) -> Plan:
-    """What the source holds. Raises SourceError."""
+    """Read the source into a plan. Raises SourceError."""
     plan = Plan(kind=KIND, place=source.resolve())
     if source.is_dir():
         raise SourceError(f"{source}: this is a directory; name the XML file or the SQLite file")
@@ -82,7 +82,7 @@ def inspect_source(source: Path, store: Path | None) -> Plan:
 
 
 def entries(content: bytes, where: str) -> list[ConfigElement]:
-    """The elements that have attributes, in order. Raises Damage with the line."""
+    """Return the elements that have attributes, in order. Raises Damage with the line."""
     found: list[ConfigElement] = []
     path: list[str] = []
     parser = expat.ParserCreate()
@@ -98,7 +98,7 @@ def entries(content: bytes, where: str) -> list[ConfigElement]:
         path.pop()
 
     def doctype(*ignored: object) -> None:
-        # nothing of PHPMQ's needs one, and entities can be made to grow without end
+        # PHPMQ's files need none, and entities can expand without limit
         raise Damage(f"{where}, line {parser.CurrentLineNumber}: a document type is not accepted")
 
     parser.StartElementHandler = start
@@ -109,7 +109,7 @@ def entries(content: bytes, where: str) -> list[ConfigElement]:
     except expat.ExpatError as fault:
         reason = expat.ErrorString(fault.code)
         raise Damage(f"{where}, line {fault.lineno}: not XML: {reason}") from None
-    except (ValueError, LookupError) as fault:  # an encoding that there is not
+    except (ValueError, LookupError) as fault:  # unknown encoding
         raise Damage(f"{where}, line {parser.CurrentLineNumber}: not XML: {fault}") from None
     if not found or any(entry.path[0] != "PHPMQ" for entry in found):
         raise Damage(f"{where}, line 1: this is no configuration of PHPMQ")
@@ -117,7 +117,7 @@ def entries(content: bytes, where: str) -> list[ConfigElement]:
 
 
 def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | None:
-    """Fill in settings; return where the store is, if that is not known already."""
+    """Fill in settings; return the path of the store if it is not known already."""
     found = entries(read_settings(source), str(source))
     listeners: dict[tuple[str, str], dict[str, ConfigElement]] = {}
     for entry in found:
@@ -144,7 +144,7 @@ def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | 
                     "the broker logs to standard error, where systemd or a container keeps it",
                 )
             case _:
-                plan.leave("setting", f"{where} in line {entry.line}", "it means nothing here")
+                plan.leave("setting", f"{where} in line {entry.line}", "it has no effect")
     for (server, sort), options in listeners.items():
         _listen(plan, server, sort, options)
     return store
@@ -157,8 +157,8 @@ _REDIS: Final = (
 
 
 def _store_place(plan: Plan, source: Path, entry: ConfigElement) -> Path | None:
-    said = entry.attributes.get("value", "")
-    if said == MEMORY:
+    path = entry.attributes.get("value", "")
+    if path == MEMORY:
         plan.leave(
             "messages",
             "in memory",
@@ -166,12 +166,12 @@ def _store_place(plan: Plan, source: Path, entry: ConfigElement) -> Path | None:
             "empty its queues first",
         )
         return None
-    # the original takes a relative path from where it was started, which nobody can know now
-    for place in (source.parent / said, Path(said)):
+    # PHPMQ resolves a relative path against its working directory, which is unknown here
+    for place in (source.parent / path, Path(path)):
         if place.exists():
             return place
     raise SourceError(
-        f"{source}, line {entry.line}: there is no store {said} seen from {source.parent} or from "
+        f"{source}, line {entry.line}: there is no store {path} seen from {source.parent} or from "
         "here; say with --store where it is"
     )
 
@@ -179,37 +179,37 @@ def _store_place(plan: Plan, source: Path, entry: ConfigElement) -> Path | None:
 def _listen(plan: Plan, server: str, sort: str, options: dict[str, ConfigElement]) -> None:
     scheme = _SERVERS[server]
     where = f"servers/{server}/{sort}"
-    said = {name: entry.attributes.get("value", "") for name, entry in options.items()}
+    settings = {name: entry.attributes.get("value", "") for name, entry in options.items()}
     ours: dict[str, str | int | bool] = {}
     if scheme == "phpmq":
-        ours["generation"] = 1  # its released clients know no other
+        ours["generation"] = 1  # its released clients support no other version
     if sort == "unix":
-        plan.listen(f"{scheme}+unix://{said.pop('path', '')}", where, **ours)
+        plan.listen(f"{scheme}+unix://{settings.pop('path', '')}", where, **ours)
     elif sort in ("network", "tls"):
-        host, port = said.pop("host", ""), said.pop("port", "")
+        host, port = settings.pop("host", ""), settings.pop("port", "")
         if host in _EVERYWHERE or not host.startswith("127."):
             plan.leave("listener", f"{where}: {host}:{port}", _PUBLIC)
             host = "127.0.0.1"
         if sort == "tls":
             scheme += "+tls"
             for theirs, our in _TLS.items():
-                if said.get(theirs):
-                    ours[our] = said.pop(theirs)
-            if said.pop("verify_peer", "").lower() in ("1", "true") and "client_ca" in ours:
+                if settings.get(theirs):
+                    ours[our] = settings.pop(theirs)
+            if settings.pop("verify_peer", "").lower() in ("1", "true") and "client_ca" in ours:
                 ours["client_certificate"] = "required"
             else:
                 ours.pop("client_ca", None)
         plan.listen(f"{scheme}://{host}:{port}", where, **ours)
     else:
-        plan.leave("listener", where, "there is no such sort of listener")
+        plan.leave("listener", where, "there is no such type of listener")
         return
-    for name in said:
+    for name in settings:
         plan.leave("setting", f"{where}: {name}", _OPTIONS.get(name, "there is no equivalent"))
 
 
 _PUBLIC: Final = (
-    "PHPMQ has no logins, so whoever reaches the port may read and send everything. It is written "
-    "for 127.0.0.1; change the address and set a `user` for it, or insecure_public = true"
+    "PHPMQ has no logins, so anyone who reaches the port may read and send everything. It is bound "
+    "to 127.0.0.1; change the address and set a `user` for it, or insecure_public = true"
 )
 _OPTIONS: Final = {
     "passphrase": "write it into a file of its own and name that with password_file",
@@ -275,6 +275,6 @@ def _waiting(
         Durability.SYNC,
         min(max(created // TICKS, 0), LAST_EXPIRATION),
         message_id=identity.decode("utf-8", "replace"),
-        native=WITHOUT_TTL,  # the released server knows no TTL
+        native=WITHOUT_TTL,  # the released server has no TTL
     )
     return SourceMessage(message, key_of(KIND, address, identity), {"": 1 if dispatched else 0})

@@ -1,4 +1,4 @@
-"""What a source holds, in our terms: everything a migration is going to do, before it does it."""
+"""Contents of a source in SluiceMQ's terms: everything that a migration will do."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sluicemq.server.identity.records import UserRecord
 
 KEY_BYTES: Final = 16
 Key = bytes
-"""KEY_BYTES that tell a source's message from all others, in whatever place the source lies."""
+"""KEY_BYTES bytes that identify a source's message uniquely, independent of the source's path."""
 
 
 def key_of(kind: str, address: Address, identity: bytes) -> Key:
-    """`identity` is what the source itself calls the message."""
+    """Return the key of a message; `identity` is the source's own id of the message."""
     name = encode_name(str(address))
     digest = blake2b(digest_size=KEY_BYTES, person=kind.encode())
     digest.update(len(name).to_bytes(4, "big") + name + identity)
@@ -29,11 +29,11 @@ def key_of(kind: str, address: Address, identity: bytes) -> Key:
 
 
 class SkippedItem(NamedTuple):
-    """Something that is not carried over.
+    """An item that is not migrated.
 
-    what    its sort: setting, listener, user, messages, subscription ...
-    name    what its source calls it
-    reason  and what to do instead
+    what    type: setting, listener, user, messages, subscription ...
+    name    name in the source
+    reason  reason, and what to do instead
     """
 
     what: str
@@ -42,10 +42,10 @@ class SkippedItem(NamedTuple):
 
 
 class SourceMessage(NamedTuple):
-    """A message that waits in the source.
+    """A ready message of the source.
 
-    takers  of a topic, the subscriptions it still has to be delivered to, by name, with the number
-            of deliveries there were before; of a queue "" alone. None: who is there now takes it
+    takers  of a topic, the subscriptions that have not acknowledged it, by name, with the number of
+            past deliveries; of a queue "" alone. None: the present subscriptions receive it
     """
 
     message: Message
@@ -56,10 +56,10 @@ class SourceMessage(NamedTuple):
 class PreparedTransaction(NamedTuple):
     """A prepared transaction.
 
-    xid    136 bytes, as our JMQ clients say it
-    sends  messages that it will publish
-    acks   messages that it will settle, by key, with the name of the subscription as in
-           `SourceMessage`
+    xid    136 bytes, in the encoding of our JMQ clients
+    sends  messages that it publishes on commit
+    acks   messages that it acknowledges on commit, by key, with the name of the subscription as
+           in `SourceMessage`
     """
 
     xid: bytes
@@ -68,7 +68,7 @@ class PreparedTransaction(NamedTuple):
 
 
 class PlannedSubscription(NamedTuple):
-    """A durable subscription of a topic, named as our JMQ clients will ask for it."""
+    """A durable subscription of a topic, under the name that our JMQ clients use for it."""
 
     topic: str
     name: str
@@ -77,25 +77,25 @@ class PlannedSubscription(NamedTuple):
 
 
 class NewListener(msgspec.Struct):
-    """Where clients will connect. `options` as in the configuration file."""
+    """A listener for clients. `options` as in the configuration file."""
 
     url: str
     options: dict[str, str | int | bool] = {}
 
 
 class NewUser(NamedTuple):
-    """A user, to be added if there is none of that name."""
+    """A user, added if there is none of that name."""
 
     name: str
     record: UserRecord
 
 
 class SetAsideRow(NamedTuple):
-    """A row of the source that is written into a file instead of being imported.
+    """A row of the source that is written to a file instead of being imported.
 
     sort    a key of ASIDE
-    reason  why
-    row     what the source has, by column
+    reason  why it is not imported
+    row     values by column
     """
 
     sort: str
@@ -109,7 +109,7 @@ ASIDE: Final = {
     "undeliverable": "no VibeMQ client could receive",
     "unreadable": "not readable",
 }
-"""Sorts of rows that are set aside, and what they are."""
+"""Types of rows that are set aside, with their description."""
 
 
 def _no_messages() -> Iterator[SourceMessage]:
@@ -121,26 +121,26 @@ def _nothing_aside() -> Iterator[SetAsideRow]:
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """See the module.
+    """Contents of a source and the changes that the migration will make.
 
     kind           openmq, vibemq or phpmq
-    place          of the source
+    place          path of the source
     settings       values by section and name of the configuration file, in its units
-    comments       for settings and listeners (by their URL): where they come from
-    defaults       of destinations that come into being by use; None = ours
+    comments       for settings and listeners (by their URL): their origin
+    defaults       of destinations created on first use; None = ours
     destinations   to be declared
-    origins        of those: what is known of their creation beside the kind of the source, and its
-                   time in ms since the epoch, 0 = not known
-    counts         of waiting messages by destination
-    waiting        the messages, read when they are asked for; those of a destination in order
-    set_aside      number of rows that are not imported but written into a file, by sort
-    aside          these rows, read when they are asked for
-    late           messages older than their queue's time to live, which begins anew
+    origins        of those: details of their creation besides the kind of the source, and its
+                   time in ms since the epoch, 0 = unknown
+    counts         number of ready messages by destination
+    waiting        the messages, read on demand; those of a destination in order
+    set_aside      number of rows that are written to a file instead of imported, by type
+    aside          these rows, read on demand
+    late           messages older than their queue's time to live, which restarts
     one_name       a name stands for a queue or a topic, never for both
     branches       prepared transactions; `held` are the messages that they have acknowledged
-    left           what is not carried over
-    notes          what the person should know besides
-    witness        sees changes of the source
+    left           items that are not migrated
+    notes          other information for the operator
+    witness        detects changes of the source
     """
 
     kind: str
@@ -166,17 +166,17 @@ class Plan(msgspec.Struct, kw_only=True):
     change_detector: ChangeDetector = msgspec.field(default_factory=ChangeDetector)
 
     def leave(self, what: str, name: str, reason: str) -> None:
-        """See `left`."""
+        """Add an item that is not migrated."""
         self.left.append(SkippedItem(what, name, reason))
 
     def set(self, path: str, value: object, comment: str = "") -> None:
-        """A value for the configuration file; `path` is dotted."""
+        """Set a value of the configuration file; `path` is dotted."""
         self.settings[tuple(path.split("."))] = value
         if comment:
             self.comments[path] = comment
 
     def listen(self, url: str, comment: str = "", **options: str | int | bool) -> None:
-        """Another listener."""
+        """Add a listener."""
         self.listeners.append(NewListener(url, options))
         if comment:
             self.comments[url] = comment

@@ -1,4 +1,4 @@
-"""What a migration has done or would do, for people and for programs."""
+"""Report of a migration or dry run, for people and for programs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sluicemq.model.destination import Address
 from sluicemq.server.identity.passwords import scheme_of
 
 MOST_SHOWN = 40
-"""Lines of one sort for people; `--json` has them all."""
+"""Maximum number of lines of one type in text output; `--json` lists all."""
 
 
 class MigrationReport(msgspec.Struct, kw_only=True):
-    """All of it. `written`: the configuration file was; `problems`: what keeps a broker from
-    starting with it."""
+    """The whole report. `written`: the configuration file was written; `problems`: reasons for
+    which a broker would not start with it."""
 
     plan: Plan
     data_dir: Path
@@ -32,7 +32,7 @@ class MigrationReport(msgspec.Struct, kw_only=True):
 
 
 def as_data(report: MigrationReport) -> dict[str, object]:
-    """For `--json`."""
+    """Return the report for `--json`."""
     plan = report.plan
     outcome = report.outcome
     return {
@@ -85,7 +85,7 @@ def as_data(report: MigrationReport) -> dict[str, object]:
 
 
 def as_text(report: MigrationReport) -> Iterator[str]:
-    """Lines for people."""
+    """Return the lines of the text output."""
     plan = report.plan
     outcome = report.outcome
     yield f"{plan.kind}: {plan.place}" + ("" if outcome else "  (dry run: nothing is changed)")

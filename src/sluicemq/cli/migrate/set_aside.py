@@ -1,4 +1,4 @@
-"""Rows that are set aside: not imported, but kept in a file of the data directory.
+"""Rows that are set aside: not imported but written to a file in the data directory.
 
     set-aside-vibemq.jsonl    {"sort": "dropped", "reason": "…", "table": "messages", "id": …}
 
@@ -23,10 +23,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path | None:
-    """Write the rows that the plan sets aside. Returns the file, None if there are none.
+    """Write the rows that the plan sets aside. Returns the file, or None if there are none.
 
-    `pause` is called between two rows and may raise; nothing is left of the file then. Raises
-    SourceError, OSError.
+    `pause` is called between two rows and may raise; the file is deleted then. Raises SourceError,
+    OSError.
     """
     if not plan.set_aside:
         return None
@@ -46,7 +46,8 @@ def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path 
 
 
 def _keep(temporary: Path, directory: Path, kind: str) -> Path:
-    """Give the file the first name that is free, unless one of that kind says the same."""
+    """Rename the file to the first unused name, unless an existing file of that kind is
+    identical."""
     number = 1
     while True:
         path = directory / f"set-aside-{kind}{f'-{number}' if number > 1 else ''}.jsonl"
@@ -59,7 +60,7 @@ def _keep(temporary: Path, directory: Path, kind: str) -> Path:
 
 
 def _encodable(value: object) -> object:
-    """Return a column's value as JSON can say it."""
+    """Return a column's value as a JSON value."""
     if isinstance(value, bytes):
         try:
             return value.decode()

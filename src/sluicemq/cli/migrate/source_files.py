@@ -1,5 +1,5 @@
-"""Reading what belongs to somebody else: sizes are looked at first, nothing is ever written, and a
-fault names the file and the place in it."""
+"""Read-only access to a source's files. Sizes are checked first, and errors name the file and the
+position in it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any, Final, Self
 from sluicemq.model.errors import SluiceError
 
 MAX_SETTINGS: Final = 4 * 1024**2
-"""Bytes of a configuration file; far above any sensible one."""
+"""Maximum number of bytes of a configuration file; far above any realistic one."""
 
 
 class SourceError(SluiceError):
-    """What is to be migrated is not there, is damaged, or is in use."""
+    """The source is missing, damaged, or in use."""
 
 
 class Damage(SourceError):
-    """A place in a file does not hold what belongs there; what is in other places may be whole."""
+    """A position in a file holds invalid data; other positions may be intact."""
 
 
 def read_settings(path: Path) -> bytes:
-    """A file that people write. Raises SourceError."""
+    """Read a text file. Raises SourceError."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_SETTINGS + 1)
@@ -37,7 +37,7 @@ def read_settings(path: Path) -> bytes:
 
 
 class SourceFile:
-    """A file, read by position. Raises Damage where it ends too early."""
+    """A file that is read by position. Raises Damage if it ends too early."""
 
     __slots__ = ("_fd", "path", "size")
 
@@ -49,7 +49,7 @@ class SourceFile:
     @classmethod
     @contextmanager
     def open(cls, path: Path) -> Iterator[Self]:
-        """For reading only. Raises SourceError."""
+        """Open the file for reading only. Raises SourceError."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as fault:
@@ -60,11 +60,11 @@ class SourceFile:
             os.close(fd)
 
     def damage(self, position: int, what: str) -> Damage:
-        """The error that says what is wrong there."""
+        """Return the error for a problem at a position."""
         return Damage(f"{self.path}, byte {position}: {what}")
 
     def read(self, position: int, size: int) -> bytes:
-        """So many bytes from there on."""
+        """Read `size` bytes at a position."""
         if not (position >= 0 and 0 <= size <= self.size - position):
             raise self.damage(position, f"{size} bytes should follow, and the file ends before")
         parts = []
@@ -78,12 +78,12 @@ class SourceFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def unpack(self, layout: Struct, position: int) -> tuple[Any, ...]:
-        """Numbers from there on."""
+        """Read numbers at a position."""
         return layout.unpack(self.read(position, layout.size))
 
 
 class ByteReader:
-    """Bytes that are read from the front. `where` begins what its errors say."""
+    """Bytes that are read sequentially. `where` begins its error messages."""
 
     __slots__ = ("data", "position", "where")
 
@@ -93,11 +93,11 @@ class ByteReader:
         self.position = position
 
     def damage(self, what: str) -> Damage:
-        """The error that says what is wrong here."""
+        """Return the error for a problem at the current position."""
         return Damage(f"{self.where}, at {self.position} of {len(self.data)} bytes: {what}")
 
     def take(self, size: int) -> bytes:
-        """So many bytes."""
+        """Read `size` bytes."""
         start = self.position
         if not 0 <= size <= len(self.data) - start:
             raise self.damage(f"{size} bytes should follow")
@@ -105,7 +105,7 @@ class ByteReader:
         return self.data[start : self.position]
 
     def unpack(self, layout: Struct) -> tuple[Any, ...]:
-        """Numbers."""
+        """Read numbers."""
         try:
             found = layout.unpack_from(self.data, self.position)
         except error:
@@ -115,14 +115,14 @@ class ByteReader:
 
     @property
     def left(self) -> int:
-        """Bytes that have not been read."""
+        """Return the unread bytes."""
         return len(self.data) - self.position
 
 
 class ChangeDetector:
-    """Sees whether somebody writes to files while they are read.
+    """Detects writes to files while they are read.
 
-    used  files that another process has open, and how that shows
+    used  files that another process has open, with the evidence
     """
 
     def __init__(self) -> None:
@@ -130,18 +130,18 @@ class ChangeDetector:
         self.used: dict[Path, str] = {}
 
     def look(self, path: Path) -> None:
-        """Remember how the file is now, if it is there."""
+        """Record the present state of the file if it exists."""
         stamp = _stamp(path)
         if stamp is not None:
             self._seen.setdefault(path, stamp)
 
     def changed(self) -> list[Path]:
-        """Files that are not as they were."""
+        """Return the files that have changed."""
         return [path for path, stamp in self._seen.items() if _stamp(path) != stamp]
 
     def check(self, done: str) -> None:
-        """Raise SourceError if a file is in use or has changed; `done` says what has been written
-        by now."""
+        """Raise SourceError if a file is in use or has changed; `done` states what has been written
+        so far."""
         for use in self.used.values():
             raise SourceError(
                 f"the source is in use: {use}. Stop the broker that runs on it and run this "

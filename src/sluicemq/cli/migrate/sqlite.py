@@ -1,9 +1,8 @@
-"""SQLite files of other programs, read without leaving a trace in their directory.
+"""Read-only access to SQLite files of other programs that leaves no trace in their directory.
 
-SQLite itself would: to read a database in WAL mode it makes two files beside it, and one that a
-crash has left in the middle of a transaction is rolled back by its next reader. So a database that
-has something beside it is copied, and the copy is put in order; any other is opened as one that
-nobody writes.
+SQLite itself would leave one: to read a database in WAL mode it creates two files beside it, and it
+rolls back a transaction that a crash has interrupted. So a database with such files beside it is
+copied and the copy is recovered; any other is opened as immutable.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from urllib.parse import quote
 from sluicemq.cli.migrate.source_files import ChangeDetector, Damage, SourceError
 
 BESIDE: Final = ("-wal", "-journal")
-"""Endings of files that belong to a database while it is in use, or after a crash."""
+"""Suffixes of files beside a database that is in use or was interrupted by a crash."""
 _MAGIC: Final = b"SQLite format 3\0"
 
 _WAL_INDEX_LOCKS: Final = (120, 9)
-"""First byte and number of the bytes of `-shm` that SQLite locks. The last one, 128, is held for
-reading by every connection for as long as it is open, the others during a transaction."""
+"""First byte and number of the bytes of `-shm` that SQLite locks. Every open connection holds the
+last one, 128, for reading; the others are held during a transaction."""
 _DATABASE_LOCKS: Final = (0x4000_0000, 512)
-"""The same of the database file: held during a transaction, in WAL mode by open connections."""
+"""The same for the database file: held during a transaction, in WAL mode by open connections."""
 _flock: Final = Struct("@hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, process."""
 
 
 def is_database(path: Path) -> bool:
-    """Whether it looks like one."""
+    """Return whether the file looks like an SQLite database."""
     try:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -47,8 +46,8 @@ def is_database(path: Path) -> bool:
 
 @contextmanager
 def opened(path: Path, change_detector: ChangeDetector) -> Iterator[sqlite3.Connection]:
-    """A connection whose text is bytes. Raises SourceError; Damage also for faults that show while
-    it is used."""
+    """Open a connection whose text is bytes. Raises SourceError; Damage also for errors that occur
+    while it is used."""
     if not path.is_file():
         raise SourceError(f"{path}: there is no such file")
     if not is_database(path):
@@ -75,7 +74,7 @@ def opened(path: Path, change_detector: ChangeDetector) -> Iterator[sqlite3.Conn
                 connection.close()
         except sqlite3.Error as fault:
             raise Damage(f"{path}: {fault}") from None
-        except UnicodeDecodeError:  # sqlite3 decodes names of columns and texts of errors itself
+        except UnicodeDecodeError:  # sqlite3 decodes column names and error texts itself
             raise Damage(f"{path}: the database is damaged: text that is not UTF-8") from None
 
 
@@ -95,7 +94,7 @@ def _check(connection: sqlite3.Connection) -> None:
 
 
 def columns(connection: sqlite3.Connection, table: str) -> set[str]:
-    """Names of a table's columns; none if there is no such table."""
+    """Return the names of a table's columns; none if there is no such table."""
     found = connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
     return {row[0].decode("utf-8", "replace") for row in found}
 
@@ -104,11 +103,11 @@ def columns(connection: sqlite3.Connection, table: str) -> set[str]:
 
 
 def usage(path: Path) -> str:
-    """Return how another process uses the database, for a message; "" if none is seen to.
+    """Return how another process uses the database, for a message; "" if no use is detected.
 
-    A program holds locks in WAL mode while it is connected, also in another container. Without WAL
-    it holds none between two transactions: then its open file is looked for, which is seen by the
-    same user and by root on the same machine. The file is not changed.
+    In WAL mode a program holds locks while it is connected, also in another container. Without WAL
+    it holds none between two transactions; then the function looks for its open file, which is
+    visible to the same user and to root on the same machine. The file is not changed.
     """
     for file, (start, length) in (
         (Path(f"{path}-shm"), _WAL_INDEX_LOCKS),
@@ -122,8 +121,8 @@ def usage(path: Path) -> str:
 
 
 def _lock_holder(path: Path, start: int, length: int) -> int | None:
-    """Return the process that holds a POSIX lock on some of these bytes: 0 if it cannot be seen
-    from here, None if there is no lock, or the system cannot tell."""
+    """Return the process that holds a POSIX lock on some of these bytes: 0 if it is not visible
+    from here, None if there is no lock or the system does not support the query."""
     if sys.platform != "linux":
         return None
     try:
@@ -142,8 +141,7 @@ def _lock_holder(path: Path, start: int, length: int) -> int | None:
 
 
 def _writer(path: Path) -> int:
-    """Return another process that has the file open for writing, as far as /proc shows it; 0 =
-    none."""
+    """Return another process that has the file open for writing, from /proc; 0 = none found."""
     try:
         status = path.stat()
         processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -152,7 +150,7 @@ def _writer(path: Path) -> int:
     for process in processes:
         if process == os.getpid():
             continue
-        with suppress(OSError):  # it has ended, or belongs to another user
+        with suppress(OSError):  # the process has ended or belongs to another user
             for number in os.listdir(f"/proc/{process}/fd"):
                 with suppress(OSError):
                     found = os.stat(f"/proc/{process}/fd/{number}")

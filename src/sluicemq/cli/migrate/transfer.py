@@ -1,8 +1,8 @@
-"""Carrying a plan out: into the journal and the user database of a broker that is not running.
+"""Transfer of a plan into the journal and the user database of a stopped broker.
 
-Nothing is published through the engine: it only says which destinations and subscriptions there are
-and which numbers they have, so that a million messages need no memory. They are appended to the
-journal as the engine would, and it finds them when it starts.
+Messages are not published through the engine, which only provides the destinations, the
+subscriptions and their numbers, so a million messages need no memory. The transfer appends them to
+the journal as the engine would, and the broker recovers them at its start.
 """
 
 from __future__ import annotations
@@ -42,37 +42,37 @@ from sluicemq.model.message import Message
 from sluicemq.server.clock import SystemClock
 
 WRITER: Final = "sluicemq migrate"
-"""Of the BATCH records, see ledger.py."""
+"""Writer id of the BATCH records, see ledger.py."""
 PART_MESSAGES: Final = 256
 PART_BYTES: Final = 4 * 1024**2
-"""A part ends with the message that reaches one of these."""
+"""Limits of a part: it ends with the message that reaches one of them."""
 
 _CREATORS: Final = {
     "openmq": CreatedBy.JMQ,
     "phpmq": CreatedBy.PHPMQ,
     "vibemq": CreatedBy.VIBEMQ,
 }
-"""Whose the destinations of a source are, by Plan.kind."""
+"""Owner of a source's destinations, by Plan.kind."""
 MOST_CLASHES: Final = 10
-"""Names that an error lists."""
+"""Maximum number of names in an error."""
 
 JOURNAL: Final = "journal"
-"""Of the journal within the data directory."""
+"""Name of the journal directory within the data directory."""
 _OTHER: Final = {Kind.QUEUE: Kind.TOPIC, Kind.TOPIC: Kind.QUEUE}
 
 
 class Interrupted(SluiceError):
-    """The migration was stopped by SIGINT; the text says what has been done and how to go on."""
+    """SIGINT stopped the migration; the text states what has been done and how to continue."""
 
 
 class MigrationOutcome(msgspec.Struct, kw_only=True):
-    """What has been done.
+    """Result of a transfer.
 
-    declared, kept  destinations that are new, and that were there already and stay as they are
-    imported        messages by destination; before: those that an earlier run had imported
-    unwanted        messages of topics that no subscription here would have got
-    users           that have been added; known: that were there already
-    transactions    prepared ones that have been taken over
+    declared, kept  new destinations; existing destinations, which are unchanged
+    imported        messages by destination; before: imported by an earlier run
+    unwanted        messages of topics that match no subscription
+    users           added users; known: users that existed already
+    transactions    imported prepared transactions
     aside           file of the rows that have been set aside
     """
 
@@ -89,11 +89,11 @@ class MigrationOutcome(msgspec.Struct, kw_only=True):
 
 
 def transfer(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -> MigrationOutcome:
-    """Carry the plan out. `configured` are destinations that the broker will declare at its start.
+    """Transfer the plan. `configured` are destinations that the broker will declare at its start.
 
-    Raises SourceError, and what opening a journal raises: JournalLocked if a broker runs there;
-    Interrupted after SIGINT, between two units. What has been imported when it raises stays, and
-    is not imported again by the next run.
+    Raises SourceError, and the errors of opening a journal: JournalLocked if a broker uses it;
+    Interrupted after SIGINT, between two units. Messages imported before an error stay, and the
+    next run does not import them again.
     """
     plan.change_detector.check("nothing has been written")
     _check_names(plan, configured)
@@ -123,16 +123,16 @@ def transfer(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -
 
 
 def imported_before(data_dir: Path) -> set[Key]:
-    """What earlier runs have imported, as far as can be told without the journal. Changes nothing.
-    Raises SourceError."""
+    """Return the imports of earlier runs, as far as they are known without the journal. Changes
+    nothing. Raises SourceError."""
     ledger = Ledger(data_dir / NAME)
     ledger.settle(b"", None)
     return ledger.keys
 
 
 def _check_names(plan: Plan, present: Collection[Address]) -> None:
-    """Raise SourceError if the plan has a queue where there is a topic of that name, or the
-    reverse, and its source's clients can tell only one of them."""
+    """Raise SourceError if the plan has a queue with the name of an existing topic, or the reverse,
+    and the source's clients cannot distinguish the two."""
     if not plan.one_name:
         return
     clashes = [
@@ -152,7 +152,8 @@ def _check_names(plan: Plan, present: Collection[Address]) -> None:
 
 @contextmanager
 def _until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Turn the first SIGINT into an answer of what is yielded; the second interrupts at once."""
+    """Yield a function that returns whether SIGINT has arrived; a second SIGINT interrupts at
+    once."""
     received = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield received.is_set
@@ -170,7 +171,7 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
 
 
 class _Transfer:
-    """One run. `_numbers` are the journal's, of destinations."""
+    """One run. `_numbers` are the journal's destination numbers."""
 
     def __init__(
         self,
@@ -190,7 +191,7 @@ class _Transfer:
         self._outcome = MigrationOutcome()
 
     def pause(self) -> None:
-        """Raise Interrupted after SIGINT. To be called between two units only."""
+        """Raise Interrupted after SIGINT. Call it only between two units."""
         if not self._interrupted():
             return
         done = sum(self._outcome.imported.values())
@@ -234,12 +235,12 @@ class _Transfer:
                 address, settings, provenance=provenance, created=created
             )
             if settings.hold and not settings.settle_on_send:
-                # what it had is for the clients of the source, whoever subscribes first
+                # its messages are for the source's clients, and any of them may subscribe first
                 self._broker.form_group(declared)
             self._outcome.declared.append(address)
 
     def _origin(self, address: Address, settings: DestinationSettings) -> tuple[Provenance, int]:
-        """Return what is known of the creation of a destination, and its time."""
+        """Return details of a destination's creation, and its time."""
         plan = self._plan
         known = plan.origins.get(address)
         if known is not None:
@@ -253,7 +254,7 @@ class _Transfer:
             topic = broker.topic(wanted.topic)
             existing = topic.subscriptions.get(wanted.name)
             if existing is not None:
-                # one with other terms would be replaced, and what waits in it would be gone
+                # a subscription with other terms would be replaced, and its messages lost
                 self._subscriptions[wanted.topic, wanted.name] = existing
                 continue
             try:
@@ -278,7 +279,8 @@ class _Transfer:
     # --- messages ------------------------------------------------------------------------------
 
     def _number(self, address: Address) -> int:
-        """The journal's, made before a unit is begun: it may append a record of its own."""
+        """Return a destination's number in the journal. Call it before a unit begins, as it may
+        append a record."""
         number = self._numbers.get(address)
         if number is None:
             broker = self._broker
@@ -293,7 +295,7 @@ class _Transfer:
         return number
 
     def _write(self, part: list[SourceMessage]) -> None:
-        """One unit."""
+        """Append one unit."""
         for waiting in part:
             self._number(waiting.message.destination)
         number = self._ledger.intend([waiting.key for waiting in part])
@@ -302,8 +304,8 @@ class _Transfer:
         self._end_unit(number, len(part))
 
     def _append(self, waiting: SourceMessage) -> int:
-        """Append a message and what is known of its deliveries. Returns its sequence number, or 0
-        if it has nowhere to go."""
+        """Append a message and its past deliveries. Returns its sequence number, or 0 if no
+        subscription receives it."""
         message = waiting.message
         address = message.destination
         attempts: dict[int, int] = {}
@@ -340,7 +342,8 @@ class _Transfer:
     def _routes(
         self, topic: Destination | None, waiting: SourceMessage
     ) -> tuple[tuple[int, ...], dict[int, int]]:
-        """Subscriptions of a topic that get the message, and attempts of each."""
+        """Return the subscriptions of a topic that receive the message, with the attempts of
+        each."""
         if topic is None:
             return (), {}
         if waiting.takers is None:
@@ -361,8 +364,8 @@ class _Transfer:
     # --- prepared transactions -----------------------------------------------------------------
 
     def _take_over_branches(self) -> None:
-        """All in one unit, with the messages that they have acknowledged: who looks for a Xid after
-        a crash finds it with all that belongs to it, or not at all."""
+        """Append all transactions in one unit with the messages that they have acknowledged: after
+        a crash a Xid is recovered either with all of its work or not at all."""
         keys = self._ledger.keys
         branches = [b for b in self._plan.branches if _branch_key(b.xid) not in keys]
         held = [waiting for waiting in self._plan.held if waiting.key not in keys]

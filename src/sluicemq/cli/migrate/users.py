@@ -1,4 +1,4 @@
-"""Users that move in: added to the user database of the data directory, never changed in it."""
+"""Add users to the user database of the data directory; existing users are never changed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sluicemq.server.identity.store import UserStore
 
 FILE: Final = "users.json"
 BY: Final = "sluicemq migrate"
-"""For the audit log."""
+"""Actor in the audit log."""
 
 
 def add_users(users: list[NewUser], data_dir: Path) -> tuple[list[str], list[str]]:
-    """Returns the names of those that have been added, and of those that were there already.
-    Raises AccessError, ConfigurationError, OSError."""
+    """Add users. Returns the names of those added and of those that existed already. Raises
+    AccessError, ConfigurationError, OSError."""
     if not users:
         return [], []
     store = UserStore(data_dir / FILE)

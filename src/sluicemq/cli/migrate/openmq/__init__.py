@@ -1,4 +1,4 @@
-"""Open MQ: the directory of a broker's instance.
+"""Open MQ: files of a broker's instance directory.
 
 <instance>/props/config.properties      settings.py
            etc/passwd                   access.py

@@ -5,13 +5,12 @@
                                queue|topic.create.allow|deny.user|group=a,b
                                connection.NORMAL|ADMIN.allow|deny.user|group=a,b
 
-The hash is what a digest login is checked with, so that users keep their passwords.
+Digest logins are verified with this hash, so users keep their passwords.
 
-A right is computed rule by rule, from the general ones to the named one, each overriding the one
-before; within a rule: all groups, the user's group, all users, the user. Here rights add up and
-none takes another away. So a user who may do something with all destinations is permitted that; for
-one who may not, each destination that is known is looked at by itself. More than Open MQ permits is
-never permitted.
+Open MQ evaluates the rules from the general ones to the named one, each overriding the one before;
+within a rule: all groups, the user's group, all users, the user. SluiceMQ's permissions add up, and
+none revokes another. So a user with a right on all destinations is granted it; for other users the
+migration evaluates each known destination separately. It never grants more than Open MQ does.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from sluicemq.server.identity.records import UserRecord
 
 VERSION: Final = "JMQFileAccessControlModel/100"
 ADMIN: Final = "admin"
-"""Whoever is in that group may use the admin service, whatever the rules say."""
+"""Members of this group may use the admin service regardless of the rules."""
 ALL: Final = "*"
 MOST_NAMED: Final = 500
-"""Permissions of a user that name a destination each."""
+"""Maximum number of permissions of a user that name individual destinations."""
 
 _HASH: Final = re.compile(r"-?[0-9a-f]{1,32}\Z")
 _OPERATIONS: Final = {
@@ -55,7 +54,7 @@ class OpenmqAccount(NamedTuple):
 
 
 def read_accounts(file: Path, plan: Plan) -> list[OpenmqAccount]:
-    """The lines of passwd. Raises SourceError."""
+    """Read the lines of passwd. Raises SourceError."""
     plan.change_detector.look(file)
     accounts = []
     content = read_settings(file).decode("utf-8", "replace")
@@ -71,7 +70,7 @@ def read_accounts(file: Path, plan: Plan) -> list[OpenmqAccount]:
 
 
 class AccessRules:
-    """accesscontrol.properties."""
+    """Rules of accesscontrol.properties."""
 
     def __init__(self, values: dict[str, PropertyValue]) -> None:
         self._values = {
@@ -79,7 +78,8 @@ class AccessRules:
         }
 
     def allows(self, account: OpenmqAccount, rules: Iterable[str]) -> bool:
-        """Whether the last word of these rules is yes; the general ones first."""
+        """Return whether the last decision of these rules is allow; the general rules come
+        first."""
         verdict = False
         for rule in rules:
             said = None
@@ -102,7 +102,8 @@ class AccessRules:
         return before if allowed == denied else allowed
 
     def may(self, account: OpenmqAccount, kind: Kind, name: str, operation: str) -> bool:
-        """Whether the user may do that with the destination; ALL = with one no rule names."""
+        """Return whether the user may perform the operation on a destination; ALL = one that no
+        rule names."""
         sort = _KINDS[kind]
         rules = [f"{sort}.*.{operation}"]
         if name != ALL:
@@ -110,7 +111,7 @@ class AccessRules:
         return self.allows(account, rules)
 
     def named(self) -> set[Address]:
-        """Destinations that rules name. Wildcards of topics are not among them."""
+        """Return the destinations that rules name, without wildcards of topics."""
         found = set()
         for key in self._values:
             for kind, sort in _KINDS.items():
@@ -122,13 +123,13 @@ class AccessRules:
         return found
 
     def wildcards(self) -> list[str]:
-        """Rules for topics by wildcard."""
+        """Return the rules for topics by wildcard."""
         pattern = re.compile(r"topic\.(.*[*>].*)\.(?:produce|consume|browse)\.(?:allow|deny)\.")
         return sorted(k for k in self._values if (m := pattern.match(k)) and m[1] != ALL)
 
 
 def read_rules(file: Path, plan: Plan) -> AccessRules:
-    """Raises SourceError."""
+    """Read the rules. Raises SourceError."""
     plan.change_detector.look(file)
     values = parse(read_settings(file), str(file))
     version = values.get("version")
@@ -138,7 +139,7 @@ def read_rules(file: Path, plan: Plan) -> AccessRules:
 
 
 def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules | None) -> None:
-    """Add users to the plan. Without rules everybody may do everything but administer."""
+    """Add users to the plan. Without rules everyone may do everything except administer."""
     now = int(time.time())
     known = {*plan.destinations, *plan.counts} | (rules.named() if rules else set())
     for rule in rules.wildcards() if rules else ():
@@ -202,8 +203,8 @@ def _permissions(
 
 
 def _everywhere(rules: AccessRules, account: OpenmqAccount, word: str, known: set[Address]) -> bool:
-    """Whether the user may do it with all destinations, known or not. Topics are never browsed, so
-    that only queues have a say about it."""
+    """Return whether the user may perform the operation on all destinations, present and future.
+    Topics are never browsed, so browsing depends on queues only."""
     kinds = [Kind.QUEUE] if word == "browse" else list(_KINDS)
     return (
         all(rules.may(account, kind, ALL, word) for kind in kinds)

@@ -1,4 +1,4 @@
-"""Open MQ's destinations and durable subscriptions, as its store has them and as they are here.
+"""Open MQ's destinations and durable subscriptions, as stored, and their equivalents in SluiceMQ.
 
 | attribute of a destination    | here                                                             |
 |-------------------------------|------------------------------------------------------------------|
@@ -40,7 +40,7 @@ OVERFLOW: Final = {
     2: Overflow.REJECT,
     3: Overflow.DROP_LOWEST,
 }
-"""FLOW_CONTROL, REMOVE_OLDEST, REJECT_NEWEST, REMOVE_LOW_PRIORITY."""
+"""Open MQ's limit behaviours: FLOW_CONTROL, REMOVE_OLDEST, REJECT_NEWEST, REMOVE_LOW_PRIORITY."""
 USUAL_PRODUCERS: Final = (100, -1, 0)
 USUAL_PREFETCH: Final = (1000, -1, 0)
 
@@ -48,7 +48,8 @@ _i64: Final = Struct(">q")
 
 
 class OpenmqDestination(NamedTuple):
-    """`unique` is how its store calls it: Q: or T:, and the name without slashes."""
+    """A destination of the store. `unique` is its name in the store: Q: or T:, and the name without
+    slashes."""
 
     address: Address
     unique: str
@@ -57,17 +58,17 @@ class OpenmqDestination(NamedTuple):
 
     @property
     def directory(self) -> str:
-        """Of its messages."""
+        """Return the directory name of its messages."""
         return self.unique.replace(":", "")
 
 
 def unique_name(queue: bool, name: str) -> str:
-    """See Destination."""
+    """Return the name of a destination in the store, such as `Q:orders`."""
     return ("Q:" if queue else "T:") + name.replace("/", "_")
 
 
 def destination_of(plan: Plan, entry: MapEntry) -> OpenmqDestination:
-    """What an entry of the list of destinations says. Raises Damage."""
+    """Read an entry of the list of destinations. Raises Damage."""
     value = entry.value
     if not isinstance(value, JavaObject) or "uid" not in value.fields:
         raise Damage(f"{entry.where}: this is no destination")
@@ -81,7 +82,7 @@ def destination_of(plan: Plan, entry: MapEntry) -> OpenmqDestination:
 
 
 def _identity(uid: object, where: str) -> tuple[bool, str]:
-    """A DestinationUID: whether it is a queue, and its name."""
+    """Parse a DestinationUID: return whether it is a queue, and its name."""
     if isinstance(uid, JavaObject):
         queue, name = uid.fields.get("isQueue"), uid.fields.get("name")
         if isinstance(queue, bool) and isinstance(name, str) and name:
@@ -114,7 +115,7 @@ def _size(value: object) -> int:
 
 
 def _tell(plan: Plan, address: Address, fields: dict[str, Any]) -> None:
-    """What of a destination has no place here."""
+    """Return the settings of a destination that have no equivalent."""
     name = str(address)
     if _number(fields.get("maxProducerLimit")) not in USUAL_PRODUCERS:
         limit = fields["maxProducerLimit"]
@@ -141,22 +142,22 @@ class StoredSubscription(NamedTuple):
     no_local: bool
 
     def name(self) -> str:
-        """As our JMQ clients will say it."""
+        """Return its name as our JMQ clients write it."""
         return subscription_name(self.sort, self.client_id, self.durable)
 
 
 def consumer_number(value: object) -> int | None:
-    """Of a ConsumerUID."""
+    """Parse the number of a ConsumerUID."""
     if not isinstance(value, JavaObject):
         return None
     if len(value.written) >= _i64.size:
         return int(_i64.unpack_from(value.written)[0])
-    number = value.fields.get("id")  # as versions before 3.5 have it
+    number = value.fields.get("id")  # format of versions before 3.5
     return number if isinstance(number, int) else None
 
 
 def interest_of(entry: MapEntry) -> StoredSubscription:
-    """What an entry of the list of interests says. Raises Damage."""
+    """Read an entry of the list of interests. Raises Damage."""
     value = entry.value
     number = consumer_number(entry.key)
     if number is None or not isinstance(value, JavaObject):
@@ -180,8 +181,8 @@ def interest_of(entry: MapEntry) -> StoredSubscription:
 
 
 def subscriptions_of(interest: StoredSubscription, topics: list[str]) -> list[PlannedSubscription]:
-    """What a subscription is here: one for each topic that a wildcard stands for. Raises ValueError
-    for a wildcard that none can be."""
+    """Return the equivalent subscriptions: one for each topic that a wildcard matches. Raises
+    ValueError for an invalid wildcard."""
     name = interest.name()
     exclude = interest.client_id if interest.no_local else ""
     if not is_wildcard(interest.topic):

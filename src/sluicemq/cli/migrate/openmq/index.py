@@ -1,6 +1,6 @@
-"""Which messages the store has, where they are, and who has had them.
+"""Index of the store's messages with their positions and delivery states.
 
-The index holds places, not messages: a packet is read when it is imported. A packet in a record:
+The index holds positions, not messages: a packet is read when it is imported. A packet in a record:
 
     size:i32 packet  count:i32 (consumer:i64 state:i32) *
 
@@ -25,26 +25,24 @@ from sluicemq.protocols.jmq.packets import MAGIC
 from sluicemq.protocols.jmq.wire import FIXED_SIZE, MAX_PACKET, Packet
 
 MESSAGES: Final = "message"
-"""The directory with one for each destination."""
+"""Directory with one subdirectory per destination."""
 DELIVERED: Final = 1
 ACKNOWLEDGED: Final = 2
 QUEUE: Final = 0
-"""A queue's consumer."""
+"""Consumer number of a queue."""
 
 _MOST_INTERESTS: Final = 1_000_000
 _i32: Final = Struct(">i")
 _interest: Final = Struct(">qi")
 _fixed: Final = Struct(">Ihhiq32s")
-"""Magic, version, type, size, expiration, SysMessageID, of versions but the oldest."""
+"""Layout: magic, version, type, size, expiration, SysMessageID; all versions but the oldest."""
 _OLDEST: Final = 103
 _OLDEST_SYSID: Final = 24
 
-_INTERRUPTED: Final = (
-    "the broker was ended while it wrote this, so its sender was told nothing of it"
-)
+_INTERRUPTED: Final = "the broker was ended while it wrote this, so its sender received no reply"
 
 Id = tuple[str, bytes]
-"""A message within the store: its destination's unique name and its SysMessageID."""
+"""Key of a message in the store: its destination's unique name and its SysMessageID."""
 
 
 class StoredMessage:
@@ -69,24 +67,25 @@ class StoredMessage:
 
     @property
     def address(self) -> Address:
-        """Where it waits."""
+        """Return the destination that holds the message."""
         return self.destination.address
 
     def bytes(self) -> bytes:
-        """The packet. Raises SourceError."""
+        """Return the packet. Raises SourceError."""
         if self.raw is not None:
             return self.raw
         with SourceFile.open(self.path) as data:
             return data.read(self.position, self.size)
 
     def message(self) -> tuple[Message, Packet]:
-        """What it is. Raises SourceError."""
+        """Decode the packet. Raises SourceError."""
         where = "transaction log" if self.raw else f"{self.path}, byte {self.position}"
         return message_of_packet(self.bytes(), where, self.address)
 
 
 class StoreIndex:
-    """See the module. `destinations` by unique name; more come with the transaction log."""
+    """Index of the store's messages. `destinations` by unique name; the transaction log adds
+    more."""
 
     def __init__(self, directory: Path, faults: Faults, change_detector: ChangeDetector) -> None:
         self._directory = directory / MESSAGES
@@ -121,7 +120,7 @@ class StoreIndex:
                     self._faults(fault)
 
     def orphans(self) -> list[Path]:
-        """Directories of messages that belong to no destination."""
+        """Return message directories that belong to no destination."""
         if not self._directory.is_dir():
             return []
         known = {destination.directory for destination in self.destinations.values()}
@@ -171,7 +170,7 @@ class StoreIndex:
     # --- what the transaction log changes ------------------------------------------------------
 
     def sent(self, raw: bytes) -> None:
-        """A message that the store may have by now, or not. Raises Damage."""
+        """Add a message that the store may or may not contain yet. Raises Damage."""
         message, packet = message_of_packet(raw, "transaction log")
         address = message.destination
         unique = unique_name(address.kind is Kind.QUEUE, address.name)
@@ -181,14 +180,12 @@ class StoreIndex:
             self.destinations[unique] = destination
         identity = (unique, packet.sysid)
         if identity not in self.messages:
-            stored = StoredMessage(
-                destination, packet.sysid, {}
-            )  # to be routed anew, as Open MQ does
+            stored = StoredMessage(destination, packet.sysid, {})  # routed anew, as Open MQ does
             stored.raw = raw
             self.messages[identity] = stored
 
     def acknowledged(self, ack: LoggedAck) -> None:
-        """A consumer has acknowledged; the message may have gone by now."""
+        """Apply a consumer's acknowledgement; the message may have been removed already."""
         stored = self.messages.get((ack.destination, ack.sysid))
         if stored is not None:
             consumer = QUEUE if ack.destination.startswith("Q:") else ack.consumer

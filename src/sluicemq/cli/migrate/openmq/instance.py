@@ -1,4 +1,4 @@
-"""An instance's directory: where its files are, and all of them in one plan."""
+"""Files of an instance's directory, combined into one plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ETC: Final = "etc"
 
 
 def inspect_source(source: Path, killed: bool, skip_damaged: bool) -> Plan:
-    """What the source holds.
+    """Read the instance into a plan.
 
     killed        a lock file is left over from a broker that was killed
     skip_damaged  list what is damaged in the store, and go on
@@ -62,8 +62,8 @@ def inspect_source(source: Path, killed: bool, skip_damaged: bool) -> Plan:
 
 
 def locate(source: Path) -> Path:
-    """The instance's directory: given itself, as the directory of all instances if there is one
-    only, or by its config.properties. Raises SourceError."""
+    """Return the instance's directory: `source` itself, the only instance in the directory of all
+    instances, or the one of its config.properties. Raises SourceError."""
     place = source.resolve()
     if place.is_file():
         if place.parts[-2:] != PROPERTIES.parts:
@@ -101,13 +101,13 @@ def _read_access(plan: Plan, instance: Path, settings: OpenmqSettings) -> None:
         name = settings.text("imq.accesscontrol.file.filename", "accesscontrol.properties")
         file = _file(plan, instance, settings.text("imq.accesscontrol.file.dirpath"), name)
         if file is None:
-            return  # without rules it is not known who may do what
+            return  # without the rules the users' rights are unknown
         rules = read_rules(file, plan)
     add_accounts(plan, read_accounts(accounts, plan), rules)
 
 
 def _file(plan: Plan, instance: Path, said: str, name: str) -> Path | None:
-    """A file of the instance's own directory, or of the one that is configured."""
+    """Return a file of the instance's own directory, or of the configured one."""
     directory = instance / ETC
     if said and "${" not in said:
         directory = Path(said)

@@ -1,9 +1,9 @@
 """Packets of the store -> messages.
 
-They are what our JMQ clients send, so they are read by the same code. Dead letters have their story
-in properties; it is told in the words of this broker, too, so that its dead-letter commands and
-pages know them. The end of a dead letter's life stays in the packet and is of no effect, here as
-there.
+The packets have the format that our JMQ clients send, so the same code decodes them. The history of
+dead letters is in properties; it is also converted to this broker's properties, so that its
+dead-letter commands and pages show it. The expiration of a dead letter stays in the packet and has
+no effect, as in Open MQ.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _REASONS: Final = {
 
 
 def key_of_packet(address: Address, sysid: bytes) -> Key:
-    """What tells the message from all others."""
+    """Return the key that identifies the message."""
     return key_of(KIND, address, sysid)
 
 
 def message_of_packet(
     raw: bytes, where: str, destination: Address | None = None
 ) -> tuple[Message, Packet]:
-    """The message, in `destination` if it is not where it was sent. Raises Damage."""
+    """Decode the message, for `destination` if it is not where it was sent. Raises Damage."""
     decoder = Decoder(Limits(packet=len(raw), header=len(raw), properties=len(raw)))
     packets = decoder.feed(raw)
     if decoder.error is not None or len(packets) != 1 or not isinstance(packets[0], Packet):

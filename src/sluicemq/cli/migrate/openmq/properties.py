@@ -20,14 +20,14 @@ _BLANKS: Final = " \t\f"
 
 
 class PropertyValue(NamedTuple):
-    """What a key is set to, and in which line."""
+    """Value of a key, with its line."""
 
     text: str
     line: int
 
 
 def parse(content: bytes, where: str) -> dict[str, PropertyValue]:
-    """Values by key; of a key that comes twice the last. Raises Damage with the line."""
+    """Parse values by key; of a repeated key the last one counts. Raises Damage with the line."""
     found: dict[str, PropertyValue] = {}
     logical = ""
     began = 0
@@ -78,6 +78,6 @@ def _unescaped(text: str, number: int, where: str) -> str:
             return chr(int(sign[1:], 16))
         return _SIGNS.get(sign, sign)
 
-    said = _ESCAPE.sub(plain, text)
-    # two units that are a pair are one character to everybody but Java
-    return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    units = _ESCAPE.sub(plain, text)
+    # Java encodes one character as a surrogate pair of two units
+    return units.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,4 +1,4 @@
-"""The two forms in which Open MQ keeps data on disk. All numbers are big-endian.
+"""The two file formats of Open MQ's store. All numbers are big-endian.
 
 A file of records (`vrfile`, `destination`, `interest`, `txn`, …):
 
@@ -44,11 +44,11 @@ _RECORD_SIGN: Final = RECORD_MAGIC.to_bytes(4, "big")
 _SEARCHED: Final = 1 << 20
 
 Faults = Callable[[Damage], None]
-"""What to do about damage: raise it, or take note of it and go on behind it."""
+"""Policy for damage: raise it, or record it and continue after it."""
 
 
 class DataRange(NamedTuple):
-    """Data in a file. `complete`: its writer has come to the end."""
+    """Position of data in a file. `complete`: it was written to its end."""
 
     position: int
     size: int
@@ -56,7 +56,7 @@ class DataRange(NamedTuple):
 
 
 def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
-    """The records in use of a file of records."""
+    """Read the records in use of a file of records."""
     if not data.size:
         return
     magic, version, _, _ = data.unpack(_file, 0)
@@ -85,7 +85,7 @@ def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
 
 
 def _next_sign(data: SourceFile, position: int) -> int:
-    """Where a record might begin again; the end if there is none."""
+    """Return the position of the next possible record; the end if there is none."""
     while position < data.size:
         part = data.read(position, min(_SEARCHED, data.size - position))
         found = part.find(_RECORD_SIGN)
@@ -98,7 +98,7 @@ def _next_sign(data: SourceFile, position: int) -> int:
 
 
 class MapEntry(NamedTuple):
-    """A key and its value, serialised objects; `behind` is what comes after them."""
+    """A key and its value, serialised objects; `behind` is the data after them."""
 
     key: object
     value: object
@@ -107,7 +107,7 @@ class MapEntry(NamedTuple):
 
 
 def entries(path: Path, faults: Faults) -> list[MapEntry]:
-    """A map that Open MQ keeps in a file of records; no file is an empty one."""
+    """Read a map from a file of records; a missing file is an empty map."""
     found: list[MapEntry] = []
     if not path.exists():
         return found
@@ -125,20 +125,21 @@ def entries(path: Path, faults: Faults) -> list[MapEntry]:
 
 
 class LargeFile(NamedTuple):
-    """What is in a file of its own. `complete` as in DataRange; then the rest has a meaning."""
+    """Contents of a file with a single record. `complete` as in DataRange; otherwise the rest is
+    undefined."""
 
     data: DataRange
     attachment: DataRange
 
 
 def large_files(directory: Path) -> list[Path]:
-    """The files of their own in a directory."""
+    """Return the files with a single record in the directory."""
     found = [path for path in directory.iterdir() if _NUMERIC.match(path.name)]
     return sorted(found, key=lambda path: int(path.name))
 
 
 def read_large(data: SourceFile) -> LargeFile | None:
-    """None if the file holds nothing. Raises Damage."""
+    """Read such a file; None if it is empty. Raises Damage."""
     if data.size < _tag.size:
         return None
     length, tag, size = data.unpack(_tag, 0)

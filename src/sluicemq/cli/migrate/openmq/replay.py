@@ -1,5 +1,6 @@
-"""Transactions of the store, applied to the index as Open MQ does when it starts: first what a
-checkpoint has put aside, then the log; or what stores without that log have."""
+"""Transactions of the store, applied to the index as Open MQ does at its start: first the
+incomplete ones saved by a checkpoint, then the log; or the state files of stores without that
+log."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _UNCOMMITTED: Final = "they were sent in transactions that were never committed"
 
 
 class Replay:
-    """See the module. `prepared` are the transactions that wait for somebody's word."""
+    """Replay of the transactions. `prepared` are those that await a decision."""
 
     def __init__(self, plan: Plan, directory: Path, index: StoreIndex, faults: Faults) -> None:
         self._plan = plan
@@ -90,7 +91,7 @@ class Replay:
     # --- without the log -----------------------------------------------------------------------
 
     def _old(self, directory: Path) -> list[LoggedTransaction]:
-        """Here messages are in the store before they are committed."""
+        """Apply the state files; in this format messages are stored before they are committed."""
         found = read_states(directory, self._faults)
         if not found.states:
             return []

@@ -1,8 +1,8 @@
-"""Objects as Java serialises them, read as what they are made of; nothing they name is looked up.
+"""Objects as Java serialises them, read as plain data; no named class is loaded.
 
 Open MQ keeps its destinations, durable subscriptions and transactions in this form, as objects of
 its own classes. The format is in protocols/java.py, which reads the closed set that message bodies
-are made of; here any class may come, with what the general form has besides:
+consist of; here any class may occur, with these additional forms:
 
     content  = 73 class data of each class, from the topmost     object
              | 75 class count:i32 values                         array
@@ -24,7 +24,7 @@ from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.java import STREAM_HEADER, decode_utf
 
 MAX_OBJECTS: Final = 20_000
-"""In a stream; an Open MQ destination has a dozen."""
+"""Maximum number of objects in a stream; an Open MQ destination has a dozen."""
 MAX_DEPTH: Final = 48
 
 _FIRST_HANDLE: Final = 0x7E0000
@@ -53,7 +53,7 @@ _PRIMITIVES: Final = {
 
 
 class JavaClass:
-    """A class as a stream describes it. `fields` are (type, name)."""
+    """A class as described by a stream. `fields` are (type, name)."""
 
     __slots__ = ("fields", "flags", "name", "parent")
 
@@ -64,7 +64,7 @@ class JavaClass:
         self.parent: JavaClass | None = None
 
     def lineage(self) -> list[JavaClass]:
-        """Itself and what it extends, topmost first."""
+        """Return the class and its superclasses, topmost first."""
         found: list[JavaClass] = []
         each: JavaClass | None = self
         while each is not None:
@@ -90,18 +90,19 @@ class JavaObject:
 
     @property
     def simple_name(self) -> str:
-        """Of its class, without the package."""
+        """Return the name of its class, without the package."""
         return self.name.rpartition(".")[2]
 
     @property
     def written(self) -> bytes:
-        """The first bytes of `more`, which is what an Externalizable begins with."""
+        """Return the first bytes of `more`, which an Externalizable begins with."""
         first = self.more[0] if self.more else b""
         return first if isinstance(first, bytes) else b""
 
 
 def read_objects(data: bytes, count: int, where: str) -> tuple[list[Any], int]:
-    """The first objects of a stream, and where the last one ends. Raises Damage."""
+    """Read the first objects of a stream; return them and the position after the last. Raises
+    Damage."""
     cursor = ByteReader(data, where)
     if cursor.take(len(STREAM_HEADER)) != STREAM_HEADER:
         raise ByteReader(data, where).damage("there is no Java serialisation")
@@ -116,7 +117,7 @@ class _Reader:
         self._left = MAX_OBJECTS
 
     def content(self, depth: int) -> Any:
-        """One value; `_END` for the end of what a class has written."""
+        """Read one value; `_END` at the end of a class's own data."""
         cursor = self._cursor
         self._left -= 1
         if self._left < 0 or depth > MAX_DEPTH:
@@ -187,7 +188,7 @@ class _Reader:
             sort = chr(cursor.unpack(_u8)[0])
             name = self._text(cursor.unpack(_u16)[0])
             if sort in "L[":
-                self.content(depth + 1)  # its class, as text
+                self.content(depth + 1)  # class name, as text
             elif sort not in _PRIMITIVES:
                 raise cursor.damage(f"the field {name!r} has no known type")
             described.fields.append((sort, name))
@@ -235,7 +236,7 @@ class _Reader:
         described = self._expected_class(depth)
         values: list[Any] = self._keep([])
         size = self._cursor.unpack(_i32)[0]
-        if not 0 <= size <= self._cursor.left:  # each takes a byte at least
+        if not 0 <= size <= self._cursor.left:  # each takes at least one byte
             raise self._cursor.damage(f"an array announces {size} values")
         sort = described.name[1:2]
         for _ in range(size):

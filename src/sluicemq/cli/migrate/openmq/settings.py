@@ -1,11 +1,11 @@
-"""config.properties: what of a broker's settings there is here.
+"""config.properties: equivalents of a broker's settings.
 
 | Open MQ                                   | here                                                 |
 |-------------------------------------------|------------------------------------------------------|
 | imq.instancename                          | jmq.instance                                         |
 | imq.portmapper.port, .hostname            | jmq listener                                         |
 | imq.jms.tcp.port, if it is fixed          | another one, for the service                         |
-| imq.ssljms...                             | told: a keystore cannot be read                      |
+| imq.ssljms...                             | reported: a keystore cannot be read                  |
 | imq.message.max_size                      | limits.max_frame_bytes                               |
 | imq.autocreate.queue, .topic              | broker.auto_create_queues, auto_create_topics        |
 | imq.autocreate.reaptime                   | broker.idle_timeout                                  |
@@ -14,7 +14,7 @@
 | imq.metrics.topic.interval                | jmq.metrics_interval                                 |
 | imq.log.level                             | logging.level                                        |
 
-Whatever else the file sets is told, with the reason where there is one.
+All other settings of the file are reported, with the reason where there is one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DEFAULTS: Final = DestinationSettings(
     dead_letter=True,
     dead_letter_queue=DEAD_MESSAGES.name,
 )
-"""What Open MQ gives a destination that comes into being by use, if nothing else is set."""
+"""Open MQ's defaults of destinations that are created on first use."""
 
 _SILENT: Final = frozenset(
     {
@@ -69,7 +69,7 @@ _SILENT: Final = frozenset(
         "imq.persist.file.sync.enabled",
     }
 )
-"""Taken notice of elsewhere, or of no consequence: what is persistent is on disk in any case."""
+"""Settings that are handled elsewhere or have no effect: persistent messages are always on disk."""
 _PREFIXES: Final = (
     ("imq.accesscontrol.", "its rules are read from the file"),
     ("imq.authentication.", "the users are read from the file; logins are by digest"),
@@ -97,7 +97,7 @@ _PREFIXES: Final = (
 
 
 class OpenmqSettings:
-    """The values, each taken out by who understands it."""
+    """The values; each is removed by the function that handles it."""
 
     def __init__(self, plan: Plan, values: dict[str, PropertyValue], where: str) -> None:
         self._plan = plan
@@ -106,34 +106,34 @@ class OpenmqSettings:
         self._where = where
 
     def text(self, name: str, usual: str = "") -> str:
-        """A value without blanks around it; it is understood then."""
+        """Remove a value and return it without surrounding blanks."""
         value = self._left.pop(name, None) or self._values.get(name)
         return value.text.strip() if value is not None else usual
 
     def number(self, name: str, usual: int) -> int:
-        """Raises Damage with the line."""
-        said = self.text(name)
-        if not said:
+        """Remove a number. Raises Damage with the line."""
+        text = self.text(name)
+        if not text:
             return usual
         try:
-            return int(said)
+            return int(text)
         except ValueError:
             raise self._damage(name, "is no number") from None
 
     def size(self, name: str, usual: int) -> int:
-        """Bytes, of `10m` and the like; bare numbers are bytes. Raises Damage."""
-        said = self.text(name).lower()
-        if not said:
+        """Remove a size such as `10m`, in bytes; plain numbers are bytes. Raises Damage."""
+        text = self.text(name).lower()
+        if not text:
             return usual
         try:
-            return int(said.rstrip("bkmg")) * _UNITS.get(said[-1], 1)
+            return int(text.rstrip("bkmg")) * _UNITS.get(text[-1], 1)
         except ValueError:
             raise self._damage(name, "is no size") from None
 
     def truth(self, name: str, usual: bool) -> bool:
-        """As Java reads it: only `true` is true."""
-        said = self.text(name)
-        return said.lower() == "true" if said else usual
+        """Remove a boolean as Java reads it: only `true` is true."""
+        text = self.text(name)
+        return text.lower() == "true" if text else usual
 
     def _damage(self, name: str, what: str) -> Damage:
         value = self._values[name]
@@ -200,7 +200,7 @@ class OpenmqSettings:
         if ping > 0:
             options["ping_interval"] = ping
         limit = self.number("imq.jms.max_threads", 0)
-        if limit > 0:  # a thread serves a connection
+        if limit > 0:  # Open MQ uses one thread per connection
             options["max_connections"] = limit
         active = [each.strip() for each in self.text("imq.service.activelist", "jms").split(",")]
         mapper = self._host(mapper_host, f"port {port}", guarded)
@@ -230,13 +230,13 @@ class OpenmqSettings:
             if name in _SILENT:
                 continue
             reason = "there is no equivalent"
-            for prefix, said in _PREFIXES:
+            for prefix, known_reason in _PREFIXES:
                 if name.startswith(prefix):
-                    reason = said
+                    reason = known_reason
                     break
             if reason:
-                shown = "" if "password" in name.lower() else f"={value.text}"
-                self._plan.leave("setting", f"{name}{shown} (line {value.line})", reason)
+                value_text = "" if "password" in name.lower() else f"={value.text}"
+                self._plan.leave("setting", f"{name}{value_text} (line {value.line})", reason)
 
 
 _KEYSTORE: Final = (
@@ -245,6 +245,6 @@ _KEYSTORE: Final = (
     "jmq+tls:// with certificate and password_file"
 )
 _PUBLIC: Final = (
-    "no user is carried over, so whoever reaches the port could read and send everything. It is "
+    "no user is migrated, so anyone who reaches the port could read and send everything. It is "
     "written for 127.0.0.1; add users (sluicemq users add) and change the address"
 )

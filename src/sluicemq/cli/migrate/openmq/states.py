@@ -22,25 +22,25 @@ from sluicemq.cli.migrate.source_files import Damage
 _MARK: Final = b"%CD"
 _i32: Final = Struct(">i")
 _NO_XID: Final = _i32.pack(-1)
-"""A Xid begins with its format, which is -1 where there is none."""
+"""Start of a missing Xid: a Xid begins with its format, which is -1 if there is none."""
 
 
 class TransactionStatus(NamedTuple):
-    """`xid` is b"" if there is none."""
+    """State of a transaction. `xid` is b"" if there is none."""
 
     state: int
     xid: bytes
 
 
 class TransactionStatuses(NamedTuple):
-    """By number of the transaction; acknowledgements are SysMessageID and consumer."""
+    """Work by transaction number; acknowledgements are SysMessageID and consumer."""
 
     states: dict[int, TransactionStatus]
     acks: dict[int, list[tuple[bytes, int]]]
 
 
 def read_states(directory: Path, faults: Faults) -> TransactionStatuses:
-    """What the two files say; nothing if they are not there."""
+    """Read the two files; missing files are empty."""
     states: dict[int, TransactionStatus] = {}
     acks: dict[int, list[tuple[bytes, int]]] = {}
     for entry in entries(directory / "txn", faults):
@@ -59,7 +59,7 @@ def read_states(directory: Path, faults: Faults) -> TransactionStatuses:
 
 
 def _number(entry: MapEntry) -> int:
-    number = consumer_number(entry.key)  # both are numbers of the same sort
+    number = consumer_number(entry.key)  # both numbers have the same type
     if number is None:
         raise Damage(f"{entry.where}: a transaction has no number")
     return number
@@ -82,10 +82,10 @@ def _acks(entry: MapEntry) -> list[tuple[bytes, int]]:
     found = []
     for each in entry.value.more if isinstance(entry.value, JavaObject) else ():
         if not isinstance(each, JavaObject):
-            continue  # the size of the set
+            continue  # size of the set
         consumers = [consumer_number(one) for one in each.more if isinstance(one, JavaObject)]
         if len(each.written) < SYSID_SIZE or not consumers or consumers[-1] is None:
             raise Damage(f"{entry.where}: this is no acknowledgement")
-        # the last one is the number that the store goes by
+        # the store uses the last number
         found.append((each.written[:SYSID_SIZE], consumers[-1]))
     return found

@@ -1,4 +1,4 @@
-"""The file store: what waits in it, as Open MQ would find it when it starts.
+"""The file store: messages that Open MQ would recover from it at its start.
 
 destination, interest ──┐
 message/…  ── index.py ─┼─> for whom each message waits ──> plan
@@ -45,20 +45,19 @@ from sluicemq.cli.migrate.source_files import Damage, SourceError
 from sluicemq.model.destination import Kind
 
 DIRECTORIES: Final = ("fs370", "fs350")
-"""Of the store within an instance, the newest first."""
+"""Directories of the store within an instance, newest first."""
 OLDER: Final = "filestore"
 
 _sequence: Final = Struct(">q20xi")
-"""Of a SysMessageID: timestamp and sequence number."""
+"""Layout within a SysMessageID: timestamp and sequence number."""
 
 _UNROUTED: Final = (
-    "the broker was ended before it had found out who is to get them; Open MQ drops them when it "
-    "starts"
+    "the broker ended before it had routed them to consumers; Open MQ drops them when it starts"
 )
 
 
 class ImportDecision(NamedTuple):
-    """Whether a message waits. `takers` as in SourceMessage; `reason`: why it does not."""
+    """Delivery state of a message. `takers` as in SourceMessage; `reason`: why it is not ready."""
 
     waits: bool
     takers: dict[str, int] | None = None
@@ -66,7 +65,7 @@ class ImportDecision(NamedTuple):
 
 
 def read_store(plan: Plan, instance: Path, faults: Faults) -> None:
-    """Add what is in the instance's store to the plan. Raises SourceError."""
+    """Add the contents of the instance's store to the plan. Raises SourceError."""
     directory = next((instance / name for name in DIRECTORIES if (instance / name).is_dir()), None)
     if directory is not None:
         _Store(plan, directory, faults).read()
@@ -80,8 +79,8 @@ def read_store(plan: Plan, instance: Path, faults: Faults) -> None:
 
 
 class _Store:
-    """`_names` are of subscriptions, by number and topic; `_left` counts messages that do not wait,
-    by destination and reason."""
+    """Reader of one store. `_names` are of subscriptions, by number and topic; `_left` counts
+    messages that are not ready, by destination and reason."""
 
     def __init__(self, plan: Plan, directory: Path, faults: Faults) -> None:
         self._plan = plan
@@ -187,16 +186,16 @@ class _Store:
                 self._faults(fault)
 
     def _judge(self, stored: StoredMessage) -> ImportDecision:
-        """Raises Damage."""
+        """Decide how a message is delivered. Raises Damage."""
         states = stored.states
         address = stored.address
         if not states:
-            # nobody had been found for it when the broker ended
+            # the broker ended before the message was routed
             if stored.raw is None and not stored.message()[0].deliver_at:
                 return ImportDecision(False, None, _UNROUTED)
             return ImportDecision(True, {"": 0} if address.kind is Kind.QUEUE else None)
         if all(state == ACKNOWLEDGED for state in states.values()):
-            return ImportDecision(False)  # only the last step was missing
+            return ImportDecision(False)  # only its removal was missing
         if address.kind is Kind.QUEUE:
             return ImportDecision(True, {"": _attempts(states.get(QUEUE, 0))})
         takers = {}
@@ -211,15 +210,15 @@ class _Store:
     # --- prepared transactions -----------------------------------------------------------------
 
     def _take_branches(self, prepared: list[LoggedTransaction]) -> set[Id]:
-        """Add them and the messages they have acknowledged, which are returned: they are not among
-        the others then."""
+        """Add the transactions. Returns the messages they have acknowledged, which are then
+        excluded from the others."""
         held: dict[Id, SourceMessage] = {}
         for transaction in prepared:
             if len(transaction.xid) != XID_SIZE:
                 self._plan.leave(
                     "transaction",
                     str(transaction.number),
-                    "it is prepared but has no Xid, so nobody could end it: it is rolled back",
+                    "it is prepared without a Xid, so no coordinator can end it: it is rolled back",
                 )
                 continue
             try:
@@ -262,7 +261,7 @@ def _waiting(stored: StoredMessage, takers: dict[str, int] | None) -> SourceMess
 
 
 def _attempts(state: int) -> int:
-    """Open MQ stores only whether there has been a delivery."""
+    """Return the number of deliveries; Open MQ stores only whether there was one."""
     return 1 if state == DELIVERED else 0
 
 

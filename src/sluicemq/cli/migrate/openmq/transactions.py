@@ -1,4 +1,4 @@
-"""What Open MQ's transaction log and its store of incomplete transactions say.
+"""Open MQ's transaction log and its store of incomplete transactions.
 
     txnlog   0 magic:u32 5555AAAA  4 version:i16 1  6 status:i16  8 checkpoint position:i64
             16 time:i64  24 checkpoint:i64  32 Adler-32 of 0-32 with the checkpoint as it was:i64
@@ -58,7 +58,7 @@ _MAGIC: Final = 0x5555AAAA
 _RECORD_MAGIC: Final = 0xAAAA5555
 _VERSION: Final = 1
 _MOST: Final = 1_000_000
-"""Messages or acknowledgements in a transaction."""
+"""Maximum number of messages or acknowledgements in a transaction."""
 
 _header: Final = Struct(">IhhqqqqQ")
 _record: Final = Struct(">IiiqqqQi")
@@ -72,8 +72,8 @@ _two: Final = Struct(">ii")
 
 
 class LoggedAck(NamedTuple):
-    """`destination` in the store's spelling (`Q:name`); `consumer` is the number of a durable
-    subscription, of a queue anything."""
+    """An acknowledgement. `destination` in the store's spelling (`Q:name`); `consumer` is the
+    number of a durable subscription, undefined for a queue."""
 
     destination: str
     sysid: bytes
@@ -81,14 +81,14 @@ class LoggedAck(NamedTuple):
 
 
 class TransactionWork(NamedTuple):
-    """Of a transaction: packets that it sends, and acknowledgements."""
+    """Work of a transaction: packets that it sends, and acknowledgements."""
 
     sends: list[bytes]
     acks: list[LoggedAck]
 
 
 class LoggedTransaction(NamedTuple):
-    """`kind` is 1 for those of one broker; `xid` b"" if it has none."""
+    """A transaction. `kind` is 1 for those of one broker; `xid` b"" if it has none."""
 
     kind: int
     number: int
@@ -104,22 +104,22 @@ class MessageStored(NamedTuple):
 
 
 class MessageRemoved(NamedTuple):
-    """An event: a message was taken out of the store."""
+    """An event: a message was removed from the store."""
 
     destination: str
     sysid: bytes
 
 
 Event = MessageStored | LoggedAck | MessageRemoved | LoggedTransaction
-"""A LoggedTransaction in state COMMITTED that has work was never prepared; one without work ends a
-prepared transaction."""
+"""An event of the log. A LoggedTransaction in state COMMITTED that has work was never prepared; one
+without work ends a prepared transaction."""
 
 
 def read_log(directory: Path) -> tuple[list[Event], int]:
-    """The events since the last checkpoint, and how many were of transactions of other brokers.
+    """Return the events since the last checkpoint and the number of other brokers' transactions.
 
-    Raises Damage if the log's header, or an event of a sound record, makes no sense. Behind the
-    last sound record there is nothing, as far as can be known: that is how Open MQ reads it, too.
+    Raises Damage if the log's header, or an event of an intact record, is invalid. The log ends
+    after the last intact record, as for Open MQ.
     """
     path = directory / LOG
     if not path.exists():
@@ -164,7 +164,7 @@ def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
 
 
 def _event(cursor: ByteReader) -> Event | None:
-    """None for what is about transactions that span several brokers."""
+    """Read an event; None for transactions that span several brokers."""
     kind, sort = cursor.unpack(_lead)
     if kind == _MESSAGE:
         return MessageStored(_message(cursor))
@@ -182,7 +182,7 @@ def _event(cursor: ByteReader) -> Event | None:
 
 
 def read_incomplete(directory: Path, faults: Faults) -> list[LoggedTransaction]:
-    """The transactions that a checkpoint has put aside."""
+    """Read the transactions that a checkpoint has saved."""
     found: list[LoggedTransaction] = []
     place = directory / INCOMPLETE
     if not place.is_dir():
@@ -251,7 +251,7 @@ def _message(cursor: ByteReader) -> bytes:
         raise cursor.damage(f"a packet announces a size of {size} bytes")
     packet = cursor.take(size)
     for _ in range(_count(cursor)):
-        cursor.unpack(_i64)  # who is to get it is decided anew, as Open MQ does
+        cursor.unpack(_i64)  # the message is routed anew, as Open MQ does
     return packet
 
 

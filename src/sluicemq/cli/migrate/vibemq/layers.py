@@ -1,12 +1,12 @@
-"""Settings of VibeMQ's server from all the places it reads, the later ones over the earlier:
+"""Settings of VibeMQ's server from all of its sources; later ones override earlier ones:
 
     appsettings.{DOTNET_ENVIRONMENT}.json    Production, unless the environment says otherwise
     environment                              VibeMQ__Tls__Enabled=true stands for VibeMQ:Tls:Enabled
     the file that VIBEMQ_CONFIG_PATH names
     appsettings.json
 
-So its settings file wins over the environment. Programs on .NET usually have it the other way
-round, but this is what the server does. Names are taken in any letter case.
+So the settings file overrides the environment, contrary to most .NET programs, because VibeMQ's
+server does so. Names are case-insensitive.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SETTINGS: Final = "appsettings.json"
 _CONFIG_PATH: Final = "vibemq_config_path"
 _ENVIRONMENT: Final = "dotnet_environment"
 _SECTIONS: Final = ("vibemq", "logging")
-"""Parts of the settings that are looked at."""
+"""Sections of the settings that are read."""
 
 
 class LayeredValue(NamedTuple):
-    """A setting: its dotted name as it is written, and the file that has it."""
+    """A setting: its dotted name as written, and the file that contains it."""
 
     name: str
     value: Any
@@ -35,7 +35,7 @@ class LayeredValue(NamedTuple):
 
 
 Values = dict[str, LayeredValue]
-"""Settings by their dotted name in small letters."""
+"""Settings by their dotted name in lower case."""
 
 
 def read_layers(
@@ -85,8 +85,8 @@ def read_layers(
 
 
 def beside(directory: Path, path: str) -> Path:
-    """Return the file that a server which ran in `directory` calls `path`. If there is none, it is
-    looked for by its name alone, because paths within a container mean nothing outside."""
+    """Return the file that a server started in `directory` calls `path`. If it does not exist, the
+    function searches for its name alone, because paths within a container are invalid outside."""
     place = directory / path
     by_name = directory / place.name
     return by_name if not place.exists() and by_name.exists() else place
@@ -110,8 +110,8 @@ def _flat(tree: dict[str, Any], before: str, file: Path) -> Iterator[tuple[str, 
 
 
 def _read_variables(plan: Plan, file: Path) -> Values:
-    """The variables of a file as `docker run --env-file` takes it, or as `env` prints it: a line is
-    NAME=VALUE, blank, or begins with #. Quotes around a value are left out, as Compose does."""
+    """Read the variables of a file in the format of `docker run --env-file`, or of `env`: a line is
+    NAME=VALUE, blank, or begins with #. Quotes around a value are removed, as Compose does."""
     plan.change_detector.look(file)
     try:
         lines = read_settings(file).decode("utf-8-sig").splitlines()
@@ -127,7 +127,7 @@ def _read_variables(plan: Plan, file: Path) -> Values:
         if not equals:
             if _is_setting(name.lower()):
                 raise Damage(f"{file}, line {number}: {text} has no value; write NAME=VALUE")
-            continue  # a line of another variable's value
+            continue  # line of another variable's multi-line value
         value = value.strip()
         if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
             value = value[1:-1]
@@ -144,7 +144,7 @@ def _sections(variables: Values) -> Values:
 
 
 def _merged(layers: Iterable[Values]) -> Values:
-    """One value for each name. Lists are merged by index, as .NET does."""
+    """Merge to one value for each name. Lists are merged by index, as .NET does."""
     single: Values = {}
     for layer in layers:
         single.update(_expanded(layer))
@@ -164,7 +164,7 @@ def _merged(layers: Iterable[Values]) -> Values:
 
 
 def _expanded(layer: Values) -> Iterator[tuple[str, LayeredValue]]:
-    """Each item of a list as a value of its own."""
+    """Return each item of a list as a value of its own."""
     for key, value in layer.items():
         if isinstance(value.value, list) and value.value:
             for index, item in enumerate(value.value):

@@ -1,4 +1,4 @@
-"""Settings of VibeMQ that become options of the listener, and need more than another name.
+"""Settings of VibeMQ that become options of the listener and need a conversion.
 
 | VibeMQ                            | listener                                               |
 |-----------------------------------|--------------------------------------------------------|
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, spelled
 
 _ALGORITHMS: Final = {"gzip": "gzip", "1": "gzip", "brotli": "Brotli", "2": "Brotli"}
-"""Compressions that there are here, by name and number of the original."""
+"""Supported compressions, by name and number of VibeMQ."""
 _TLS_VERSIONS: Final = {"tls12": "1.2", "3072": "1.2", "tls13": "1.3", "12288": "1.3"}
 _SYSTEMS_CHOICE: Final = frozenset({"none", "0", ""})
 _MODES: Final = {
@@ -25,7 +25,7 @@ _MODES: Final = {
 
 
 class ConvertedOptions(NamedTuple):
-    """Options of the listener, and what of the setting they do not say; "" = nothing."""
+    """Options of the listener, and what they do not cover of the setting; "" = nothing."""
 
     options: dict[str, str | int | bool]
     left: str = ""
@@ -81,4 +81,4 @@ CONVERSIONS: Final[dict[str, Callable[[list[str]], ConvertedOptions]]] = {
 TLS_CONVERSIONS: Final[dict[str, Callable[[list[str]], ConvertedOptions]]] = {
     "tls.sslprotocols": tls_versions,
 }
-"""Of listeners with TLS only."""
+"""Options of listeners with TLS only."""

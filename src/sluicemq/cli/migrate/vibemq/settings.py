@@ -1,4 +1,4 @@
-"""Settings of VibeMQ's server in our terms, wherever it read them from (`layers`)."""
+"""VibeMQ's server settings, from any source (`layers`), converted to the plan."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sluicemq.cli.migrate.vibemq.listener import CONVERSIONS, TLS_CONVERSIONS, C
 from sluicemq.server.identity.records import TokenRecord, UserRecord
 
 TOKEN_USER: Final = "vibemq"
-"""Who shows the shared token of old versions is that user."""
+"""User that clients with the shared token of old versions log in as."""
 PORT: Final = 2925
 STORE: Final = "vibemq.db"
 
 AUTHORIZATION: Final = "vibemq.authorization."
-"""Begins the names of settings for users. Where there is one, clients have to log in."""
+"""Prefix of settings for users. If there is one, clients have to log in."""
 
 _LEVELS: Final = {
     "trace": "debug",
@@ -147,7 +147,7 @@ class SettingsReader:
             )
 
     def store(self, named: Path | None) -> Path | None:
-        """Return the SQLite file: `named`, or what the settings say. None = they say none."""
+        """Return the SQLite file: `named`, or the configured one. None = none is configured."""
         kind = self._take("storagetype", str, "").lower()
         path = self._take("sqlitestorage.databasepath", str, "")
         if named is not None:

@@ -1,4 +1,4 @@
-"""vibemq.db: queues, waiting messages, dead letters.
+"""vibemq.db: queues, ready messages, dead letters.
 
 A row is imported, or it is set aside into a file, with its reason:
 
@@ -46,11 +46,11 @@ from sluicemq.protocols.vibemq.wire import MAX_BODY, NO_HEADERS, PUBLISH, Frame,
 
 KIND: Final = "vibemq"
 NORMAL: Final = 1
-"""A priority as it is stored, 0-3."""
+"""A stored priority, 0-3."""
 MAX_UNPACKED: Final = 64 * 1024**2
-"""Bytes of a frame's body before compression that a .NET client reads."""
+"""Maximum number of bytes of a frame's uncompressed body that a .NET client reads."""
 MOST_NAMED: Final = 100
-"""Rows that are reported one by one; of the others the number is."""
+"""Maximum number of rows that are reported individually; others are counted."""
 MESSAGES: Final = frozenset(
     {"id", "queue_name", "payload_json", "timestamp", "headers_json", "priority"}
 )
@@ -61,14 +61,14 @@ _REASONS: Final = {
     3: "HandlerException",
 }
 _GZIP: Final = 31
-"""zlib's number for the gzip format with its largest window."""
+"""zlib's window bits for the gzip format with its largest window."""
 _AS_A_MATTER_OF_COURSE: Final = {
     "dropped": "beyond maxQueueSize: dropped by VibeMQ (DropOldest), at the latest by its next "
     "start, and left in its store; set aside",
     "delivered": "a FanOutWithoutAck queue keeps the rows of what it has delivered, and nothing "
     "tells them from what still waits; set aside. Import them with --fan-out-rows",
 }
-"""Rows that are reported by queue, not one by one."""
+"""Types of rows that are reported per queue instead of individually."""
 _OPTIONS: Final = (
     "mode", "deliveryMode", "maxQueueSize", "messageTtl", "enableDeadLetterQueue",
     "deadLetterQueueName", "overflowStrategy", "maxRetryAttempts",
@@ -82,7 +82,7 @@ _header_values: Final = msgspec.json.Decoder(dict[str, str | int | float | bool 
 
 
 class UnimportableRow(Exception):
-    """A row cannot be imported. `sort` is a key of plan.ASIDE."""
+    """Error for a row that cannot be imported. `sort` is a key of plan.ASIDE."""
 
     def __init__(self, sort: str, reason: str) -> None:
         super().__init__(reason)
@@ -90,8 +90,8 @@ class UnimportableRow(Exception):
 
 
 class StoredQueue(NamedTuple):
-    """A row of `queues`: its name, its options as JSON and what can be read of them, None = nothing
-    can; the reason if the row is odd; the row."""
+    """A row of `queues`: its name, its options as JSON and their readable part, None = nothing is
+    readable; the reason if the row is invalid; the row."""
 
     name: str
     given: bytes
@@ -101,7 +101,7 @@ class StoredQueue(NamedTuple):
 
 
 class DeadRow(msgspec.Struct):
-    """A message as the table `dead_letters` has it."""
+    """A message in the format of the table `dead_letters`."""
 
     id: str = ""
     queueName: str = ""  # noqa: N815  their spelling
@@ -146,7 +146,7 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
 
 
 class _Survey:
-    """Fills in what a plan says about a store, which it reads to the end."""
+    """Completes a plan's information on a store, which it reads to the end."""
 
     def __init__(self, plan: Plan, file: Path, strict: bool) -> None:
         self._plan = plan
@@ -155,12 +155,12 @@ class _Survey:
         self._named = 0
         self._unnamed = 0
         self._rows: Counter[tuple[str, str]] = Counter()
-        """Rows of queues that are set aside as a matter of course, by sort and queue."""
+        """Rows of queues that are set aside by design, by type and queue."""
         self._renewed: dict[str, int] = {}
-        """ms that the messages of queues will live from the import on."""
+        """Lifetime of queues' messages from the import on, ms."""
 
     def take(self, store: _Store, connection: sqlite3.Connection) -> None:
-        """Read it. Raises Damage."""
+        """Read the store. Raises Damage."""
         plan = self._plan
         for queue in store.all_queues:
             if queue.reason:
@@ -294,12 +294,12 @@ class _Store:
         self._queues = {queue.name: queue for queue in queues}
 
     def options(self, name: str) -> Options:
-        """Return those of a queue; the defaults if it has no row, or an odd one."""
+        """Return the options of a queue; the defaults if its row is missing or invalid."""
         queue = self._queues.get(name)
         return Options() if queue is None or queue.options is None else queue.options
 
     def address(self, name: str) -> Address:
-        """Return the destination that the queue is here."""
+        """Return the equivalent destination of the queue."""
         return address(name, self.options(name))
 
     def waiting(self) -> Iterator[SourceMessage]:
@@ -310,14 +310,14 @@ class _Store:
                     yield found
 
     def aside(self) -> Iterator[SetAsideRow]:
-        """Read what is not imported, odd queues first."""
+        """Read the rows that are not imported, invalid queues first."""
         with opened(self._file, self._witness) as connection:
             for found in self.rows(connection):
                 if isinstance(found, SetAsideRow):
                     yield found
 
     def rows(self, connection: sqlite3.Connection) -> Iterator[SourceMessage | SetAsideRow]:
-        """Read odd queues, messages, dead letters. Raises Damage where the file is damaged."""
+        """Read invalid queues, messages, dead letters. Raises Damage where the file is damaged."""
         for queue in self.all_queues:
             if queue.reason:
                 yield SetAsideRow("unreadable", queue.reason, queue.row)
@@ -352,7 +352,7 @@ class _Store:
                 yield SetAsideRow(fault.sort, str(fault), {"table": "messages", **row})
 
     def _capacity(self, name: str) -> int:
-        """Return how many rows of a queue are imported, the newest ones."""
+        """Return the number of a queue's rows to import, the newest ones."""
         settings = self.options(name).settings
         if settings.overflow is not Overflow.DROP_OLDEST or not settings.max_messages:
             return 1 << 62
@@ -365,7 +365,7 @@ class _Store:
             raise Damage(f"{self._file}: {fault}") from None
 
     def _message(self, row: Mapping[str, Any]) -> SourceMessage:
-        """Raises Odd."""
+        """Convert a row. Raises Odd."""
         raw_id = row["id"] or b""
         name = _text(row["queue_name"])
         queue = self._queues.get(name)
@@ -391,7 +391,7 @@ class _Store:
     def _dead_letters(
         self, connection: sqlite3.Connection
     ) -> Iterator[SourceMessage | SetAsideRow]:
-        """Read those of all queues, oldest first."""
+        """Read the rows of all queues, oldest first."""
         rows = self._read(
             connection,
             "SELECT id, CAST(message_json AS BLOB), reason, CAST(failed_at AS BLOB)"
@@ -405,7 +405,7 @@ class _Store:
                 yield SetAsideRow(fault.sort, str(fault), {"table": "dead_letters", **row})
 
     def _dead_letter(self, row: Mapping[str, Any]) -> SourceMessage:
-        """Raises Odd."""
+        """Convert a row. Raises Odd."""
         try:
             dead_row = _dead_row.decode(row["message_json"] or b"")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
@@ -445,9 +445,9 @@ def _made(
     given: Mapping[str, str | int | float | bool | None],
     priority: object,
 ) -> Message:
-    """Return the message that a PUBLISH of this would have been. Raises Odd."""
+    """Return the message that a PUBLISH of the row would have been. Raises Odd."""
     headers = {key: _spelled(value) for key, value in given.items() if value is not None}
-    # one beyond the last is delivered before Critical there
+    # VibeMQ delivers a number above the last one before Critical
     number = min(max(0, priority), len(PRIORITIES) - 1) if isinstance(priority, int) else NORMAL
     name = PRIORITIES[number]
     if PRIORITY not in headers and number != NORMAL:
@@ -465,8 +465,8 @@ def _made(
 
 
 def _check_size(frame: Frame) -> None:
-    """Raise ProtocolError if it is no frame, Odd if it does not fit into one that a .NET client
-    reads, compressed as well as may be."""
+    """Raise ProtocolError if it is no frame, Odd if it exceeds, even compressed, the size that a
+    .NET client reads."""
     body = encode(frame, trailer=False, limit=1 << 40)
     if len(body) <= MAX_BODY:
         return

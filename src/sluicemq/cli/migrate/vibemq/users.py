@@ -1,4 +1,4 @@
-"""auth.db: the users of VibeMQ and what they may do.
+"""auth.db: VibeMQ's users and permissions.
 
 A broker whose clients had to log in never moves in without its users unless the person says so:
 whoever reached the new one could do everything.
@@ -30,7 +30,7 @@ _OPERATIONS: Final[dict[object, Operation]] = {
     for number, (name, operation) in enumerate(OPERATIONS.items())
     for spelling in (number, name.lower())
 }
-"""By number, as it is stored, and by name."""
+"""Permissions by number, as stored, and by name."""
 
 
 class UsersSource(NamedTuple):
@@ -83,7 +83,7 @@ def take_users(plan: Plan, source: UsersSource, nearby: list[Path], values: Valu
 
 
 def _read_users(plan: Plan, file: Path) -> int:
-    """Add the users to the plan. Returns their number, also of those that cannot be added."""
+    """Add the users to the plan. Returns their number, including those that cannot be added."""
     now = int(time.time())
     found = 0
     with opened(file, plan.change_detector) as connection:
