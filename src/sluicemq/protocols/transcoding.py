@@ -39,8 +39,8 @@ _JSON_STRING: Final = re.compile(rb'[ \t\r\n]*"')
 def plain_body(message: Message) -> tuple[BodyKind, bytes]:
     """Return the body for a protocol that distinguishes text from bytes.
 
-    The kind is NONE, TEXT or JSON (UTF-8), BYTES, or OBJECT (bytes that only Java can read). A BYTES
-    body that was published over PHPMQ or msglite is TEXT if it is valid UTF-8.
+    The kind is NONE, TEXT or JSON (UTF-8), BYTES, or OBJECT (bytes that only Java can read). BYTES
+    bodies that were published over PHPMQ or msglite are TEXT if they are valid UTF-8.
     """
     kind, body = _read(message)
     if kind is BodyKind.TEXT or kind is BodyKind.JSON:

@@ -63,7 +63,7 @@ class Transport(Protocol):
     def quick_ack(self) -> None:
         """Acknowledge received TCP data at once instead of after up to 40 ms.
 
-        For clients that write in small pieces with Nagle's algorithm on: they do not send the second
+        For clients that write in small pieces with Nagle on: they do not send the second
         piece until the first is acknowledged. Not needed if a response is written at once.
         """
 
