@@ -367,7 +367,7 @@ class PhpmqSession:
             broker.dead_letter(subscription, sequence, "client", force=True)
 
     def _find(self, queue: bytes) -> Subscription | None:
-        """Return the queue's subscription, or None; never creates the queue. Raises AccessDenied."""
+        """Return the queue's subscription, or None if there is none. Raises AccessDenied."""
         if queue.startswith(PROBE):
             return None
         name = decode_name(queue)
