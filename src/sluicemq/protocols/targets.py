@@ -1,8 +1,8 @@
 """Parts of connection URLs and connection strings that all protocols share.
 
 Hosts are `name[:port]`, `address[:port]` or `[IPv6 address][:port]`, separated by commas; the
-client tries them in turn. Options are names with values. Option names ignore letter case, `_`, `-` and
-blanks.
+client tries them in turn. Options are names with values. Option names ignore letter case, `_`, `-`
+and blanks.
 
 All functions raise ConfigurationError, which never contains a password.
 """

@@ -2,8 +2,8 @@
 
 The broker sends a PublishAck once the message is on disk; those of one read are sent together. A
 message for a full queue with the BlockPublisher strategy waits for room, and so does its
-PublishAck, but no longer than clients wait for a response. The session keeps reading meanwhile, because the
-client's own acknowledgements may make room.
+PublishAck, but no longer than clients wait for a response. The session keeps reading meanwhile,
+because the client's own acknowledgements may make room.
 
 Clients may reply to any existing destination that a replyTo header names, even if its name is not a
 valid VibeMQ queue name, as that of a JMS client's destination may be.

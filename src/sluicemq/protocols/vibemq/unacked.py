@@ -40,7 +40,7 @@ class UnackedDeliveries:
         self.mine: dict[Consumer | None, Subscriber] = {}
 
     def release(self) -> None:
-        """Break the reference cycle after the end of the connection, so that both are freed at once."""
+        """Break the reference cycle with the timeouts after the end of the connection."""
         del self.timeouts
 
     def add_again(self, identity: str, delivery: Delivery) -> None:
