@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol, ABC, Generic[FrameT]):
             async with asyncio.timeout(self.timeout):
                 await self._writable.wait()
         except TimeoutError:
-            raise RequestTimeout(f"the broker takes nothing since {self.timeout} s") from None
+            raise RequestTimeout(f"the broker has accepted no data for {self.timeout} s") from None
         self.check()
 
     async def close(self) -> None:
@@ -305,7 +305,7 @@ class BlockingConnection(Generic[FrameT]):
         except TimeoutError:
             # a part of the data may have been sent, so nothing can follow it
             self.drop()
-            raise RequestTimeout(f"the broker takes nothing since {self.timeout} s") from None
+            raise RequestTimeout(f"the broker has accepted no data for {self.timeout} s") from None
         except OSError as error:
             raise ConnectionLost(reason_of(error)) from error
 
@@ -330,7 +330,7 @@ class BlockingConnection(Generic[FrameT]):
             if self._quick:
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         except TimeoutError:
-            raise RequestTimeout(f"no {self._awaited} in the given time") from None
+            raise RequestTimeout(f"no {self._awaited} within the timeout") from None
         except OSError as error:
             raise ConnectionLost(reason_of(error)) from error
         if not data:
@@ -404,11 +404,11 @@ def reason_of(error: OSError) -> str:
         return str(error)
     match error.reason or "":
         case "WRONG_VERSION_NUMBER":
-            return "what answers does not speak TLS"
+            return "the peer does not speak TLS"
         case "UNEXPECTED_EOF_WHILE_READING":
-            return "the broker closed the connection; does it speak TLS there?"
+            return "the broker closed the connection; check that the port uses TLS"
         case "TLSV13_ALERT_CERTIFICATE_REQUIRED":
-            return "the broker wants a client certificate"
+            return "the broker requires a client certificate"
         case "TLSV1_ALERT_UNKNOWN_CA":
             return "the broker does not trust the client certificate"
         case "":

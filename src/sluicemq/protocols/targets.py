@@ -39,10 +39,10 @@ def hosts(text: str, port: int) -> Hosts:
         elif host.count(":") == 1:
             host, _, given = host.partition(":")
         if not host:
-            raise ConfigurationError("a host has no name")
+            raise ConfigurationError("a host name is missing")
         number = integer("port", given)
         if not 0 < number < 65_536:
-            raise ConfigurationError(f"{given} is no port")
+            raise ConfigurationError(f"{given} is not a port: 1 to 65535")
         found.append((host, number))
     return tuple(found)
 
@@ -58,7 +58,7 @@ def socket_path(location: str) -> str:
     """Return the path of a Unix socket in a URL."""
     path = unquote(location)
     if not path.startswith("/"):
-        raise ConfigurationError("the path of a Unix socket begins with /")
+        raise ConfigurationError("the path of a Unix socket must begin with /")
     return path
 
 
@@ -82,10 +82,10 @@ def read(options: Mapping[str, str], known: Known) -> dict[str, Any]:
     for name, given in options.items():
         field, reader = known.get(plain(name), ("", text))
         if not field:
-            raise ConfigurationError(f"there is no option {name!r}")
+            raise ConfigurationError(f"unknown option {name!r}")
         values[field] = reader(name, given)
     if values.get("timeout", 1) <= 0:
-        raise ConfigurationError("timeout is longer than 0")
+        raise ConfigurationError("timeout must be longer than 0")
     return values
 
 

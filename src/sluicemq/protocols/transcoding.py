@@ -27,7 +27,7 @@ COMPRESSION: Final = frozenset(
 )
 """Properties that describe a body's form on a JMQ connection. Other protocols omit them."""
 
-_TELL_NO_TEXT: Final = frozenset({Origin.INTERNAL, Origin.PHPMQ, Origin.MSGLITE})
+_ORIGINS_WITHOUT_TEXT: Final = frozenset({Origin.INTERNAL, Origin.PHPMQ, Origin.MSGLITE})
 """Origins whose BYTES bodies may be text, because their protocols do not distinguish."""
 
 _JSON_STRING: Final = re.compile(rb'[ \t\r\n]*"')
@@ -45,7 +45,7 @@ def plain_body(message: Message) -> tuple[BodyKind, bytes]:
     kind, body = _read(message)
     if kind is BodyKind.TEXT or kind is BodyKind.JSON:
         return (kind if _is_text(body) else BodyKind.BYTES), body
-    if kind is BodyKind.BYTES and message.origin in _TELL_NO_TEXT and _is_text(body):
+    if kind is BodyKind.BYTES and message.origin in _ORIGINS_WITHOUT_TEXT and _is_text(body):
         return BodyKind.TEXT, body
     return kind, body
 

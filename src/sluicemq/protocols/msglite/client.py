@@ -167,11 +167,11 @@ class _Request:
     def _limit(self, begun: float, timeout: float) -> None:
         # a command that has just started may still return a message that was ready before
         seconds = max(timeout, begun + _ON_ITS_WAY - time.monotonic())
-        timer = asyncio.get_running_loop().call_later(seconds, _go_without, self.answer)
+        timer = asyncio.get_running_loop().call_later(seconds, _expire, self.answer)
         self.answer.add_done_callback(lambda _: timer.cancel())
 
 
-def _go_without(answer: asyncio.Future[MsgliteMessage | None]) -> None:
+def _expire(answer: asyncio.Future[MsgliteMessage | None]) -> None:
     if not answer.done():
         answer.set_result(None)
 
@@ -192,7 +192,7 @@ class _Connection(Connection[Frame]):
             request.begin()
         return request
 
-    def left_alone(self, names: tuple[str, ...]) -> _Request | None:
+    def abandoned(self, names: tuple[str, ...]) -> _Request | None:
         """Return an abandoned `ready` for these addresses, or None."""
         for request in self.requests:
             if request.answer.done() and request.names == names:
@@ -204,7 +204,7 @@ class _Connection(Connection[Frame]):
             if frame[0] == ERROR:
                 self.lose(RequestRefused(frame[3].decode("utf-8", "replace")))
             elif not self.requests:
-                self.lose(ConnectionLost("the broker answered what was not asked"))
+                self.lose(ConnectionLost("the broker sent an unexpected response"))
                 self.abort()
             else:
                 self._answer(MsgliteMessage(frame) if frame[0] == MESSAGE else None)
@@ -294,7 +294,7 @@ class MsgliteClient(AsyncClient):
         message = connection.kept.take(addresses)
         if message is not None:
             return message
-        request = connection.left_alone(addresses)
+        request = connection.abandoned(addresses)
         if request is not None:
             # take over the waiting command of a cancelled call
             until = time.monotonic() + timeout
@@ -410,7 +410,7 @@ class BlockingMsgliteClient(BlockingClient):
         probe = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
         try:
             if self.ready(probe, timeout=0) is not None:
-                raise ConnectionLost("the broker answered what was not asked")
+                raise ConnectionLost("the broker sent an unexpected response")
         except RequestRefused as error:
             if probe not in str(error):
                 raise
@@ -424,7 +424,7 @@ class BlockingMsgliteClient(BlockingClient):
         if connection.frames and not self._owed:
             self._frame(0)
             connection.drop()
-            raise ConnectionLost("the broker answered what was not asked")
+            raise ConnectionLost("the broker sent an unexpected response")
         self._send(command)
         self._owed.append(names)
         until = time.monotonic() + timeout + connection.timeout
@@ -449,10 +449,10 @@ class BlockingMsgliteClient(BlockingClient):
         try:
             self._connection.send(data)
         except ConnectionLost:
-            self._hear_out()
+            self._raise_error_frame()
             raise
 
-    def _hear_out(self) -> None:
+    def _raise_error_frame(self) -> None:
         """After a failed write, raise the error that the broker sent before it closed, if any."""
         connection = self._connection
         try:

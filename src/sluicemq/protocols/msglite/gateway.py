@@ -279,9 +279,9 @@ class GatewaySession:
 
     def _set_alarm(self) -> None:
         left = self._deadline - self._broker.clock.steady
-        self._alarm = self._transport.call_later(left / 1000, self._ring)
+        self._alarm = self._transport.call_later(left / 1000, self._on_alarm)
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         if self._state is _State.CLOSED:
             return
         if self._broker.clock.steady < self._deadline:

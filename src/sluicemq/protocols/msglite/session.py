@@ -366,7 +366,7 @@ class MsgliteSession:
     def _ready(self, timeout: int, addresses: tuple[bytes, ...]) -> None:
         """Process `<`: deliver one message from the first address that has one."""
         if addresses != self._addresses:
-            self._line_up(addresses, create=timeout > 0)
+            self._attach_all(addresses, create=timeout > 0)
         self._holds |= WAITING
         self._broker.grant(self._window, 1)
         if self._holds & WAITING:
@@ -393,20 +393,20 @@ class MsgliteSession:
 
     def _give_up(self) -> None:
         """End the waiting ready or query with a timeout."""
-        self._leave_lines()
+        self._cancel_waiting()
         self._holds &= ~WAITING
         self._unsent += len(TIMEOUT_LINE)
         if self._unsent > _MOST_UNSENT:
             self._holds |= FULL
         self._transport.write((TIMEOUT_LINE,))
 
-    def _leave_lines(self) -> None:
+    def _cancel_waiting(self) -> None:
         self._broker.revoke(self._window)
         if self._query is not None:
             self._broker.remove(self._query, force=True)
             self._query = None
 
-    def _line_up(self, addresses: tuple[bytes, ...], *, create: bool) -> None:
+    def _attach_all(self, addresses: tuple[bytes, ...], *, create: bool) -> None:
         """Attach to the queues of these addresses instead of the previous ones, without credit.
 
         Without `create` addresses that have no queue are skipped: they have no ready messages.
@@ -564,14 +564,14 @@ class MsgliteSession:
             self._alarm.cancel()
         delay = min((self._deadline - self._broker.clock.steady) / 1000, _LONGEST_ALARM)
         self._alarm_at = self._deadline
-        self._alarm = self._transport.call_later(delay, self._ring)
+        self._alarm = self._transport.call_later(delay, self._on_alarm)
 
     def _set_no_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         self._alarm = None
         if not self._holds & WAITING:
             return
@@ -595,6 +595,6 @@ class MsgliteSession:
         self._holds = CLOSED
         self._pending.clear()
         self._set_no_alarm()
-        self._leave_lines()
+        self._cancel_waiting()
         if not self._gone:
             self._transport.close(reason)

@@ -74,7 +74,7 @@ def _name(queue: str) -> bytes:
 
 def _natural(number: int, what: str) -> int:
     if number < 0:
-        raise ValueError(f"{what} is {number}, the least is 0")
+        raise ValueError(f"{what} is {number}, the minimum is 0")
     return number
 
 
@@ -366,7 +366,7 @@ class BlockingPhpmqClient(BlockingClient):
             raise RequestTimeout(f"no confirmation in {connection.timeout:g} s") from None
         except ConnectionLost as error:
             raise ConnectionLost(
-                f"{error}; it refused what was sent, or does not speak PHPMQ there"
+                f"{error}; it refused a message, or does not speak PHPMQ"
             ) from None
 
     def close(self) -> None:

@@ -94,7 +94,6 @@ class PhpmqSession:
         "_encoders",
         "_form",
         "_gone",
-        "_held_back",
         "_held_bytes",
         "_identity",
         "_ids",
@@ -107,6 +106,7 @@ class PhpmqSession:
         "_unsent",
         "_waiting",
         "_waiting_bytes",
+        "_waiting_frames",
         "_waiting_probe",
     )
 
@@ -142,7 +142,7 @@ class PhpmqSession:
         self._count = 0
         self._encoders = _NO_ENCODERS
         """Encoders of dispatches without and with a TTL packet."""
-        self._held_back: list[Frame] | None = None
+        self._waiting_frames: list[Frame] | None = None
         """Frames behind a send that waits for room in its queue; None if no send waits."""
         self._held_bytes = 0
         """Size of the contents of those frames, in bytes."""
@@ -170,8 +170,8 @@ class PhpmqSession:
         if self._closing:
             return
         frames = self._decoder.feed(data)
-        if self._held_back is not None:
-            self._held_back += frames
+        if self._waiting_frames is not None:
+            self._waiting_frames += frames
             self._held_bytes += _size(frames)
         else:
             self._handle(frames)
@@ -203,7 +203,7 @@ class PhpmqSession:
         """
         self._gone = True
         self._unsubscribe()
-        if self._held_back is None and not self._waiting:
+        if self._waiting_frames is None and not self._waiting:
             self._close_when_durable()
 
     def flushed(self) -> None:
@@ -290,7 +290,7 @@ class PhpmqSession:
                         self._wait_for_space(destination, message)
                         continue
                     if not accepted:
-                        self._hold_back(message, frames[index + 1 :])
+                        self._hold_frames(message, frames[index + 1 :])
                         return False
                     if self._durability is Durability.SYNC:
                         self._last_sync = message.sequence
@@ -443,17 +443,17 @@ class PhpmqSession:
 
     # --- back-pressure -----------------------------------------------------------------------
 
-    def _hold_back(self, parked: Message, frames: list[Frame]) -> None:
+    def _hold_frames(self, parked: Message, frames: list[Frame]) -> None:
         """Stop reading: the queue is full and blocks, so the frames behind the send wait too."""
         self._parked = parked
-        self._held_back = frames
+        self._waiting_frames = frames
         self._held_bytes = _size(frames)
         if not self._gone:
             self._transport.pause_reading()
 
     def _unblocked(self) -> None:
         """Continue after the send that waited for room has been accepted."""
-        frames, self._held_back = self._held_back, None
+        frames, self._waiting_frames = self._waiting_frames, None
         self._held_bytes = 0
         parked, self._parked = self._parked, None
         if frames is None or parked is None:
@@ -466,7 +466,7 @@ class PhpmqSession:
         """Publish the waiting sends, process the frames behind them, and resume reading."""
         if self._waiting and not self._send_waiting():
             if self._parked is not None:
-                self._held_back = frames
+                self._waiting_frames = frames
             elif not self._closing:
                 self._handle(frames)
             return
@@ -508,7 +508,7 @@ class PhpmqSession:
             waiting.popleft()
             self._waiting_bytes -= len(message.body) + WAITING_OVERHEAD
             if not accepted:
-                self._hold_back(message, [])
+                self._hold_frames(message, [])
                 return False
             if self._durability is Durability.SYNC:
                 self._last_sync = message.sequence

@@ -118,7 +118,7 @@ class AckTimeouts:
             self._alarm.cancel()
         self._due = due
         delay = max(1, due - self._broker.clock.steady)
-        self._alarm = self._transport.call_later(delay / 1000, self._ring)
+        self._alarm = self._transport.call_later(delay / 1000, self._on_alarm)
 
     def stop(self) -> None:
         """Cancel the timer at the end of the connection."""
@@ -225,7 +225,7 @@ class AckTimeouts:
             return copy.at + timeout if self._is_unacked(copy) else 0
         return max(copy.at, self.heard) + timeout
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         """Handle expired timeouts and set the timer for the next one."""
         self._alarm = None
         now = self._broker.clock.steady

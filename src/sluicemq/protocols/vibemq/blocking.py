@@ -60,7 +60,7 @@ class BlockingVibeMQClient(BlockingClient):
         limits: Limits,
     ) -> None:
         if outstanding < 1:
-            raise ValueError("outstanding is at least 1")
+            raise ValueError("outstanding must be at least 1")
         self._ids = Ids()
         self._outstanding = outstanding
         self._posted: deque[str] = deque()
@@ -195,7 +195,7 @@ class BlockingVibeMQClient(BlockingClient):
         of the same queue.
         """
         if queue in self._messages:
-            raise ValueError(f"{queue} is subscribed already")
+            raise ValueError(f"{queue} is already subscribed")
         self._messages[queue] = deque()
         try:
             self._ask(wire.SUBSCRIBE, queue)
@@ -351,5 +351,5 @@ class BlockingVibeMQClient(BlockingClient):
         elif frame.type == wire.ERROR:
             self._complaint = str(commands.refusal(frame))
         elif frame.type == wire.DISCONNECT:
-            self._complaint = frame.headers.get("reason", "it said goodbye")
+            self._complaint = frame.headers.get("reason", "Disconnect without a reason")
         return frame

@@ -99,7 +99,7 @@ class VibeMQClient(AsyncClient):
         limits: Limits,
     ) -> None:
         if outstanding < 1 or prefetch < 1:
-            raise ValueError("outstanding and prefetch are at least 1")
+            raise ValueError("outstanding and prefetch must be at least 1")
         self._target = target
         self._ssl = ssl_context
         self._queues = queues
@@ -258,7 +258,7 @@ class VibeMQClient(AsyncClient):
         of the same queue.
         """
         if queue in self._subscriptions or queue in self._beginning:
-            raise ValueError(f"{queue} is subscribed already")
+            raise ValueError(f"{queue} is already subscribed")
         subscription = self._beginning[queue] = Subscription(self, queue)
         try:
             connection = await self._ready()

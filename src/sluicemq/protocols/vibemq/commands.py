@@ -198,7 +198,7 @@ def agreed(answer: Frame, offered: Collection[Compression]) -> Compression:
         raise refusal(answer)
     if answer.type != wire.CONNECT_ACK:
         reason = answer.headers.get("reason", "") if answer.type == wire.DISCONNECT else ""
-        raise ConnectionLost(reason or "what answers does not speak VibeMQ")
+        raise ConnectionLost(reason or "the peer does not speak VibeMQ")
     return negotiate(answer.headers.get("negotiated-compression", ""), offered)
 
 
@@ -222,7 +222,7 @@ def encode_payload(value: object) -> bytes:
         payload = msgspec.json.encode(value)
         check(payload)
     except (TypeError, OverflowError, UnicodeEncodeError, RecursionError) as error:
-        raise ValueError(f"the payload has no form in JSON: {error}") from None
+        raise ValueError(f"the payload cannot be encoded as JSON: {error}") from None
     except ProtocolError as error:
         raise ValueError(str(error)) from None
     return payload
@@ -255,7 +255,7 @@ def encode_publish(
 ) -> bytes:
     """Encode a PUBLISH. Raises ValueError for values that the protocol cannot represent."""
     if not queue:
-        raise ValueError("the queue has no name")
+        raise ValueError("the queue name is missing")
     return encode(Frame(wire.PUBLISH, identity, queue, encode_payload(value), headers))
 
 
@@ -327,7 +327,7 @@ def read_info(answer: Frame) -> QueueInfo | None:
             written,
         )
     except (ProtocolError, KeyError, TypeError, ValueError) as error:
-        raise _broken(f"what it says of a queue cannot be read: {error}") from None
+        raise _broken(f"its queue info cannot be read: {error}") from None
 
 
 _OPTIONAL: Final = (

@@ -44,7 +44,7 @@ class ClientConnection(Connection[Frame]):
                 await self.send(wire.encode(frame))
                 answer = await self._greeting
         except TimeoutError:
-            raise RequestTimeout(f"the broker says nothing since {self.timeout} s") from None
+            raise RequestTimeout(f"no response to Connect in {self.timeout} s") from None
         finally:
             self._greeting = None
         self.compression = commands.agreed(answer, offered)
@@ -79,7 +79,7 @@ class ClientConnection(Connection[Frame]):
         """Register a request. Raises as `check`; ValueError if the id is already in use."""
         self.check()
         if identity in self._waiting:
-            raise ValueError(f"an answer for {identity!r} is waited for already")
+            raise ValueError(f"the message id {identity!r} is already in use")
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._waiting[identity] = future
         self._set_reading()
@@ -142,7 +142,7 @@ class ClientConnection(Connection[Frame]):
             elif kind == wire.ERROR:
                 self._complaint = str(commands.refusal(frame))
             elif kind == wire.DISCONNECT:
-                self._complaint = frame.headers.get("reason", "it said goodbye")
+                self._complaint = frame.headers.get("reason", "Disconnect without a reason")
                 self.eof_received()
                 self.abort()
         self._set_reading()

@@ -99,7 +99,7 @@ MAX_HEADERS: Final = 50
 MAX_HEADER_VALUE: Final = 4096
 """Maximum length in UTF-16 units."""
 
-_KNOW_NO_JSON: Final = frozenset({Origin.PHPMQ, Origin.MSGLITE, Origin.JMQ})
+_ORIGINS_WITHOUT_JSON: Final = frozenset({Origin.PHPMQ, Origin.MSGLITE, Origin.JMQ})
 """Origins whose text may be JSON, because their protocols do not distinguish."""
 _OBJECT_OR_ARRAY: Final = re.compile(rb"[ \t\r\n]*[{\[]")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
@@ -229,7 +229,7 @@ def with_headers(message: Message, added: Mapping[str, str]) -> bytes:
 def shown_id(message: Message, identity: bytes) -> str:
     """Return the id of a DELIVER. `identity` is `Broker.identity`, 8 bytes."""
     given = message.message_id
-    if given and (message.origin is Origin.VIBEMQ or _can_be_said(given)):
+    if given and (message.origin is Origin.VIBEMQ or _is_encodable(given)):
         return given
     return f"{identity.hex()}{message.sequence:016x}"
 
@@ -258,9 +258,9 @@ def to_deliver(
         payload = message.body if message.kind is not BodyKind.BYTES else _encoded(message.body)
         headers = message.native
         if dead:
-            story = _with_story(message)
-            if body_size(identity, queue, payload, story) <= limit:
-                headers = story
+            dead_letter_headers = _dead_letter_headers(message)
+            if body_size(identity, queue, payload, dead_letter_headers) <= limit:
+                headers = dead_letter_headers
     return encode_deliver(identity, queue, payload, headers, 0 if dead else attempts, limit)
 
 
@@ -278,7 +278,7 @@ def shown_payload(message: Message, detect_json: bool = True) -> tuple[bytes, bo
     if kind is BodyKind.JSON or (
         detect_json
         and kind is BodyKind.TEXT
-        and message.origin in _KNOW_NO_JSON
+        and message.origin in _ORIGINS_WITHOUT_JSON
         and _OBJECT_OR_ARRAY.match(body)
     ):
         try:
@@ -303,16 +303,16 @@ def _shown_headers(message: Message, encoded: bool) -> dict[str, str]:
         headers[CONTENT_ENCODING] = BASE64
     if message.priority != DEFAULT_PRIORITY:
         headers[PRIORITY] = _SHOWN_PRIORITIES[message.priority]
-    if _can_be_said(message.correlation_id):
+    if _is_encodable(message.correlation_id):
         headers[CORRELATION_ID] = message.correlation_id
     reply_to = message.reply_to
     if (
         reply_to is not None
-        and _can_be_said(reply_to.name)
+        and _is_encodable(reply_to.name)
         and (reply_to.kind is Kind.TOPIC or not reply_to.name.startswith(TOPIC))
     ):
         headers[REPLY_TO] = str(reply_to)
-    if _can_be_said(message.type):
+    if _is_encodable(message.type):
         headers[TYPE] = message.type
     properties = message.properties
     if properties:
@@ -323,7 +323,7 @@ def _shown_headers(message: Message, encoded: bool) -> dict[str, str]:
             if name in _OURS or (name == ATTEMPTS_HEADER and not dead):
                 continue
             text = _spelled(value)
-            if _can_be_said(name) and _can_be_said(text):
+            if _is_encodable(name) and _is_encodable(text):
                 headers[name] = text
         reason = headers.get(REASON)
         if reason is not None:
@@ -331,7 +331,7 @@ def _shown_headers(message: Message, encoded: bool) -> dict[str, str]:
     return headers
 
 
-def _with_story(message: Message) -> bytes:
+def _dead_letter_headers(message: Message) -> bytes:
     """Return the headers of a VibeMQ dead letter: the publisher's, then those of `STORY`."""
     properties = message.properties or {}
     headers = decode_headers(message.native)
@@ -359,7 +359,7 @@ def _spelled(value: Property) -> str:
     return str(value)
 
 
-def _can_be_said(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     """Return whether a text can be a string in a frame."""
     try:
         return 0 < len(text.encode()) <= MAX_STRING

@@ -178,14 +178,14 @@ class VibemqSession:
         self._context = ConnectionContext(
             transport, broker, options.terms, secrets.token_hex(8), large
         )
-        self._responses = ResponseWriter(self._context, self._read_or_not)
+        self._responses = ResponseWriter(self._context, self._update_reading)
         self._creation = QueueCreation(broker, options.defaults)
         self._publisher = Publisher(
             self._context,
             self._responses,
             options.durability,
             self._may,
-            self._read_or_not,
+            self._update_reading,
             self._creation,
             options.block_timeout,
         )
@@ -336,7 +336,7 @@ class VibemqSession:
         self._responses.unread = 0
         for subscriber in self._subscribers.values():
             subscriber.resume()
-        self._read_or_not()
+        self._update_reading()
 
     def closed(self) -> None:
         """Release everything that the connection holds."""
@@ -350,13 +350,13 @@ class VibemqSession:
 
     def shutdown(self) -> None:
         """Send Disconnect, on which a .NET client starts to reconnect, and close."""
-        self._take_leave("server_shutdown", "the broker stops")
+        self._notify_and_close("server_shutdown", "the broker stops")
 
     def disconnect(self, reason: str) -> None:
         """Send Disconnect with the administrator's reason, and close."""
-        self._take_leave(reason, reason)
+        self._notify_and_close(reason, reason)
 
-    def _take_leave(self, header: str, reason: str) -> None:
+    def _notify_and_close(self, header: str, reason: str) -> None:
         if not self._responses.closed:
             headers = {"reason": header}
             self._responses.say(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
@@ -421,7 +421,7 @@ class VibemqSession:
                 self._leave()
             elif decoder.error is not None:
                 self._answer_malformed(decoder.error)
-        self._read_or_not()
+        self._update_reading()
 
     def _carry_out(self, frame: Frame) -> None:
         """Process an infrequent request."""
@@ -704,7 +704,7 @@ class VibemqSession:
 
     # --- the end -----------------------------------------------------------------------------
 
-    def _read_or_not(self) -> None:
+    def _update_reading(self) -> None:
         """Pause or resume reading. Frames already received are unpacked before more is read."""
         wait = (
             self._waiting_frames is not None
@@ -727,10 +727,10 @@ class VibemqSession:
     def _leave(self, reason: str = "") -> None:
         """Stop processing input, and close once all publishes are answered."""
         self._ended = True
-        self._give_back()
+        self._end_subscriptions()
         self._broker.when_durable(self._publisher.last_sync, partial(self._close, reason))
 
-    def _give_back(self) -> None:
+    def _end_subscriptions(self) -> None:
         begun = self._context.unacked.timeouts.begun() if self._subscribers else set()
         for subscriber in self._subscribers.values():
             subscriber.end(begun)
@@ -751,7 +751,7 @@ class VibemqSession:
         self._decoder.large = None
         self._waiting_frames = None
         self._waiting_bytes = 0
-        self._give_back()
+        self._end_subscriptions()
 
     def _close(self, reason: str) -> None:
         if not self._responses.closed:

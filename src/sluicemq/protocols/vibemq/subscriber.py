@@ -44,7 +44,7 @@ WINDOW: Final = 256
 WINDOW_BYTES: Final = 1 << 20
 ACK_TIMEOUT: Final = 30.0
 """Default acknowledgement timeout, in seconds."""
-_CONTEXT_BYTES: Final = 16 * 1024
+_SHARED_BYTES: Final = 16 * 1024
 """Size of a frame, in bytes, from which it is compressed once for all subscribers of a topic."""
 _UNSENT: Final = 1024
 """Window of a subscriber without acknowledgements, in messages."""
@@ -339,7 +339,7 @@ class Subscriber:
         """Return the frame compressed, once for all subscribers of a topic."""
         context = self._context
         how, threshold = context.compression, context.terms.threshold
-        if not self._topic or len(frame) < _CONTEXT_BYTES:
+        if not self._topic or len(frame) < _SHARED_BYTES:
             return compressed(frame, how, threshold)
         key = self._key(delivery)
         found = context.large.find(key)

@@ -97,7 +97,7 @@ def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
     found = []
     for word in filter(None, (word.strip().lower() for word in text.split(","))):
         if word not in known:
-            raise ConfigurationError(f"{name}: {word!r} is none of {', '.join(known)}")
+            raise ConfigurationError(f"{name}: {word!r} is not one of {', '.join(known)}")
         if known[word] is not Compression.NONE:
             found.append(known[word])
     return tuple(found)
