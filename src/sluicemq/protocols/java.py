@@ -275,7 +275,7 @@ class _Reader:
     because a reference to it would be a cycle.
     """
 
-    __slots__ = ("_data", "_entries", "_handles", "_position", "_room", "_volume")
+    __slots__ = ("_data", "_entries", "_handles", "_max_handles", "_position", "_volume")
 
     def __init__(self, stream: bytes, limits: Limits) -> None:
         if not stream.startswith(STREAM_HEADER):
@@ -284,7 +284,7 @@ class _Reader:
         self._position = len(STREAM_HEADER)
         self._handles: list[object] = []
         self._entries = limits.entries
-        self._room = limits.handles
+        self._max_handles = limits.handles
         self._volume = limits.size
 
     def more(self) -> bool:
@@ -359,7 +359,7 @@ class _Reader:
     def _reserve(self) -> int:
         """Reserve the next handle and return its index."""
         handles = self._handles
-        if len(handles) >= self._room:
+        if len(handles) >= self._max_handles:
             raise SerialError("a stream has too many objects")
         handles.append(None)
         return len(handles) - 1
@@ -413,8 +413,8 @@ class _Reader:
         name = self._bytes(self._take(_u16))
         described = _CLASSES.get(name)
         if described is None or (inner and described.parent is not None):
-            shown = name[:64].decode("utf-8", "replace")
-            raise SerialError(f"objects of the class {shown!r} are not read")
+            text = name[:64].decode("utf-8", "replace")
+            raise SerialError(f"objects of the class {text!r} are not read")
         place = self._reserve()
         if self._bytes(len(described.tail)) != described.tail:
             raise SerialError(f"a stream describes {described.name.decode()} otherwise than Java")

@@ -128,7 +128,7 @@ class AckTimeouts:
 
     # --- acknowledgements --------------------------------------------------------------------
 
-    def hear(self, identity: str) -> None:
+    def record_ack(self, identity: str) -> None:
         """Record an acknowledgement of the client, after it has been applied."""
         self.heard = self._broker.clock.steady
         if self.copies is None:

@@ -213,7 +213,7 @@ class VibeMQClient(AsyncClient):
         identity = id or self._ids.new()
         data = commands.encode_publish(identity, queue, payload, headers)
         connection = await self._ready()
-        await connection.room(self._outstanding)
+        await connection.wait_for_capacity(self._outstanding)
         await connection.request(identity, data)
         return identity
 
@@ -232,7 +232,7 @@ class VibeMQClient(AsyncClient):
             for payload in payloads:
                 identity = self._ids.new()
                 data = commands.encode_publish(identity, queue, payload, headers)
-                await connection.room(self._outstanding)
+                await connection.wait_for_capacity(self._outstanding)
                 begun.append((identity, connection.begin(identity)))
                 await connection.send(await connection.packed(data))
                 number += 1
@@ -367,7 +367,7 @@ class VibeMQClient(AsyncClient):
         """
         connection = self._connection
         if connection is not None and connection.lost is None:
-            await connection.quiet()
+            await connection.wait_until_idle()
         self._finish(ConnectionLost("the client is closed"))
         if connection is not None:
             await connection.close()
@@ -420,7 +420,7 @@ class VibeMQClient(AsyncClient):
                     target.token,
                     target.compression,
                 )
-                await connection.greet(hello, target.compression)
+                await connection.log_in(hello, target.compression)
                 connection.threshold = target.threshold
                 for declaration in self._queues:
                     await self._declare(connection, declaration, conflict or declaration.conflict)

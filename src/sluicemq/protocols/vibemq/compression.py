@@ -187,9 +187,9 @@ class Unpacker:
 
     def _unbrotli(self, size: int) -> bool:
         """Run one step. Return True after the end of the stream."""
-        room = min(size + 1 - self.unpacked, _STEP)
+        limit = min(size + 1 - self.unpacked, _STEP)
         try:
-            part = self._stream.process(self._rest, output_buffer_limit=room)
+            part = self._stream.process(self._rest, output_buffer_limit=limit)
             self._rest = b""
             self._keep(part)
             if self.unpacked > self._limit:

@@ -36,7 +36,7 @@ class ClientConnection(Connection[Frame]):
         self._waiting: dict[str, asyncio.Future[Frame]] = {}
         self._complaint = ""
 
-    async def greet(self, frame: Frame, offered: Collection[Compression]) -> None:
+    async def log_in(self, frame: Frame, offered: Collection[Compression]) -> None:
         """Send CONNECT and wait for the first response. Raises ClientError."""
         self._greeting = asyncio.get_running_loop().create_future()
         try:
@@ -93,7 +93,7 @@ class ClientConnection(Connection[Frame]):
             future.exception()  # mark the exception as retrieved
         self._set_reading()
 
-    async def room(self, most: int) -> None:
+    async def wait_for_capacity(self, most: int) -> None:
         """Wait until fewer than `most` requests are pending."""
         while len(self._waiting) >= most:
             oldest = next(iter(self._waiting.values()))
@@ -101,7 +101,7 @@ class ClientConnection(Connection[Frame]):
             if not done:
                 raise RequestTimeout(f"no answer in {self.timeout} s")
 
-    async def quiet(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no requests are pending, or until the timeout."""
         if self._waiting:
             await asyncio.wait(list(self._waiting.values()), timeout=self.timeout)

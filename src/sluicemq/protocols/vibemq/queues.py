@@ -188,15 +188,15 @@ class WrittenOptions(NamedTuple):
         provenance = destination.provenance
         enforced = Options.of(destination).written._asdict()
         odd = dict(provenance.as_written)
-        shown = Options().written._asdict()
+        reported = Options().written._asdict()
         for name, setting in SETTINGS.items():
             if setting in odd:
-                shown[name] = odd[setting]
+                reported[name] = odd[setting]
             elif setting in provenance.explicit:
-                shown[name] = enforced[name]
+                reported[name] = enforced[name]
         if destination.topic:
-            shown["mode"] = enforced["mode"]
-        return cls(**shown)
+            reported["mode"] = enforced["mode"]
+        return cls(**reported)
 
     def options(self, defaults: Options | None = None) -> Options:
         """Return the effective options.
@@ -449,24 +449,24 @@ def info(destination: Destination, by_name: bool) -> bytes:
     broker's defaults, because a .NET client compares them with its declarations. The options that
     the broker enforces are in the `effective` keys, which the .NET client ignores.
     """
-    shown = WrittenOptions.of(destination)
+    reported = WrittenOptions.of(destination)
     enforced = Options.of(destination)
-    mode = shown.mode
+    mode = reported.mode
     fields: dict[str, object] = {
         "name": destination.name,
         "messageCount": min(destination.waiting, NO_LIMIT),
         "subscriberCount": destination.consumers,
         "deliveryMode": shown_mode(mode) if by_name and mode in _MODES else mode,
-        "maxSize": shown.max_queue_size,
-        "createdAt": _shown_creation(destination),
+        "maxSize": reported.max_queue_size,
+        "createdAt": _creation_text(destination),
     }
-    if shown.ttl_ticks is not None:
-        fields["messageTtl"] = shown_span(shown.ttl_ticks)
-    fields["enableDeadLetterQueue"] = shown.dead_letter
-    if shown.dead_letter_queue is not None:
-        fields["deadLetterQueueName"] = shown.dead_letter_queue
-    fields["overflowStrategy"] = shown.overflow
-    fields["maxRetryAttempts"] = shown.max_retry_attempts
+    if reported.ttl_ticks is not None:
+        fields["messageTtl"] = shown_span(reported.ttl_ticks)
+    fields["enableDeadLetterQueue"] = reported.dead_letter
+    if reported.dead_letter_queue is not None:
+        fields["deadLetterQueueName"] = reported.dead_letter_queue
+    fields["overflowStrategy"] = reported.overflow
+    fields["maxRetryAttempts"] = reported.max_retry_attempts
     fields["unackedCount"] = min(destination.unacked, NO_LIMIT)
     fields["createdBy"] = destination.provenance.created_by.value
     fields["effectiveMode"] = enforced.mode.value
@@ -484,12 +484,12 @@ def info(destination: Destination, by_name: bool) -> bytes:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _shown_creation(destination: Destination) -> str:
+def _creation_text(destination: Destination) -> str:
     """Return the creation time in ISO 8601, with as many digits as are known."""
     whole, ms = divmod(destination.created, 1000)
-    shown = (_EPOCH + timedelta(seconds=whole)).strftime("%Y-%m-%dT%H:%M:%S")
+    reported = (_EPOCH + timedelta(seconds=whole)).strftime("%Y-%m-%dT%H:%M:%S")
     ticks = destination.provenance.created_ticks
-    return f"{shown}.{ms:03}{ticks:04}Z" if ticks else f"{shown}.{ms:03}Z"
+    return f"{reported}.{ms:03}{ticks:04}Z" if ticks else f"{reported}.{ms:03}Z"
 
 
 _INSTANT: Final = re.compile(
@@ -525,11 +525,11 @@ def ignored(existing: Destination, written: WrittenOptions) -> str:
 
     Example: "mode='1' instead of '0'"; "" if there are none.
     """
-    shown = WrittenOptions.of(existing)._asdict()
+    reported = WrittenOptions.of(existing)._asdict()
     return ", ".join(
-        f"{name}={str(value)[:80]!r} instead of {str(shown[name])[:80]!r}"
+        f"{name}={str(value)[:80]!r} instead of {str(reported[name])[:80]!r}"
         for name, value in written._asdict().items()
-        if value is not None and value != shown[name]
+        if value is not None and value != reported[name]
     )
 
 

@@ -52,7 +52,7 @@ class ResponseWriter:
         self.unread = 0
         self.closed = False
 
-    def say(self, frame: Frame) -> None:
+    def send(self, frame: Frame) -> None:
         """Send one frame, with the negotiated compression."""
         try:
             data = encode(frame)
@@ -67,7 +67,7 @@ class ResponseWriter:
     def refuse(self, identity: str, code: str, why: str) -> None:
         """Answer the request of that id with an Error. Clients show users only `why`."""
         text = why.encode(errors="replace")[:_LONGEST_REASON].decode(errors="replace")
-        self.say(Frame(ERROR, identity, error_code=code, error_message=text))
+        self.send(Frame(ERROR, identity, error_code=code, error_message=text))
 
     def release(self) -> None:
         """Drop the references to the session, after its end."""

@@ -359,7 +359,7 @@ class VibemqSession:
     def _notify_and_close(self, header: str, reason: str) -> None:
         if not self._responses.closed:
             headers = {"reason": header}
-            self._responses.say(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
+            self._responses.send(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
             self._close(reason)
 
     def session_info(self) -> SessionInfo:
@@ -393,7 +393,7 @@ class VibemqSession:
                 headers = frame[4]
                 acknowledge(headers.get("messageId") or frame[1] if headers else frame[1])
             elif kind == PING:
-                self._responses.say(Frame(PONG, frame.id))
+                self._responses.send(Frame(PONG, frame.id))
             elif kind == CONNECT:
                 self._connect(frame)
                 if self._waiting_frames is not None:
@@ -533,7 +533,7 @@ class VibemqSession:
             answer["negotiated-compression"] = how.name.lower()
         # the ConnectAck itself is not compressed
         self._context.compression = Compression.NONE
-        self._responses.say(Frame(CONNECT_ACK, frame.id, headers=answer))
+        self._responses.send(Frame(CONNECT_ACK, frame.id, headers=answer))
         self._context.compression = how
 
     def _refuse_login(self, frame: Frame, error: AccessError) -> None:
@@ -568,7 +568,7 @@ class VibemqSession:
 
     def _answer_subscribed(self, frame: Frame) -> None:
         headers = {"queueName": frame.queue, "subscriptionId": frame.id}
-        self._responses.say(Frame(SUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
+        self._responses.send(Frame(SUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
     def _unsubscribe(self, frame: Frame) -> None:
         if not self._names_queue(frame):
@@ -577,7 +577,7 @@ class VibemqSession:
         if subscriber is not None:
             subscriber.end(self._context.unacked.timeouts.begun())
         headers = {"queueName": frame.queue}
-        self._responses.say(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
+        self._responses.send(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
     # --- queues ------------------------------------------------------------------------------
 
@@ -611,7 +611,7 @@ class VibemqSession:
                 f"CreateQueue of {name} by {self._transport.peer} changed nothing, because the "
                 f"queue exists with other options: {ignored}"
             )
-        self._responses.say(Frame(CREATE_QUEUE, frame.id, name))
+        self._responses.send(Frame(CREATE_QUEUE, frame.id, name))
 
     def _delete_queue(self, frame: Frame) -> None:
         """Delete the queue. A missing queue is a success."""
@@ -627,7 +627,7 @@ class VibemqSession:
                     self._responses.refuse(frame.id, "FORBIDDEN", why)
                     return
             self._broker.remove(destination, force=True)
-        self._responses.say(Frame(DELETE_QUEUE, frame.id, frame.queue))
+        self._responses.send(Frame(DELETE_QUEUE, frame.id, frame.queue))
 
     def _queue_info(self, frame: Frame) -> None:
         if not self._may(frame, Operation.BROWSE):
@@ -635,18 +635,18 @@ class VibemqSession:
         destination = queues.find(self._broker, frame.queue)
         if destination is not None:
             payload = queues.info(destination, self._by_name)
-            self._responses.say(Frame(QUEUE_INFO, frame.id, frame.queue, payload))
+            self._responses.send(Frame(QUEUE_INFO, frame.id, frame.queue, payload))
             return
         # an Error would make the .NET client's attempt to connect fail
         missing = f"there is no queue {frame.queue}"
         answer = Frame(QUEUE_INFO, frame.id, frame.queue)
-        self._responses.say(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
+        self._responses.send(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
 
     def _list_queues(self, frame: Frame) -> None:
         identity = self._identity
         assert identity is not None
         payload = queues.listed(filter(identity.sees, queues.names(self._broker)))
-        self._responses.say(Frame(LIST_QUEUES, frame.id, payload=payload))
+        self._responses.send(Frame(LIST_QUEUES, frame.id, payload=payload))
 
     def _may(self, frame: Frame, operation: Operation, named: Destination | None = None) -> bool:
         """Return whether the user may perform the operation on the frame's queue, or on `named`.
@@ -693,7 +693,7 @@ class VibemqSession:
         assert identity is not None
 
         def answer(payload: bytes) -> None:
-            self._responses.say(Frame(frame.type, frame.id, payload=payload))
+            self._responses.send(Frame(frame.type, frame.id, payload=payload))
 
         def refuse(code: str, why: str) -> None:
             if code == "NOT_AUTHORIZED":

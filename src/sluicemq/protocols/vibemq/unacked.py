@@ -51,7 +51,7 @@ class UnackedDeliveries:
         """Acknowledge the oldest delivery of that id that a consumer of `mine` holds."""
         delivery = self.first.pop(identity, None)
         if delivery is None:
-            self.timeouts.hear(identity)
+            self.timeouts.record_ack(identity)
             return
         if self._others:
             delivery = self._next(identity, delivery)
@@ -61,7 +61,7 @@ class UnackedDeliveries:
             subscriber.acknowledge(consumer, delivery)
             if self.timeouts.copies is None:
                 return
-        self.timeouts.hear(identity)
+        self.timeouts.record_ack(identity)
 
     def _next(self, identity: str, delivery: Delivery) -> Delivery:
         """Return the oldest delivery of an id that is still unacked, starting with `delivery`.
