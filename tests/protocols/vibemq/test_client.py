@@ -441,7 +441,7 @@ def test_an_answer_that_does_not_come() -> None:
 
 def test_no_answer_to_connect_and_none_to_goodbye() -> None:
     async def scenario(broker: Script, port: int) -> None:
-        with pytest.raises(RequestTimeout, match="says nothing"):
+        with pytest.raises(RequestTimeout, match="no response to Connect"):
             await VibeMQClient.connect(port=port, timeout=1)
 
     script(scenario, lambda frame: [])
