@@ -268,7 +268,7 @@ def test_a_broker_that_takes_nothing(user: User, listener: socket.socket) -> Non
     async def main() -> None:
         with (
             await connected(user, listener, timeout=0.5),
-            pytest.raises(RequestTimeout, match=r"takes nothing since 0\.5 s"),
+            pytest.raises(RequestTimeout, match=r"accepted no data for 0\.5 s"),
         ):
             await user.send(TOO_MUCH)
 

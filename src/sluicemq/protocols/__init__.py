@@ -1,1 +1,1 @@
-"""The wire protocols, one room each, with the same furniture: wire, mapping, session, client."""
+"""Wire protocols, one package each: wire, mapping, session and client modules."""

@@ -1,7 +1,7 @@
-"""The contract between a protocol session and who knows the users.
+"""Contract between a protocol session and the user directory.
 
-Passwords are checked off the event loop, because that is slow on purpose: answers come by callback,
-on the loop's thread, in a later turn. A session whose connection has gone meanwhile ignores them.
+Password checks are slow on purpose and run off the event loop. Their result arrives by callback, on
+the loop's thread, in a later iteration. A session whose connection has closed ignores it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.errors import AccessDenied, AccessError
 
 TOKEN_PREFIX: Final = "slq_"
-"""Of every token: people, programs that look for leaked secrets, and who is given one as a password
-know it by that."""
+"""Prefix of every token. Secret scanners recognise it, and so does a login that receives a token as
+its password."""
 
 
 class Credentials(NamedTuple):
-    """What a client has shown. Either user and password, or user and digest, or a token, or more
-    than that: then the token counts. A token given as the password is a token, whatever the user
-    name.
+    """Credentials of a login: user and password, user and digest, or a token.
 
-    digest  of user, password and `nonce` as JMS clients make it (JMQ, section 5.2)
-    nonce   what the client was told to make it with: never the same twice
+    If several are given, the token counts. A password that is a token counts as the token, whatever
+    the user name.
+
+    digest  of user, password and `nonce` as JMS clients compute it (JMQ, section 5.2)
+    nonce   sent to the client for its digest; never used twice
     """
 
     user: str = ""
@@ -34,18 +35,18 @@ class Credentials(NamedTuple):
 
 
 Admitted = Callable[[Identity | AccessError], None]
-"""Called with the identity, or with why there is none."""
+"""Callback with the identity, or with the error for which the login failed."""
 
 LoginHandle = Callable[[], Identity | None]
-"""Whom a login stands for now, with the rights of the moment; None when it is over: the password
-has been changed, the token removed, or it has expired."""
+"""Returns the user of a login with its current permissions, or None once the login is no longer
+valid: the password was changed, or the token was removed or has expired."""
 
 Done = Callable[[AccessError | None], None]
-"""Called with None when it has been done, or with why not."""
+"""Callback with None on success, or with the error."""
 
 
 class Account(NamedTuple):
-    """What lists show of a user. `created` is in seconds since the epoch."""
+    """User as listed. `created` is in seconds since the epoch."""
 
     name: str
     superuser: bool
@@ -53,67 +54,75 @@ class Account(NamedTuple):
 
 
 class Users(Protocol):
-    """The user database. Changes are on disk before `done` is called, and hold for logins from
-    then on. All names of users are exact; AccessError says what is wrong, in a sentence."""
+    """User directory.
+
+    Changes are on disk before `done` is called, and apply to later logins. User names are compared
+    exactly. The message of an AccessError is a sentence.
+    """
 
     def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
-        """UserExists; AccessError if name or password cannot be used."""
+        """Create a user.
+
+        `done` receives UserExists, or AccessError if the name or the password is invalid.
+        """
 
     def remove(self, name: str, done: Done) -> None:
-        """UserNotFound; AccessDenied for the last superuser."""
+        """Delete a user. `done` receives UserNotFound, or AccessDenied for the last superuser."""
 
     def set_password(self, name: str, password: str, done: Done) -> None:
-        """UserNotFound."""
+        """Change a user's password. `done` receives UserNotFound."""
 
     def grant(self, name: str, permission: Permission, done: Done) -> None:
-        """Replaces what the user had for exactly that pattern. UserNotFound."""
+        """Replace the user's permission for exactly this pattern. `done` receives UserNotFound."""
 
     def revoke(self, name: str, pattern: str, done: Done) -> None:
-        """Succeeds if there was none. UserNotFound."""
+        """Remove the permission of this pattern, if there is one. `done` receives UserNotFound."""
 
     def accounts(self) -> list[Account]:
-        """Sorted by name."""
+        """Return all users, sorted by name."""
 
     def permissions(self, name: str) -> list[Permission]:
-        """Empty for an unknown user."""
+        """Return the permissions of a user; an empty list for an unknown user."""
 
 
 class Access(Protocol):
-    """What a session may ask about who is at the other end of its connection. Each has its own.
+    """Authentication of one connection; every session has its own.
 
-    guest   whom it acts as until it has logged in; None if it has to log in, which it has not in
-            protocols without logins
-    users   the user database, or None: this broker knows no users. Changes are written down as made
-            by whom this connection has last logged in as; whether that user may make them is the
-            session's to ask
+    guest   identity before the login; None if the client must log in. Protocols without logins
+            always act as the guest
+    users   user directory; None if the broker has no users. It records the user of the connection's
+            last login as the author of a change. The session checks whether that user may make it
     """
 
     guest: Identity | None
     users: Users | None
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
-        """Authenticate the client. `peer` is `Transport.peer`, for the failure table and the audit
-        log. One login at a time.
+        """Authenticate the client. One login at a time.
 
-        AuthenticationFailed (wrong or unknown), TooManyFailures, LoginBusy, AuthenticationMissing.
+        `peer` is `Transport.peer`, for the failure table and the audit log. `admitted` receives the
+        identity, or AuthenticationFailed (unknown user or wrong credentials), TooManyFailures,
+        LoginBusy or AuthenticationMissing.
         """
 
     def cancel_login(self) -> None:
-        """Withdraw the login that waits for its check: the connection ends, or the client sends no
-        more. It is answered with an error. Without a login that waits, nothing happens."""
+        """Cancel the pending login, because the connection closes or the client sends no more.
+
+        The login is answered with an error. Without a pending login nothing happens.
+        """
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
-        """For a session that outlives the connection: what has just been logged in with."""
+        """Return a handle for the latest login, for a session that outlives its connection."""
 
     def renew(self) -> None:
-        """`guest` may be another one by now: for protocols whose every request says who it is."""
+        """Update `guest`, for protocols in which every request carries its credentials."""
 
     def denied(self, peer: str, identity: Identity, what: str) -> None:
-        """Something was refused: one line in the audit log. `what` is like "produce orders"."""
+        """Log a denied operation in the audit log. `what` is like "produce orders"."""
 
 
 class Open:
-    """Access to a broker that knows no users: everybody may do everything."""
+    """Access to a broker without users: every client may perform every operation."""
 
     __slots__ = ("guest", "users")
 
@@ -122,32 +131,32 @@ class Open:
         self.users: Users | None = None
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
-        """Whatever the client shows is ignored; answers at once."""
+        """Admit the client as the guest at once, whatever its credentials."""
         assert self.guest is not None
         admitted(self.guest)
 
     def cancel_login(self) -> None:
-        """No login ever waits."""
+        """Do nothing: no login is ever pending."""
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
-        """Holds for ever."""
+        """Return a handle that is always valid."""
         return lambda: self.guest
 
     def renew(self) -> None:
-        """Nothing changes."""
+        """Do nothing: the guest never changes."""
 
     def denied(self, peer: str, identity: Identity, what: str) -> None:
-        """A configured guest with few rights may be refused things; there is no audit log."""
+        """Do nothing: there is no audit log. A configured guest may lack permissions."""
 
 
 OPEN: Final = Open()
-"""For sessions that are told nothing about users."""
+"""Access of sessions that are created without a user directory."""
 
 
 def demand(
     access: Access, peer: str, identity: Identity, operation: Operation, destination: str
 ) -> None:
-    """AccessDenied, and a line in the audit log, unless it may do that."""
+    """Raise AccessDenied and write to the audit log unless `identity` may perform `operation`."""
     if not identity.may(operation, destination):
         access.denied(peer, identity, f"{operation} {destination}")
         raise AccessDenied(

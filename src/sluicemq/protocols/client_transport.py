@@ -1,16 +1,16 @@
-"""A client's end of a connection, the same for every protocol.
+"""Client side of a connection, shared by all protocols.
 
-`Connection` serves the clients for asyncio, `BlockingConnection` those that block. Both move bytes
-between a socket and the decoder of a protocol and know nothing of what the frames mean; a room's
-`client` gives them their meaning. What goes wrong shows in the same errors everywhere:
+`Connection` is for asyncio clients, `BlockingConnection` for blocking ones. Both move bytes between
+a socket and the decoder of a protocol without interpreting the frames; the `client` module of a
+protocol does that. All protocols report failures by the same errors:
 
-    ConnectionLost  the connection cannot be made, breaks, is closed, or does not keep the protocol
-    RequestTimeout  the broker does not accept, read, answer or close in time
+    ConnectionLost  the connection cannot be made, breaks, is closed, or violates the protocol
+    RequestTimeout  the broker does not accept, read, respond or close in time
 
-Ending a connection takes two steps, so that nothing sent before is lost: this side says that it
-sends no more, then waits until the broker, having read everything, closes. TCP and unix sockets
-have the half-close for that. TLS has none that leaves the other direction open, so over TLS either
-the protocol has a word for it or the connection is closed at once.
+A connection is closed in two steps, so that nothing sent before is lost: the client signals that it
+sends no more, then waits until the broker has read everything and closes. TCP and Unix sockets have
+a half-close for that. TLS has none that leaves the other direction open, so over TLS either the
+protocol has a command for it or the connection is closed at once.
 
 All times are seconds; points in time are on the monotonic clock.
 """
@@ -32,27 +32,26 @@ from sluicemq.model.errors import ClientError, ConnectionLost, ProtocolError, Re
 
 _READ_SIZE = 1 << 18
 _SHORTEST_WAIT = 0.001
-"""As a socket's timeout 0 would mean "do not block", which raises BlockingIOError."""
+"""Minimum socket timeout: with 0 the socket would raise BlockingIOError instead of waiting."""
 
 FrameT = TypeVar("FrameT")
 ConnectedT = TypeVar("ConnectedT")
 
 
 class Decoder(Protocol[FrameT]):
-    """What is asked of a protocol's decoder."""
+    """Decoder of a protocol, as connections use it."""
 
     @property
     def error(self) -> ProtocolError | None:
-        """How the broker broke the protocol, None while it has not."""
+        """Protocol violation of the broker; None if there is none."""
 
     def feed(self, data: bytes) -> list[FrameT]:
-        """The frames that are complete now, those before an error included. Never raises."""
+        """Return the frames that are complete, those before an error included. Never raises."""
 
 
 class Backoff(NamedTuple):
-    """When to connect again: `initial` seconds after the connection broke, then twice as long
-    each time, but never longer than `longest`. After `attempts` without success it is given up;
-    0 = never.
+    """Delays before reconnecting: `initial` seconds after the connection broke, then doubled up
+    to `longest`. After `attempts` failures the client stops trying; 0 = never.
     """
 
     initial: float = 1.0
@@ -60,14 +59,17 @@ class Backoff(NamedTuple):
     attempts: int = 0
 
     def delay(self, attempt: int) -> float:
-        """Seconds before attempt 1, 2, …"""
+        """Return the seconds before attempt 1, 2, …"""
         return min(self.initial * 2.0 ** min(attempt - 1, 60), self.longest)
 
     async def persist(
         self, connect: Callable[[], Awaitable[ConnectedT]], reason: ClientError
     ) -> ConnectedT:
-        """What `connect` returns, once it does not raise ClientError. Raises ConnectionLost when it
-        is given up, with the last error; `reason` is that of an attempt before the first."""
+        """Call `connect` until it succeeds, and return its result.
+
+        Raises ConnectionLost with the last error after the last attempt. `reason` is the error of
+        the attempt before the first.
+        """
         attempt = 0
         while not self.attempts or attempt < self.attempts:
             attempt += 1
@@ -80,20 +82,20 @@ class Backoff(NamedTuple):
 
 
 ALWAYS: Final = Backoff()
-"""As the .NET client of VibeMQ does it, for every protocol."""
+"""Reconnects without limit, as the .NET client of VibeMQ does; the default of all protocols."""
 
 
 # --- asyncio -----------------------------------------------------------------------------------
 
 
 class Connection(asyncio.Protocol, ABC, Generic[FrameT]):
-    """A connection for asyncio. A room says what to do with frames, and with those who wait."""
+    """asyncio connection. A protocol's subclass handles its frames and pending requests."""
 
     def __init__(self, decoder: Decoder[FrameT], timeout: float) -> None:
         """`timeout` > 0 bounds `dial`, the wait in `send`, and `close`."""
         self.timeout = timeout
         self.lost: ClientError | None = None
-        """Why nothing can be sent any more; None while it can."""
+        """Error that ended the connection; None while it is usable."""
         self._decoder = decoder
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
@@ -128,7 +130,7 @@ class Connection(asyncio.Protocol, ABC, Generic[FrameT]):
             ) from error
 
     def check(self) -> None:
-        """Raises what `lost` says."""
+        """Raise the error that ended the connection, if it has ended."""
         if self.lost is not None:
             raise type(self.lost)(str(self.lost))
 
@@ -149,7 +151,7 @@ class Connection(asyncio.Protocol, ABC, Generic[FrameT]):
             async with asyncio.timeout(self.timeout):
                 await self._writable.wait()
         except TimeoutError:
-            raise RequestTimeout(f"the broker takes nothing since {self.timeout} s") from None
+            raise RequestTimeout(f"the broker has accepted no data for {self.timeout} s") from None
         self.check()
 
     async def close(self) -> None:
@@ -172,22 +174,22 @@ class Connection(asyncio.Protocol, ABC, Generic[FrameT]):
             self._transport.abort()
 
     def lose(self, reason: ClientError) -> None:
-        """Nothing can be sent any more. The first reason stays the one that is told."""
+        """Mark the connection as unusable. The first reason is kept."""
         if self.lost is None:
             self.lost = reason
         self.release(reason)
 
     @abstractmethod
     def arrived(self, frames: list[FrameT]) -> None:
-        """Frames from the broker, in order."""
+        """Handle frames from the broker, in order."""
 
     @abstractmethod
     def release(self, reason: ClientError) -> None:
-        """Wake those who wait for what cannot come any more. Called once or more often."""
+        """Fail all pending requests. May be called more than once."""
 
     @abstractmethod
     def leave(self, transport: asyncio.Transport) -> None:
-        """Say that nothing more is sent, so that the broker closes when it has read it all."""
+        """Signal that the client sends no more, so that the broker closes after reading."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -215,7 +217,7 @@ class Connection(asyncio.Protocol, ABC, Generic[FrameT]):
 
 
 class AsyncClient(ABC):
-    """A client for asyncio that is closed by the end of its `async with`."""
+    """asyncio client that its `async with` statement closes."""
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -238,7 +240,7 @@ class AsyncClient(ABC):
 def open_socket(
     host: str, port: int, path: str | None, ssl_context: ssl.SSLContext | None, timeout: float
 ) -> socket.socket:
-    """Connect as Connection.dial does. Raises ConnectionLost, RequestTimeout."""
+    """Connect as `Connection.dial` does. Raises ConnectionLost, RequestTimeout."""
     where = path or f"{host}:{port}"
     connection: socket.socket | None = None
     try:
@@ -261,7 +263,7 @@ def open_socket(
 
 
 class BlockingConnection(Generic[FrameT]):
-    """A connection for one thread."""
+    """Blocking connection, for one thread."""
 
     def __init__(
         self,
@@ -272,14 +274,14 @@ class BlockingConnection(Generic[FrameT]):
         awaited: str,
         quick: bool = False,
     ) -> None:
-        """`timeout` > 0 bounds `send` and `close`. `awaited` is what errors call a frame.
+        """`timeout` > 0 bounds `send` and `close`. `awaited` is the name of a frame in errors.
 
-        `quick` confirms TCP segments at once, for servers that write an answer in two pieces and
-        keep the second one back until the first is confirmed.
+        `quick` acknowledges TCP segments at once, for servers that write a response in two pieces
+        and send the second one only after the first is acknowledged.
         """
         self.timeout = timeout
         self.frames: deque[FrameT] = deque()
-        """What has arrived and has not been taken by `take`."""
+        """Received frames that `take` has not returned yet."""
         self._socket = connection
         self._decoder = decoder
         self._awaited = awaited
@@ -289,32 +291,32 @@ class BlockingConnection(Generic[FrameT]):
 
     @property
     def closed(self) -> bool:
-        """Whether this side has closed; that the broker has shows in reading and writing."""
+        """True if this side has closed. `send` and `read` report a close by the broker."""
         return self._socket.fileno() < 0
 
     def send(self, data: bytes) -> None:
-        """Raises RequestTimeout, after which it is closed, and ConnectionLost.
+        """Send bytes. Raises ConnectionLost, or RequestTimeout, after which it is closed.
 
-        After ConnectionLost what the broker has said before can still be read.
+        After ConnectionLost, frames that the broker has sent before can still be read.
         """
         try:
             self._socket.settimeout(self.timeout)
             self._socket.sendall(data)
         except TimeoutError:
-            # a part of the data may have been sent: nothing can follow it
+            # a part of the data may have been sent, so nothing can follow it
             self.drop()
-            raise RequestTimeout(f"the broker takes nothing since {self.timeout} s") from None
+            raise RequestTimeout(f"the broker has accepted no data for {self.timeout} s") from None
         except OSError as error:
             raise ConnectionLost(reason_of(error)) from error
 
     def take(self, until: float | None) -> FrameT:
-        """The next frame. Waits and raises as `read`."""
+        """Return the next frame. Waits and raises as `read`."""
         while not self.frames:
             self.read(until)
         return self.frames.popleft()
 
     def read(self, until: float | None) -> None:
-        """Read once into `frames`; wait `until` then, None = for ever.
+        """Read once into `frames`. Waits `until` that time, None = without limit.
 
         Raises RequestTimeout, after which it can be called again, and ConnectionLost.
         """
@@ -328,7 +330,7 @@ class BlockingConnection(Generic[FrameT]):
             if self._quick:
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         except TimeoutError:
-            raise RequestTimeout(f"no {self._awaited} in the given time") from None
+            raise RequestTimeout(f"no {self._awaited} within the timeout") from None
         except OSError as error:
             raise ConnectionLost(reason_of(error)) from error
         if not data:
@@ -338,9 +340,9 @@ class BlockingConnection(Generic[FrameT]):
     def close(self, read: Callable[[float], object], goodbye: bytes = b"") -> None:
         """Send no more, and wait until the broker has closed.
 
-        `read(until)` is called until then, `self.read` or one that looks at what comes. `goodbye`
-        is the word of a protocol that has one. Raises RequestTimeout, and what `read` raises
-        other than ConnectionLost, which is what it should end in.
+        Calls `read(until)` until then: `self.read`, or a function that checks the frames. `goodbye`
+        is the closing command of a protocol that has one. Raises RequestTimeout, and the errors of
+        `read` except ConnectionLost, which is the expected end.
         """
         if self.closed:
             return
@@ -361,19 +363,19 @@ class BlockingConnection(Generic[FrameT]):
         if goodbye:
             self._socket.sendall(goodbye)
         if isinstance(self._socket, ssl.SSLSocket):
-            if goodbye:  # the broker knows, and its answers still come through TLS
+            if goodbye:  # the broker will close, and its responses still arrive through TLS
                 return
             with suppress(ssl.SSLError):
                 self._socket = self._socket.unwrap()
         self._socket.shutdown(socket.SHUT_WR)
 
     def drop(self) -> None:
-        """Close, without waiting for anything."""
+        """Close at once."""
         self._socket.close()
 
 
 class BlockingClient(ABC):
-    """A client that blocks and is closed by the end of its `with`."""
+    """Blocking client that its `with` statement closes."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -395,18 +397,18 @@ def _broken(error: ProtocolError) -> ConnectionLost:
 
 
 def reason_of(error: OSError) -> str:
-    """What went wrong, in words; OpenSSL's own are names and places in its source."""
+    """Return the error in words: OpenSSL's own text has symbols and source positions."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the broker's certificate is not trusted: {error.verify_message}"
     if not isinstance(error, ssl.SSLError):
         return str(error)
     match error.reason or "":
         case "WRONG_VERSION_NUMBER":
-            return "what answers does not speak TLS"
+            return "the peer does not speak TLS"
         case "UNEXPECTED_EOF_WHILE_READING":
-            return "the broker closed the connection; does it speak TLS there?"
+            return "the broker closed the connection; check that the port uses TLS"
         case "TLSV13_ALERT_CERTIFICATE_REQUIRED":
-            return "the broker wants a client certificate"
+            return "the broker requires a client certificate"
         case "TLSV1_ALERT_UNKNOWN_CA":
             return "the broker does not trust the client certificate"
         case "":

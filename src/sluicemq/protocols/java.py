@@ -1,17 +1,17 @@
-"""Java's modified UTF-8, and the part of Java's serialisation that JMS bodies are made of.
+"""Java's modified UTF-8, and the part of Java serialisation that JMS bodies use.
 
-Strings of Java travel in a UTF-8 that writes U+0000 as C0 80 and each half of a surrogate pair as
-three bytes (java.io.DataInput, "Modified UTF-8"). Proper UTF-8 is read as well. Half a pair alone,
-which a Java String may hold, is read as U+FFFD: no text of Python's can be stored with it.
+Java writes strings in a UTF-8 that encodes U+0000 as C0 80 and each half of a surrogate pair as
+three bytes (java.io.DataInput, "Modified UTF-8"). Standard UTF-8 is read as well. A lone surrogate,
+which a Java String may contain, is read as U+FFFD, because Python text with it cannot be encoded.
 
     stream   = AC ED 00 05  content *
     content  = 70                                         null
-             | 71 handle:u32                              what had that handle
+             | 71 handle:u32                              object with that handle
              | 74 length:u16 utf  |  7C length:u64 utf    String
              | 73 class data                              object
              | 75 class count:i32 data                    array
              | 77 length:u8 data  |  7A length:i32 data   block data
-             | 79                                         reset: handles begin anew
+             | 79                                         reset: handles start again
     class    = 72 name:str uid:u64 flags:u8 count:u16 field *  78 class
              | 71 handle:u32 | 70
     field    = type:u8 name:str
@@ -19,16 +19,16 @@ which a Java String may hold, is read as U+FFFD: no text of Python's can be stor
 Handles are numbered from 0x7E0000 in the order in which classes, objects, Strings and arrays begin.
 (Java Object Serialization Specification 6.4.)
 
-Read and written are a closed set: Boolean, Byte, Short, Character, Integer, Long, Float, Double,
-String, byte[], null, and HashMap and Hashtable with String keys, a map within a map, no further. A
-stream that names anything else, or describes one of these otherwise, is refused; nothing that it
-names is ever looked up.
+The module reads and writes a closed set of types: Boolean, Byte, Short, Character, Integer, Long,
+Float, Double, String, byte[], null, and HashMap and Hashtable with String keys, nested once. It
+rejects a stream that names another class or describes one of these differently. It never loads a
+class that a stream names.
 
     Java     Boolean Byte Short Character Integer Long Float Double String byte[] null  map
     Python   bool    Byte Short Char      int     Long Float float  str    bytes  None  dict
 
-An int that does not fit into 32 bits is written as a Long. A Byte is an int and so on: a reader who
-does not care need not know.
+An int that does not fit into 32 bits is written as a Long. Byte, Short and Long are subclasses of
+int, Float of float and Char of str.
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ from sluicemq.model.message import Message, Origin
 
 
 class SerialError(ProtocolError):
-    """The bytes are no Java serialisation, or one of what is not read here."""
+    """The bytes are no Java serialisation, or one with types outside the closed set."""
 
 
 class Byte(int):
-    """A java.lang.Byte, -128 to 127."""
+    """java.lang.Byte, -128 to 127."""
 
     __slots__ = ()
 
 
 class Short(int):
-    """A java.lang.Short, -32,768 to 32,767."""
+    """java.lang.Short, -32,768 to 32,767."""
 
     __slots__ = ()
 
 
 class Long(int):
-    """A java.lang.Long, 64 bits; a plain int is an Integer where it fits into 32."""
+    """java.lang.Long, 64 bits. A plain int is an Integer if it fits into 32 bits."""
 
     __slots__ = ()
 
 
 class Float(float):
-    """A java.lang.Float, 32 bits; a plain float is a Double."""
+    """java.lang.Float, 32 bits. A plain float is a Double."""
 
     __slots__ = ()
 
 
 class Char(str):
-    """A java.lang.Character: one UTF-16 unit."""
+    """java.lang.Character: one UTF-16 unit."""
 
     __slots__ = ()
 
@@ -84,12 +84,12 @@ Value = bool | int | float | str | bytes | dict[str, "Value"] | None
 
 
 class Limits(NamedTuple):
-    """Largest streams that are decoded.
+    """Limits of decoded streams.
 
-    entries  values in all, those of inner maps and resets included
+    entries  values in total, those of inner maps and resets included
     handles  classes, objects, Strings and arrays between two resets
-    size     bytes of Strings, arrays and descriptions of classes; the first two counted as often as
-             they are referred to
+    size     bytes of Strings, arrays and class descriptions; the first two count again for each
+             reference
     """
 
     entries: int = 100_000
@@ -99,7 +99,7 @@ class Limits(NamedTuple):
 
 _DEFAULT_LIMITS: Final = Limits()
 _DEPTH: Final = 2
-"""Maps within each other."""
+"""Maximum nesting of maps."""
 
 
 # --- modified UTF-8 ----------------------------------------------------------------------------
@@ -108,11 +108,11 @@ _PAIR: Final = re.compile(rb"\xed[\xa0-\xaf][\x80-\xbf]\xed[\xb0-\xbf][\x80-\xbf
 _HALF: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _UNKNOWN: Final = "\ufffd"
 _OTHERWISE: Final = re.compile("[\0\U00010000-\U0010ffff\ud800-\udfff]")
-"""What modified UTF-8 writes otherwise than UTF-8, or only the former writes."""
+"""Characters that modified UTF-8 encodes differently than UTF-8."""
 
 
 def decode_utf(raw: bytes) -> str:
-    """Raises SerialError for what is neither modified UTF-8 nor UTF-8."""
+    """Decode modified or standard UTF-8. Raises SerialError for other bytes."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -130,13 +130,13 @@ def _joined(match: re.Match[bytes]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _character(pair: bytes) -> bytes:
-    """The UTF-8 of a character of which both halves are given."""
+    """Return the UTF-8 of a character from both halves of its surrogate pair."""
     units = pair.decode("utf-8", "surrogatepass").encode("utf-16-be", "surrogatepass")
     return units.decode("utf-16-be").encode()
 
 
 def encode_utf(text: str) -> bytes:
-    """Modified UTF-8; half a surrogate pair is written as it stands."""
+    """Encode as modified UTF-8. A lone surrogate is written as three bytes."""
     if _OTHERWISE.search(text) is None:
         return text.encode()
     return _OTHERWISE.sub(_split, text).encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
@@ -175,16 +175,16 @@ _map_fields: Final = Struct(">fi")
 _map_size: Final = Struct(">ii")
 _SERIALIZABLE: Final = 0x02
 _WITH_METHOD: Final = 0x03
-"""Serialisable, and writes more than its fields: what maps do."""
+"""Serialisable with a writeObject method, as maps are."""
 
 
 class _Class:
-    """A class of the closed set.
+    """Class of the closed set.
 
-    tail    what follows its name in a stream: uid, flags, fields, end
-    parent  what it extends, or None
+    tail    bytes after its name in a stream: uid, flags, fields, end
+    parent  superclass, or None
     data    layout of an object's fields
-    made    Python's type of its values
+    made    Python type of its values
     """
 
     __slots__ = ("data", "made", "name", "parent", "tail")
@@ -246,13 +246,13 @@ _LONG: Final = _BOX_OF[Long]
 
 
 def loads(stream: bytes, limits: Limits = _DEFAULT_LIMITS) -> Value:
-    """The first value of a stream; what follows it is not looked at. Raises SerialError."""
+    """Return the first value of a stream. The rest is not read. Raises SerialError."""
     reader = _Reader(stream, limits)
     return reader.value(_DEPTH)
 
 
 def loads_map(stream: bytes, limits: Limits = _DEFAULT_LIMITS) -> dict[str, Value]:
-    """The body of a MapMessage. Raises SerialError, also when the stream is of another value."""
+    """Return the body of a MapMessage. Raises SerialError, also for values of other types."""
     value = loads(stream, limits)
     if not isinstance(value, dict):
         raise SerialError("the stream is of no map")
@@ -260,7 +260,7 @@ def loads_map(stream: bytes, limits: Limits = _DEFAULT_LIMITS) -> dict[str, Valu
 
 
 def loads_stream(stream: bytes, limits: Limits = _DEFAULT_LIMITS) -> list[Value]:
-    """The values of the body of a StreamMessage, none of them a map. Raises SerialError."""
+    """Return the values of a StreamMessage's body; maps are invalid. Raises SerialError."""
     reader = _Reader(stream, limits)
     values: list[Value] = []
     while reader.more():
@@ -269,10 +269,13 @@ def loads_stream(stream: bytes, limits: Limits = _DEFAULT_LIMITS) -> list[Value]
 
 
 class _Reader:
-    """Reads contents one after the other. `handles` has what a reference can mean; None stands for
-    an object that has begun and not ended: a reference to that would be a circle."""
+    """Reads the contents of a stream one by one.
 
-    __slots__ = ("_data", "_entries", "_handles", "_position", "_room", "_volume")
+    `_handles` has the objects that references can refer to; None stands for an unfinished object,
+    because a reference to it would be a cycle.
+    """
+
+    __slots__ = ("_data", "_entries", "_handles", "_max_handles", "_position", "_volume")
 
     def __init__(self, stream: bytes, limits: Limits) -> None:
         if not stream.startswith(STREAM_HEADER):
@@ -281,11 +284,11 @@ class _Reader:
         self._position = len(STREAM_HEADER)
         self._handles: list[object] = []
         self._entries = limits.entries
-        self._room = limits.handles
+        self._max_handles = limits.handles
         self._volume = limits.size
 
     def more(self) -> bool:
-        """Whether there is another content; takes resets."""
+        """Skip resets and return whether there is another content."""
         while self._position < len(self._data):
             if self._data[self._position] != _RESET:
                 return True
@@ -298,7 +301,7 @@ class _Reader:
         self._count()
 
     def value(self, depth: int) -> Value:
-        """The next value, with at most `depth` maps within each other."""
+        """Return the next value, with maps nested at most `depth` deep."""
         try:
             while depth == _DEPTH and self._data[self._position] == _RESET:
                 self._reset()
@@ -354,9 +357,9 @@ class _Reader:
             raise SerialError("a stream's values are too large")
 
     def _reserve(self) -> int:
-        """The place of the next handle's object."""
+        """Reserve the next handle and return its index."""
         handles = self._handles
-        if len(handles) >= self._room:
+        if len(handles) >= self._max_handles:
             raise SerialError("a stream has too many objects")
         handles.append(None)
         return len(handles) - 1
@@ -385,7 +388,7 @@ class _Reader:
         raise SerialError("a stream refers to a class where a value should be")
 
     def _again_map(self, entries: dict[str, Value], depth: int) -> None:
-        """Account for a map that is referred to as for one that is written out."""
+        """Count a referenced map against the limits as if it were written out."""
         if depth == 0:
             raise SerialError("a stream has a map where none can be")
         for name, value in entries.items():
@@ -397,7 +400,7 @@ class _Reader:
                 self._weigh(len(value))
 
     def _class(self, inner: bool = False) -> _Class:
-        """A class of the closed set; it has its handle. An `inner` one is what another extends."""
+        """Read a class of the closed set and assign its handle. `inner`: it is a superclass."""
         code = self._data[self._position]
         self._position += 1
         if code == _REFERENCE:
@@ -410,8 +413,8 @@ class _Reader:
         name = self._bytes(self._take(_u16))
         described = _CLASSES.get(name)
         if described is None or (inner and described.parent is not None):
-            shown = name[:64].decode("utf-8", "replace")
-            raise SerialError(f"objects of the class {shown!r} are not read")
+            text = name[:64].decode("utf-8", "replace")
+            raise SerialError(f"objects of the class {text!r} are not read")
         place = self._reserve()
         if self._bytes(len(described.tail)) != described.tail:
             raise SerialError(f"a stream describes {described.name.decode()} otherwise than Java")
@@ -424,10 +427,10 @@ class _Reader:
         self._handles[place] = described
         return described
 
-    def _expect(self, found: _Class, wanted: _Class) -> None:
-        if found is not wanted:
+    def _expect(self, found: _Class, expected: _Class) -> None:
+        if found is not expected:
             raise SerialError(
-                f"there is {found.name.decode()} where {wanted.name.decode()} should be"
+                f"there is {found.name.decode()} where {expected.name.decode()} should be"
             )
 
     def _object(self, depth: int) -> Value:
@@ -483,16 +486,16 @@ class _Reader:
 
 
 def dumps(value: object) -> bytes:
-    """A stream of one value. Raises SerialError for what is not of the closed set."""
+    """Return a stream of one value. Raises SerialError for types outside the closed set."""
     writer = _Writer(_HASHMAP)
     writer.value(value, _DEPTH)
     return writer.stream()
 
 
 def dumps_map(entries: Mapping[str, object], hashtable: bool = False) -> bytes:
-    """The body of a MapMessage: a HashMap, or a Hashtable, which holds no null.
+    """Return the body of a MapMessage: a HashMap, or a Hashtable, which cannot contain null.
 
-    Raises SerialError for what is not of the closed set.
+    Raises SerialError for types outside the closed set.
     """
     writer = _Writer(_HASHTABLE if hashtable else _HASHMAP)
     writer.value(dict(entries), _DEPTH)
@@ -500,8 +503,8 @@ def dumps_map(entries: Mapping[str, object], hashtable: bool = False) -> bytes:
 
 
 def dumps_stream(values: Iterable[object]) -> bytes:
-    """The body of a StreamMessage. Raises SerialError for what is not of the closed set; that are
-    maps, too."""
+    """Return the body of a StreamMessage. Raises SerialError for maps and types outside the closed
+    set."""
     writer = _Writer(_HASHMAP)
     for value in values:
         writer.value(value, 0)
@@ -521,7 +524,7 @@ class _Writer:
         return b"".join(self._parts)
 
     def value(self, value: object, depth: int) -> None:
-        """Append a value, with at most `depth` maps within each other."""
+        """Append a value, with maps nested at most `depth` deep."""
         append = self._parts.append
         if value is None:
             append(b"\x70")
@@ -597,30 +600,30 @@ class _Writer:
         append(b"\x78")
 
 
-# --- what other protocols see ------------------------------------------------------------------
+# --- conversion for other protocols ------------------------------------------------------------
 
 _FLAGS_AT: Final = 62
 _COMPRESSED: Final = 0x04
-"""In the first byte of the flags of a JMQ packet."""
+"""Flag in the first byte of the flags of a JMQ packet."""
 
 
 def json_of_map(body: bytes, limits: Limits = _DEFAULT_LIMITS) -> bytes:
-    """The body of a MapMessage as a JSON object. Raises SerialError.
+    """Return the body of a MapMessage as a JSON object. Raises SerialError.
 
-    byte[] in base64, a Character as text of one character, NaN and the infinities as text, a Float
-    with as few digits as Java writes.
+    byte[] becomes base64, a Character text of one character, NaN and infinities text, a Float the
+    shortest number that Java would write.
     """
     return msgspec.json.encode(_plain(loads_map(body, limits)))
 
 
 def json_of_stream(body: bytes, limits: Limits = _DEFAULT_LIMITS) -> bytes:
-    """The body of a StreamMessage as a JSON array, as `json_of_map`; [] for no body at all."""
+    """Return a StreamMessage's body as a JSON array, as `json_of_map`; [] without a body."""
     values = loads_stream(body, limits) if body else []
     return msgspec.json.encode([_plain(value) for value in values])
 
 
 def _plain(value: Value) -> Value:
-    """As msgspec takes it: it knows no subclasses, and no JSON for NaN."""
+    """Convert a value for msgspec, which supports neither subclasses nor NaN."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, float):
@@ -644,12 +647,12 @@ def _shortest(value: float) -> float:
 
 
 def inflate(body: bytes, expected: int | None, limit: int) -> bytes:
-    """A body that its sender compressed (zlib, RFC 1950).
+    """Decompress a body that its publisher compressed (zlib, RFC 1950).
 
-    expected  bytes it must have then, as JMS_SUN_UNCOMPRESSED_SIZE tells; None = not known
-    limit     bytes it may have
+    expected  size in bytes according to JMS_SUN_UNCOMPRESSED_SIZE; None = not known
+    limit     maximum size in bytes
 
-    Raises FrameTooLarge, and ProtocolError when it is broken or has another size.
+    Raises FrameTooLarge, and ProtocolError if it is corrupt or has another size.
     """
     machine = zlib.decompressobj()
     try:
@@ -666,8 +669,10 @@ def inflate(body: bytes, expected: int | None, limit: int) -> bytes:
 
 
 def expanded(message: Message, limit: int = _DEFAULT_LIMITS.size) -> bytes:
-    """A message's body as its application gave it: inflated, if the sender, a JMQ client, had
-    compressed it. Raises ProtocolError as `inflate`."""
+    """Return a message's body, decompressed if its JMQ client compressed it.
+
+    Raises ProtocolError as `inflate`.
+    """
     native = message.native
     if message.origin is not Origin.JMQ or not native or not native[_FLAGS_AT] & _COMPRESSED:
         return message.body

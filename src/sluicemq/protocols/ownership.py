@@ -1,17 +1,17 @@
-"""Who may use what outlives a connection: durable subscriptions and transactions.
+"""Ownership of durable subscriptions and transactions, which outlive connections.
 
-    owner                     may use it
+    owner                     users that may use it
     a user                    that user, superusers
-    "" (nobody yet)           users with rights on all destinations concerned, superusers
-    a user that was deleted   superusers
+    "" (no owner yet)         users with permissions on all destinations concerned, superusers
+    a deleted user            superusers
 
-"" is the owner of what was created while the broker knew no users, or by a migration. The first
-user who uses it becomes its owner. Users are known by their names only: who is created again under
-the name of a deleted user owns what that one owned. Where the broker knows no users, everybody is a
-superuser.
+Objects that were created while the broker had no users, or by a migration, have no owner. The
+first user that uses one becomes its owner. Users are identified by name only: a user created again
+under the name of a deleted one owns that user's objects. In a broker without users every client is
+a superuser.
 
-The administration also lets users with MANAGE on all destinations concerned list and end these
-things (`may_administer_...`).
+Users with MANAGE on all destinations concerned may also list and end these objects through the
+management API (`may_administer_...`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import is_temporary
 
 Right = tuple[Operation, str]
-"""An operation on the destinations that match a name."""
+"""Operation on the destinations that match a name."""
 
 
 def may_use(identity: Identity, owner: str, rights: Iterable[Right]) -> bool:
-    """Return whether the user may use what has that owner.
+    """Return whether the user may use an object of that owner.
 
-    `rights` are those that it takes to claim it if it has none; without any, nobody can.
+    `rights` are those needed to claim an object without an owner; if empty, only superusers can.
     """
     if identity.superuser:
         return True
@@ -65,23 +65,23 @@ def claim_subscription(broker: Broker, identity: Identity, subscription: Subscri
 
 
 def may_administer_subscription(identity: Identity, subscription: Subscription) -> bool:
-    """Return whether the user may list and delete the subscription by the administration."""
+    """Return whether the user may list and delete the subscription in the management API."""
     return may_use_subscription(identity, subscription) or identity.may(
         Operation.MANAGE, subscription.destination.name
     )
 
 
 def may_administer_transaction(identity: Identity, transaction: Transaction) -> bool:
-    """Return whether the user may list and end the transaction by the administration."""
+    """Return whether the user may list and end the transaction in the management API."""
     return may_use_transaction(identity, transaction) or _has_all(
         identity, {(Operation.MANAGE, name) for _, name in _rights(transaction)}
     )
 
 
 def _rights(transaction: Transaction) -> set[Right]:
-    """Return what it takes to send and acknowledge what the transaction has.
+    """Return the rights needed to publish and acknowledge the transaction's messages.
 
-    Everybody who knows its name may send to a temporary destination.
+    Any user that knows a temporary destination's name may publish to it.
     """
     sent, acked = transaction.touched()
     rights = {(Operation.PRODUCE, name) for name in sent if not is_temporary(name)}
@@ -89,6 +89,6 @@ def _rights(transaction: Transaction) -> set[Right]:
 
 
 def _has_all(identity: Identity, rights: Iterable[Right]) -> bool:
-    """Return whether the user has all these rights, and there are some."""
+    """Return whether the user has all these rights. False without rights."""
     needed = list(rights)
     return bool(needed) and all(identity.may(operation, name) for operation, name in needed)

@@ -1,10 +1,10 @@
-"""Where a client connects to, as text: what the protocols' own forms of it have in common.
+"""Parts of connection URLs and connection strings that all protocols share.
 
-Hosts are `name[:port]`, `address[:port]` or `[IPv6 address][:port]`, with commas between those that
-stand for each other. Options are names with values; a name does not depend on letter case, nor on
-`_`, `-` and blanks between its words.
+Hosts are `name[:port]`, `address[:port]` or `[IPv6 address][:port]`, separated by commas; the
+client tries them in turn. Options are names with values. Option names ignore letter case, `_`, `-`
+and blanks.
 
-All raise ConfigurationError, which never shows a password.
+All functions raise ConfigurationError, which never contains a password.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sluicemq.model.errors import ConfigurationError
 
 Hosts = tuple[tuple[str, int], ...]
 Known = Mapping[str, tuple[str, Callable[[str, str], Any]]]
-"""By the plain name of an option: the field that it sets, and who reads it, given name and text."""
+"""Normalized option name -> field that it sets, and its reader, called with name and text."""
 
 _SPAN: Final = re.compile(r"(\d{1,3}):(\d{1,2}):(\d{1,2}(?:\.\d{1,7})?)\Z")
 _NUMBER: Final = re.compile(r"\d{1,9}(?:\.\d{1,9})?\Z", re.ASCII)
@@ -27,7 +27,7 @@ _INTEGER: Final = re.compile(r"\d{1,9}\Z", re.ASCII)
 
 
 def hosts(text: str, port: int) -> Hosts:
-    """A list of hosts; `port` for those that name none."""
+    """Return the hosts of a list; `port` is the default port."""
     found = []
     for item in text.split(","):
         host, given = item.strip(), str(port)
@@ -39,31 +39,31 @@ def hosts(text: str, port: int) -> Hosts:
         elif host.count(":") == 1:
             host, _, given = host.partition(":")
         if not host:
-            raise ConfigurationError("a host has no name")
+            raise ConfigurationError("a host name is missing")
         number = integer("port", given)
         if not 0 < number < 65_536:
-            raise ConfigurationError(f"{given} is no port")
+            raise ConfigurationError(f"{given} is not a port: 1 to 65535")
         found.append((host, number))
     return tuple(found)
 
 
 def credentials(location: str) -> tuple[str, str, str]:
-    """User and password, "" without, and the rest of `user:password@rest`."""
+    """Split `user:password@rest` into user, password and rest; "" without credentials."""
     userinfo, at, rest = location.rpartition("@")
     user, _, password = userinfo.partition(":")
     return (unquote(user), unquote(password), rest) if at else ("", "", rest)
 
 
 def socket_path(location: str) -> str:
-    """The path of a Unix socket in a URL."""
+    """Return the path of a Unix socket in a URL."""
     path = unquote(location)
     if not path.startswith("/"):
-        raise ConfigurationError("the path of a Unix socket begins with /")
+        raise ConfigurationError("the path of a Unix socket must begin with /")
     return path
 
 
 def query(text: str) -> dict[str, str]:
-    """The options of a URL: what stands behind its `?`."""
+    """Return the options in the query part of a URL."""
     options: dict[str, str] = {}
     for item in filter(None, text.split("&")):
         name, _, value = item.partition("=")
@@ -72,46 +72,46 @@ def query(text: str) -> dict[str, str]:
 
 
 def plain(name: str) -> str:
-    """What names of an option that mean the same have in common."""
+    """Return the normalized name of an option: lower case without separators."""
     return name.lower().translate(str.maketrans("", "", " _-"))
 
 
 def read(options: Mapping[str, str], known: Known) -> dict[str, Any]:
-    """The fields that options set, with their values. A field `timeout` is longer than 0."""
+    """Return the fields that the options set. `timeout` must be longer than 0."""
     values: dict[str, Any] = {}
     for name, given in options.items():
         field, reader = known.get(plain(name), ("", text))
         if not field:
-            raise ConfigurationError(f"there is no option {name!r}")
+            raise ConfigurationError(f"unknown option {name!r}")
         values[field] = reader(name, given)
     if values.get("timeout", 1) <= 0:
-        raise ConfigurationError("timeout is longer than 0")
+        raise ConfigurationError("timeout must be longer than 0")
     return values
 
 
 def number(name: str, given: str) -> float:
-    """A reader of `Known`."""
+    """Read a decimal number."""
     if not _NUMBER.match(given):
         raise ConfigurationError(f"{name}: {given!r} is not a number")
     return float(given)
 
 
 def integer(name: str, given: str) -> int:
-    """A reader of `Known`."""
+    """Read a whole number."""
     if not _INTEGER.match(given):
         raise ConfigurationError(f"{name}: {given!r} is not a whole number")
     return int(given)
 
 
 def truth(name: str, given: str) -> bool:
-    """A reader of `Known`."""
+    """Read true or false."""
     if given.lower() not in ("true", "false"):
         raise ConfigurationError(f"{name} is true or false, not {given!r}")
     return given.lower() == "true"
 
 
 def seconds(name: str, given: str) -> float:
-    """A reader of `Known`: a number, or hh:mm:ss."""
+    """Read seconds: a number, or hh:mm:ss."""
     span = _SPAN.match(given)
     if span is None:
         return number(name, given)
@@ -120,14 +120,15 @@ def seconds(name: str, given: str) -> float:
 
 
 def text(name: str, given: str) -> str:
-    """A reader of `Known`."""
+    """Return the text as it is."""
     return given
 
 
 def tls_context(ca: str, *, insecure: bool, named: bool) -> ssl.SSLContext:
-    """Trusts the certificates in the file `ca` ("" = the system's), or anybody if `insecure`.
+    """Return a context that trusts the certificates in the file `ca` ("" = the system's).
 
-    `named`: there is a host name that the broker's certificate has to state.
+    With `insecure` it trusts any certificate. `named`: the broker's certificate must have the host
+    name.
     """
     try:
         context = ssl.create_default_context(cafile=ca or None)

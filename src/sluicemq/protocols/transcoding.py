@@ -1,13 +1,13 @@
-"""What becomes of a message that leaves by another protocol than it came by, as far as the rooms
-have to agree on it; docs/crossing.md has the whole table.
+"""Conversion of messages between protocols: the parts that several protocols share.
+docs/crossing.md has the whole table.
 
-The body of a MAP, STREAM or OBJECT message is a Java serialisation stream, and any body that came
-by JMQ may be compressed (`Message.native` says so, JMQ document section 9.5). Here such bodies
-become what others can read:
+The body of a MAP, STREAM or OBJECT message is a Java serialisation stream, and any body published
+over JMQ may be compressed (`Message.native` says so, JMQ document section 9.5). This module
+converts such bodies to formats that clients of other protocols can read:
 
-    MAP      a JSON object       }  if it can be read; else, like OBJECT, a stream that only Java
-    STREAM   a JSON array        }  can read, in base64 wherever text is expected
-    TEXT     UTF-8; bytes if it is not
+    MAP      a JSON object       }  if it can be parsed; otherwise, like OBJECT, the Java stream,
+    STREAM   a JSON array        }  in base64 wherever text is expected
+    TEXT     UTF-8; bytes if it is not valid UTF-8
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from sluicemq.protocols.java import expanded, json_of_map, json_of_stream
 COMPRESSION: Final = frozenset(
     {"JMS_SUN_COMPRESS", "JMS_SUN_UNCOMPRESSED_SIZE", "JMS_SUN_COMPRESSED_SIZE"}
 )
-"""Properties that speak of a body's form on a JMQ connection, which no other protocol shows."""
+"""Properties that describe a body's form on a JMQ connection. Other protocols omit them."""
 
-_TELL_NO_TEXT: Final = frozenset({Origin.INTERNAL, Origin.PHPMQ, Origin.MSGLITE})
-"""Origins whose bytes may well be text: their protocols do not distinguish."""
+_ORIGINS_WITHOUT_TEXT: Final = frozenset({Origin.INTERNAL, Origin.PHPMQ, Origin.MSGLITE})
+"""Origins whose BYTES bodies may be text, because their protocols do not distinguish."""
 
 _JSON_STRING: Final = re.compile(rb'[ \t\r\n]*"')
 
@@ -37,21 +37,21 @@ _JSON_STRING: Final = re.compile(rb'[ \t\r\n]*"')
 
 
 def plain_body(message: Message) -> tuple[BodyKind, bytes]:
-    """The body for a protocol that tells text from bytes: NONE, TEXT and JSON, which are UTF-8,
-    BYTES, or OBJECT, which are bytes that only Java can read.
+    """Return the body for a protocol that distinguishes text from bytes.
 
-    PHPMQ and msglite do not tell: what is UTF-8 of theirs is TEXT.
+    The kind is NONE, TEXT or JSON (UTF-8), BYTES, or OBJECT (bytes that only Java can read). BYTES
+    bodies that were published over PHPMQ or msglite are TEXT if they are valid UTF-8.
     """
     kind, body = _read(message)
     if kind is BodyKind.TEXT or kind is BodyKind.JSON:
         return (kind if _is_text(body) else BodyKind.BYTES), body
-    if kind is BodyKind.BYTES and message.origin in _TELL_NO_TEXT and _is_text(body):
+    if kind is BodyKind.BYTES and message.origin in _ORIGINS_WITHOUT_TEXT and _is_text(body):
         return BodyKind.TEXT, body
     return kind, body
 
 
 def content(message: Message) -> bytes:
-    """Return the body for a protocol that does not tell text from bytes."""
+    """Return the body for a protocol that does not distinguish text from bytes."""
     kind, body = _read(message)
     if kind is BodyKind.JSON:
         return text_of_json(body)
@@ -59,8 +59,11 @@ def content(message: Message) -> bytes:
 
 
 def text_of_json(body: bytes) -> bytes:
-    """Return JSON for a protocol that knows text only: of a JSON string the text, of all else,
-    and of a string that no UTF-8 can spell (half a surrogate pair), the JSON."""
+    """Return JSON as text for a protocol that has no JSON.
+
+    A JSON string becomes its text. Other values, and strings that UTF-8 cannot encode (half a
+    surrogate pair), stay JSON.
+    """
     if _JSON_STRING.match(body):
         try:
             return msgspec.json.decode(body, type=str).encode()
@@ -93,12 +96,15 @@ def _is_text(body: bytes) -> bool:
     return True
 
 
-# --- requests and answers ------------------------------------------------------------------------
+# --- requests and responses ----------------------------------------------------------------------
 
 
 def answer_correlation(request: Message) -> str:
-    """The correlation id of an answer, or "": that of the request; in JMS (1.1 section 3.4.5) the
-    id of the request if it has none."""
+    """Return the correlation id for a response to `request`, or "".
+
+    It is the request's correlation id; for JMQ requests without one it is the request's message id
+    (JMS 1.1 section 3.4.5).
+    """
     if request.correlation_id or request.origin is not Origin.JMQ:
         return request.correlation_id
     return request.message_id

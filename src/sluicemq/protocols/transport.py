@@ -1,9 +1,9 @@
 """The contract between a protocol session and the connection that carries it.
 
-A session never touches a socket. The server gives it bytes and tells it what became of the
-connection; the session answers through its `Transport`. All calls happen on one thread, and none of
-them may block. What a session writes leaves in one system call at the end of the turn, so
-that neither a frame nor its header is ever split by the broker.
+A session never touches a socket. The server passes it received bytes and reports the state of the
+connection; the session replies through its `Transport`. All calls happen on one thread, and none of
+them may block. The server writes a session's output in one system call at the end of the event loop
+iteration, so that the broker never splits a frame from its header.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Timer(Protocol):
-    """A call that will be made later."""
+    """Scheduled call."""
 
     def cancel(self) -> None: ...
 
@@ -29,69 +29,71 @@ class Job(Protocol):
     """Work in another thread."""
 
     def cancel(self) -> object:
-        """Do not begin it, if that is still possible."""
+        """Cancel the work if it has not started."""
 
 
 class Background(Protocol):
-    """Other threads, for work that would hold up the event loop."""
+    """Worker threads, for work that would block the event loop."""
 
     def submit(self, work: Callable[[], Result], done: Callable[[Result], None]) -> Job:
-        """Call `work`, which does not raise, there, and then `done` on the event loop."""
+        """Call `work`, which must not raise, in a thread, then `done` on the event loop."""
 
 
 class Transport(Protocol):
-    """What a session may do with its connection."""
+    """Connection of a session, as the session sees it."""
 
     peer: str
-    """Who is at the other end, for logs."""
+    """Address of the peer, for logs."""
 
     peer_user: str
-    """Whom the certificate of the other end names, which has been verified; "" without one."""
+    """User named by the peer's verified TLS certificate; "" without one."""
 
     def write(self, chunks: Iterable[bytes]) -> None:
-        """Queue bytes; they leave together at the end of the turn."""
+        """Queue bytes; all are sent together at the end of the event loop iteration."""
 
     def close(self, reason: str = "") -> None:
-        """Send what is queued, then close. `reason` is logged. Nothing is received any more."""
+        """Stop reading, send the queued bytes, then close. `reason` is logged."""
 
     def abort(self, reason: str) -> None:
-        """Close without sending what is queued, so that the peer sees a reset and no end of the
-        output. `reason` is logged. `Session.closed` follows."""
+        """Close without sending the queued bytes, so that the peer sees a reset.
+
+        `reason` is logged. `Session.closed` follows.
+        """
 
     def quick_ack(self) -> None:
-        """Confirm to the peer's kernel what has been read, now and not in 40 ms.
+        """Acknowledge received TCP data at once instead of after up to 40 ms.
 
-        For clients that write in small pieces and leave Nagle's algorithm on: until the first
-        piece is confirmed they do not send the second. Needless where an answer leaves at once.
+        For clients that write in small pieces with Nagle on: they do not send the second
+        piece until the first is acknowledged. Not needed if a response is written at once.
         """
 
     def pause_reading(self) -> None:
-        """Receive nothing until `resume_reading`: back-pressure on the peer."""
+        """Stop reading until `resume_reading`: back-pressure on the peer."""
 
     def resume_reading(self) -> None: ...
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
-        """Call back in `delay` seconds (>= 0)."""
+        """Call `callback` in `delay` seconds (>= 0)."""
 
     def disconnect(self, reason: str) -> None:
-        """Have the session say `reason` in the protocol's terms (`Session.dismiss`), and close."""
+        """Close the connection through `Session.disconnect`, which sends `reason` if it can."""
 
     def claim_user(self, user: str) -> None:
-        """Count this connection as one of `user`, "" for nobody in particular. To be called when
-        the client has proven who it is, before it is told so.
+        """Count this connection as one of `user`; "" is the anonymous user.
 
-        Raises TooManyConnections if the user has as many connections as it may have.
+        Call it once the client is authenticated and before the client is notified. Raises
+        TooManyConnections if the user has reached its limit of connections.
         """
 
 
 class Login(Enum):
-    """How far a client is with proving who it is. It decides which limits hold for its input.
+    """State of a client's login. It decides which limits apply to the client's input.
 
-    NONE      it need not log in, but has not sent a valid command yet, or its protocol is not
-              known yet: the limit for input before the login holds, and no deadline runs
-    DUE       it has to log in: that limit holds, and the deadline runs
-    CHECKING  its credentials are being checked: that limit holds, and the deadline stands still
-    DONE      it has logged in, or has sent a valid command of a protocol without logins
+    NONE      no login needed, but no valid command yet or the protocol is not detected yet: the
+              input limit before login applies, without a deadline
+    DUE       login needed: the input limit before login and the deadline apply
+    CHECKING  credentials are being checked: the input limit applies, the deadline is paused
+    DONE      logged in, or a valid command of a protocol without logins was received
     """
 
     NONE = 1
@@ -104,12 +106,12 @@ State = Literal["connecting", "open", "closing"]
 
 
 class SessionInfo(NamedTuple):
-    """What a session knows of who is at the other end.
+    """Protocol, user, client id and state of a connection.
 
-    protocol   as listeners call it; `auto` until it is recognised
-    user       whom it acts as; "" for nobody in particular
-    client_id  what the client calls itself, or is called by the broker; or ""
-    state      `connecting` until it may do something
+    protocol   name as in listener URLs; `auto` until the protocol is detected
+    user       user name; "" for the anonymous user
+    client_id  name that the client chose or the broker assigned; or ""
+    state      `connecting` until the client may send requests
     """
 
     protocol: str
@@ -119,55 +121,62 @@ class SessionInfo(NamedTuple):
 
 
 class Session(Protocol):
-    """The server side of one connection, sans-I/O."""
+    """Server side of one connection, sans-I/O."""
 
     @property
     def buffered(self) -> int:
-        """Bytes of input that the session holds because it cannot carry them out yet: an unfinished
-        frame, or requests behind one that waits. 0 if there are none. Read after each `receive`,
-        so it must be cheap."""
+        """Bytes of input that the session cannot process yet: an unfinished frame, or requests
+        behind a pending one.
+
+        The server reads it after each `receive`, so it must be cheap.
+        """
 
     @property
     def incomplete(self) -> bool:
-        """Whether a frame has begun to arrive and has not ended."""
+        """True if a frame has been received in part."""
 
     @property
     def login(self) -> Login:
-        """How far the client is with its login."""
+        """State of the client's login."""
 
     def discard_input(self) -> None:
-        """Drop the unfinished frame: `Transport.close` has been called or the connection is gone.
-        Complete requests that are still to be carried out stay."""
+        """Drop the unfinished frame: the connection is closed or `Transport.close` was called.
+
+        Complete requests that are still to be processed stay.
+        """
 
     def receive(self, data: bytes) -> None:
-        """Bytes from the peer. Bad ones are answered in the protocol's terms, never raised."""
+        """Process bytes from the peer. Invalid input is answered with an error, never raised."""
 
     def end_of_input(self) -> None:
-        """The peer will send no more (EOF); it may still read. Must end in `Transport.close`."""
+        """Handle EOF: the peer sends no more, but may still read. Must end in `Transport.close`."""
 
     def flushed(self) -> None:
-        """Everything written so far has left for the operating system."""
+        """Handle that the operating system has accepted everything written so far."""
 
     def pause_delivery(self) -> None:
-        """The peer reads too slowly: no more deliveries until `resume_delivery`."""
+        """Stop deliveries until `resume_delivery`, because the peer reads too slowly."""
 
     def resume_delivery(self) -> None:
-        """The peer has caught up."""
+        """Resume deliveries: the peer has caught up."""
 
     def closed(self) -> None:
-        """The connection is gone; release everything it holds. Called exactly once, and the session
-        must be free afterwards without a run of the garbage collector: no reference cycles."""
+        """Release all resources of the closed connection. Called exactly once.
+
+        The session must be freed afterwards without a garbage collector run: no reference cycles.
+        """
 
     def shutdown(self) -> None:
-        """The broker stops: say goodbye if the protocol can, then `Transport.close`."""
+        """Notify the client that the broker stops, if the protocol can, then `Transport.close`."""
 
     def disconnect(self, reason: str) -> None:
-        """Close the connection for an administrator: send the reason if the protocol can, then call
-        `Transport.close`.
-        `reason` is a sentence for people, in one line."""
+        """Close the connection for an administrator.
+
+        Send `reason`, one sentence in one line, if the protocol can, then call `Transport.close`.
+        """
 
     def session_info(self) -> SessionInfo:
-        """Who it serves."""
+        """Return protocol, user, client id and state of the connection."""
 
     def consumers(self) -> Iterable[Consumer]:
-        """What it receives by, at this moment."""
+        """Return the current consumers of the session."""

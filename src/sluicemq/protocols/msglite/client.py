@@ -1,4 +1,4 @@
-"""msglite clients: one for asyncio, one that blocks. Public.
+"""Public msglite clients, one for asyncio and one that blocks.
 
     async with await MsgliteClient.connect("127.0.0.1", 9813) as client:
         await client.send("orders", b"one pizza", timeout=3600)
@@ -7,20 +7,20 @@
     with BlockingMsgliteClient.connect(path="/tmp/msglite.socket") as client:
         reply = client.query("capitals", b"Burkina Faso?", timeout=5)
 
-Timeouts of messages, of `ready` and of `query` are whole seconds and are kept by the broker, which
-answers None when one is over. The `timeout` of `connect` is this side's patience with the broker:
-for connecting, for each write, for closing, and for how much later than promised an answer comes.
+Timeouts of messages, of `ready` and of `query` are whole seconds. The broker enforces them and
+answers None when one expires. The `timeout` of `connect` limits how long the client waits for the
+broker: to connect, for each write, to close, and for responses after their own timeout.
 
-The broker carries out one command of a connection after the other, so a `ready` that waits holds
-up all that is sent behind it. Work that must not wait needs a connection of its own.
+The broker processes the commands of a connection one after the other, so a waiting `ready` delays
+all later commands. Work that must not wait needs a connection of its own.
 
-A call that is cancelled, interrupted or out of patience leaves its command with the broker. If a
-message comes in answer to a `ready` that nobody waits for any more, it is kept for the next `ready`
-that names its address; a reply to such a query is dropped.
+A call that is cancelled, interrupted or timed out leaves its command with the broker. If a message
+arrives for a `ready` that was abandoned, the client keeps it for the next `ready` with its address;
+a reply to an abandoned query is dropped.
 
-The protocol confirms nothing and answers bad data with an error, after which it closes: that shows
-as RequestRefused in the call that waits, in the next one, or in `close`. Messages that have been
-sent are known to be accepted when `close` returns.
+The protocol confirms nothing. The broker answers invalid data with an error and closes; the client
+raises it as RequestRefused in the waiting call, in the next one, or in `close`. Sent messages are
+known to be accepted when `close` returns.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ from sluicemq.protocols.msglite.wire import (
 
 DEFAULT_PORT = 9813
 PROBE_PREFIX: Final = "sluicemq.probe."
-"""Of the addresses that `confirm` asks for."""
+"""Prefix of the addresses that `confirm` uses."""
 _ON_ITS_WAY = 0.2
-"""Seconds after which an answer that the broker gave at once should be here."""
+"""Seconds within which an immediate response of the broker should arrive."""
 
 
 class MsgliteMessage:
-    """A message that has been received; the broker has forgotten it.
+    """Received message. The broker has already acknowledged it.
 
-    address  the one it was sent to; of a query's reply, the reply address
-    body     its content
-    timeout  seconds, the number its sender gave
-    reply_to where the sender wants an answer, or None
+    address  address it was sent to; the reply address for a query's reply
+    body     content
+    timeout  seconds, as the publisher gave it
+    reply_to address for a response, or None
     """
 
     __slots__ = ("address", "body", "reply_to", "timeout")
@@ -110,7 +110,7 @@ def _message_command(address: str, body: bytes, timeout: int, reply_to: str | No
 
 
 class _Kept:
-    """Messages that came in answer to a ready nobody waited for any more."""
+    """Messages that arrived for an abandoned `ready`."""
 
     __slots__ = ("_messages",)
 
@@ -129,10 +129,10 @@ class _Kept:
 
 
 class _Request:
-    """A command the broker owes an answer to. `names` are a ready's addresses, () of a query.
+    """Pending command. `names` are the addresses of a `ready`; () for a query.
 
-    When nobody waits for the answer any more, another call with the same addresses may take the
-    request over instead of sending its own, which would have to wait behind this one.
+    Another call with the same addresses may take over an abandoned `ready` instead of sending its
+    own, which would wait behind it.
     """
 
     __slots__ = ("_begun", "_timeout", "answer", "names", "owed")
@@ -144,20 +144,20 @@ class _Request:
         )
         self.owed = True
         self._begun: float | None = None
-        """When the broker came to it, if it has."""
+        """Time at which the broker started the command, if it has."""
         self._timeout: float | None = None
-        """How long whoever took it over waits from then on."""
+        """Timeout of the call that took the command over, from then on."""
 
     def begin(self) -> None:
-        """The broker has answered everything before it."""
+        """Record that the broker has answered all commands before this one."""
         self._begun = time.monotonic()
         if self._timeout is not None:
             self._limit(self._begun, self._timeout)
 
     def take_over(self, timeout: float) -> None:
-        """Wait for the answer anew, but no longer than `timeout`: then it is None.
+        """Wait for the response again, up to `timeout` seconds; then the answer is None.
 
-        The broker goes on with the command: it is still owed, and open to the next call.
+        The broker continues the command: another call may take it over again.
         """
         self.answer = asyncio.get_running_loop().create_future()
         self._timeout = timeout
@@ -165,19 +165,19 @@ class _Request:
             self._limit(self._begun, timeout)
 
     def _limit(self, begun: float, timeout: float) -> None:
-        # a command that has just begun may find a message that was there before it
+        # a command that has just started may still return a message that was ready before
         seconds = max(timeout, begun + _ON_ITS_WAY - time.monotonic())
-        timer = asyncio.get_running_loop().call_later(seconds, _go_without, self.answer)
+        timer = asyncio.get_running_loop().call_later(seconds, _expire, self.answer)
         self.answer.add_done_callback(lambda _: timer.cancel())
 
 
-def _go_without(answer: asyncio.Future[MsgliteMessage | None]) -> None:
+def _expire(answer: asyncio.Future[MsgliteMessage | None]) -> None:
     if not answer.done():
         answer.set_result(None)
 
 
 class _Connection(Connection[Frame]):
-    """Gives each answer to the request it belongs to: they come in the order of the requests."""
+    """Matches responses to requests: they arrive in the order of the requests."""
 
     def __init__(self, limits: Limits, timeout: float) -> None:
         super().__init__(Decoder(limits, FROM_SERVER), timeout)
@@ -192,8 +192,8 @@ class _Connection(Connection[Frame]):
             request.begin()
         return request
 
-    def left_alone(self, names: tuple[str, ...]) -> _Request | None:
-        """A ready for these addresses whose answer nobody waits for."""
+    def abandoned(self, names: tuple[str, ...]) -> _Request | None:
+        """Return an abandoned `ready` for these addresses, or None."""
         for request in self.requests:
             if request.answer.done() and request.names == names:
                 return request
@@ -204,7 +204,7 @@ class _Connection(Connection[Frame]):
             if frame[0] == ERROR:
                 self.lose(RequestRefused(frame[3].decode("utf-8", "replace")))
             elif not self.requests:
-                self.lose(ConnectionLost("the broker answered what was not asked"))
+                self.lose(ConnectionLost("the broker sent an unexpected response"))
                 self.abort()
             else:
                 self._answer(MsgliteMessage(frame) if frame[0] == MESSAGE else None)
@@ -230,8 +230,8 @@ class _Connection(Connection[Frame]):
             return
         transport.write(QUIT_LINE)
         if transport.can_write_eof():
-            transport.write_eof()  # ends a ready that nobody waits for any more
-        elif self.requests:  # TLS has no half-close, and the quit would wait behind it
+            transport.write_eof()  # ends an abandoned ready
+        elif self.requests:  # TLS has no half-close, and the quit would wait behind the command
             transport.close()
 
     async def close(self) -> None:
@@ -242,15 +242,15 @@ class _Connection(Connection[Frame]):
 
 
 class MsgliteClient(AsyncClient):
-    """One connection to a msglite broker, for asyncio. Made by `connect`.
+    """asyncio connection to a msglite broker. Created by `connect`.
 
-    Several tasks may use it; their commands are carried out in the order of the calls.
+    Several tasks may use it; the broker processes their commands in the order of the calls.
     """
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
         self._free_at = 0.0
-        """When the broker will have answered everything asked so far, at the latest."""
+        """Latest time at which the broker will have answered all pending commands."""
 
     @classmethod
     async def connect(
@@ -263,7 +263,7 @@ class MsgliteClient(AsyncClient):
         timeout: float = 10.0,
         limits: Limits | None = None,
     ) -> Self:
-        """Connect to `host` and `port`, or to the unix socket `path`.
+        """Connect to `host` and `port`, or to the Unix socket `path`.
 
         `timeout` in seconds, > 0: see the module. Raises ConnectionLost, RequestTimeout.
         """
@@ -274,19 +274,19 @@ class MsgliteClient(AsyncClient):
     async def send(
         self, address: str, body: bytes, timeout: int, reply_to: str | None = None
     ) -> None:
-        """Send a message that waits up to `timeout` seconds for a receiver.
+        """Send a message that waits up to `timeout` seconds for a consumer.
 
-        With 0 it is for somebody who waits already, or nobody. Returns when the connection has
-        taken it; the protocol has no confirmation. Raises ConnectionLost, RequestRefused,
-        RequestTimeout; ValueError for what has no form in the protocol.
+        With 0 only a waiting consumer receives it. Returns once the connection has accepted it; the
+        protocol has no confirmation. Raises ConnectionLost, RequestRefused, RequestTimeout;
+        ValueError for values that the protocol cannot represent.
         """
         await self._connection.send(_message_command(address, body, timeout, reply_to))
 
     async def ready(self, *addresses: str, timeout: int) -> MsgliteMessage | None:
-        """One message from the first of 1 to 8 addresses that has one.
+        """Return one message from the first of 1 to 8 addresses that has one.
 
-        Waits up to `timeout` seconds, 0 = not at all; None if none came. Cancellation loses no
-        message: see the module. Raises as `send`.
+        Waits up to `timeout` seconds, 0 = not at all; None if no message arrived. Cancellation
+        loses no message: see the module. Raises as `send`.
         """
         raw = _addresses(addresses)
         command = encode_ready(_seconds(timeout), raw)
@@ -294,14 +294,14 @@ class MsgliteClient(AsyncClient):
         message = connection.kept.take(addresses)
         if message is not None:
             return message
-        request = connection.left_alone(addresses)
+        request = connection.abandoned(addresses)
         if request is not None:
-            # the command of a cancelled call still waits: its answer may as well be ours
+            # take over the waiting command of a cancelled call
             until = time.monotonic() + timeout
             request.take_over(timeout)
             message = await self._wait(request)
             now = time.monotonic()
-            if request.owed:  # our time is over, even if the timer rang a moment early
+            if request.owed:  # the timeout has expired, even if the timer fired a moment early
                 if now > self._free_at + connection.timeout:
                     raise RequestTimeout("the broker does not answer")
                 return None
@@ -312,7 +312,7 @@ class MsgliteClient(AsyncClient):
         return await self._ask(command, timeout, addresses)
 
     async def query(self, address: str, body: bytes, timeout: int) -> MsgliteMessage | None:
-        """Send a message and wait up to `timeout` seconds for the reply; None if none came.
+        """Send a message and wait up to `timeout` seconds for the reply; None if none arrived.
 
         Raises as `send`.
         """
@@ -320,10 +320,10 @@ class MsgliteClient(AsyncClient):
         return await self._ask(command, timeout, ())
 
     async def close(self) -> None:
-        """Send what is queued, and wait until the broker has carried it out and closed.
+        """Send queued data, and wait until the broker has processed it and closed.
 
-        Raises RequestRefused if the broker took exception to something sent before, and
-        RequestTimeout, when it is not known what the broker received.
+        Raises RequestRefused if the broker refused an earlier command, and RequestTimeout if it is
+        unknown which commands the broker received.
         """
         await self._connection.close()
 
@@ -343,7 +343,7 @@ class MsgliteClient(AsyncClient):
         except TimeoutError:
             raise RequestTimeout(f"no answer in {patience:.0f} s") from None
         except asyncio.CancelledError:
-            # cancelled together with the message's arrival: it belongs to the next ready
+            # cancelled in the moment the message arrived: keep it for the next ready
             if answer.done() and not answer.cancelled() and request.names:
                 message = None if answer.exception() else answer.result()
                 if message is not None:
@@ -352,12 +352,12 @@ class MsgliteClient(AsyncClient):
 
 
 class BlockingMsgliteClient(BlockingClient):
-    """One connection to a msglite broker, for one thread. Made by `connect`."""
+    """Blocking connection to a msglite broker, for one thread. Created by `connect`."""
 
     def __init__(self, connection: BlockingConnection[Frame]) -> None:
         self._connection = connection
         self._owed: deque[tuple[str, ...]] = deque()
-        """The addresses of each ready that is not answered yet, () for a query."""
+        """Addresses of each pending ready, () for a query."""
         self._kept = _Kept()
 
     @classmethod
@@ -371,7 +371,7 @@ class BlockingMsgliteClient(BlockingClient):
         timeout: float = 10.0,
         limits: Limits | None = None,
     ) -> Self:
-        """As MsgliteClient.connect. Raises ConnectionLost, RequestTimeout."""
+        """Connect as MsgliteClient.connect does. Raises ConnectionLost, RequestTimeout."""
         connection = BlockingConnection(
             open_socket(host, port, path, ssl_context, timeout),
             Decoder(limits or Limits(), FROM_SERVER),
@@ -382,17 +382,17 @@ class BlockingMsgliteClient(BlockingClient):
         return cls(connection)
 
     def send(self, address: str, body: bytes, timeout: int, reply_to: str | None = None) -> None:
-        """As MsgliteClient.send. Raises ConnectionLost, RequestTimeout, ValueError."""
+        """Send as MsgliteClient.send does. Raises ConnectionLost, RequestTimeout, ValueError."""
         self._send(_message_command(address, body, timeout, reply_to))
 
     def ready(self, *addresses: str, timeout: int) -> MsgliteMessage | None:
-        """As MsgliteClient.ready. Raises as `query`."""
+        """Receive as MsgliteClient.ready does. Raises as `query`."""
         command = encode_ready(_seconds(timeout), _addresses(addresses))
         message = self._kept.take(addresses)
         return message or self._ask(command, timeout, addresses)
 
     def query(self, address: str, body: bytes, timeout: int) -> MsgliteMessage | None:
-        """As MsgliteClient.query.
+        """Send a query as MsgliteClient.query does.
 
         Raises ConnectionLost, RequestRefused, RequestTimeout, ValueError.
         """
@@ -400,23 +400,23 @@ class BlockingMsgliteClient(BlockingClient):
         return self._ask(command, timeout, ())
 
     def confirm(self) -> None:
-        """Wait until the broker has accepted all that was sent.
+        """Wait until the broker has accepted all sent messages.
 
-        Asks for a message at an address that nobody uses, with timeout 0: the answer comes after
-        all that was sent before has been carried out, and an error instead of it if something was
-        refused. An error about the address itself is an answer, too: the user may not receive
-        there. The connection is closed after an error. Raises as `query`.
+        Sends a ready with timeout 0 for an unused address: the response arrives after all earlier
+        commands were processed, or an error if one of them was refused. An error about the address
+        itself also confirms them: the user may not consume there. The connection is closed after an
+        error. Raises as `query`.
         """
         probe = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
         try:
             if self.ready(probe, timeout=0) is not None:
-                raise ConnectionLost("the broker answered what was not asked")
+                raise ConnectionLost("the broker sent an unexpected response")
         except RequestRefused as error:
             if probe not in str(error):
                 raise
 
     def close(self) -> None:
-        """As MsgliteClient.close. Raises RequestRefused, RequestTimeout."""
+        """Close as MsgliteClient.close does. Raises RequestRefused, RequestTimeout."""
         self._connection.close(self._frame, QUIT_LINE)
 
     def _ask(self, command: bytes, timeout: int, names: tuple[str, ...]) -> MsgliteMessage | None:
@@ -424,21 +424,21 @@ class BlockingMsgliteClient(BlockingClient):
         if connection.frames and not self._owed:
             self._frame(0)
             connection.drop()
-            raise ConnectionLost("the broker answered what was not asked")
+            raise ConnectionLost("the broker sent an unexpected response")
         self._send(command)
         self._owed.append(names)
         until = time.monotonic() + timeout + connection.timeout
         while True:
             frame = self._frame(until)
-            asked = self._owed.popleft()
+            requested = self._owed.popleft()
             message = MsgliteMessage(frame) if frame[0] == MESSAGE else None
             if not self._owed:
                 return message
-            if message is not None and asked:  # the answer to a call that was interrupted
+            if message is not None and requested:  # the response to an interrupted call
                 self._kept.add(message)
 
     def _frame(self, until: float) -> Frame:
-        """The next answer. `until` on the monotonic clock."""
+        """Return the next response. `until` on the monotonic clock."""
         frame = self._connection.take(until)
         if frame[0] == ERROR:
             self._connection.drop()
@@ -449,11 +449,11 @@ class BlockingMsgliteClient(BlockingClient):
         try:
             self._connection.send(data)
         except ConnectionLost:
-            self._hear_out()
+            self._raise_error_frame()
             raise
 
-    def _hear_out(self) -> None:
-        """Writing failed. If the broker has said why, that is the better error."""
+    def _raise_error_frame(self) -> None:
+        """After a failed write, raise the error that the broker sent before it closed, if any."""
         connection = self._connection
         try:
             while not connection.closed:

@@ -1,15 +1,15 @@
-"""The HTTP gateway: a request becomes two messages, and messages become the response.
+"""HTTP gateway: publishes a request as two messages and makes the response from messages.
 
     request  ──> to ADDRESS, with reply address R:
                  {"method", "url", "protocol", "headers": {name: value}, "bodyAddr": B}
-             ──> to B: the body, maybe empty
+             ──> to B: the body, may be empty
     response <── on R: ["200", ["Name", "value", "Name", "value", ...]]
-             <── on R: pieces of the body, until an empty one
+             <── on R: parts of the body, until an empty one
 
-(The original server's gateway.) One request per connection; the end of the body is the end of the
-connection. Whatever goes wrong - a bad request, a bad reply, none in time - is answered with
-status 500 and a reason, or ends the response that has begun. The one exception is 403: the user
-that the listener's clients act as may not produce to ADDRESS.
+(As the original server's gateway.) One request per connection; the end of the connection ends the
+response body. Errors - an invalid request, an invalid reply, a missing reply - are answered with
+status 500 and a reason, or end a response in progress. The only other status is 403: the user of
+the listener may not produce to ADDRESS.
 
     READING ──> WAITING ──> STREAMING ──> CLOSED
        └───────────┴────── 500 ──────────────┘
@@ -41,10 +41,10 @@ from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Trans
 
 ADDRESS: Final = "msglite.httpRequests"
 TIMEOUT: Final = 180
-"""Seconds: for the request to arrive, for its messages, for the reply and between its pieces."""
+"""Seconds for the request to arrive, for its messages, for the reply and between its parts."""
 
 _WINDOW: Final = 16
-"""Pieces of a body on their way to the client at a time."""
+"""Unsent parts of a response body."""
 
 
 class _State(Enum):
@@ -55,7 +55,7 @@ class _State(Enum):
 
 
 class GatewaySession:
-    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
+    """HTTP gateway session. Implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
         "_access",
@@ -82,7 +82,7 @@ class GatewaySession:
         address: str = ADDRESS,
         limits: HttpLimits | None = None,
     ) -> None:
-        """Requests go to `address`. `replies` is shared by all sessions of the broker."""
+        """Requests are published to `address`. All sessions share `replies`."""
         self._transport = transport
         self._broker = broker
         self._access = access
@@ -92,7 +92,7 @@ class GatewaySession:
         self._reader = RequestReader(limits or HttpLimits())
         self._state = _State.READING
         self._owned: list[Destination] = []
-        """R and B."""
+        """Temporary queues R and B."""
         self._unsettled: list[tuple[Consumer, Delivery]] = []
         self._alarm: Timer
         self._put_off()
@@ -101,33 +101,33 @@ class GatewaySession:
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """The request; what comes behind it is ignored."""
+        """Process bytes of the request. Bytes after the request are ignored."""
         if self._state is _State.READING:
             self._reader.feed(data)
             self._advance()
 
     @property
     def buffered(self) -> int:
-        """See Session."""
+        """Bytes received of the unfinished request."""
         return self._reader.buffered
 
     @property
     def incomplete(self) -> bool:
-        """See Session."""
+        """True if a request has been received in part."""
         return self._reader.buffered > 0
 
     @property
     def login(self) -> Login:
-        """There are no logins."""
+        """DONE after the head of the request: the protocol has no logins."""
         reader = self._reader
         return Login.DONE if reader.has_head or self._state is not _State.READING else Login.NONE
 
     def discard_input(self) -> None:
-        """See Session."""
+        """Drop the unfinished request."""
         self._reader.discard()
 
     def end_of_input(self) -> None:
-        """Ends a body without a length. The client may still wait for its response."""
+        """End a request body without a length. The client may still wait for its response."""
         if self._state is not _State.READING:
             return
         if not self._reader.begun:
@@ -137,23 +137,23 @@ class GatewaySession:
         self._advance()
 
     def flushed(self) -> None:
-        """What was delivered has been sent: it is settled, which makes room for more."""
+        """Acknowledge the sent messages, which makes room for more deliveries."""
         if self._unsettled:
             for consumer, delivery in self._unsettled:
                 self._broker.settle(consumer, delivery.sequence)
             self._unsettled.clear()
             self._put_off()
-            # this turn's flush is over, and there may be more to deliver
+            # the flush of this iteration has already run, and more messages may be ready
             self._broker.wake()
 
     def pause_delivery(self) -> None:
-        """Nothing to do: the window bounds what is unsent."""
+        """Do nothing: the window limits unsent output."""
 
     def resume_delivery(self) -> None:
-        """Nothing to do; `flushed` follows."""
+        """Do nothing: `flushed` follows."""
 
     def closed(self) -> None:
-        """What is sent to the reply address from now on is dropped."""
+        """Delete the temporary queues; later messages to them are dropped."""
         self._state = _State.CLOSED
         self._alarm.cancel()
         self._unsettled.clear()
@@ -163,27 +163,30 @@ class GatewaySession:
                 self._broker.remove(destination, force=True)
 
     def shutdown(self) -> None:
-        """Say so to whoever has asked something, unless the response has begun."""
+        """Answer with an error unless the response has begun, and close."""
         self.disconnect("the broker stops")
 
     def disconnect(self, reason: str) -> None:
-        """The same."""
+        """Answer with `reason` as an error unless the response has begun, and close."""
         if self._state is _State.READING and not self._reader.begun:
             self._close(reason)
         else:
             self._fail(reason)
 
     def session_info(self) -> SessionInfo:
-        """See Session."""
+        """Return the session info. HTTP clients have no client id."""
         guest = self._access.guest
         assert guest is not None
         state: State = "closing" if self._state is _State.CLOSED else "open"
         return SessionInfo("msglite-http", guest.name, state=state)
 
     def consumers(self) -> list[Consumer]:
-        """It receives the response."""
+        """Return the consumer of the response."""
         return [
-            each for owned in self._owned for each in owned.queue.consumers if each.sink is self
+            consumer
+            for owned in self._owned
+            for consumer in owned.queue.consumers
+            if consumer.sink is self
         ]
 
     # --- the request -------------------------------------------------------------------------
@@ -201,10 +204,10 @@ class GatewaySession:
                 self._fail(str(error))
 
     def _forward(self, request: Request) -> None:
-        """Send the two messages and wait for the reply. Raises BrokerError, AccessDenied."""
+        """Publish the two messages and wait for the reply. Raises BrokerError, AccessDenied."""
         broker = self._broker
         guest = self._access.guest
-        assert guest is not None  # who cannot log in is somebody from the start
+        assert guest is not None  # the protocol has no logins
         demand(self._access, self._transport.peer, guest, Operation.PRODUCE, self._address)
         target = broker.queue(self._address, guest.creator, CreatedBy.MSGLITE)
         reply = self._create(self, guest.creator)
@@ -238,12 +241,12 @@ class GatewaySession:
     # --- the response ------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """The reply, then the pieces of the body. What follows the last goes with its queue."""
+        """Send the reply, then the parts of the body, up to the empty one."""
         self._traffic.delivered += len(deliveries)
         for delivery in deliveries:
             if self._state is _State.CLOSED:
                 return
-            assert delivery.message is not None  # in flight
+            assert delivery.message is not None  # unacked
             self._unsettled.append((consumer, delivery))
             body = shown_body(delivery.message)
             if self._state is _State.WAITING:
@@ -266,7 +269,7 @@ class GatewaySession:
             self._state = _State.STREAMING
 
     def detached(self, consumer: Consumer) -> None:
-        """Somebody has removed the reply address: the response cannot be completed."""
+        """Fail the request: its reply address was deleted."""
         self._fail("the reply address was removed")
 
     # --- time and the end --------------------------------------------------------------------
@@ -276,9 +279,9 @@ class GatewaySession:
 
     def _set_alarm(self) -> None:
         left = self._deadline - self._broker.clock.steady
-        self._alarm = self._transport.call_later(left / 1000, self._ring)
+        self._alarm = self._transport.call_later(left / 1000, self._on_alarm)
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         if self._state is _State.CLOSED:
             return
         if self._broker.clock.steady < self._deadline:
@@ -302,4 +305,4 @@ class GatewaySession:
 
 
 def _nothing() -> None:
-    """The request is accepted late; its reply is waited for anyway."""
+    """Do nothing when the request is accepted late: the reply timeout runs anyway."""

@@ -1,13 +1,13 @@
-"""HTTP as far as the gateway speaks it: one request per connection, answered in HTTP/1.0.
+"""HTTP subset of the gateway: one request per connection, answered in HTTP/1.0.
 
 Request (msglite protocol notes, HTTP gateway): HEAD, GET, POST, PUT or DELETE in HTTP/1.0 or 1.1;
-lines end in CR LF or LF; folded header lines are joined; a body has Content-Length bytes, and
-without that header none for HEAD and GET and everything up to the end of input for the others.
-No chunked bodies, no interim answers. It is meant to sit behind a web server that knows the rest.
+lines end in CR LF or LF; folded header lines are joined. A body has Content-Length bytes; without
+that header HEAD and GET have none, and other methods' bodies end with the input. Chunked bodies and
+interim responses are not supported. The gateway is meant to run behind a full web server.
 
-What such a server may understand differently is refused: Transfer-Encoding, a Content-Length that
-is repeated, folded or no number, a blank before a header's colon, control characters in the head.
-Bytes behind the request are never read as another one.
+Input that such a server may interpret differently is rejected: Transfer-Encoding, a Content-Length
+that is repeated, folded or no number, a blank before a header's colon, control characters in the
+head. Bytes behind the request are never read as another one.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ REASONS: Final = {
     "504": "Gateway Time-out",
     "505": "HTTP Version not supported",
 }
-"""The codes of RFC 2616 section 6.1.1, less 306 and with no others."""
+"""Status codes of RFC 2616 section 6.1.1, except 306."""
 
 
 class HttpLimits(NamedTuple):
-    """Largest request accepted.
+    """Limits of a request.
 
-    line   bytes of a line without its end; one more is refused
+    line   bytes of a line without its end
     lines  header lines
     body   bytes
     """
@@ -79,7 +79,7 @@ class HttpLimits(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request as the gateway passes it on.
+    """Request as the gateway publishes it.
 
     headers  by canonical name (`X-Test-Header`); repeated ones joined with ","
     """
@@ -96,12 +96,12 @@ _TOKEN: Final = frozenset(
     b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-"""Everything below a blank but the tab: CR within a line, above all."""
+"""Control characters except the tab; CR within a line is the important one."""
 _UP_TO_THE_END: Final = -1
 
 
 class RequestReader:
-    """Collects one request. `error` is None until the client breaks a rule."""
+    """Parses one request. `error` is None until the client sends invalid input."""
 
     __slots__ = (
         "_body",
@@ -118,26 +118,26 @@ class RequestReader:
     def __init__(self, limits: HttpLimits = _DEFAULT_LIMITS) -> None:
         self.error: ProtocolError | None = None
         self.request: Request | None = None
-        """The request, once it is complete."""
+        """Request, once it is complete."""
         self._limits = limits
         self._size = 0
         """Bytes received, of head and body."""
         self._rest = bytearray()
         self._first: list[bytes] | None = None
-        """Method, URL and version, once the request line is there."""
+        """Method, URL and version, once the request line is complete."""
         self._fields: list[list[bytes]] = []
         self._body: bytearray | None = None
         self._left = 0
-        """Bytes of the body that are to come, or _UP_TO_THE_END."""
+        """Bytes of the body that are still missing, or _UP_TO_THE_END."""
 
     @property
     def begun(self) -> bool:
-        """Whether anything has come."""
+        """True if any byte has been received."""
         return bool(self._rest or self._first)
 
     @property
     def has_head(self) -> bool:
-        """Whether the head is there, and nothing is wrong with it."""
+        """True if the head is complete and valid."""
         return self._body is not None
 
     @property
@@ -155,7 +155,7 @@ class RequestReader:
             self._body.clear()
 
     def feed(self, data: bytes) -> None:
-        """Take what was received; look at `request` and `error` afterwards. Never raises."""
+        """Parse received bytes and set `request` or `error`. Never raises."""
         if self.error is not None or self.request is not None:
             return
         self._size += len(data)
@@ -169,7 +169,7 @@ class RequestReader:
             self.discard()
 
     def end(self) -> None:
-        """No more will come: the end of a body without a length, or of half a request."""
+        """Handle the end of input: it completes a body without a length, else it is an error."""
         if self.error is not None or self.request is not None:
             return
         if self._body is not None and self._left == _UP_TO_THE_END:
@@ -214,7 +214,7 @@ class RequestReader:
         elif line[:1] in (b" ", b"\t"):
             if not self._fields:
                 raise ProtocolError("the first header line is folded")
-            # an empty field keeps count of the lines
+            # an empty field so that the line is counted
             self._fields.append([b"", line.strip(b" \t")])
         else:
             name, colon, value = line.partition(b":")
@@ -223,7 +223,7 @@ class RequestReader:
             self._fields.append([_canonical(name), value.strip(b" \t")])
 
     def _headers(self) -> dict[bytes, bytes]:
-        """By name; folded lines joined with a blank, repeated headers with a comma."""
+        """Return headers by name; folded lines joined with a blank, repeated ones with a comma."""
         headers: dict[bytes, list[bytes]] = {}
         values: list[bytes] = []
         for name, value in self._fields:
@@ -290,12 +290,12 @@ def _request_line(line: bytes) -> list[bytes]:
 
 
 def _canonical(name: bytes) -> bytes:
-    """`x-test-HEADER` as `X-Test-Header`."""
+    """Return `x-test-HEADER` as `X-Test-Header`."""
     return b"-".join(part[:1].upper() + part[1:].lower() for part in name.split(b"-"))
 
 
 def _text(raw: bytes) -> str:
-    """Header bytes as text: UTF-8 where it is, else each byte the character of that number."""
+    """Decode header bytes as UTF-8, or as Latin-1 if they are not valid UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -305,10 +305,10 @@ def _text(raw: bytes) -> str:
 def encode_head(status: str, headers: list[str]) -> bytes:
     """Return the status line and the headers of a response.
 
-    `headers` is name, value, name, value …; `Connection` is ours. Names are written in canonical
-    form (`X-Test-Header`), as the original server writes them.
+    `headers` is name, value, name, value …; `Connection` is replaced. Names are written in
+    canonical form (`X-Test-Header`), as the original server writes them.
 
-    Raises ProtocolError for a status that does not exist, and for what would not be a header.
+    Raises ProtocolError for an unknown status and for an invalid header.
     """
     reason = REASONS.get(status)
     if reason is None:
@@ -330,7 +330,7 @@ def encode_head(status: str, headers: list[str]) -> bytes:
 
 
 def encode_failure(reason: str, status: str = "500") -> bytes:
-    """What the gateway itself answers: 500 for nearly everything, as the original does."""
+    """Return the gateway's own error response: usually 500, as the original server sends."""
     body = reason.encode("utf-8", "replace") + b"\n"
     headers = ["Content-Type", "text/plain; charset=utf-8", "Content-Length", str(len(body))]
     return encode_head(status, headers) + body

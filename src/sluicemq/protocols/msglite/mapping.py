@@ -1,4 +1,4 @@
-"""msglite messages <-> the broker's message.
+"""Mapping of msglite messages to broker messages and back.
 
 | msglite          | message                                                                      |
 |------------------|------------------------------------------------------------------------------|
@@ -6,19 +6,19 @@
 | body, coming in  | body, kind BYTES: it is opaque                                               |
 | body, going out  | body as it is; of JMS a map as a JSON object, a stream as a JSON array, an   |
 |                  | object in base64 (protocols/transcoding.py)                                  |
-| timeout          | expiration. Delivered is the sender's number, not the time that is left      |
-| reply            | reply-to, and the correlation id that an answer has to have; see below       |
+| timeout          | expiration. Delivered is the publisher's number, not the remaining time      |
+| reply            | reply-to, and the correlation id that a response needs; see below            |
 
-A reply address is the name of a queue. Where that is not enough it is written
+A reply address is a queue name. If that is not enough it is written
 
     reply:queue:NAME:CORRELATION        reply:topic:NAME:CORRELATION
 
-because the answer needs a correlation id, it goes to a topic, or the name has white space. NAME and
-CORRELATION, which may be empty, are percent-encoded. What is sent to such an address goes to NAME
-with that correlation id. A worker that sends its answer where it was told to need not know of this.
+because the response needs a correlation id, or goes to a topic, or the name has white space. NAME
+and CORRELATION, which may be empty, are percent-encoded. A message to such an address goes to NAME
+with that correlation id. A worker that sends its response to the given address need not know this.
 
-Priority and properties of a message from another protocol stay in the message and are not shown:
-msglite has no place for them.
+Priority and properties of a message from another protocol stay in the message but are not
+delivered: msglite has no fields for them.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.transcoding import answer_correlation, content
 
 FOR_EVER: Final = (1 << 31) - 1
-"""Seconds shown for a message that never expires, which msglite cannot say: 68 years. It fits
-everywhere; the original server takes numbers above 7.4e9 for a time in the past."""
+"""Timeout in seconds of a delivered message that never expires: 68 years. msglite has no value for
+"never"; the original server takes numbers above 7.4e9 for a time in the past."""
 
 LAST_EXPIRATION: Final = 1 << 53
-"""Wall ms, 287 thousand years from now: a later end is stored as this one, so that it fits all
-that stores milliseconds in 64 bits, and microseconds too."""
+"""Latest expiration, in wall ms, 287 thousand years from now: later ones are stored as this one, so
+that milliseconds and microseconds fit into 64 bits."""
 
 _SECOND: Final = 1000
 _BLANKS: Final = b" \t\r\n"
 ANSWER: Final = b"reply:"
-"""How an address begins that says more than the name of a queue."""
+"""Prefix of a reply address that is more than a queue name."""
 MAX_ANSWER: Final = 60_000
-"""Bytes of such an address: in a command line there is room for 65,536."""
+"""Maximum length of such an address, in bytes; a command line may have 65,536."""
 _ANSWER: Final = re.compile(rb"reply:(queue|topic):([^:]+):([^:]*)\Z")
 _KINDS: Final = {b"queue": Kind.QUEUE, b"topic": Kind.TOPIC}
 
@@ -57,10 +57,10 @@ def to_message(
     durability: Durability,
     now: int,
 ) -> Message:
-    """The message a `>` or `?` command stands for. `now` is wall ms, `timeout` seconds >= 0.
+    """Return the message of a `>` or `?` command. `now` is wall ms, `timeout` seconds >= 0.
 
-    With timeout 0 it lives for a millisecond: long enough for one who waits already, which the
-    caller has to make sure of.
+    With timeout 0 it lives for one millisecond: long enough for a waiting consumer. The caller
+    checks that there is one.
     """
     expiration = now + timeout * _SECOND if timeout else now + 1
     message = Message(address, body, BodyKind.BYTES, Origin.MSGLITE, durability, now, expiration)
@@ -73,9 +73,9 @@ def to_message(
 
 
 def shown_timeout(message: Message) -> int:
-    """The number its sender gave, in seconds.
+    """Return the timeout that the publisher gave, in seconds.
 
-    Of a message from another protocol the life it was given, rounded up, FOR_EVER if without end.
+    For a message from another protocol it is the time to live, rounded up; FOR_EVER if none.
     """
     expiration = message.expiration
     if message.origin is Origin.MSGLITE:
@@ -88,7 +88,7 @@ def shown_timeout(message: Message) -> int:
 
 
 def shown_reply(message: Message) -> bytes:
-    """The reply address as msglite can say it; b"" if there is none, or it is too long."""
+    """Return the reply address for msglite clients; b"" if there is none or it is too long."""
     address = message.reply_to
     if address is None or not address.name:
         return b""
@@ -106,7 +106,7 @@ def shown_reply(message: Message) -> bytes:
 
 
 def read_address(to: bytes) -> tuple[Address, str]:
-    """Where something sent to this address goes, and the correlation id it is given."""
+    """Return destination and correlation id of a message that is sent to this address."""
     answer = _read_answer(to) if to.startswith(ANSWER) else None
     return answer or (Address(Kind.QUEUE, decode_name(to)), "")
 
@@ -118,7 +118,7 @@ def _encode_answer(address: Address, correlation: str) -> bytes:
 
 
 def _read_answer(raw: bytes) -> tuple[Address, str] | None:
-    """None unless `_encode_answer` writes it exactly so: what comes in has to go out the same."""
+    """Parse a `reply:` address; None unless `_encode_answer` restores it exactly."""
     match = _ANSWER.match(raw)
     if match is None:
         return None
@@ -131,5 +131,5 @@ def _read_answer(raw: bytes) -> tuple[Address, str] | None:
 
 
 def shown_body(message: Message) -> bytes:
-    """What a msglite client sees of the body."""
+    """Return the body for msglite clients."""
     return message.body if message.origin is Origin.MSGLITE else content(message)

@@ -1,11 +1,11 @@
-"""Reply addresses: names that nobody can guess, in a spelling like the original server's.
+"""Reply addresses: unpredictable names in a format like the original server's.
 
     4C1E0F2A.1F0D3B...   unix seconds at which the broker started, a dot, and a counter from 1
                          followed by 24 digits that depend on it and on a secret; all in upper-case
                          hex digits
 
-One counter serves queries and the HTTP gateway of one broker. The secret lets the broker tell an
-address that it has issued from one that was made up, without remembering any.
+One counter serves queries and the HTTP gateway of one broker. The secret lets the broker
+distinguish issued addresses from forged ones without storing any.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sluicemq.model.destination import Address, Kind
 
 _HEX: Final = b"0123456789ABCDEF"
 _LONGEST_COUNTER: Final = 16
-"""Hex digits."""
+"""Maximum length in hex digits."""
 _TAG_BYTES: Final = 12
-"""Of the part that cannot be guessed: 96 bits."""
+"""Size of the unpredictable part: 96 bits."""
 _TAG_DIGITS: Final = 2 * _TAG_BYTES
 
 
 class ReplyAddresses:
-    """See the module. Each address is a temporary queue, which lives as long as its request."""
+    """Creates reply addresses. Each is a temporary queue that lives as long as its request."""
 
     __slots__ = ("_issued", "_key", "_prefix")
 
@@ -37,18 +37,18 @@ class ReplyAddresses:
         self._issued = 0
 
     def create(self, broker: Broker, owner: object, creator: str | None) -> Destination:
-        """Create a temporary queue, which whoever asked for it removes.
+        """Create a temporary queue, which the caller must delete.
 
-        Only `owner` may receive from it; if that is this object, so may every msglite client that
-        has been told the address. It counts against the quota of `creator` (Identity.creator).
-        Raises LimitExceeded.
+        Only `owner` may consume from it; if that is this object, any msglite client that knows the
+        address may. It counts against the quota of `creator` (Identity.creator). Raises
+        LimitExceeded.
         """
         self._issued += 1
         name = self._prefix + self._digits(b"%X" % self._issued)
         return broker.declare(Address(Kind.QUEUE, name.decode()), owner=owner, creator=creator)
 
     def issued(self, address: bytes) -> bool:
-        """Return whether `create` has made this address."""
+        """Return whether `create` has issued this address."""
         if not address.startswith(self._prefix):
             return False
         digits = address[len(self._prefix) :]

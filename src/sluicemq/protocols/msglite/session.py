@@ -1,25 +1,25 @@
-"""The broker's side of one msglite connection.
+"""Broker side of one msglite connection.
 
-Commands are carried out one after the other, and answers come in their order: whatever holds up
-one command holds up all that are behind it. What may hold them up is kept as a set of flags:
+The session processes commands one after the other and responds in their order: a command that waits
+delays all commands behind it. A set of flags records the reasons to wait:
 
     WAITING   a ready or query waits for its message, up to its timeout
-    PARKED    a message waits for room in a queue that blocks its producers
-    SYNCING   something follows a message sent here that is not on disk yet (durability sync)
-    FULL      the peer has to read before it is given more
-    CLOSED    there will be no more
+    PARKED    a message waits for room in a queue with overflow `block`
+    SYNCING   a command follows a published message that is not on disk yet (durability sync)
+    FULL      the client must read before the session sends more
+    CLOSED    the session processes no more commands
 
 A ready command is one credit in a window that the queues of all its addresses share. The consumers
 stay attached afterwards, without credit, because the next ready usually names the same addresses.
 
-Delivery is at most once: a message is settled when its bytes have left for the operating system,
-and goes back to its place if the connection ends before that.
+Delivery is at most once: a message is acknowledged once the operating system has accepted its
+bytes, and is requeued if the connection ends before that.
 
-After the end of input nobody may be there to wait, so a command that would wait is answered with a
-time-out at once, and the rest is carried out.
+After the end of input the client may be gone, so a command that would wait is answered with a
+timeout at once, and the remaining commands are processed.
 
-There are no logins: whom a connection acts as is the listener's to say. `>` and `?` take the
-permission to produce, `<` that to consume; reply addresses are open to whoever is told of them.
+The protocol has no logins: the listener decides as which user a connection acts. `>` and `?` need
+the permission to produce, `<` that to consume; any client that knows a reply address may use it.
 """
 
 from __future__ import annotations
@@ -72,18 +72,19 @@ FULL: Final = 8
 CLOSED: Final = 16
 
 _MOST_UNSENT: Final = 256 * 1024
-"""Bytes written but not yet sent at which no further command is carried out."""
+"""Bytes written but not sent from which on the session processes no further command."""
 _MOST_HELD_BACK: Final = 256 * 1024
-"""Bytes received behind a command that waits, at which nothing more is read."""
+"""Bytes received behind a waiting command from which on reading pauses."""
 _MOST_DESTINATIONS: Final = 1024
-"""Addresses a connection remembers. It forgets all when it meets more."""
+"""Destinations cached per connection. The cache is cleared when it is full."""
 _LONGEST_ALARM: Final = 86_400.0
-"""Seconds; event loops have a limit, and timeouts here have none. An early alarm is set anew."""
+"""Seconds. Event loops limit timers, the protocol does not limit timeouts: the session sets a timer
+that fires early again."""
 _SMALL_BODY: Final = 4096
 
 
 class MsgliteSession:
-    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
+    """msglite session of one connection. Implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
         "_access",
@@ -125,9 +126,9 @@ class MsgliteSession:
         durability: Durability = Durability.NONE,
         limits: Limits | None = None,
     ) -> None:
-        """`replies` is shared by all sessions of the broker. `durability` is that of the messages
-        sent here, which the protocol leaves open; the original keeps them in memory."""
-        assert access.guest is not None  # who cannot log in is somebody from the start
+        """`replies` is shared by all sessions of the broker. `durability` applies to published
+        messages: the protocol leaves it open, and the original broker keeps messages in memory."""
+        assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
         self._access = access
@@ -144,28 +145,28 @@ class MsgliteSession:
         self._ended = False
         self._gone = False
         self._destinations: dict[bytes, Destination] = {}
-        """Those that this connection may send to."""
+        """Destinations that this connection may publish to, by address."""
         self._last: Message | None = None
-        """The last message sent here that has to reach the disk."""
+        """Last published message that has to reach the disk."""
         self._addresses: tuple[bytes, ...] = ()
-        """Those in whose queues `_window` has its consumers."""
+        """Addresses of the queues in which `_window` has its consumers."""
         self._window = Window(0, False)
         self._query: Destination | None = None
-        """The reply address of the query that waits."""
+        """Reply address of the waiting query."""
         self._deadline = 0
         self._alarm: Timer | None = None
         self._alarm_at = 0
         self._unsent = 0
         self._unsettled: list[tuple[Consumer, Delivery]] = []
         self._retired: list[Consumer] = []
-        """Consumers of earlier addresses that hold what has not been sent yet."""
+        """Consumers of earlier addresses with deliveries that are not sent yet."""
         self._spent: list[Destination] = []
-        """Reply addresses whose message has not been sent yet."""
+        """Reply addresses whose message is not sent yet."""
 
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Commands from the client. A bad one is answered after those before it."""
+        """Process bytes from the client. An invalid command is answered after those before it."""
         if self._holds & CLOSED:
             return
         decoder = self._decoder
@@ -174,8 +175,8 @@ class MsgliteSession:
             self._run()
         if not self._holds:
             if not self._unsent:
-                # no answer is about to confirm what has been read, and a client with Nagle's
-                # algorithm on keeps the next command, or the rest of this one, until then
+                # no response is about to acknowledge the received data, and a client with Nagle's
+                # algorithm on sends nothing more until it is acknowledged
                 self._transport.quick_ack()
         elif self._pending or not decoder.idle:
             self._held_bytes += len(data)
@@ -185,33 +186,33 @@ class MsgliteSession:
 
     @property
     def buffered(self) -> int:
-        """See Session."""
-        held = self._decoder.buffered
-        return held + self._held_bytes if self._pending else held
+        """Bytes of unprocessed input."""
+        buffered = self._decoder.buffered
+        return buffered + self._held_bytes if self._pending else buffered
 
     @property
     def incomplete(self) -> bool:
-        """See Session."""
+        """True if a command has been received in part."""
         return self._decoder.incomplete
 
     @property
     def login(self) -> Login:
-        """There are no logins."""
+        """DONE after the first valid command: the protocol has no logins."""
         return Login.DONE if self._decoder.commanded else Login.NONE
 
     def discard_input(self) -> None:
-        """See Session."""
+        """Drop the unfinished command."""
         self._decoder.discard()
 
     def end_of_input(self) -> None:
-        """Leave all lines, answer what can be answered at once, then close."""
+        """Cancel the waiting command, process the remaining ones, then close."""
         self._ended = True
         if self._holds & WAITING:
             self._give_up()
         self._run()
 
     def flushed(self) -> None:
-        """What was delivered has been sent: it is settled. What waited for that goes on."""
+        """Acknowledge the sent deliveries and process the commands that waited for them."""
         self._unsent = 0
         self._holds &= ~FULL
         if self._unsettled:
@@ -223,18 +224,18 @@ class MsgliteSession:
         if self._spent:
             self._remove_spent()
         if not self._holds and (self._held_bytes or self._ended):
-            # this turn's flush is over, and what is pending may send to others
+            # this iteration's flush has already run, and pending commands may publish
             self._broker.wake()
             self._run()
 
     def pause_delivery(self) -> None:
-        """Nothing to do: while more than a little is unsent no command is carried out."""
+        """Do nothing: commands wait while more than a little output is unsent."""
 
     def resume_delivery(self) -> None:
-        """Nothing to do; `flushed` follows."""
+        """Do nothing: `flushed` follows."""
 
     def closed(self) -> None:
-        """Give back what was not sent. Messages that were received are still accepted."""
+        """Requeue unsent deliveries. Received messages are still published."""
         self._gone = True
         self._set_no_alarm()
         self._unsettled.clear()
@@ -249,31 +250,33 @@ class MsgliteSession:
         self._run()
 
     def shutdown(self) -> None:
-        """The protocol has no goodbye."""
+        """Close the connection: the protocol has no message for it."""
         if not self._holds & CLOSED:
             self._close("the broker stops")
 
     def disconnect(self, reason: str) -> None:
-        """As every error."""
+        """Send the reason as an error, and close."""
         if not self._holds & CLOSED:
             self._refuse(reason)
 
     def session_info(self) -> SessionInfo:
-        """See Session. Clients have no names here."""
+        """Return the session info. msglite clients have no client id."""
         state: State = "closing" if self._holds & CLOSED or self._ended else "open"
         return SessionInfo("msglite", self._identity.name, state=state)
 
     def consumers(self) -> list[Consumer]:
-        """See Session."""
-        found = list(self._window.consumers)
+        """Return the consumers of the waiting ready or query."""
+        consumers = list(self._window.consumers)
         if self._query is not None:
-            found += [each for each in self._query.queue.consumers if each.sink is self]
-        return found
+            consumers += [
+                consumer for consumer in self._query.queue.consumers if consumer.sink is self
+            ]
+        return consumers
 
     # --- commands ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Carry out what is pending, up to a command that has to wait."""
+        """Process pending commands, up to one that has to wait."""
         if self._running:
             return
         self._running = True
@@ -300,7 +303,7 @@ class MsgliteSession:
             self._run_dry()
 
     def _run_dry(self) -> None:
-        """Everything that has come is carried out: go on reading, or end."""
+        """Resume reading, or close after the end of input, once no command is pending."""
         self._held_bytes = 0
         decoder = self._decoder
         if decoder.error is not None:
@@ -315,7 +318,7 @@ class MsgliteSession:
             self._transport.resume_reading()
 
     def _send(self, timeout: int, body: bytes, to: bytes, reply: bytes = b"") -> None:
-        """`>`: to whoever waits the longest, else to the end of the queue."""
+        """Process `>`: publish to the longest-waiting consumer, else to the end of the queue."""
         broker = self._broker
         destination = self._destinations.get(to)
         correlation = ""
@@ -327,7 +330,7 @@ class MsgliteSession:
         if not timeout:
             self._send_now(destination, body, reply, correlation)
             return
-        # a temporary queue does not survive its connection, so the journal need not know
+        # a temporary queue does not survive its connection, so the journal does not record it
         durability = Durability.NONE if destination.temporary else self._durability
         message = to_message(
             destination.address, body, timeout, reply, durability, broker.clock.wall
@@ -343,10 +346,10 @@ class MsgliteSession:
     def _send_now(
         self, destination: Destination, body: bytes, reply: bytes, correlation: str
     ) -> None:
-        """Timeout 0: for somebody who waits already, or nobody."""
+        """Publish with timeout 0: to a waiting consumer, or not at all."""
         broker = self._broker
         queue = destination.queue
-        # those who wait may be about to be given what was sent earlier in this turn
+        # earlier messages of this event loop iteration may be about to go to these consumers
         broker.dispatch(queue)
         if not destination.topic and not queue.hungry:
             return
@@ -361,16 +364,16 @@ class MsgliteSession:
         broker.dispatch(queue)
 
     def _ready(self, timeout: int, addresses: tuple[bytes, ...]) -> None:
-        """`<`: one message from the first of the addresses that has one."""
+        """Process `<`: deliver one message from the first address that has one."""
         if addresses != self._addresses:
-            self._line_up(addresses, create=timeout > 0)
+            self._attach_all(addresses, create=timeout > 0)
         self._holds |= WAITING
         self._broker.grant(self._window, 1)
         if self._holds & WAITING:
             self._wait(timeout)
 
     def _ask(self, timeout: int, to: bytes, body: bytes) -> None:
-        """`?`: a message with a reply address of its own, then ready on that."""
+        """Process `?`: publish with a new reply address, then wait for a message there."""
         broker = self._broker
         self._query = reply = self._replies.create(broker, self, self._identity.creator)
         broker.attach(reply.queue, self, Window(1, False), owner=self)
@@ -380,7 +383,7 @@ class MsgliteSession:
             self._wait(timeout)
 
     def _wait(self, timeout: int) -> None:
-        """The command has not been served on the spot and waits for `timeout` seconds."""
+        """Wait up to `timeout` seconds for the message of the current command."""
         if not timeout or self._ended:
             self._give_up()
             return
@@ -389,25 +392,25 @@ class MsgliteSession:
             self._set_alarm()
 
     def _give_up(self) -> None:
-        """The time of the ready or query is over."""
-        self._leave_lines()
+        """End the waiting ready or query with a timeout."""
+        self._cancel_waiting()
         self._holds &= ~WAITING
         self._unsent += len(TIMEOUT_LINE)
         if self._unsent > _MOST_UNSENT:
             self._holds |= FULL
         self._transport.write((TIMEOUT_LINE,))
 
-    def _leave_lines(self) -> None:
+    def _cancel_waiting(self) -> None:
         self._broker.revoke(self._window)
         if self._query is not None:
             self._broker.remove(self._query, force=True)
             self._query = None
 
-    def _line_up(self, addresses: tuple[bytes, ...], *, create: bool) -> None:
-        """Attach to the queues of these addresses instead, with no credit yet. Without `create`
-        addresses that have no queue are left out: nothing can be waiting there.
+    def _attach_all(self, addresses: tuple[bytes, ...], *, create: bool) -> None:
+        """Attach to the queues of these addresses instead of the previous ones, without credit.
 
-        Raises AccessDenied; as `_attach`.
+        Without `create` addresses that have no queue are skipped: they have no ready messages.
+        Raises AccessDenied, and the errors of `_attach`.
         """
         broker = self._broker
         for address in addresses:
@@ -430,8 +433,8 @@ class MsgliteSession:
             self._addresses = addresses
 
     def _attach(self, name: str) -> None:
-        """Wait on the queue, also on one that the gateway has put a request's body in: whoever has
-        been told its address may have it.
+        """Attach to a queue, also to one in which the HTTP gateway has put a request's body: any
+        client that knows its address may consume from it.
 
         Raises DestinationNotFound, DestinationPrivate, LimitExceeded, SubscriptionInUse.
         """
@@ -439,30 +442,30 @@ class MsgliteSession:
         self._broker.attach(queue, self, self._window, owner=self._replies)
 
     def _find_or_create(self, address: Address, to: bytes) -> Destination | None:
-        """None for an answer to somebody who no longer waits: surplus replies are dropped.
+        """Return the destination to publish to; None for a reply whose requester waits no longer.
 
-        `to` is how the client has named the address.
-        Raises AccessDenied, DestinationNotFound, LimitExceeded.
+        `to` is the address as the client has written it. Raises AccessDenied, DestinationNotFound,
+        LimitExceeded.
         """
         broker = self._broker
         raw = encode_name(address.name)
         destination = broker.find(address)
         if destination is None and (self._replies.issued(raw) or is_temporary(address.name)):
             return None
-        if destination is None or not destination.temporary:  # who is told of those may use them
+        if destination is None or not destination.temporary:  # temporary ones need no permission
             self._demand(Operation.PRODUCE, raw)
             destination = broker.resolve(
                 address, creator=self._identity.creator, by=CreatedBy.MSGLITE
             )
         if destination.temporary or to.startswith(ANSWER):
-            return destination  # it gets one message, and is not to be kept for it
+            return destination  # it receives only one message
         if len(self._destinations) >= _MOST_DESTINATIONS:
             self._destinations.clear()
         self._destinations[to] = destination
         return destination
 
     def _demand(self, operation: Operation, address: bytes) -> None:
-        """AccessDenied. Who has been told of a reply address may use it."""
+        """Raise AccessDenied unless the user may use the address. Reply addresses are free."""
         if not self._replies.issued(address):
             name = decode_name(address)
             demand(self._access, self._transport.peer, self._identity, operation, name)
@@ -470,14 +473,14 @@ class MsgliteSession:
     # --- from the broker ---------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """The message that the ready or query waits for: its credit is 1.
+        """Send the message that the ready or query waits for: its credit is 1.
 
-        Only writes. What is pending goes on in the loop that is under way, else in `flushed`: this
-        is called from within the dispatch of a queue.
+        Only writes, because it runs within the dispatch of a queue. Pending commands continue in
+        the loop that is running, else in `flushed`.
         """
         for delivery in deliveries:
             message = delivery.message
-            assert message is not None  # in flight
+            assert message is not None  # unacked
             to = encode_name(consumer.subscription.destination.name)
             reply = b"" if message.reply_to is None else shown_reply(message)
             body = shown_body(message)
@@ -498,13 +501,13 @@ class MsgliteSession:
             self._holds |= FULL
 
     def detached(self, consumer: Consumer) -> None:
-        """Somebody has removed a queue. Who waits there waits on, in the one that takes its place.
+        """Attach to the new queue of the same name when a queue is deleted.
 
-        A query whose reply address is gone ends at its timeout.
+        A query whose reply address is deleted ends at its timeout.
         """
         if consumer.window is not self._window:
             return
-        self._addresses = ()  # the next ready looks for the queues anew
+        self._addresses = ()  # the next ready attaches again
         if not consumer.window.credit:
             return
         try:
@@ -519,7 +522,7 @@ class MsgliteSession:
             self._broker.settle(consumer, delivery.sequence)
         self._unsettled.clear()
         if journaled:
-            # this turn's flush is over; the journal should not have to wait for the next client
+            # the flush of this event loop iteration has already run; do not delay the journal
             self._broker.wake()
 
     def _remove_spent(self) -> None:
@@ -529,15 +532,15 @@ class MsgliteSession:
         self._spent.clear()
 
     def _unblocked(self) -> None:
-        """The message that waited for room has been accepted."""
+        """Continue after the message that waited for room has been accepted."""
         self._holds &= ~PARKED
         self._run()
 
     def _on_disk(self, frame: Frame | None) -> bool:
-        """Whether what was sent here is durable; if not, the frame has to wait for that.
+        """Return whether all published messages are durable; if not, `frame` waits for that.
 
-        Otherwise a client would not find what it has just sent. Closing waits too, which
-        is the only confirmation that a client can have.
+        Otherwise a client could miss the message that it has just published. Closing waits as well:
+        it is the only confirmation that a client can get.
         """
         last = self._last
         if last is None or last.sequence <= self._broker.journal.durable:
@@ -556,19 +559,19 @@ class MsgliteSession:
     # --- time --------------------------------------------------------------------------------
 
     def _set_alarm(self) -> None:
-        """One alarm serves all commands: one that is set for an earlier time is left as it is."""
+        """Set the timer for the deadline. One timer serves all commands; an earlier one is kept."""
         if self._alarm is not None:
             self._alarm.cancel()
         delay = min((self._deadline - self._broker.clock.steady) / 1000, _LONGEST_ALARM)
         self._alarm_at = self._deadline
-        self._alarm = self._transport.call_later(delay, self._ring)
+        self._alarm = self._transport.call_later(delay, self._on_alarm)
 
     def _set_no_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         self._alarm = None
         if not self._holds & WAITING:
             return
@@ -581,7 +584,7 @@ class MsgliteSession:
     # --- the end -----------------------------------------------------------------------------
 
     def _refuse(self, text: str) -> None:
-        """Every error closes, and nothing behind it is carried out."""
+        """Send the error and close. Commands behind it are dropped."""
         if not self._gone and not self._holds & CLOSED:
             self._transport.write((encode_error(text),))
         self._close(text)
@@ -592,6 +595,6 @@ class MsgliteSession:
         self._holds = CLOSED
         self._pending.clear()
         self._set_no_alarm()
-        self._leave_lines()
+        self._cancel_waiting()
         if not self._gone:
             self._transport.close(reason)

@@ -1,19 +1,19 @@
-"""Bytes of msglite <-> frames. Sans-I/O; client and server use the same code.
+"""Codec of msglite frames. Sans-I/O, for client and server.
 
     line    = [blanks] token *(1*blank token) [blanks] [CR] LF
-    command = line [body CR LF]              the body only if a length says more than 0
+    command = line [body CR LF]              the body only if the length is not 0
 
     >  length timeout to [reply]      both ways      message
     <  timeout address{1,8}           to the server  ready for one message
     ?  length timeout to              to the server  query: a message, and ready for its reply
     .                                 to the server  quit
-    *                                 to the client  time-out: the answer to < or ?
+    *                                 to the client  timeout: the response to < or ?
     -  text                           to the client  error; the connection ends
 
 (msglite protocol page.) Lengths count bytes, timeouts seconds. Lines are written with single blanks
-and CR LF. They are read more liberally: runs of blanks and tabs, also at the end, where some
-clients leave one; a bare LF; empty lines, which mean nothing. After a body CR LF is demanded.
-Addresses are opaque bytes without blank, tab, CR and LF; nothing else separates.
+and CR LF. The decoder also accepts runs of blanks and tabs, also at the end, where some clients
+write one; a bare LF; and empty lines, which it ignores. A body must be followed by CR LF. Addresses
+are opaque bytes without blank, tab, CR and LF; no other bytes separate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FROM_CLIENT: Final = frozenset({MESSAGE, READY, QUERY, QUIT})
 FROM_SERVER: Final = frozenset({MESSAGE, TIMEOUT, ERROR})
 
 Frame = tuple[int, int, tuple[bytes, ...], bytes]
-"""Kind (the sigil's byte), timeout, addresses, body.
+"""Kind (the first byte), timeout, addresses, body.
 
            timeout      addresses          body
 MESSAGE    seconds      (to,) (to, reply)  body
@@ -54,10 +54,10 @@ TIMEOUT_LINE: Final = b"*\r\n"
 
 
 class Limits(NamedTuple):
-    """Largest input accepted, in bytes.
+    """Limits of the input, in bytes.
 
     line  a command line without its LF
-    body  checked against the announced length, before the body comes
+    body  checked against the announced length, before the body arrives
     """
 
     line: int = 64 * 1024
@@ -65,7 +65,7 @@ class Limits(NamedTuple):
 
 
 _Head = tuple[int, Frame]
-"""What a command line says: the length of the body, and the frame, which still lacks it."""
+"""Parsed command line: the length of the body, and the frame without it."""
 
 _DEFAULT_LIMITS: Final = Limits()
 _BLANKS: Final = b" \t\r\n"
@@ -75,7 +75,7 @@ _LF: Final = 0x0A
 
 _MOST_LINES: Final = 64
 _LONGEST_KEPT: Final = 128
-"""A decoder remembers so many lines up to this length: most clients repeat themselves."""
+"""The decoder caches 64 lines of up to 128 bytes: most clients repeat themselves."""
 
 _START: Final = 64
 """Bytes of an unfinished line that are searched for its first token."""
@@ -91,13 +91,13 @@ _NAMES: Final = {
 
 
 class Decoder:
-    """Turns the bytes of one direction of one connection into frames.
+    """Decodes the bytes of one direction of one connection into frames.
 
-    `error` is None until the peer breaks the rules; then it says how, and nothing that comes after
-    is looked at. The frames complete before the fault are still returned, so that a caller handles
-    them first and looks at `error` afterwards.
+    `error` is None until the peer violates the protocol; later input is ignored. Frames that were
+    complete before the error are still returned, so callers process them first and check `error`
+    afterwards.
 
-    `commanded` is whether a valid command line has come.
+    `commanded` is True after the first valid command line.
     """
 
     __slots__ = (
@@ -115,7 +115,7 @@ class Decoder:
     def __init__(
         self, limits: Limits = _DEFAULT_LIMITS, kinds: frozenset[int] = FROM_CLIENT
     ) -> None:
-        """`kinds` are the commands the peer may send: FROM_CLIENT or FROM_SERVER."""
+        """`kinds` are the commands that the peer may send: FROM_CLIENT or FROM_SERVER."""
         self.error: ProtocolError | None = None
         self.commanded = False
         self._kinds = kinds
@@ -123,19 +123,19 @@ class Decoder:
         self._body_limit = limits.body
         self._rest = bytearray()
         self._need = 0
-        """Bytes that complete the command in `_rest`; 0 while its line is not complete."""
+        """Bytes needed to complete the command in `_rest`; 0 while its line is incomplete."""
         self._lines: dict[bytes, _Head] = {}
         self._commands: dict[bytes, Frame] = {}
-        """What without a body follows from bytes that are one command and nothing else."""
+        """Cache: the frame of input that is exactly one command without a body."""
 
     @property
     def incomplete(self) -> bool:
-        """Whether a command has begun to arrive and has not ended."""
+        """True if a command has been received in part."""
         return bool(self._rest.strip(_BLANKS))
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left of what came, and nothing was wrong with it."""
+        """True if no input is left and there was no error."""
         return not self._rest and self.error is None
 
     @property
@@ -148,7 +148,7 @@ class Decoder:
         self._rest.clear()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take what was received; return the frames that are complete now. Never raises."""
+        """Decode received bytes and return the complete frames. Never raises."""
         rest = self._rest
         if not rest and len(data) <= _LONGEST_KEPT:
             frame = self._commands.get(data)
@@ -180,7 +180,7 @@ class Decoder:
         return frames
 
     def _parse(self, data: bytes, frames: list[Frame]) -> int:
-        """Append the complete frames; return where the incomplete rest begins."""
+        """Append the complete frames, and return the index of the incomplete rest."""
         size = len(data)
         position = 0
         lines = self._lines
@@ -217,30 +217,32 @@ class Decoder:
             raise FrameTooLarge(f"the command line is longer than {self._line_limit} bytes")
 
     def _check_unfinished(self) -> None:
-        """Reject an unfinished line as early as its end could: clients of other protocols may
-        never send one. Raises ProtocolError, FrameTooLarge."""
+        """Reject an invalid unfinished line early: clients of other protocols may never end it.
+
+        Raises ProtocolError, FrameTooLarge.
+        """
         self._check_start(bytes(self._rest[:_START]))
         self._check_line(len(self._rest))
 
     def _check_start(self, start: bytes) -> None:
-        """Reject the beginning of a line if its first token is complete and no command."""
+        """Reject the beginning of a line whose first token is complete and no command."""
         token, blank, _ = start.translate(_TO_BLANK).lstrip(b" ").partition(b" ")
         if token and blank:
             self._kind(token)
 
     def _kind(self, token: bytes) -> int:
-        """Return the command that the first token of a line is. Raises ProtocolError."""
+        """Return the command of a line's first token. Raises ProtocolError."""
         kind = token[0] if len(token) == 1 else 0
         if kind not in self._kinds:
             raise ProtocolError(f"unknown command {_show(token)}")
         return kind
 
     def _read_line(self, line: bytes) -> _Head | None:
-        """What the line says; None if it is blank. Raises ProtocolError, FrameTooLarge."""
+        """Parse a line; None if it is blank. Raises ProtocolError, FrameTooLarge."""
         if len(line) > self._line_limit:
             self._check_start(line[:_START])
             self._check_line(len(line))
-        # bytes.split() takes these two for blanks as well
+        # bytes.split() would split at these two characters as well
         tokens = line.split() if b"\x0b" not in line and b"\x0c" not in line else _split(line)
         if not tokens:
             return None
@@ -261,14 +263,14 @@ class Decoder:
             self.commanded = True
             frame: Frame = (kind, timeout if timeout > 0 else 0, tuple(tokens[3:]), b"")
             if count == 4:
-                return length, frame  # with a reply address, which is another each time
+                return length, frame  # not cached: each reply address is different
         elif kind == READY:
             if not 2 <= count <= 1 + MAX_ADDRESSES:
                 raise _wrong_count(kind, count, "2 to 9", ": a timeout and 1 to 8 addresses")
             frame = (kind, max(0, _number(tokens[1], "timeout")), tuple(tokens[2:]), b"")
         elif kind == ERROR:
             frame = (kind, 0, (), line.strip(_BLANKS)[1:].strip(_BLANKS))
-        else:  # whatever follows "." or "*" is ignored, as the original does
+        else:  # arguments of "." and "*" are ignored, as in the original
             frame = (kind, 0, (), b"")
         self.commanded = True
         head = length, frame
@@ -287,14 +289,14 @@ def _split(line: bytes) -> list[bytes]:
 
 
 def _number(token: bytes, name: str) -> int:
-    """A decimal number that fits 64 bits with sign. Raises ProtocolError."""
-    # bytes.isdigit() is true for ASCII digits only; int() alone would let underscores pass
+    """Parse a decimal number that fits into 64 bits with sign. Raises ProtocolError."""
+    # bytes.isdigit() accepts ASCII digits only; int() alone would accept underscores
     if token.isdigit() and len(token) < 19:
         return int(token)
     digits = token[1:] if token[:1] in (b"-", b"+") else token
     if not digits.isdigit():
         raise ProtocolError(f"the {name} {_show(token)} is not a number")
-    # int() refuses thousands of digits, zeros included
+    # int() rejects numbers of thousands of digits, even leading zeros
     if len(digits) > 19:
         digits = digits.lstrip(b"0") or b"0"
     value = int(digits) if len(digits) <= 19 else MAX_TIMEOUT + 1
@@ -310,26 +312,26 @@ def _wrong_count(kind: int, count: int, expected: str, meaning: str = "") -> Pro
 
 
 def _show(token: bytes) -> str:
-    """A token as an error may quote it: printable and short."""
-    shown = token[:24].decode("ascii", "backslashreplace")
-    shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shown)
-    return f"'{shown}'" if len(token) <= 24 else f"'{shown}…'"
+    """Return a token for an error message: printable and short."""
+    text = token[:24].decode("ascii", "backslashreplace")
+    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return f"'{text}'" if len(token) <= 24 else f"'{text}…'"
 
 
 def is_address(raw: bytes) -> bool:
-    """Whether the bytes can stand as an address in a command line."""
+    """Return whether the bytes are a valid address."""
     return bool(raw) and not any(blank in raw for blank in _BLANKS)
 
 
 def message_head(length: int, timeout: int, to: bytes, reply: bytes = b"") -> bytes:
-    """The line before a message's body; a body that is not empty is followed by CR LF."""
+    """Return the line before a message's body. CR LF must follow a body that is not empty."""
     if reply:
         return b"> %d %d %b %b\r\n" % (length, timeout, to, reply)
     return b"> %d %d %b\r\n" % (length, timeout, to)
 
 
 def encode_message(timeout: int, to: bytes, body: bytes, reply: bytes = b"") -> bytes:
-    """`>`. `timeout` in seconds; the addresses satisfy `is_address`, or `reply` is b""."""
+    """Encode `>`. `timeout` in seconds; the addresses satisfy `is_address`, or `reply` is b""."""
     if reply or not body:
         head = message_head(len(body), timeout, to, reply)
         return b"%b%b\r\n" % (head, body) if body else head
@@ -337,18 +339,18 @@ def encode_message(timeout: int, to: bytes, body: bytes, reply: bytes = b"") -> 
 
 
 def encode_ready(timeout: int, addresses: tuple[bytes, ...]) -> bytes:
-    """`<`. `timeout` in seconds, 0 = do not wait; 1 to 8 addresses."""
+    """Encode `<`. `timeout` in seconds, 0 = do not wait; 1 to 8 addresses."""
     return b"< %d %b\r\n" % (timeout, b" ".join(addresses))
 
 
 def encode_query(timeout: int, to: bytes, body: bytes) -> bytes:
-    """`?`. `timeout` in seconds, of the message and for the reply."""
+    """Encode `?`. `timeout` in seconds, of the message and for the reply."""
     if not body:
         return b"? 0 %d %b\r\n" % (timeout, to)
     return b"? %d %d %b\r\n%b\r\n" % (len(body), timeout, to, body)
 
 
 def encode_error(text: str) -> bytes:
-    """`-`. What cannot stand in a line becomes a blank."""
+    """Encode `-`. Line breaks and tabs become blanks."""
     line = text.encode("utf-8", "surrogateescape")[:1000].translate(_TO_BLANK)
     return b"- %b\r\n" % line

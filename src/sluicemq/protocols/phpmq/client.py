@@ -1,4 +1,4 @@
-"""PHPMQ clients: one for asyncio, one that blocks. Public.
+"""Public PHPMQ clients, one for asyncio and one that blocks.
 
     async with await PhpmqClient.connect("127.0.0.1", 9100) as client:
         await client.send("orders", b"one pizza", ttl=3600)
@@ -12,18 +12,18 @@
             message.ack()
 
 A connection has one subscription: consuming from another queue, or with another window, replaces
-it, and what was received and not settled goes back to its queue. A window is how many messages may
-be here unsettled; a message that is never settled takes up its place for good, and goes back to
-its queue when the connection ends.
+it, and the broker requeues its unacked messages. The window limits the unacked messages of the
+client; a message that is never acknowledged occupies its place in the window, and is requeued when
+the connection ends.
 
-The protocol confirms nothing. `close` ends this side and waits until the broker has ended its own;
-SluiceMQ does so when all that was sent with durability `sync` is on disk. Over TLS nothing is
-waited for. A broker that refuses a message (its queue is full, its name too long) closes the
-connection, which shows as ConnectionLost in the next call, but not in `close`. `confirm` of the
-client that blocks raises it, over TLS, too.
+The protocol confirms nothing. `close` ends the client's output and waits until the broker closes;
+SluiceMQ does so once all messages sent with durability `sync` are on disk. Over TLS it does not
+wait. A broker that refuses a message (its queue is full, its name too long) closes the connection:
+the next call raises ConnectionLost, but `close` does not. `confirm` of the blocking client raises
+it, over TLS, too.
 
-Dispatches of both generations are understood. `generation` is the form of what is sent: 2 writes a
-TTL packet with each message, 1 with none, "auto" with those that are given a `ttl`. A released PHP
+Dispatches of both generations are accepted. `generation` is the form of sent messages: 2 writes a
+TTL packet with each message, 1 with none, "auto" with those that have a `ttl`. A released PHP
 consumer can only read messages that were sent without one.
 """
 
@@ -62,7 +62,7 @@ from sluicemq.protocols.phpmq.wire import (
 
 DEFAULT_PORT = 9100
 PROBE_SECONDS: Final = 60
-"""Time to live of the message that `confirm` sends, in case the connection breaks meanwhile."""
+"""Time to live of the message that `confirm` sends, in case the connection breaks."""
 
 
 def _name(queue: str) -> bytes:
@@ -74,7 +74,7 @@ def _name(queue: str) -> bytes:
 
 def _natural(number: int, what: str) -> int:
     if number < 0:
-        raise ValueError(f"{what} is {number}, the least is 0")
+        raise ValueError(f"{what} is {number}, the minimum is 0")
     return number
 
 
@@ -86,10 +86,10 @@ def _encode_send(queue: str, body: bytes, ttl: int, generation: Generation) -> b
 
 
 class _Received:
-    """A message as it came: what both kinds of client show of it.
+    """Received message, for both clients.
 
-    queue  where it was waiting     id   32 hex digits; the same each time it is delivered
-    body   its content              ttl  seconds it had left when it was sent here; 0 = for ever
+    queue  name of its queue        id   32 hex digits, the same for each delivery
+    body   content                  ttl  seconds left when it was dispatched; 0 = for ever
     """
 
     __slots__ = ("_raw_id", "_raw_queue", "body", "id", "queue", "ttl")
@@ -104,7 +104,7 @@ class _Received:
 
 
 class PhpmqMessage(_Received):
-    """A message received by a PhpmqClient. Settle it once: ack, requeue or dead_letter."""
+    """Message of a PhpmqClient. Call one of ack, requeue and dead_letter, once."""
 
     __slots__ = ("_client",)
 
@@ -113,16 +113,19 @@ class PhpmqMessage(_Received):
         self._client = client
 
     async def ack(self) -> None:
-        """It has been dealt with. Raises ConnectionLost, RequestTimeout."""
+        """Acknowledge the message. Raises ConnectionLost, RequestTimeout."""
         await self._client._connection.send(encode_acknowledge(self._raw_queue, self._raw_id))
 
     async def answer(self, body: bytes, ttl: int = 0) -> None:
-        """Send to where the message wants an answer, if it does; before it is settled. `ttl` in
-        seconds, 0 = for ever. Raises ConnectionLost, RequestTimeout, ValueError."""
+        """Send a response to the message's reply address, if it has one.
+
+        Must be called before the message is acknowledged. `ttl` in seconds, 0 = for ever. Raises
+        ConnectionLost, RequestTimeout, ValueError.
+        """
         await self._client.send(decode_name(ANSWER + self._raw_id), body, ttl)
 
     async def requeue(self, ttl: int = 0) -> None:
-        """Put it at the end of its queue, with `ttl` seconds to live from now (0 = for ever).
+        """Requeue the message at the end of its queue, with `ttl` seconds to live (0 = for ever).
 
         Raises ConnectionLost, RequestTimeout, ValueError.
         """
@@ -131,12 +134,12 @@ class PhpmqMessage(_Received):
         )
 
     async def dead_letter(self) -> None:
-        """Take it out of its queue for good. Raises ConnectionLost, RequestTimeout."""
+        """Dead-letter the message. Raises ConnectionLost, RequestTimeout."""
         await self._client._connection.send(encode_dead_letter(self._raw_queue, self._raw_id))
 
 
 class BlockingPhpmqMessage(_Received):
-    """A message received by a BlockingPhpmqClient. Settle it once: ack, requeue or dead_letter."""
+    """Message of a BlockingPhpmqClient. Call one of ack, requeue and dead_letter, once."""
 
     __slots__ = ("_client",)
 
@@ -145,27 +148,27 @@ class BlockingPhpmqMessage(_Received):
         self._client = client
 
     def ack(self) -> None:
-        """It has been dealt with. Raises ConnectionLost, RequestTimeout."""
+        """Acknowledge the message. Raises ConnectionLost, RequestTimeout."""
         self._client._send(encode_acknowledge(self._raw_queue, self._raw_id))
 
     def answer(self, body: bytes, ttl: int = 0) -> None:
-        """As PhpmqMessage.answer."""
+        """Send a response as PhpmqMessage.answer does."""
         self._client.send(decode_name(ANSWER + self._raw_id), body, ttl)
 
     def requeue(self, ttl: int = 0) -> None:
-        """Put it at the end of its queue, with `ttl` seconds to live from now (0 = for ever).
+        """Requeue the message at the end of its queue, with `ttl` seconds to live (0 = for ever).
 
         Raises ConnectionLost, RequestTimeout, ValueError.
         """
         self._client._send(encode_requeue(self._raw_queue, self._raw_id, _natural(ttl, "ttl")))
 
     def dead_letter(self) -> None:
-        """Take it out of its queue for good. Raises ConnectionLost, RequestTimeout."""
+        """Dead-letter the message. Raises ConnectionLost, RequestTimeout."""
         self._client._send(encode_dead_letter(self._raw_queue, self._raw_id))
 
 
 class _Connection(Connection[Frame]):
-    """Keeps what arrives until somebody receives it."""
+    """Connection that keeps received frames until `receive` takes them."""
 
     def __init__(self, limits: Limits, timeout: float) -> None:
         super().__init__(Decoder(limits, FROM_SERVER), timeout)
@@ -194,12 +197,12 @@ class _Connection(Connection[Frame]):
         self.lose(ConnectionLost("the client is closed"))
         if transport.can_write_eof():
             transport.write_eof()
-        else:  # TLS: closing flushes what is queued and tells the peer
+        else:  # TLS: close flushes queued data and notifies the peer
             transport.close()
 
 
 class PhpmqClient(AsyncClient):
-    """One connection to a PHPMQ broker, for asyncio. Made by `connect`.
+    """asyncio connection to a PHPMQ broker. Created by `connect`.
 
     Several tasks may send; one at a time may receive.
     """
@@ -221,11 +224,11 @@ class PhpmqClient(AsyncClient):
         generation: Generation = 2,
         limits: Limits | None = None,
     ) -> Self:
-        """Connect to `host` and `port`, or to the unix socket `path`.
+        """Connect to `host` and `port`, or to the Unix socket `path`.
 
-        `timeout` (seconds, > 0) bounds connecting, each wait for the broker to take what is sent,
-        and closing. `generation`: see the module; 1 is for brokers that know no TTL.
-        Raises ConnectionLost, RequestTimeout.
+        `timeout` (seconds, > 0) bounds connecting, each wait for the broker to accept data, and
+        closing. `generation`: see the module; 1 is for brokers without TTL packets. Raises
+        ConnectionLost, RequestTimeout.
         """
         connection = _Connection(limits or Limits(), timeout)
         await connection.dial(host, port, path, ssl_context)
@@ -234,19 +237,18 @@ class PhpmqClient(AsyncClient):
     async def send(self, queue: str, body: bytes, ttl: int = 0) -> None:
         """Send a message that lives for `ttl` seconds (0 = for ever).
 
-        Returns when the connection has taken it; the protocol has no confirmation.
-        Raises ConnectionLost, RequestTimeout; ValueError for a name or number that has no form
-        in the protocol.
+        Returns once the connection has accepted it; the protocol has no confirmation. Raises
+        ConnectionLost, RequestTimeout; ValueError for a name or number that the protocol cannot
+        represent.
         """
         ttl = _natural(ttl, "ttl")
         await self._connection.send(_encode_send(queue, body, ttl, self._generation))
 
     async def subscribe(self, queue: str, window: int = 1) -> None:
-        """Let up to `window` unsettled messages be sent here; 0 ends it and gives all back.
+        """Subscribe with up to `window` unacked messages; 0 unsubscribes and requeues all.
 
-        Replaces the subscription before. Messages of the old one that have arrived and have not
-        been returned by `receive` are forgotten: the broker has taken them back.
-        Raises ConnectionLost, RequestTimeout, ValueError.
+        Replaces the previous subscription. Its messages that `receive` has not returned are
+        dropped: the broker has requeued them. Raises ConnectionLost, RequestTimeout, ValueError.
         """
         request = encode_consume(_name(queue), _natural(window, "window"))
         self._connection.frames.clear()
@@ -254,7 +256,7 @@ class PhpmqClient(AsyncClient):
         await self._connection.send(request)
 
     async def receive(self, timeout: float | None = None) -> PhpmqMessage:
-        """The next message; waits up to `timeout` seconds (None = for ever).
+        """Return the next message; waits up to `timeout` seconds (None = for ever).
 
         Cancellation loses no message. Raises RequestTimeout, ConnectionLost.
         """
@@ -272,21 +274,21 @@ class PhpmqClient(AsyncClient):
             raise RequestTimeout(f"no message in {timeout} s") from None
 
     async def consume(self, queue: str, window: int = 1) -> AsyncIterator[PhpmqMessage]:
-        """Subscribe, and give the messages as they come, without end. Raises ConnectionLost."""
+        """Subscribe and yield the messages as they arrive, without end. Raises ConnectionLost."""
         await self.subscribe(queue, window)
         while True:
             yield await self.receive()
 
     async def close(self) -> None:
-        """Send what is queued, and wait until the broker has read it and closed.
+        """Send queued data, and wait until the broker has read it and closed.
 
-        Raises RequestTimeout, when it is not known what the broker received.
+        Raises RequestTimeout if it is unknown which messages the broker received.
         """
         await self._connection.close()
 
 
 class BlockingPhpmqClient(BlockingClient):
-    """One connection to a PHPMQ broker, for one thread. Made by `connect`."""
+    """Blocking connection to a PHPMQ broker, for one thread. Created by `connect`."""
 
     def __init__(self, connection: BlockingConnection[Frame], generation: Generation) -> None:
         self._connection = connection
@@ -305,7 +307,7 @@ class BlockingPhpmqClient(BlockingClient):
         generation: Generation = 2,
         limits: Limits | None = None,
     ) -> Self:
-        """As PhpmqClient.connect. Raises ConnectionLost, RequestTimeout."""
+        """Connect as PhpmqClient.connect does. Raises ConnectionLost, RequestTimeout."""
         connection = BlockingConnection(
             open_socket(host, port, path, ssl_context, timeout),
             Decoder(limits or Limits(), FROM_SERVER),
@@ -315,21 +317,24 @@ class BlockingPhpmqClient(BlockingClient):
         return cls(connection, generation)
 
     def send(self, queue: str, body: bytes, ttl: int = 0) -> None:
-        """As PhpmqClient.send. Raises ConnectionLost, RequestTimeout, ValueError."""
+        """Send as PhpmqClient.send does. Raises ConnectionLost, RequestTimeout, ValueError."""
         ttl = _natural(ttl, "ttl")
         self._send(_encode_send(queue, body, ttl, self._generation))
 
     def subscribe(self, queue: str, window: int = 1) -> None:
-        """As PhpmqClient.subscribe. Raises ConnectionLost, RequestTimeout, ValueError."""
+        """Subscribe as PhpmqClient.subscribe does.
+
+        Raises ConnectionLost, RequestTimeout, ValueError.
+        """
         request = encode_consume(_name(queue), _natural(window, "window"))
         self._connection.frames.clear()
         self._queue = _name(queue) if window else b""
         self._send(request)
 
     def receive(self, timeout: float | None = None) -> BlockingPhpmqMessage:
-        """The next message; waits up to `timeout` seconds (None = for ever).
+        """Return the next message; waits up to `timeout` seconds (None = for ever).
 
-        Raises RequestTimeout, after which waiting may go on, and ConnectionLost.
+        Raises RequestTimeout, after which it can be called again, and ConnectionLost.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -338,18 +343,18 @@ class BlockingPhpmqClient(BlockingClient):
                 return BlockingPhpmqMessage(self, frame)
 
     def consume(self, queue: str, window: int = 1) -> Iterator[BlockingPhpmqMessage]:
-        """Subscribe, and give the messages as they come, without end. Raises ConnectionLost."""
+        """Subscribe and yield the messages as they arrive, without end. Raises ConnectionLost."""
         self.subscribe(queue, window)
         while True:
             yield self.receive()
 
     def confirm(self) -> None:
-        """Wait until the broker has accepted all that was sent. Replaces the subscription.
+        """Wait until the broker has accepted all sent messages. Replaces the subscription.
 
-        Sends a message to a queue that nobody else uses, and receives it: it comes back after
-        everything sent before has been accepted. SluiceMQ stores no such message; in other brokers
-        the queue goes with it. Raises ConnectionLost, RequestTimeout: then it is not known what
-        the broker has accepted.
+        Sends a message to a queue with a unique name and receives it: it arrives after all earlier
+        messages were accepted. SluiceMQ does not store it; other brokers delete the queue with it.
+        Raises ConnectionLost, RequestTimeout: it is then unknown which messages the broker has
+        accepted.
         """
         connection = self._connection
         probe = decode_name(PROBE) + secrets.token_hex(8)
@@ -361,11 +366,11 @@ class BlockingPhpmqClient(BlockingClient):
             raise RequestTimeout(f"no confirmation in {connection.timeout:g} s") from None
         except ConnectionLost as error:
             raise ConnectionLost(
-                f"{error}; it refused what was sent, or does not speak PHPMQ there"
+                f"{error}; it refused a message, or does not speak PHPMQ"
             ) from None
 
     def close(self) -> None:
-        """As PhpmqClient.close. Raises RequestTimeout."""
+        """Close as PhpmqClient.close does. Raises RequestTimeout."""
         self._connection.close(self._connection.read)
 
     def _send(self, data: bytes) -> None:

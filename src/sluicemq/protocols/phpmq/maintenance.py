@@ -1,14 +1,14 @@
-"""The maintenance port of PHPMQ: a person at a terminal looks at queues and empties them.
+"""Maintenance port of PHPMQ, on which a user at a terminal lists and purges queues.
 
 One command per line, LF or CRLF; words are case-sensitive; the argument is the rest of the line,
-without blanks and quotes around it. Queues are those that hold messages: in PHPMQ no others exist.
-`monitor` and `show` draw their page again until the next command ends them.
+without surrounding blanks and quotes. Only queues with messages exist, as in PHPMQ. `monitor` and
+`show` redraw their page until the next command.
 
-Lists show the queues at which the user of the connection may do anything. To look into one takes
-the permission to browse it, to empty one that to manage it.
+Lists contain the queues on which the user of the connection has any permission. `show` needs the
+permission to browse the queue, `flush` that to manage it.
 
-A command waits until the answer to the one before has been sent: a line of input may be answered by
-pages of output, and who does not read them is not to fill the memory of the broker.
+A command waits until the response to the previous one has been sent: a line of input may produce
+pages of output, which would fill the broker's memory if the client does not read.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Trans
 
 REFRESH_SECONDS: Final = 0.5
 LINE_LIMIT: Final = 4096
-"""Bytes of one command; a longer one ends the session."""
+"""Maximum length of a command in bytes; a longer one ends the session."""
 
 
 class Vitals(Protocol):
-    """What only the server knows of itself."""
+    """Figures of the server process."""
 
     version: str
 
     def uptime(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
 
     def memory(self) -> int:
-        """Resident bytes of the process."""
+        """Return the resident bytes of the process."""
 
     def clients(self) -> int:
-        """Connections to the message ports."""
+        """Return the number of connections to the message ports."""
 
 
 class MaintenanceSession:
-    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
+    """Maintenance session. Implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
         "_access",
@@ -73,7 +73,7 @@ class MaintenanceSession:
     def __init__(
         self, transport: Transport, broker: Broker, vitals: Vitals, *, access: Access = OPEN
     ) -> None:
-        assert access.guest is not None  # who cannot log in is somebody from the start
+        assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
         self._access = access
@@ -81,11 +81,11 @@ class MaintenanceSession:
         self._vitals = vitals
         self._ids = MessageIds(broker.identity)
         self._line = b""
-        """The beginning of a command."""
+        """Unfinished command."""
         self._lines: deque[bytes] = deque()
-        """Commands that wait. While there are any nothing more is read."""
+        """Waiting commands. Reading is paused while there are any."""
         self._held_bytes = 0
-        """Bytes that they have come in."""
+        """Bytes in which they were received."""
         self._unsent = False
         self._ended = False
         self._page: Callable[[], str] | None = None
@@ -97,7 +97,7 @@ class MaintenanceSession:
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Commands, complete or not."""
+        """Process bytes from the client."""
         waiting = bool(self._lines)
         *lines, self._line = (self._line + data).split(b"\n")
         self._lines.extend(lines)
@@ -109,31 +109,31 @@ class MaintenanceSession:
 
     @property
     def buffered(self) -> int:
-        """See Session."""
+        """Bytes of unprocessed input."""
         return len(self._line) + (self._held_bytes if self._lines else 0)
 
     @property
     def incomplete(self) -> bool:
-        """See Session."""
+        """True if a command has been received in part."""
         return bool(self._line)
 
     @property
     def login(self) -> Login:
-        """There are no logins, and a command is short."""
+        """Always DONE: the protocol has no logins, and commands are short."""
         return Login.DONE
 
     def discard_input(self) -> None:
-        """See Session."""
+        """Drop the unfinished command."""
         self._line = b""
 
     def end_of_input(self) -> None:
-        """Nobody is there any more who could stop a refresh."""
+        """Process the waiting commands, then close: the client can no longer stop a refresh."""
         self._ended = True
         if not self._lines:
             self._close("")
 
     def flushed(self) -> None:
-        """The last answer has been sent: go on with the next command."""
+        """Process the next command, because the last response has been sent."""
         self._unsent = False
         if self._lines:
             self._run()
@@ -144,44 +144,44 @@ class MaintenanceSession:
                     self._transport.resume_reading()
 
     def pause_delivery(self) -> None:
-        """Draw no more pages until the terminal has taken the last ones."""
+        """Stop refreshing until the terminal has read the last pages."""
         self._congested = True
 
     def resume_delivery(self) -> None:
-        """Draw again at the next refresh."""
+        """Resume refreshing."""
         self._congested = False
 
     def closed(self) -> None:
-        """Stop drawing."""
+        """Stop refreshing."""
         self._closing = True
         self._lines.clear()
         self._line = b""
         self._stop()
 
     def shutdown(self) -> None:
-        """Say why the session ends."""
+        """Write the reason and close."""
         self.disconnect("the broker stops")
 
     def disconnect(self, reason: str) -> None:
-        """The same."""
+        """Write the administrator's reason and close."""
         if not self._closing:
-            said = screen.printable(reason[:1].upper() + reason[1:])
-            self._write(f"\n{said.rstrip('.')}.\n")
+            text = screen.printable(reason[:1].upper() + reason[1:])
+            self._write(f"\n{text.rstrip('.')}.\n")
             self._close(reason)
 
     def session_info(self) -> SessionInfo:
-        """See Session."""
+        """Return the session info."""
         state: State = "closing" if self._closing else "open"
         return SessionInfo("phpmq-maintenance", self._identity.name, state=state)
 
     def consumers(self) -> list[Consumer]:
-        """Who only looks receives nothing."""
+        """Return no consumers: the session only browses."""
         return []
 
     # --- commands ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Carry out what has come, up to a command that is answered."""
+        """Process waiting commands, up to one with a response."""
         lines = self._lines
         while lines and not self._unsent and not self._closing:
             line = lines.popleft()
@@ -241,7 +241,7 @@ class MaintenanceSession:
         return screen.unknown_command(line)
 
     def _flush_all(self) -> str:
-        """Nothing is emptied unless everything may be. Raises AccessDenied."""
+        """Purge all queues, or none if the user may not purge all. Raises AccessDenied."""
         queues = list(self._queues())
         for destination in queues:
             self._demand(Operation.MANAGE, destination.name)
@@ -250,14 +250,14 @@ class MaintenanceSession:
         return "OK\n"
 
     def _demand(self, operation: Operation, argument: str) -> None:
-        """Of the queue that the argument means, if there is one."""
+        """Raise AccessDenied unless the user may perform the operation on the queue."""
         destination = self._find(argument)
         name = argument if destination is None else destination.name
         demand(self._access, self._transport.peer, self._identity, operation, name)
 
     def _search(self, pattern: str) -> list[screen.QueueFigures]:
-        # Not a regular expression: with many asterisks one takes time without bound. The parts
-        # of the pattern are looked for one behind the other, each at the first place it fits.
+        # Not a regular expression: with many asterisks its running time is unbounded. The parts of
+        # the pattern are searched one after the other, each at its first match.
         parts = [part for part in pattern.casefold().split("*") if part]
         found = []
         for destination in self._queues():
@@ -328,11 +328,11 @@ class MaintenanceSession:
                 yield destination
 
     def _is_shown(self, destination: Destination) -> bool:
-        """Return whether the user may look at it: temporary ones belong to their connections."""
+        """Return whether the user may see it: temporary queues belong to their connections."""
         return not destination.temporary or self._identity.superuser
 
     def _find(self, name: str) -> Destination | None:
-        """By its name, or as the pages spell it."""
+        """Return the queue of this name, which may be escaped as on the pages; or None."""
         destination = self._broker.find(Address(Kind.QUEUE, name))
         if destination is not None and not self._is_shown(destination):
             return None

@@ -1,9 +1,9 @@
-"""PHPMQ contents <-> the broker's message.
+"""Mapping of PHPMQ messages to broker messages and back.
 
 | PHPMQ               | message                                                                   |
 |---------------------|---------------------------------------------------------------------------|
 | queue name          | name of a queue; bytes that are not UTF-8 survive (`decode_name`)         |
-| content, coming in  | body, kind BYTES: the protocol says nothing of text, and to find out      |
+| content, coming in  | body, kind BYTES: the protocol does not mark text, and checking for it    |
 |                     | would cost a pass over every body                                         |
 | content, going out  | body as it is; of JMS a map as a JSON object, a stream as a JSON array,   |
 |                     | an object in base64 (protocols/transcoding.py)                            |
@@ -11,11 +11,12 @@
 | message header      | native, if the message came without a TTL packet (generation 1)           |
 | message id          | not stored: 16 hex digits that identify the broker's data, then 16 of the |
 |                     | sequence number; survives a restart and a requeue                         |
-| reply-to            | not shown; see below                                                      |
+| reply-to            | not delivered; see below                                                  |
 
 Priority, properties, correlation id and reply-to of a message from another protocol stay in the
-message and are not shown: PHPMQ has no place for them. But who holds a message can answer it: what
-is sent to the queue `reply:<message id>` goes to that message's reply-to, with its correlation id.
+message but are not delivered: PHPMQ has no fields for them. The client that holds a message can
+answer it: a send to the queue `reply:<message id>` goes to that message's reply-to, with its
+correlation id.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.transcoding import content
 
 LAST_EXPIRATION: Final = 1 << 53
-"""Wall ms, 287 thousand years from now: a later end is stored as this one, so that it fits all
-that stores milliseconds in 64 bits, and microseconds too."""
+"""Latest expiration, in wall ms, 287 thousand years from now: later ones are stored as this one, so
+that milliseconds and microseconds fit into 64 bits."""
 
 ANSWER: Final = b"reply:"
-"""In front of a message id it is the queue for the answer to that message."""
+"""Prefix of a message id in the name of the queue for the answer to that message."""
 
 WITHOUT_TTL: Final = b"H0100102"
-"""`Message.native` of a message that came without a TTL packet: its header. One that came with the
-packet has none; so the broker stores nothing for it, and it is the form written at high rates."""
+"""`Message.native` of a message that was sent without a TTL packet: its header. Messages with a TTL
+packet, the form used at high rates, have none, so that nothing more is stored for them."""
 
 PROBE: Final = b"sluicemq.probe."
-"""Prefix of the queue names by which a client learns that its messages are accepted."""
+"""Prefix of the queue names of probes, which confirm that sent messages are accepted."""
 
 _SECOND: Final = 1000
 _HEX_DIGITS: Final = b"0123456789abcdef"
@@ -54,16 +55,16 @@ class MessageIds:
         self.prefix = identity.hex().encode()
 
     def encode(self, sequence: int) -> bytes:
-        """32 lower-case hex digits, as the original server's."""
+        """Return 32 lower-case hex digits, as the original server's."""
         return b"%b%016x" % (self.prefix, sequence)
 
     def decode(self, message_id: bytes) -> int:
-        """The sequence number; 0, which no message has, if this broker cannot have given the id.
+        """Return the sequence number; 0, which no message has, for an id of another broker.
 
-        Only the exact spelling of `encode` is taken, so that a message has one id.
+        Only the exact format of `encode` is accepted, so that a message has one id.
         """
         digits = message_id[16:]
-        # int() alone would let signs, blanks, underscores and capitals pass
+        # int() alone would accept signs, blanks, underscores and capitals
         if (
             len(digits) != 16
             or digits.translate(None, _HEX_DIGITS)
@@ -74,7 +75,7 @@ class MessageIds:
 
 
 def expiration_after(ttl: int, now: int) -> int:
-    """Wall ms at which a message expires that has `ttl` seconds from `now`; 0 = never.
+    """Return the wall ms at which a message with `ttl` seconds from `now` expires; 0 = never.
 
     A time to live of 0 means for ever (PHPMQ protocol document, example "Send a message").
     """
@@ -82,9 +83,9 @@ def expiration_after(ttl: int, now: int) -> int:
 
 
 def seconds_left(expiration: int, now: int) -> int:
-    """What a dispatch shows: whole seconds, 0 = for ever.
+    """Return the TTL of a dispatch: whole seconds, 0 = for ever.
 
-    Rounded up and at least 1, because 0 would say that the message never expires.
+    Rounded up and at least 1, because 0 would mean that the message never expires.
     """
     return max(1, -((now - expiration) // _SECOND)) if expiration else 0
 
@@ -105,10 +106,10 @@ def to_message(
 
 
 def came_with_ttl(message: Message) -> bool:
-    """Return whether the sender of the message wrote a TTL packet (generation 2)."""
+    """Return whether the publisher sent a TTL packet (generation 2)."""
     return message.origin is Origin.PHPMQ and not message.native
 
 
 def to_content(message: Message) -> bytes:
-    """What a PHPMQ consumer sees of a message's body."""
+    """Return the content for PHPMQ clients."""
     return message.body if message.origin is Origin.PHPMQ else content(message)

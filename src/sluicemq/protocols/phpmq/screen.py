@@ -1,11 +1,10 @@
-"""What the PHPMQ maintenance port shows: plain text with ANSI colours, for a terminal of 80
-columns. Pure functions from figures to text.
+"""Screens of the PHPMQ maintenance port: plain text with ANSI colours, for a terminal of 80
+columns. Pure functions.
 
-Texts that scripts look for are the original server's, colours included: the greeting, the error for
-an unknown command, the results of `search`, and the totals of `monitor`.
+Texts that scripts search for are the original server's, colours included: the greeting, the error
+for an unknown command, the results of `search`, and the totals of `monitor`.
 
-Names of queues are chosen by clients, so they are shown with everything escaped that a terminal
-would act on.
+Clients choose the queue names, so characters that would control the terminal are escaped.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _BAR_COLUMNS: Final = 20
 
 
 class QueueFigures(NamedTuple):
-    """One queue as listed; dispatched messages are included, size in body bytes."""
+    """Queue as listed; dispatched messages are included, size in body bytes."""
 
     name: str
     messages: int
@@ -33,7 +32,7 @@ class QueueFigures(NamedTuple):
 
 
 class MessageFigures(NamedTuple):
-    """One message of a queue; `created` in wall ms, or 0 where that would mean a disk access."""
+    """Message of a queue; `created` in wall ms, or 0 if it would have to be read from disk."""
 
     message_id: str
     dispatched: bool
@@ -42,7 +41,7 @@ class MessageFigures(NamedTuple):
 
 
 class BrokerFigures(NamedTuple):
-    """The broker as a whole: resident bytes, seconds since its start, message connections."""
+    """Totals of the broker: resident bytes, seconds since its start, message connections."""
 
     memory: int
     uptime: float
@@ -50,7 +49,7 @@ class BrokerFigures(NamedTuple):
 
 
 class Help(NamedTuple):
-    """One command: how it is written, and what it does in a line."""
+    """Usage and one-line summary of a command."""
 
     usage: str
     summary: str
@@ -71,8 +70,9 @@ COMMANDS: Final[dict[str, Help]] = {
 
 
 def printable(name: str) -> str:
-    """A name that cannot steer a terminal: bytes that are no text, and characters that are not
-    printable, as \\xNN, \\uNNNN or \\UNNNNNNNN; a backslash as two.
+    """Return a name with escapes for non-printable characters and bytes that are not text.
+
+    The escapes are \\xNN, \\uNNNN and \\UNNNNNNNN; a backslash is doubled.
     """
     if name.isprintable() and "\\" not in name:
         return name
@@ -85,7 +85,7 @@ def _printable_character(character: str) -> str:
     if character.isprintable():
         return character
     code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that `decode_name` could not read
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that `decode_name` could not decode
         return f"\\x{code - 0xDC00:02x}"
     if code < 0x100:
         return f"\\x{code:02x}"
@@ -93,7 +93,7 @@ def _printable_character(character: str) -> str:
 
 
 def size_text(size: int) -> str:
-    """Bytes in the largest unit that leaves at least 1, 1024-based, rounded to an integer."""
+    """Return bytes in the largest unit with a value of at least 1, 1024-based and rounded."""
     amount = float(size)
     for unit in ("B", "KB", "MB", "GB"):
         if amount < 1024:
@@ -103,7 +103,7 @@ def size_text(size: int) -> str:
 
 
 def uptime_text(seconds: float) -> str:
-    """Days only when there are any: `3d 04:05:06`."""
+    """Return a duration as `3d 04:05:06`, without days if there are none."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -112,35 +112,35 @@ def uptime_text(seconds: float) -> str:
 
 
 def title_bar(version: str, subject: str) -> str:
-    """White on blue across the terminal, after which the screen is empty."""
+    """Clear the screen and draw a title, white on blue."""
     title = f" SluiceMQ {version} - {subject}"
     return f"{CLEAR}\x1b[44;37m{title[:_COLUMNS]:<{_COLUMNS}}\x1b[0m\n\n"
 
 
 def cleared(version: str) -> str:
-    """Return the screen without a page: the answer to `clear`, and to `q`."""
+    """Return the screen after `clear` and `q`."""
     return title_bar(version, "Welcome!")
 
 
 def welcome(version: str) -> str:
-    """What a new connection is greeted with."""
+    """Return the greeting of a new connection."""
     return f"{cleared(version)}Type help for a list of commands.\n\n"
 
 
 def unknown_command(command: str) -> str:
-    """Return the error for a command line that is no command, and the list of those that are."""
+    """Return the error for an unknown command, with the list of commands."""
     text = f'\x1b[41mERROR:\x1b[49m Unknown command "{printable(command)}"'
     return f"{text}\n\n{help_list()}"
 
 
 def help_list() -> str:
-    """All commands."""
+    """Return the list of all commands."""
     lines = [f"  {command.usage:<16} {command.summary}" for command in COMMANDS.values()]
     return "\n".join(("Available commands:", "", *lines, "", ""))
 
 
 def help_page(name: str) -> str:
-    """One command; if there is none of that name, says so and lists them all."""
+    """Return the help of one command; for an unknown one an error and the list of commands."""
     command = COMMANDS.get(name)
     if command is None:
         return error(f"There is no command {printable(name)}") + help_list()
@@ -148,26 +148,26 @@ def help_page(name: str) -> str:
 
 
 def error(text: str) -> str:
-    """One line in red."""
+    """Return an error in one red line."""
     return f"\x1b[31m{text}\x1b[39m\n\n"
 
 
 def search_result(pattern: str, queues: Sequence[QueueFigures]) -> str:
-    """The answer to `search`."""
-    shown = printable(pattern)
+    """Return the response to `search`."""
+    text = printable(pattern)
     if not queues:
-        return f'No queues found matching: "{shown}"\n'
+        return f'No queues found matching: "{text}"\n'
     lines = [
         f" * {printable(q.name)} (Messages: {q.messages}, Size: {size_text(q.size)})"
         for q in queues
     ]
-    return "\n".join((f'Found {len(queues)} queues matching "{shown}":', *lines, ""))
+    return "\n".join((f'Found {len(queues)} queues matching "{text}":', *lines, ""))
 
 
 def monitor(
     version: str, figures: BrokerFigures, queues: int, longest: Sequence[QueueFigures]
 ) -> str:
-    """All queues at a glance: how many there are, and the longest of them, longest first."""
+    """Return the page with the number of queues and the longest of them, longest first."""
     lines = [
         f" Memory: {size_text(figures.memory)}   Uptime: {uptime_text(figures.uptime)}",
         f"\x1b[44m Queues total:\x1b[43m {queues:>4} {_clients(figures.clients)}",
@@ -191,7 +191,7 @@ def detail(
     clients: int,
     messages: Iterable[MessageFigures],
 ) -> str:
-    """One queue and its first messages. `clients` are all connections to the message ports."""
+    """Return the page of a queue and its first messages. `clients` counts all connections."""
     lines = [
         f" {printable(queue.name)}",
         f" Messages: {queue.messages}   Size: {size_text(queue.size)}   Clients: {consumers}",
@@ -216,10 +216,10 @@ def _clients(clients: int) -> str:
 
 
 def _fit(name: str) -> str:
-    shown = printable(name)
-    if len(shown) > _NAME_COLUMNS:
-        shown = shown[: _NAME_COLUMNS - 1] + "…"
-    return f"{shown:<{_NAME_COLUMNS}}"
+    text = printable(name)
+    if len(text) > _NAME_COLUMNS:
+        text = text[: _NAME_COLUMNS - 1] + "…"
+    return f"{text:<{_NAME_COLUMNS}}"
 
 
 def _page(lines: list[str], hidden: int, what: str) -> str:

@@ -1,37 +1,37 @@
-"""The broker's side of one PHPMQ connection.
+"""Broker side of one PHPMQ connection.
 
 A consume request is a standing subscription with a prefetch window: the connection holds at most
-`count` unsettled messages, and each one it settles makes room for the next, for as long as it
-lives. A new request replaces the old one, whose messages go back to where they were.
+`count` unacked messages, and each acknowledgement makes room for the next, for as long as the
+connection lives. A new request replaces the old one and requeues its messages.
 
-The protocol has no error message and confirms nothing. What cannot be honoured - malformed input,
-a send that the queue's limits reject - closes the connection, which is the only sign a producer
-can be given that a message was not taken; nothing else is lost by it, as unsettled messages go
-back to their queue. What refers to a message that is not there is ignored.
+The protocol has no error frame and confirms nothing. The session closes the connection on malformed
+input and on a send that the queue's limits reject, which is the only way to report to a producer
+that a message was not accepted. Unacked messages are then requeued, so nothing else is lost. Frames
+that refer to a missing message are ignored.
 
-    sends that cannot be accepted yet        what is behind them on the connection
+    sends that cannot be accepted yet        frames behind them on the connection
     -------------------------------------    ----------------------------------------------------
-    their queue is full and blocks           waits, too; nothing more is read
+    their queue is full and blocks           wait; the session reads no more
     the journal's disk is nearly full        sends wait, in order, up to MOST_WAITING bytes; then
-                                             nothing more is read. Everything else is carried out:
-                                             acknowledgements make room on the disk
+                                             the session reads no more. Other frames are processed:
+                                             acknowledgements free disk space
 
-A connection with sends that wait is not closed by an end of its input, and never ends in an orderly
-way before they are stored: it is reset instead, and what waited is forgotten.
+At the end of input a connection with waiting sends stays open, and it is never closed in an orderly
+way before they are stored: if it has to close, it is reset and the waiting sends are dropped.
 
-There are no logins either: whom a connection acts as is the listener's to say. Sending takes the
-permission to produce, everything else that to consume.
+The protocol has no logins: the listener decides as which user a connection acts. Sending needs the
+permission to produce, all else that to consume.
 
 With generation "auto" the first send of a connection decides whether its dispatches carry a TTL
-packet. Until there is one, each message decides: it is dispatched in the form it was sent in.
+packet. Until then each message is dispatched in the form in which it was sent.
 
-A message that wants an answer is answered by a send to the queue `reply:<message id>` (see
-mapping.py) before it is settled, on the connection that holds it. An answer that nobody waits for
-is dropped.
+A client answers a request message with a send to the queue `reply:<message id>` (see mapping.py)
+before it acknowledges the request, on the connection that holds it. An answer whose requester waits
+no longer is dropped.
 
-A send to a queue whose name begins with `sluicemq.probe.` is not stored. It is dispatched on the
-same connection, without content, once everything sent there before is durable: so a client learns
-that its messages are accepted. This needs no permission.
+A send to a queue whose name begins with `sluicemq.probe.` is not stored. The session dispatches it
+on the same connection, without content, once all earlier sends are durable: a client learns that
+way that its messages are accepted. This needs no permission.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ from sluicemq.protocols.transcoding import answer_correlation
 from sluicemq.protocols.transport import Login, SessionInfo, State, Transport
 
 MOST_WAITING: Final = 1024 * 1024
-"""Bytes of sends that wait for disk space, at which nothing more is read from a connection."""
+"""Bytes of sends waiting for disk space from which on the session reads no more."""
 WAITING_OVERHEAD: Final = 512
-"""Bytes that a waiting send counts with beside its content."""
+"""Bytes that a waiting send counts in addition to its content."""
 _MOST_DESTINATIONS: Final = 1024
-"""Queue names a connection remembers. It forgets all when it meets more."""
+"""Destinations cached per connection. The cache is cleared when it is full."""
 
 
 class PhpmqSession:
-    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
+    """PHPMQ session of one connection. Implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
         "_access",
@@ -94,7 +94,6 @@ class PhpmqSession:
         "_encoders",
         "_form",
         "_gone",
-        "_held_back",
         "_held_bytes",
         "_identity",
         "_ids",
@@ -107,6 +106,7 @@ class PhpmqSession:
         "_unsent",
         "_waiting",
         "_waiting_bytes",
+        "_waiting_frames",
         "_waiting_probe",
     )
 
@@ -120,150 +120,152 @@ class PhpmqSession:
         durability: Durability = Durability.SYNC,
         limits: Limits | None = None,
     ) -> None:
-        """`generation` 1 dispatches three packets, 2 four; `auto` chooses (see the module).
+        """`generation` 1 dispatches three packets, 2 four; `auto` as described in the module.
 
-        `durability` is that of the messages sent here: the protocol leaves it open.
+        `durability` applies to published messages: the protocol leaves it open.
         """
-        assert access.guest is not None  # who cannot log in is somebody from the start
+        assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
         self._access = access
         self._identity = access.guest
         self._traffic = broker.traffic_of("phpmq")
         self._form = 0 if generation == "auto" else generation
-        """Generation of all dispatches; 0 = that of each message."""
+        """Generation of all dispatches; 0 = generation of each message."""
         self._durability = durability
         self._decoder = Decoder(limits or Limits())
         self._ids = MessageIds(broker.identity)
         self._destinations: dict[bytes, Destination] = {}
-        """Queues that this connection may send to."""
+        """Destinations that this connection may publish to, by queue name."""
         self._consumer: Consumer | None = None
         self._queue = b""
         self._count = 0
         self._encoders = _NO_ENCODERS
-        """Of dispatches without and with a TTL packet."""
-        self._held_back: list[Frame] | None = None
-        """Frames behind a send that waits for room in its queue; None while none waits."""
+        """Encoders of dispatches without and with a TTL packet."""
+        self._waiting_frames: list[Frame] | None = None
+        """Frames behind a send that waits for room in its queue; None if no send waits."""
         self._held_bytes = 0
-        """Bytes of their contents."""
+        """Size of the contents of those frames, in bytes."""
         self._parked: Message | None = None
-        """That send."""
+        """Send that waits for room in its queue."""
         self._waiting: deque[tuple[Destination, Message]] = deque()
         """Sends that wait for disk space, and sends behind them."""
         self._waiting_bytes = 0
         self._waiting_probe = b""
-        """Queue of the probe that is answered once they are durable; b"" if there is none."""
+        """Queue of the probe to answer once they are durable; b"" if there is none."""
         self._last_sync = 0
-        """Sequence number of the last message whose way to the disk is waited for."""
+        """Sequence number of the last message published with durability sync."""
         self._congested = False
         self._unsent = False
-        """Something has been dispatched that has not left yet."""
+        """Dispatches are written that are not sent yet."""
         self._put_off = False
-        """The subscription was made then, and is served afterwards."""
+        """The subscription was made while output was unsent, and starts after the flush."""
         self._closing = False
         self._gone = False
 
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Frames from the client. Malformed ones close the connection after those before them."""
+        """Process bytes from the client. Malformed input closes after the frames before it."""
         if self._closing:
             return
         frames = self._decoder.feed(data)
-        if self._held_back is not None:
-            self._held_back += frames
+        if self._waiting_frames is not None:
+            self._waiting_frames += frames
             self._held_bytes += _size(frames)
         else:
             self._handle(frames)
 
     @property
     def buffered(self) -> int:
-        """See Session."""
+        """Bytes of unprocessed input."""
         return self._decoder.buffered + self._held_bytes
 
     @property
     def incomplete(self) -> bool:
-        """See Session."""
+        """True if a frame has been received in part."""
         return self._decoder.incomplete
 
     @property
     def login(self) -> Login:
-        """There are no logins, and the decoder keeps nothing that does not begin as a message."""
+        """Always DONE: the protocol has no logins, and the decoder rejects other input at once."""
         return Login.DONE
 
     def discard_input(self) -> None:
-        """See Session."""
+        """Drop the unfinished frame."""
         self._decoder.discard()
 
     def end_of_input(self) -> None:
-        """The client is done: what it has not settled goes back at once.
+        """Requeue unacked messages, and close once everything published is on disk.
 
-        The connection is closed when all that was sent on it is on disk. The protocol confirms
-        nothing, but a client that waits for this end knows that much.
+        The protocol confirms nothing, but a client that waits for the close knows that its messages
+        are stored.
         """
         self._gone = True
         self._unsubscribe()
-        if self._held_back is None and not self._waiting:
+        if self._waiting_frames is None and not self._waiting:
             self._close_when_durable()
 
     def flushed(self) -> None:
-        """What was dispatched has left: a subscription made meanwhile is served."""
+        """Start a subscription that was made while output was unsent."""
         self._unsent = False
         if self._put_off:
             self._put_off = False
             if self._consumer is not None and not self._congested:
                 self._broker.resume(self._consumer)
-                # this turn's flush is over
+                # the flush of this event loop iteration has already run
                 self._broker.wake()
 
     def pause_delivery(self) -> None:
-        """Stop dispatching rather than cut a message short."""
+        """Stop deliveries, so that no message is sent in part."""
         self._congested = True
         if self._consumer is not None:
             self._broker.suspend(self._consumer)
 
     def resume_delivery(self) -> None:
-        """Go on dispatching."""
+        """Resume deliveries."""
         self._congested = False
         if self._consumer is not None:
             self._broker.resume(self._consumer)
 
     def closed(self) -> None:
-        """Give everything back. Sends that wait for room in their queue are still carried out,
-        those that wait for disk space are not: nobody has been told that they are stored."""
+        """Requeue unacked messages and drop sends that wait for disk space.
+
+        Sends that wait for room in their queue are still published.
+        """
         self._gone = True
         self._closing = True
         self._unsubscribe()
         self._forget_waiting()
 
     def shutdown(self) -> None:
-        """The protocol has no goodbye."""
+        """Close the connection: the protocol has no message for it."""
         self._close("the broker stops")
 
     def disconnect(self, reason: str) -> None:
-        """It has no word for that either."""
+        """Close the connection: the protocol has no message for it."""
         self._close(reason)
 
     def session_info(self) -> SessionInfo:
-        """See Session. Clients have no names here."""
+        """Return the session info. PHPMQ clients have no client id."""
         state: State = "closing" if self._closing or self._gone else "open"
         return SessionInfo("phpmq", self._identity.name, state=state)
 
     def consumers(self) -> list[Consumer]:
-        """See Session."""
+        """Return the consumer of the subscription, if there is one."""
         return [] if self._consumer is None else [self._consumer]
 
     # --- frames ------------------------------------------------------------------------------
 
     def _handle(self, frames: list[Frame]) -> bool:
-        """Carry out frames in order; False when one has to wait, and those behind it with it."""
+        """Process frames in order. Return False if one has to wait with those behind it."""
         broker = self._broker
         destinations = self._destinations
         waiting = self._waiting
         now = broker.clock.wall
         sent = 0
         try:
-            for place, (kind, queue, content, message_id, number) in enumerate(frames):
+            for index, (kind, queue, content, message_id, number) in enumerate(frames):
                 if kind == SEND:
                     if not self._form:
                         self._form = 1 if number < 0 else 2
@@ -288,7 +290,7 @@ class PhpmqSession:
                         self._wait_for_space(destination, message)
                         continue
                     if not accepted:
-                        self._hold_back(message, frames[place + 1 :])
+                        self._hold_frames(message, frames[index + 1 :])
                         return False
                     if self._durability is Durability.SYNC:
                         self._last_sync = message.sequence
@@ -334,8 +336,8 @@ class PhpmqSession:
         self._queue = queue
         self._count = count
         self._encoders = _encoders(queue, self._decoder.newline)
-        # Each request is answered by what waits. Many in one read, each giving back what the one
-        # before was given, would fill the memory with that: the next waits until it has left.
+        # A client that sends many requests in one read, each of which requeues the deliveries of
+        # the previous one, would fill the memory with dispatches: wait until those are sent.
         self._put_off = self._unsent
         if not self._congested and not self._unsent:
             self._consumer = self._broker.attach(destination.queue, self, Window(count, True))
@@ -352,7 +354,7 @@ class PhpmqSession:
             self._broker.detach(consumer)
 
     def _return(self, kind: int, queue: bytes, message_id: bytes, ttl: int) -> None:
-        """Requeue or dead letter, by whoever holds the message."""
+        """Requeue or dead-letter a message, whichever consumer holds it."""
         broker = self._broker
         subscription = self._find(queue)
         sequence = self._ids.decode(message_id)
@@ -361,23 +363,25 @@ class PhpmqSession:
         if kind == REQUEUE:
             broker.requeue(subscription, sequence, expiration_after(ttl, broker.clock.wall))
         elif kind == DEAD_LETTER:
-            # forced: the original forgets the message, here it can be looked at and moved back
+            # forced: the original broker drops the message, here it can be browsed and redriven
             broker.dead_letter(subscription, sequence, "client", force=True)
 
     def _find(self, queue: bytes) -> Subscription | None:
-        """The queue if there is one: settling a message must not create it. Raises AccessDenied."""
+        """Return the queue's subscription, or None if there is none. Raises AccessDenied."""
         if queue.startswith(PROBE):
             return None
         name = decode_name(queue)
         self._demand(Operation.CONSUME, name)
         destination = self._broker.find(Address(Kind.QUEUE, name))
-        if destination is None or destination.temporary:  # nothing in it is this client's
+        if destination is None or destination.temporary:  # its messages belong to other clients
             return None
         return destination.queue
 
     def _find_target(self, queue: bytes) -> tuple[Destination | None, str]:
-        """Where a send goes, and the correlation id it is given; None for an answer that nobody
-        waits for, and for a probe, which comes back when everything sent before is durable.
+        """Return the destination and the correlation id of a send.
+
+        The destination is None for an answer whose requester waits no longer, and for a probe,
+        which is answered once all earlier sends are durable.
 
         Raises AccessDenied, DestinationNotFound, LimitExceeded.
         """
@@ -401,7 +405,7 @@ class PhpmqSession:
         destination = broker.find(address)
         if destination is None and is_temporary(address.name):
             return None, ""
-        if destination is None or not destination.temporary:  # who is told of those may use them
+        if destination is None or not destination.temporary:  # temporary ones need no permission
             self._demand(Operation.PRODUCE, address.name)
             destination = broker.resolve(
                 address, creator=self._identity.creator, by=CreatedBy.PHPMQ
@@ -417,17 +421,20 @@ class PhpmqSession:
         self._broker.when_durable(self._last_sync, lambda: self._return_probe(queue))
 
     def _return_probe(self, queue: bytes) -> None:
-        """Dispatch the message of a probe. It is never stored and has no content, and an id that
-        no message has; acknowledging it does nothing."""
+        """Dispatch the message of a probe.
+
+        It has no content, is never stored, and has an id of no message: acknowledging it does
+        nothing.
+        """
         if not self._closing:
             chunks: list[bytes] = []
-            # the send of the probe has decided the form
+            # the send of the probe has set the form
             encoder = _encoders(queue, self._decoder.newline)[self._form - 1]
             encoder.add(chunks, b"", b"%b%016x" % (self._ids.prefix, 0), 0)
             self._transport.write(chunks)
 
     def _held(self, sequence: int) -> Message | None:
-        """The message, if it has been dispatched to this connection and is not settled yet."""
+        """Return a message that is unacked on this connection, or None."""
         delivery = None if self._consumer is None else self._consumer.unacked.get(sequence)
         return None if delivery is None else delivery.message
 
@@ -436,17 +443,17 @@ class PhpmqSession:
 
     # --- back-pressure -----------------------------------------------------------------------
 
-    def _hold_back(self, parked: Message, frames: list[Frame]) -> None:
-        """A queue is full and makes its producers wait: so does everything behind the send."""
+    def _hold_frames(self, parked: Message, frames: list[Frame]) -> None:
+        """Stop reading: the queue is full and blocks, so the frames behind the send wait too."""
         self._parked = parked
-        self._held_back = frames
+        self._waiting_frames = frames
         self._held_bytes = _size(frames)
         if not self._gone:
             self._transport.pause_reading()
 
     def _unblocked(self) -> None:
-        """The send that waited has been accepted."""
-        frames, self._held_back = self._held_back, None
+        """Continue after the send that waited for room has been accepted."""
+        frames, self._waiting_frames = self._waiting_frames, None
         self._held_bytes = 0
         parked, self._parked = self._parked, None
         if frames is None or parked is None:
@@ -456,10 +463,10 @@ class PhpmqSession:
         self._go_on(frames)
 
     def _go_on(self, frames: list[Frame]) -> None:
-        """Carry out the sends that waited and what was behind them, and read on."""
+        """Publish the waiting sends, process the frames behind them, and resume reading."""
         if self._waiting and not self._send_waiting():
             if self._parked is not None:
-                self._held_back = frames
+                self._waiting_frames = frames
             elif not self._closing:
                 self._handle(frames)
             return
@@ -471,7 +478,7 @@ class PhpmqSession:
             self._transport.resume_reading()
 
     def _wait_for_space(self, destination: Destination, message: Message) -> None:
-        """The journal's disk is nearly full: the send waits, and so do those behind it."""
+        """Add a send to those that wait, because the journal's disk is nearly full."""
         if self._closing:
             return
         if not self._waiting:
@@ -482,11 +489,11 @@ class PhpmqSession:
             self._transport.pause_reading()
 
     def _space_returned(self) -> None:
-        """The journal has space again."""
+        """Continue once the journal has space again."""
         self._go_on([])
 
     def _send_waiting(self) -> bool:
-        """Carry out the sends that waited for disk space; False if one has to wait again."""
+        """Publish the sends that waited for disk space. Return False if one must wait again."""
         waiting = self._waiting
         while waiting:
             destination, message = waiting[0]
@@ -501,7 +508,7 @@ class PhpmqSession:
             waiting.popleft()
             self._waiting_bytes -= len(message.body) + WAITING_OVERHEAD
             if not accepted:
-                self._hold_back(message, [])
+                self._hold_frames(message, [])
                 return False
             if self._durability is Durability.SYNC:
                 self._last_sync = message.sequence
@@ -524,7 +531,7 @@ class PhpmqSession:
             self._closing = True
             self._unsubscribe()
             if self._waiting:
-                # an end of the output would say that everything is stored
+                # an orderly close would confirm that all messages are stored
                 self._forget_waiting()
                 self._transport.abort(reason or "sends that wait for disk space are not stored")
             else:
@@ -533,7 +540,7 @@ class PhpmqSession:
     # --- from the broker ---------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Dispatch; whole messages only, so that a client's header read finds all 8 bytes."""
+        """Dispatch whole messages only, so that a client's header read finds all 8 bytes."""
         self._unsent = True
         chunks: list[bytes] = []
         without_ttl, with_ttl = (encoder.add for encoder in self._encoders)
@@ -543,7 +550,7 @@ class PhpmqSession:
         now = self._broker.clock.steady
         for delivery in deliveries:
             message = delivery.message
-            assert message is not None  # in flight
+            assert message is not None  # unacked
             if by_message:
                 add = with_ttl if came_with_ttl(message) else without_ttl
             expires = delivery.expires
@@ -557,10 +564,10 @@ class PhpmqSession:
         self._transport.write(chunks)
 
     def detached(self, consumer: Consumer) -> None:
-        """Somebody has removed the queue: the subscription stands on the one that takes its place.
+        """Subscribe to the new queue of the same name when the queue is deleted.
 
-        What the connection held is gone with the old queue. If the queue may not be created again
-        the connection closes, as it would for a consume request.
+        Unacked messages are gone with the old queue. If the queue may not be created again, the
+        connection closes, as it would for a consume request.
         """
         if consumer is not self._consumer:
             return
@@ -572,7 +579,7 @@ class PhpmqSession:
 
 
 def _size(frames: list[Frame]) -> int:
-    """Bytes of the contents of frames."""
+    """Return the size of the contents of frames, in bytes."""
     return sum(len(frame[2]) for frame in frames)
 
 
@@ -585,4 +592,4 @@ def _encoders(queue: bytes, newline: bytes) -> tuple[DispatchEncoder, DispatchEn
 
 
 _NO_ENCODERS = _encoders(b"", b"")
-"""Of a connection without a subscription, which writes nothing."""
+"""Encoders of a connection without a subscription; never used to write."""

@@ -1,4 +1,4 @@
-"""Bytes of PHPMQ version 1 <-> frames. Sans-I/O; client and server use the same code.
+"""Codec of PHPMQ version 1 frames. Sans-I/O, for client and server.
 
     message = header packet*
     header  = "H" version:2 type:3 packets:2                8 bytes, "H0100103"
@@ -17,12 +17,12 @@ All numbers are zero-filled decimal digits; lengths count bytes; nothing separat
     006   client to server   01 queue, 03 id               dead letter
 
 The packet in brackets belongs to generation 2, the protocol as documented; the released PHP
-programs speak generation 1 and know neither it nor types 005 and 006. Both are understood here.
-Packets may come in any order; they are written in the order above.
+programs use generation 1 without it and without types 005 and 006. The decoder accepts both.
+Packets may arrive in any order; they are written in the order above.
 
 The document prints a line break after each header and after each content. A peer that sends them
-is read too (the "line form"): its first message decides, by the byte after the first header, and
-`Decoder.newline` tells the other side in which form to answer.
+is accepted too (the "line form"): the byte after the header of its first message decides, and
+`Decoder.newline` has the form in which to respond.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ REQUEUE: Final = 5
 DEAD_LETTER: Final = 6
 
 Generation = Literal["auto", 1, 2]
-"""Which form is written: 1 without, 2 with a TTL packet. `auto`: see docs/protocols/phpmq.md."""
+"""Form of written messages: 1 without, 2 with a TTL packet. `auto`: see docs/protocols/phpmq.md."""
 
 GENERATIONS: Final[dict[str, Generation]] = {"auto": "auto", "1": 1, "2": 2}
-"""By their names in a URL."""
+"""Generations by their names in a URL."""
 
 FROM_CLIENT: Final = frozenset({SEND, CONSUME, ACKNOWLEDGE, REQUEUE, DEAD_LETTER})
 FROM_SERVER: Final = frozenset({DISPATCH})
@@ -58,13 +58,13 @@ Frame = tuple[int, bytes, bytes, bytes, int]
 """Type, queue name, content, message id, number.
 
 The number is the count of a consume request (messages) or the TTL of a send, dispatch or requeue
-(seconds, 0 = no expiry). What the message does not carry is b"" or -1, so a send of generation 1
-has the TTL -1; a dispatch of generation 1 says nothing of the TTL and is read as 0.
+(seconds, 0 = no expiry). Missing fields are b"" or -1, so a send of generation 1 has the TTL -1; a
+dispatch of generation 1 has no TTL and is read as 0.
 """
 
 
 class Limits(NamedTuple):
-    """Largest contents accepted, in bytes; checked against the header, before the content comes."""
+    """Maximum lengths of contents in bytes, checked in the header before the content arrives."""
 
     queue: int = 1024
     body: int = 64 * 1024 * 1024
@@ -89,7 +89,7 @@ _SHAPES: Final[dict[bytes, tuple[int, frozenset[int]]]] = {
         (DEAD_LETTER, (QUEUE_NAME, MESSAGE_ID)),
     )
 }
-"""Each legal header, and the packets that must follow it, once each."""
+"""Valid headers, each with the packets that must follow it exactly once."""
 
 _DEFAULT_LIMITS: Final = Limits()
 _HEADER_SIZE: Final = 8
@@ -101,18 +101,18 @@ _MOST_LEADS: Final = 256
 
 _CACHED_HEADERS: Final = 4096
 _packet_headers: dict[bytes, tuple[int, int]] = {}
-"""Well-formed packet headers seen lately, with their type and length. Lengths repeat."""
+"""Cache of valid packet headers with their type and length: lengths repeat."""
 
 
 class Decoder:
-    """Turns the bytes of one direction of one connection into frames.
+    """Decodes the bytes of one direction of one connection into frames.
 
-    `error` is None until the peer breaks the rules; then it says how, and nothing that comes after
-    is looked at. The frames complete before the fault are still returned, so that a caller handles
-    them first and looks at `error` afterwards.
+    `error` is None until the peer violates the protocol; later input is ignored. Frames that were
+    complete before the error are still returned, so callers process them first and check `error`
+    afterwards.
 
-    `newline` is what follows headers and contents on this connection: b"" normally, b"\\n" or
-    b"\\r\\n" in the line form. It is b"" too as long as nothing has come.
+    `newline` follows headers and contents on this connection: b"" normally, b"\\n" or b"\\r\\n" in
+    the line form. It is b"" until input has arrived.
     """
 
     __slots__ = (
@@ -129,7 +129,7 @@ class Decoder:
     def __init__(
         self, limits: Limits = _DEFAULT_LIMITS, kinds: frozenset[int] = FROM_CLIENT
     ) -> None:
-        """`kinds` are the message types the peer may send: FROM_CLIENT or FROM_SERVER."""
+        """`kinds` are the message types that the peer may send: FROM_CLIENT or FROM_SERVER."""
         self.error: ProtocolError | None = None
         self.newline = b""
         self._undecided = True
@@ -148,7 +148,7 @@ class Decoder:
 
     @property
     def incomplete(self) -> bool:
-        """Whether a message has begun to arrive and has not ended."""
+        """True if a message has been received in part."""
         return bool(self._rest)
 
     @property
@@ -161,7 +161,7 @@ class Decoder:
         self._rest.clear()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take what was received; return the frames that are complete now. Never raises."""
+        """Decode received bytes and return the complete frames. Never raises."""
         frames: list[Frame] = []
         if self.error is not None:
             return frames
@@ -182,12 +182,12 @@ class Decoder:
         return frames
 
     def _parse(self, data: bytes, frames: list[Frame]) -> int:
-        """Append what is complete in `data` to `frames`; return where the rest begins.
+        """Append the complete frames, and return the index of the incomplete rest.
 
         The lead of a message is its header and the packet header of its queue name. A lead that
-        `_message` has found good on this connection is not looked into again: type, number of
-        packets and where the queue name ends follow from it. All that does not look canonical
-        from there on takes `_message`.
+        `_message` has parsed on this connection is not parsed again: it determines the type, the
+        number of packets and the end of the queue name. `_message` parses all messages whose
+        remaining bytes are not in the most frequent form.
         """
         position = 0
         size = len(data)
@@ -231,11 +231,11 @@ class Decoder:
         return position
 
     def _message(self, data: bytes, start: int, frames: list[Frame]) -> int:
-        """Parse one message whatever its form; return its end, or -1 if it is not all there."""
+        """Parse one message in any form; return its end, or -1 if it is incomplete."""
         size = len(data)
         position = start + _HEADER_SIZE
         if self._undecided:
-            # Only what follows the header tells the line form. A bad header does not wait for that.
+            # The bytes after the header decide on the line form. Reject a bad header at once.
             if data[start : start + 1] != b"H" or size >= position:
                 self._shape(data[start:position])
             if size < position + 2:
@@ -297,9 +297,9 @@ class Decoder:
         return position
 
     def _shape(self, header: bytes) -> tuple[int, frozenset[int]]:
-        """Return the message type and the packets that a message header announces.
+        """Return the message type and the packets of a message header.
 
-        Raises ProtocolError for a header that does not exist or does not come from this side.
+        Raises ProtocolError for an invalid header or one that this side may not send.
         """
         shape = _SHAPES.get(header)
         if shape is None:
@@ -309,7 +309,7 @@ class Decoder:
         return shape
 
     def _wait(self, need: int) -> int:
-        """Nothing can be done until the message that has begun has `need` bytes."""
+        """Record that the unfinished message needs `need` bytes to continue."""
         self._need = need
         return -1
 
@@ -328,9 +328,9 @@ def _fault_in_header(header: bytes) -> str:
 
 
 def _parse_packet_header(header: bytes) -> tuple[int, int]:
-    """Type and length in bytes. Raises ProtocolError."""
-    # bytes.isdigit() is true for ASCII digits only; int() alone would let signs, blanks
-    # and underscores pass.
+    """Return type and length in bytes. Raises ProtocolError."""
+    # bytes.isdigit() accepts ASCII digits only; int() alone would accept signs, blanks and
+    # underscores.
     if header[:1] != b"P" or not header[1:].isdigit():
         raise ProtocolError("a packet header is not P and 31 digits")
     packet = int(header[1:3])
@@ -350,7 +350,7 @@ def _parse_number(digits: bytes | None, name: str) -> int:
 
 
 def _after_newline(data: bytes, position: int) -> int:
-    """The position after the LF or CRLF that must be here; -1 if it has not come yet."""
+    """Return the position after the LF or CRLF here; -1 if it has not arrived yet."""
     if position >= len(data):
         return -1
     if data[position] == 0x0A:
@@ -376,7 +376,7 @@ def _message(kind: int, newline: bytes, packets: Iterable[tuple[int, bytes]]) ->
 def encode_send(
     queue: bytes, body: bytes, ttl: int = 0, *, generation: int = 2, newline: bytes = b""
 ) -> bytes:
-    """Type 001. `ttl` in seconds, 0 = for ever; generation 1 has no place for it."""
+    """Encode a send (type 001). `ttl` in seconds, 0 = for ever; omitted in generation 1."""
     packets = [(QUEUE_NAME, queue), (CONTENT, body)]
     if generation != 1:
         packets.append((TIME_TO_LIVE, b"%d" % ttl))
@@ -384,7 +384,10 @@ def encode_send(
 
 
 def encode_consume(queue: bytes, count: int, *, newline: bytes = b"") -> bytes:
-    """Type 002: hold at most `count` unsettled messages; 0 = stop, and give back what is held."""
+    """Encode a consume request (type 002).
+
+    `count` limits the unacked messages; 0 = stop and requeue all.
+    """
     return _message(CONSUME, newline, ((QUEUE_NAME, queue), (COUNT, b"%d" % count)))
 
 
@@ -397,7 +400,7 @@ def encode_dispatch(
     generation: int = 2,
     newline: bytes = b"",
 ) -> bytes:
-    """Type 003. `ttl` is the seconds left, 0 = for ever; generation 1 leaves it out."""
+    """Encode a dispatch (type 003). `ttl`: seconds left, 0 = for ever; omitted in generation 1."""
     chunks: list[bytes] = []
     DispatchEncoder(queue, generation=generation, newline=newline).add(
         chunks, body, message_id, ttl
@@ -406,24 +409,26 @@ def encode_dispatch(
 
 
 def encode_acknowledge(queue: bytes, message_id: bytes, *, newline: bytes = b"") -> bytes:
-    """Type 004."""
+    """Encode an acknowledgement (type 004)."""
     return _message(ACKNOWLEDGE, newline, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
 
 
 def encode_requeue(queue: bytes, message_id: bytes, ttl: int = 0, *, newline: bytes = b"") -> bytes:
-    """Type 005. `ttl` in seconds from now, 0 = for ever."""
+    """Encode a requeue (type 005). `ttl` in seconds from now, 0 = for ever."""
     packets = ((QUEUE_NAME, queue), (MESSAGE_ID, message_id), (TIME_TO_LIVE, b"%d" % ttl))
     return _message(REQUEUE, newline, packets)
 
 
 def encode_dead_letter(queue: bytes, message_id: bytes, *, newline: bytes = b"") -> bytes:
-    """Type 006."""
+    """Encode a dead letter (type 006)."""
     return _message(DEAD_LETTER, newline, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
 
 
 class DispatchEncoder:
-    """Writes many dispatches of one queue. All before the content depends on nothing but the
-    content's length, so that it is made once per length; the content itself is not copied.
+    """Encodes dispatches of one queue.
+
+    The bytes before the content depend only on its length, so they are cached per length. The
+    content is not copied.
     """
 
     __slots__ = ("_endings", "_head", "_identity", "_newline", "_prefixes", "_with_ttl")
@@ -441,7 +446,7 @@ class DispatchEncoder:
         self._endings: dict[int, bytes] = {0: self._make_ending(0)}
 
     def add(self, chunks: list[bytes], body: bytes, message_id: bytes, ttl: int) -> None:
-        """Append one dispatch to `chunks`. `ttl` is the seconds left, 0 = for ever."""
+        """Append one dispatch to `chunks`. `ttl`: seconds left, 0 = for ever."""
         length = len(body)
         prefix = self._prefixes.get(length)
         if prefix is None:
@@ -466,7 +471,7 @@ class DispatchEncoder:
         return prefix
 
     def _make_ending(self, ttl: int) -> bytes:
-        """What follows the message id."""
+        """Return the bytes after the message id."""
         newline = self._newline
         if not self._with_ttl:
             return newline

@@ -1,27 +1,27 @@
-"""How long a VibeMQ connection may take to acknowledge, and what becomes of what is late.
+"""Acknowledgement timeouts of a VibeMQ connection.
 
 The .NET client handles one message after the other, over all its subscriptions, and acknowledges
-each when its handler has returned; of one that failed it says nothing. Most of what it holds has
-therefore not been begun, and that must neither run out of time nor count an attempt. Of the
-deliveries that were sent and not acknowledged, in the order in which they were sent,
+each when its handler has returned. It does not report a failed handler. The client has therefore
+not begun most of its unacked messages, and those must neither time out nor count an attempt.
+Unacked deliveries, in the order in which they were sent, are
 
-    passed    was sent before something that has been acknowledged: it was begun, its time runs
-              from its delivery
-    current   the first of the others: its time runs since it became the first, that is since the
-              last acknowledgement or the last time that ran out
-    queued    the rest: the client has not come to it, and its time stands still
+    passed    sent before a message that has been acknowledged: the client has begun it, its
+              timeout runs from its delivery
+    current   the first of the others: its timeout runs since it became the first, that is since
+              the last acknowledgement or the last expired timeout
+    queued    the rest: the client has not begun them, and their timeouts do not run
 
-When a time runs out, that delivery counts as an attempt. If its subscription has other consumers,
-it goes back to them, else it is sent once more at once. If it was the current one, the connection
-is *silent* until something is acknowledged, whatever that is: what is queued goes back uncounted
-where there are other consumers, and each subscription has a window of one message.
+When a timeout expires, the delivery counts as an attempt. If its subscription has other consumers,
+the message is requeued for them, else it is redelivered at once. If it was the current one, the
+connection is *silent* until its next acknowledgement: queued messages are requeued without an
+attempt if there are other consumers, and each subscription has a window of one message.
 
-What was taken back, or sent again, is still in the client's hands, and its handler works on it: as
-long as such a copy is the current one, nothing that is held has been begun. So from the first time
-that runs out, until the client has done with all such copies, each copy that was sent is kept track
-of, and the window is smaller by those that were taken back. An acknowledgement of such a copy is
-worth as much as one of what is held: its handler has succeeded. The time of a current copy that was
-taken back runs out, too; then the next one is looked at.
+The client still has the copies of messages that were requeued or redelivered, and its handler works
+on them: while such a copy is the current one, the client has begun none of its unacked messages.
+So from the first expired timeout until the client has handled all such copies, each copy that was
+sent is tracked, and the window is reduced by those that were requeued. The acknowledgement of such
+a copy counts like any other: its handler has succeeded. The timeout of a current copy that was
+requeued expires, too; then the next copy becomes current.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from sluicemq.protocols.vibemq.unacked import UnackedDeliveries
 
 MOST_COPIES: Final = 4096
-"""Of which track is kept for one connection. A client that never acknowledges gets a few more
-with each time-out."""
+"""Maximum number of tracked copies per connection. A client that never acknowledges adds a few with
+each timeout."""
 
 
 class Role(Enum):
-    """See the module."""
+    """State of a delivery at the client, as described in the module."""
 
     PASSED = "passed"
     CURRENT = "current"
@@ -51,12 +51,12 @@ class Role(Enum):
 
 
 class Copy:
-    """One frame that the client has to acknowledge.
+    """Frame that the client has to acknowledge.
 
-    identity    by which it does
-    subscriber  that it was sent for
-    at          steady ms at which it was sent
-    passed      see the module
+    identity    id in the client's acknowledgement
+    subscriber  subscription for which it was sent
+    at          send time, in steady ms
+    passed      the client has begun it (see the module)
     """
 
     __slots__ = ("at", "delivery", "identity", "passed", "subscriber")
@@ -76,12 +76,12 @@ class Copy:
 
 
 class AckTimeouts:
-    """See the module.
+    """Acknowledgement timeouts of one connection.
 
-    copies  of which track is kept, in the order in which they were sent; None = there is no need
-    heard   steady ms of the last acknowledgement, or of the last time that ran out
-    passed  steady ms at which that was sent which, of all that was acknowledged, was sent last
-    silent  see the module
+    copies  tracked copies, in the order in which they were sent; None = tracking is not needed
+    heard   steady ms of the last acknowledgement or the last expired timeout
+    passed  latest send time of the acknowledged deliveries, in steady ms
+    silent  the current delivery's timeout has expired without an acknowledgement since
     """
 
     __slots__ = (
@@ -108,7 +108,7 @@ class AckTimeouts:
         self.silent = False
 
     def expect(self, timeout: int) -> None:
-        """Watch for what has just been sent and has to be acknowledged within so many ms."""
+        """Set the timer for a delivery that must be acknowledged within `timeout` ms."""
         self._look_at(self._broker.clock.steady + timeout)
 
     def _look_at(self, due: int) -> None:
@@ -118,18 +118,18 @@ class AckTimeouts:
             self._alarm.cancel()
         self._due = due
         delay = max(1, due - self._broker.clock.steady)
-        self._alarm = self._transport.call_later(delay / 1000, self._ring)
+        self._alarm = self._transport.call_later(delay / 1000, self._on_alarm)
 
     def stop(self) -> None:
-        """End: the connection is over."""
+        """Cancel the timer at the end of the connection."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
     # --- acknowledgements --------------------------------------------------------------------
 
-    def hear(self, identity: str) -> None:
-        """Note that the client has acknowledged that id, and what it means has been settled."""
+    def record_ack(self, identity: str) -> None:
+        """Record an acknowledgement of the client, after it has been applied."""
         self.heard = self._broker.clock.steady
         if self.copies is None:
             return
@@ -144,18 +144,18 @@ class AckTimeouts:
             subscriber.widen(taken[subscriber])
 
     def _answer(self, copies: list[Copy], identity: str) -> set[Subscriber]:
-        """Take out what the client has done with. Returns whose it was."""
+        """Remove the copies that the client has handled. Returns their subscribers."""
         done: set[Subscriber] = set()
-        place = next((n for n, copy in enumerate(copies) if copy.identity == identity), -1)
-        if place < 0:
+        index = next((n for n, copy in enumerate(copies) if copy.identity == identity), -1)
+        if index < 0:
             return done
-        answered = copies[place]
+        answered = copies[index]
         if not self._is_unacked(answered):
             answered.subscriber.settle_taken_back(answered.delivery.sequence)
-        behind = copies[place + 1 :]
+        behind = copies[index + 1 :]
         later = {copy.delivery.sequence for copy in behind}
         kept: list[Copy] = []
-        for copy in copies[: place + 1]:
+        for copy in copies[: index + 1]:
             if (
                 copy is not answered
                 and self._is_unacked(copy)
@@ -169,13 +169,13 @@ class AckTimeouts:
         return done
 
     def give_up(self, sequences: Iterable[int]) -> None:
-        """Forget what has ended after its last attempt, as if the client had done with it."""
+        """Stop tracking messages that have ended after their last attempt."""
         if self.copies is not None:
             ended = set(sequences)
             self.copies = [c for c in self.copies if c.delivery.sequence not in ended]
 
     def begun(self) -> set[int]:
-        """Sequences of what is held and the client has, or may have, begun to handle."""
+        """Return the sequences of unacked messages that the client may have begun."""
         return {
             copy.delivery.sequence
             for copy, role in _roles(self._sent())
@@ -185,7 +185,7 @@ class AckTimeouts:
     # --- copies ------------------------------------------------------------------------------
 
     def _sent(self) -> list[Copy]:
-        """Return what was sent and is not acknowledged, in order."""
+        """Return the copies that are not acknowledged, in the order in which they were sent."""
         if self.copies is not None:
             return self.copies
         by_subscription = {
@@ -195,7 +195,7 @@ class AckTimeouts:
         }
         copies: list[Copy] = []
         for identity, delivery in self._unacked.sent():
-            # of what has ended in another way, too: the client does not know
+            # includes messages that have ended in another way: the client does not know
             subscriber = by_subscription.get(delivery.subscription)
             if subscriber is not None:
                 passed = delivery.delivered < self.passed or subscriber.has_passed(delivery)
@@ -206,18 +206,18 @@ class AckTimeouts:
         return self._unacked.holder(copy.delivery) is copy.subscriber
 
     def _has_doubles(self) -> bool:
-        """Return whether there are several copies of a message."""
+        """Return whether a message has several copies."""
         assert self.copies is not None
         return len({copy.delivery.sequence for copy in self.copies}) < len(self.copies)
 
     def _taken_back(self) -> Counter[Subscriber]:
-        """Count the copies that the client has and its subscriptions do not hold."""
+        """Count the client's copies that its subscriptions no longer hold."""
         return Counter(c.subscriber for c in self.copies or () if not self._is_unacked(c))
 
     # --- time --------------------------------------------------------------------------------
 
     def _deadline(self, copy: Copy, role: Role) -> int:
-        """Steady ms at which the time of a copy runs out; 0 = never."""
+        """Return the steady ms at which a copy times out; 0 = never."""
         timeout = copy.subscriber.timeout
         if role is Role.QUEUED or not timeout:
             return 0
@@ -225,8 +225,8 @@ class AckTimeouts:
             return copy.at + timeout if self._is_unacked(copy) else 0
         return max(copy.at, self.heard) + timeout
 
-    def _ring(self) -> None:
-        """Look for what is late, and arrange for the next look."""
+    def _on_alarm(self) -> None:
+        """Handle expired timeouts and set the timer for the next one."""
         self._alarm = None
         now = self._broker.clock.steady
         late: dict[Subscriber, list[int]] = {}
@@ -244,7 +244,7 @@ class AckTimeouts:
                 done.append(copy)
             else:
                 silent = True
-                copy.passed = not unacked  # it stays, as it may still be acknowledged
+                copy.passed = not unacked  # kept, because the client may still acknowledge it
         if late or silent:
             self.copies = [copy for copy in sent if copy not in done][-MOST_COPIES:]
             self.heard = now if silent else self.heard
@@ -262,7 +262,7 @@ class AckTimeouts:
 
 
 def _roles(copies: Iterable[Copy]) -> Iterator[tuple[Copy, Role]]:
-    """Say of each copy what it is, see the module."""
+    """Yield each copy with its role."""
     current = False
     for copy in copies:
         if copy.passed:

@@ -1,7 +1,7 @@
-"""Commands 50 to 56: users and their permissions. The protocol page does not know them; they are
-the .NET server's, which has them from release 1.6.0 on.
+"""User management, commands 50 to 56. The protocol page does not have them; the .NET server
+supports them from release 1.6.0 on.
 
-| command               | payload                               | answer                           |
+| command               | payload                               | response                         |
 |-----------------------|---------------------------------------|----------------------------------|
 | 50 CreateUser         | username, password                    | username                         |
 | 51 DeleteUser         | username                              | username                         |
@@ -12,9 +12,9 @@ the .NET server's, which has them from release 1.6.0 on.
 |                       |                                       | createdAt                        |
 | 56 GetUserPermissions | username                              | list of queuePattern, operations |
 
-Superusers only; but everybody may change the own password and see the own permissions. All values
-are JSON; createdAt is in seconds since the epoch. Names of users are narrower than elsewhere in the
-broker, and patterns granted here ignore letter case, both as in the original.
+Superusers only, but every user may change the own password and list the own permissions. All values
+are JSON; createdAt is in seconds since the epoch. User names are more restricted than elsewhere in
+the broker, and patterns granted here ignore letter case, both as in the original.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from sluicemq.protocols.vibemq.wire import (
 )
 
 Answer = Callable[[bytes], None]
-"""Called with the payload of the answer."""
+"""Called with the payload of the response."""
 Refuse = Callable[[str, str], None]
 """Called with an error code and the reason."""
 
@@ -55,7 +55,7 @@ OPERATIONS: Final = {
     "GetQueueInfo": Operation.BROWSE,
     "ListQueues": Operation.LIST,
 }
-"""By VibeMQ's names, in the order of VibeMQ's numbers."""
+"""Operations by VibeMQ's names, in the order of VibeMQ's numbers."""
 _NAMES: Final = {name.lower(): name for name in OPERATIONS}
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}\Z")
 _FIELDS: Final = {
@@ -66,16 +66,16 @@ _FIELDS: Final = {
     REVOKE_PERMISSION: ("username", "queuePattern"),
     GET_USER_PERMISSIONS: ("username",),
 }
-"""What the payload has to have."""
+"""Required fields of the payload."""
 _OWN: Final = {
     CHANGE_PASSWORD: error_texts.OWN_PASSWORD_ONLY,
     GET_USER_PERMISSIONS: error_texts.OWN_PERMISSIONS_ONLY,
 }
-"""What everybody may do to themselves, and the text for those who try it with others."""
+"""Commands that every user may use for the own account, with the error for other accounts."""
 
 
 class Request(msgspec.Struct, rename="camel"):
-    """The payload of any of the commands."""
+    """Payload of all commands."""
 
     username: str | None = None
     password: str | None = None
@@ -90,10 +90,10 @@ _read: Final = msgspec.json.Decoder(Request).decode
 def administer(
     frame: Frame, users: Users, identity: Identity, answer: Answer, refuse: Refuse
 ) -> None:
-    """Carry out one of the commands; `answer` or `refuse` is called once, now or later.
+    """Process a user management command. Calls `answer` or `refuse` once, now or later.
 
-    The checks and their order are the original's, so that a request with several faults gets the
-    same answer.
+    The checks and their order are the original's, so that a request with several errors gets the
+    same response.
     """
     kind = frame.type
     if not identity.superuser and kind not in _OWN:
@@ -147,8 +147,10 @@ def is_vibemq_user_name(name: str) -> bool:
 
 
 def read_operation(text: str) -> str | None:
-    """Return the name of an operation that is given by name, in any letter case, or by number, 0 to
-    6; None if there is no such operation. White space around it is ignored."""
+    """Return the name of an operation, given by name in any letter case or by number, 0 to 6.
+
+    None if there is no such operation. Surrounding white space is ignored.
+    """
     text = text.strip()
     if _NUMBER.match(text):
         number = int(text)
@@ -158,7 +160,7 @@ def read_operation(text: str) -> str | None:
 
 def _grant(name: str, request: Request, users: Users, answer: Answer, refuse: Refuse) -> None:
     pattern = request.queue_pattern or ""
-    # what cannot be read is skipped, as long as something is left to be granted
+    # unknown operations are skipped, as long as a known one is left
     found = [read_operation(text) for text in request.operations or () if text is not None]
     operations = list(dict.fromkeys(operation for operation in found if operation is not None))
     if not operations and not any(account.name == name for account in users.accounts()):
@@ -169,15 +171,15 @@ def _grant(name: str, request: Request, users: Users, answer: Answer, refuse: Re
         refuse("INVALID_PAYLOAD", "a pattern has up to 256 characters")
     else:
         granted = frozenset(OPERATIONS[operation] for operation in operations)
-        said = {"username": name, "queuePattern": pattern, "operations": operations}
+        response = {"username": name, "queuePattern": pattern, "operations": operations}
         permission = Permission(pattern, granted, ignore_case=True)
-        users.grant(name, permission, _when(answer, refuse, name, said))
+        users.grant(name, permission, _when(answer, refuse, name, response))
 
 
 def _revoke(name: str, pattern: str, users: Users, answer: Answer, refuse: Refuse) -> None:
-    """Whoever does not exist has no permission any more."""
-    said = {"username": name, "queuePattern": pattern}
-    done = _when(answer, refuse, name, said)
+    """Revoke a permission. Succeeds for an unknown user."""
+    response = {"username": name, "queuePattern": pattern}
+    done = _when(answer, refuse, name, response)
     users.revoke(name, pattern, lambda error: done(None if _unknown(error) else error))
 
 
@@ -186,8 +188,7 @@ def _unknown(error: AccessError | None) -> bool:
 
 
 def _complete(kind: int, request: Request) -> bool:
-    """Return whether the payload has all that the command needs. A name or pattern of white space
-    is none."""
+    """Return whether the payload has all required fields. Blank names and patterns are missing."""
     if not (request.username or "").strip():
         return False
     if kind == CREATE_USER:
@@ -199,12 +200,12 @@ def _complete(kind: int, request: Request) -> bool:
     return kind != GRANT_PERMISSION or bool(request.operations)
 
 
-def _when(answer: Answer, refuse: Refuse, name: str, said: Mapping[str, object]) -> Done:
-    """Return what is called when the user database has done it to the user `name`, or has not."""
+def _when(answer: Answer, refuse: Refuse, name: str, response: Mapping[str, object]) -> Done:
+    """Return the callback that answers with `response`, or with the user directory's error."""
 
     def done(error: AccessError | None) -> None:
         if error is None:
-            answer(msgspec.json.encode(said))
+            answer(msgspec.json.encode(response))
         elif isinstance(error, UserExists):
             refuse("USER_EXISTS", error_texts.user_exists(name))
         elif isinstance(error, UserNotFound):

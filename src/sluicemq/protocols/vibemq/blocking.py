@@ -1,4 +1,4 @@
-"""The VibeMQ client that blocks. Public through `client`, which tells what both have in common."""
+"""Blocking VibeMQ client. Public through `client`, whose docstring describes both clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sluicemq.protocols.vibemq.wire import NO_HEADERS, Decoder, Frame, Limits
 
 
 class BlockingVibeMQMessage(Received):
-    """A message received by a BlockingVibeMQClient."""
+    """Message of a BlockingVibeMQClient."""
 
     __slots__ = ("_client", "acknowledged")
 
@@ -39,17 +39,17 @@ class BlockingVibeMQMessage(Received):
         self.acknowledged = False
 
     def ack(self) -> None:
-        """As VibeMQMessage.ack."""
+        """Acknowledge the message as VibeMQMessage.ack does."""
         if not self.acknowledged:
             self._client._send(wire.encode_ack(self.id.encode()))
             self.acknowledged = True
 
 
 class BlockingVibeMQClient(BlockingClient):
-    """One connection to a VibeMQ broker, for one thread. Made by `connect` or `open`.
+    """Blocking connection to a VibeMQ broker, for one thread. Created by `connect` or `open`.
 
-    Methods are those of VibeMQClient, and raise the same errors. While none of them runs nothing
-    is read: a broker may stop sending to who subscribes and does not receive.
+    Its methods are those of VibeMQClient and raise the same errors. The client reads only while a
+    method runs: the broker may stop sending to a subscriber that does not receive.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class BlockingVibeMQClient(BlockingClient):
         limits: Limits,
     ) -> None:
         if outstanding < 1:
-            raise ValueError("outstanding is at least 1")
+            raise ValueError("outstanding must be at least 1")
         self._ids = Ids()
         self._outstanding = outstanding
         self._posted: deque[str] = deque()
@@ -121,7 +121,7 @@ class BlockingVibeMQClient(BlockingClient):
         outstanding: int = OUTSTANDING,
         limits: Limits | None = None,
     ) -> Self:
-        """As VibeMQClient.connect."""
+        """Connect as VibeMQClient.connect does."""
         target = Target(
             tuple(hosts) or ((host, port),),
             path or "",
@@ -136,7 +136,7 @@ class BlockingVibeMQClient(BlockingClient):
 
     @classmethod
     def open(cls, where: str, *, outstanding: int = OUTSTANDING) -> Self:
-        """As VibeMQClient.open."""
+        """Connect as VibeMQClient.open does."""
         target = Target.parse(where)
         return cls(target, tls_context(target), outstanding, Limits())
 
@@ -150,7 +150,7 @@ class BlockingVibeMQClient(BlockingClient):
         *,
         id: str = "",
     ) -> str:
-        """As VibeMQClient.publish."""
+        """Publish as VibeMQClient.publish does."""
         identity = id or self._ids.new()
         self._put(commands.encode_publish(identity, queue, payload, headers))
         self._answer(identity)
@@ -159,9 +159,11 @@ class BlockingVibeMQClient(BlockingClient):
     def post(
         self, queue: str, payload: object = ABSENT, headers: Mapping[str, str] = NO_HEADERS
     ) -> str:
-        """Publish, and return the message's id without waiting for its confirmation, as long as no
-        more than `outstanding` wait for theirs. What the broker refuses is raised later: here, in
-        `confirm` or in `close`. Raises as `publish`."""
+        """Publish, and return the message's id without waiting for its confirmation.
+
+        Waits while `outstanding` messages are unconfirmed. `post`, `confirm` and `close` raise
+        errors of earlier messages. Raises as `publish`.
+        """
         identity = self._ids.new()
         data = commands.encode_publish(identity, queue, payload, headers)
         while len(self._posted) >= self._outstanding:
@@ -171,14 +173,14 @@ class BlockingVibeMQClient(BlockingClient):
         return identity
 
     def confirm(self) -> None:
-        """Wait until the broker has all that was posted. Raises as `publish`."""
+        """Wait until the broker has confirmed all posted messages. Raises as `publish`."""
         while self._posted:
             self._answer(self._posted.popleft())
 
     def publish_all(
         self, queue: str, payloads: Iterable[object], headers: Mapping[str, str] = NO_HEADERS
     ) -> int:
-        """As VibeMQClient.publish_all."""
+        """Publish as VibeMQClient.publish_all does."""
         number = 0
         for payload in payloads:
             self.post(queue, payload, headers)
@@ -187,10 +189,13 @@ class BlockingVibeMQClient(BlockingClient):
         return number
 
     def subscribe(self, queue: str) -> None:
-        """Let the messages of a queue be sent here, for `receive`. Raises CommandRefused,
-        ConnectionLost, RequestTimeout; ValueError for a second subscription of the same queue."""
+        """Subscribe to a queue, for `receive`.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout; ValueError for a second subscription
+        of the same queue.
+        """
         if queue in self._messages:
-            raise ValueError(f"{queue} is subscribed already")
+            raise ValueError(f"{queue} is already subscribed")
         self._messages[queue] = deque()
         try:
             self._ask(wire.SUBSCRIBE, queue)
@@ -199,15 +204,19 @@ class BlockingVibeMQClient(BlockingClient):
             raise
 
     def unsubscribe(self, queue: str) -> None:
-        """The broker takes back what is here and not acknowledged. Raises CommandRefused,
-        ConnectionLost, RequestTimeout."""
+        """Unsubscribe; the broker requeues unacked messages.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout.
+        """
         if self._messages.pop(queue, None) is not None:
             self._ask(wire.UNSUBSCRIBE, queue)
 
     def receive(self, queue: str, timeout: float | None = None) -> BlockingVibeMQMessage:
-        """The next message of a queue that is subscribed; waits up to `timeout` seconds (None = for
-        ever). Raises RequestTimeout, after which waiting may go on, and ConnectionLost; ValueError
-        if it is not subscribed."""
+        """Return the next message of a subscribed queue.
+
+        Waits up to `timeout` seconds (None = for ever). Raises RequestTimeout, after which it may
+        be called again, and ConnectionLost; ValueError if the queue is not subscribed.
+        """
         messages = self._messages.get(queue)
         if messages is None:
             raise ValueError(f"{queue} is not subscribed")
@@ -217,7 +226,7 @@ class BlockingVibeMQClient(BlockingClient):
         return BlockingVibeMQMessage(self, messages.popleft())
 
     def consume(self, queue: str) -> Iterator[BlockingVibeMQMessage]:
-        """Subscribe, and give the messages as they come, without end. Raises as `subscribe`."""
+        """Subscribe and yield the messages as they arrive, without end. Raises as `subscribe`."""
         self.subscribe(queue)
         while True:
             yield self.receive(queue)
@@ -272,15 +281,15 @@ class BlockingVibeMQClient(BlockingClient):
     # --- the connection
 
     def ping(self) -> float:
-        """As VibeMQClient.ping."""
+        """Return the response time as VibeMQClient.ping does."""
         begun = time.monotonic()
         self._ask(wire.PING)
         return time.monotonic() - begun
 
     def close(self) -> None:
-        """Confirm, say goodbye, and wait until the broker has closed.
+        """Confirm posted messages, send DISCONNECT, and wait until the broker has closed.
 
-        Raises RequestTimeout; CommandRefused for what was posted and refused.
+        Raises RequestTimeout; CommandRefused for a posted message that was refused.
         """
         try:
             if not self._connection.closed:
@@ -310,14 +319,14 @@ class BlockingVibeMQClient(BlockingClient):
             raise
 
     def _hear(self) -> None:
-        """Nothing can be sent any more; what the broker said last tells why."""
+        """After a failed write, read the last frames: they may have the broker's reason."""
         until = time.monotonic() + self._timeout
         with suppress(RequestTimeout):
             while True:
                 self._take(until)
 
     def _answer(self, identity: str) -> Frame:
-        """The answer with this id. Raises CommandRefused, ConnectionLost, RequestTimeout."""
+        """Return a response. Raises CommandRefused, ConnectionLost, RequestTimeout."""
         until = time.monotonic() + self._timeout
         while True:
             frame = self._take(until)
@@ -327,7 +336,7 @@ class BlockingVibeMQClient(BlockingClient):
                 return frame
 
     def _take(self, until: float | None) -> Frame:
-        """The next frame; a message is put where `receive` finds it."""
+        """Return the next frame, and keep it for `receive` if it is a message."""
         try:
             frame = self._connection.take(until)
         except ConnectionLost as error:
@@ -342,5 +351,5 @@ class BlockingVibeMQClient(BlockingClient):
         elif frame.type == wire.ERROR:
             self._complaint = str(commands.refusal(frame))
         elif frame.type == wire.DISCONNECT:
-            self._complaint = frame.headers.get("reason", "it said goodbye")
+            self._complaint = frame.headers.get("reason", "Disconnect without a reason")
         return frame

@@ -1,4 +1,4 @@
-"""VibeMQ clients: one for asyncio, one that blocks. Public.
+"""Public VibeMQ clients, one for asyncio and one that blocks.
 
     async with await VibeMQClient.connect("127.0.0.1", 2925) as client:
         await client.publish("orders", {"pizza": 1}, {"priority": "High"})
@@ -12,23 +12,22 @@
         for message in client.consume("orders"):
             message.ack()
 
-A payload is any value that msgspec can write as JSON; JSON that is already written is given as
-`msgspec.Raw`. `publish` returns when the broker has confirmed the message.
+A payload is any value that msgspec can encode as JSON; encoded JSON is passed as `msgspec.Raw`.
+`publish` returns once the broker has confirmed the message.
 
-A message is acknowledged or it is not: the protocol has no word to refuse one. What is not
-acknowledged comes again when the broker's time for an acknowledgement is over, or when its
-subscription or the connection ends, as often as the queue allows; then the queue's dead-letter
-rules hold. So to give a message back is to do nothing with it.
+The protocol has no command to reject a message. The broker redelivers an unacked message when its
+acknowledgement timeout expires, or when its subscription or the connection ends, as often as the
+queue allows; then it dead-letters it. To requeue a message, do not acknowledge it.
 
-The protocol has no credit either: the broker decides how many unacknowledged messages it sends. A
-client that has `prefetch` messages nobody has taken reads no more until somebody does, except while
-it waits for an answer.
+The protocol has no credit either: the broker decides how many unacked messages it sends. A client
+with `prefetch` received messages stops reading until the application takes one, except while it
+waits for a response.
 
-`VibeMQClient` connects again when its connection breaks, by itself: it tries its hosts in turn,
-makes sure of its declared queues and subscribes to what was subscribed. Messages that were here
-unacknowledged come again. A request that was not answered fails with ConnectionLost and is never
-repeated, because the broker may have done it; one made meanwhile waits for the new connection.
-`BlockingVibeMQClient` does not connect again.
+`VibeMQClient` reconnects when its connection breaks: it tries its hosts in turn, declares its
+queues again and restores its subscriptions. The broker redelivers unacked messages. A request
+without a response fails with ConnectionLost and is never repeated, because the broker may have
+processed it; a request made meanwhile waits for the new connection. `BlockingVibeMQClient` does not
+reconnect.
 """
 
 from __future__ import annotations
@@ -83,11 +82,11 @@ __all__ = [
 ]
 
 PREFETCH = 256
-"""Messages that may wait here for somebody to take them."""
+"""Default maximum number of received messages that the application has not taken."""
 
 
 class VibeMQClient(AsyncClient):
-    """A client for asyncio. Made by `connect` or `open`. Any number of tasks may use it."""
+    """asyncio client. Created by `connect` or `open`. Any number of tasks may use it."""
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class VibeMQClient(AsyncClient):
         limits: Limits,
     ) -> None:
         if outstanding < 1 or prefetch < 1:
-            raise ValueError("outstanding and prefetch are at least 1")
+            raise ValueError("outstanding and prefetch must be at least 1")
         self._target = target
         self._ssl = ssl_context
         self._queues = queues
@@ -114,7 +113,7 @@ class VibeMQClient(AsyncClient):
         self._end: ClientError | None = None
         self._subscriptions: dict[str, Subscription] = {}
         self._beginning: dict[str, Subscription] = {}
-        """Those the broker has not confirmed; messages may come with its confirmation."""
+        """Subscriptions without confirmation; messages may arrive together with it."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -139,19 +138,21 @@ class VibeMQClient(AsyncClient):
         prefetch: int = PREFETCH,
         limits: Limits | None = None,
     ) -> Self:
-        """Connect to the first of `hosts` that answers, else to `host` and `port`, or to the unix
-        socket `path`; log in; make sure of `queues`.
+        """Connect, log in and declare `queues`.
 
-        timeout      seconds, > 0; for connecting, each answer, and closing
-        token        for brokers that want one instead of user and password
-        compression  what is offered, in order of preference; frames of at least `threshold` bytes
-                     are sent so
-        keep_alive   seconds between two pings, 0 = none. One that is not answered within
+        Connects to the first of `hosts` that responds, else to `host` and `port`, or to the Unix
+        socket `path`.
+
+        timeout      seconds, > 0; for connecting, each response, and closing
+        token        for brokers that need one instead of user and password
+        compression  offered algorithms, in order of preference; used for frames of at least
+                     `threshold` bytes
+        keep_alive   seconds between two pings, 0 = none. A ping without a response within
                      `timeout` ends the connection
-        reconnect    None: the first broken connection is the end
+        reconnect    None: do not reconnect
 
         Raises CommandRefused, also for wrong credentials; ConnectionLost, RequestTimeout;
-        ClientError for a queue that is not as declared.
+        ClientError for a queue that conflicts with its declaration.
         """
         target = Target(
             tuple(hosts) or ((host, port),),
@@ -180,7 +181,7 @@ class VibeMQClient(AsyncClient):
         outstanding: int = OUTSTANDING,
         prefetch: int = PREFETCH,
     ) -> Self:
-        """Connect to what a URL or a connection string says (`target`).
+        """Connect to the target of a URL or a connection string (module `target`).
 
         Raises as `connect`; ConfigurationError.
         """
@@ -201,28 +202,28 @@ class VibeMQClient(AsyncClient):
         *,
         id: str = "",
     ) -> str:
-        """Publish, and return the message's id once the broker has it.
+        """Publish, and return the message's id once the broker has confirmed it.
 
         `headers` are text; known ones are priority (Low, Normal, High, Critical), correlationId and
-        replyTo. `id` is made if it is not given. Raises CommandRefused, ConnectionLost,
-        RequestTimeout; after the last two it is not known whether the broker has it. ValueError
-        for what has no form in the protocol, or a frame that has more than 1 MiB as it is sent; a
-        larger one is compressed if the broker has agreed upon that.
+        replyTo. `id` is generated by default. Frames over 1 MiB are compressed if that has been
+        negotiated. Raises CommandRefused; ConnectionLost and RequestTimeout, after which it is
+        unknown whether the broker has the message; ValueError for values that the protocol cannot
+        represent, and for a frame that is over 1 MiB when it is sent.
         """
         identity = id or self._ids.new()
         data = commands.encode_publish(identity, queue, payload, headers)
         connection = await self._ready()
-        await connection.room(self._outstanding)
+        await connection.wait_for_capacity(self._outstanding)
         await connection.request(identity, data)
         return identity
 
     async def publish_all(
         self, queue: str, payloads: Iterable[object], headers: Mapping[str, str] = NO_HEADERS
     ) -> int:
-        """Publish many, without waiting for each one's confirmation, but for `outstanding` of them
-        at a time; returns their number once the broker has them all.
+        """Publish many messages, with up to `outstanding` unconfirmed ones at a time.
 
-        Raises as `publish` for the first that fails: those after it may have been published.
+        Returns their number once the broker has confirmed all. Raises as `publish` for the first
+        that fails: those after it may have been published.
         """
         connection = await self._ready()
         begun: deque[tuple[str, asyncio.Future[Frame]]] = deque()
@@ -231,7 +232,7 @@ class VibeMQClient(AsyncClient):
             for payload in payloads:
                 identity = self._ids.new()
                 data = commands.encode_publish(identity, queue, payload, headers)
-                await connection.room(self._outstanding)
+                await connection.wait_for_capacity(self._outstanding)
                 begun.append((identity, connection.begin(identity)))
                 await connection.send(await connection.packed(data))
                 number += 1
@@ -246,22 +247,23 @@ class VibeMQClient(AsyncClient):
         return number
 
     async def subscribe(self, queue: str, handler: Handler | None = None) -> Subscription:
-        """Receive the messages of a queue, until the subscription ends.
+        """Subscribe to a queue.
 
-        With a `handler`, each message is given to it, one after the other, and acknowledged when it
-        returns. One for which it raises is not acknowledged; the loop's exception handler is told.
-        A handler may use the client. Without one, take the messages from the subscription.
+        With a `handler`, the subscription calls it with one message after the other, and
+        acknowledges the message when it returns. If it raises, the message is not acknowledged, and
+        the loop's exception handler is called. A handler may use the client. Without one, receive
+        the messages from the subscription.
 
         Raises CommandRefused, ConnectionLost, RequestTimeout; ValueError for a second subscription
         of the same queue.
         """
         if queue in self._subscriptions or queue in self._beginning:
-            raise ValueError(f"{queue} is subscribed already")
+            raise ValueError(f"{queue} is already subscribed")
         subscription = self._beginning[queue] = Subscription(self, queue)
         try:
             connection = await self._ready()
             await self._ask(wire.SUBSCRIBE, queue, connection=connection)
-            connection.check()  # from now on a new connection subscribes to it too
+            connection.check()  # from now on a new connection restores the subscription
             self._subscriptions[queue] = subscription
         except BaseException:
             subscription.forget()
@@ -273,7 +275,7 @@ class VibeMQClient(AsyncClient):
         return subscription
 
     async def end(self, subscription: Subscription) -> None:
-        """What `Subscription.unsubscribe` does."""
+        """End a subscription, for `Subscription.unsubscribe`."""
         if self._subscriptions.get(subscription.queue) is subscription:
             del self._subscriptions[subscription.queue]
             subscription.finish(ConnectionLost("the subscription has ended"))
@@ -282,27 +284,39 @@ class VibeMQClient(AsyncClient):
     # --- queues
 
     async def create_queue(self, queue: str, options: Options | None = None) -> None:
-        """Succeeds if there is one with the same options. Raises CommandRefused (code QUEUE_EXISTS
-        if it has others), ConnectionLost, RequestTimeout."""
+        """Create a queue. Succeeds if it exists with the same options.
+
+        Raises CommandRefused (code QUEUE_EXISTS if it has other options), ConnectionLost,
+        RequestTimeout.
+        """
         await self._create(await self._ready(), queue, options or Options())
 
     async def delete_queue(self, queue: str) -> None:
-        """Delete it with its messages. Raises CommandRefused, ConnectionLost, RequestTimeout."""
+        """Delete a queue with its messages.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout.
+        """
         await self._ask(wire.DELETE_QUEUE, queue)
 
     async def queue_info(self, queue: str) -> QueueInfo | None:
-        """None if there is no such queue. Raises CommandRefused, ConnectionLost, RequestTimeout."""
+        """Return information on a queue; None if it does not exist.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout.
+        """
         return commands.read_info(await self._ask(wire.QUEUE_INFO, queue))
 
     async def list_queues(self) -> list[str]:
-        """All that this user may see. Raises CommandRefused, ConnectionLost, RequestTimeout."""
+        """Return the names of all queues that the user may see.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout.
+        """
         return commands.read_names(await self._ask(wire.LIST_QUEUES))
 
     async def declare(self, *declarations: Declaration) -> None:
-        """Make sure that the queues exist; now, not after connecting again (`connect`'s `queues`).
+        """Create the declared queues that do not exist; not repeated after a reconnect.
 
-        Raises ClientError for one that is not as declared; CommandRefused, ConnectionLost,
-        RequestTimeout.
+        Raises ClientError for a queue that conflicts with its declaration; CommandRefused,
+        ConnectionLost, RequestTimeout.
         """
         connection = await self._ready()
         for declaration in declarations:
@@ -320,8 +334,11 @@ class VibeMQClient(AsyncClient):
         await self._admin(wire.CHANGE_PASSWORD, username=username, newPassword=password)
 
     async def grant(self, username: str, pattern: str, operations: Sequence[str]) -> None:
-        """Replaces what the user had for exactly that pattern. Operations are Publish, Subscribe,
-        CreateQueue, DeleteQueue, PurgeQueue, GetQueueInfo, ListQueues."""
+        """Replace the user's permission for exactly this pattern.
+
+        Operations are Publish, Subscribe, CreateQueue, DeleteQueue, PurgeQueue, GetQueueInfo,
+        ListQueues.
+        """
         fields = {"username": username, "queuePattern": pattern}
         await self._admin(wire.GRANT_PERMISSION, **fields, operations=list(operations))
 
@@ -338,19 +355,19 @@ class VibeMQClient(AsyncClient):
     # --- the connection
 
     async def ping(self) -> float:
-        """Seconds until the broker answers. Raises ConnectionLost, RequestTimeout."""
+        """Return the response time in seconds. Raises ConnectionLost, RequestTimeout."""
         begun = time.monotonic()
         await self._ask(wire.PING)
         return time.monotonic() - begun
 
     async def close(self) -> None:
-        """Wait for what has not been answered, say goodbye, and wait until the broker has closed.
+        """Wait for pending responses, send DISCONNECT, and wait until the broker has closed.
 
-        Handlers that are working are cancelled. Raises RequestTimeout.
+        Running handlers are cancelled. Raises RequestTimeout.
         """
         connection = self._connection
         if connection is not None and connection.lost is None:
-            await connection.quiet()
+            await connection.wait_until_idle()
         self._finish(ConnectionLost("the client is closed"))
         if connection is not None:
             await connection.close()
@@ -375,7 +392,7 @@ class VibeMQClient(AsyncClient):
         task.add_done_callback(self._tasks.discard)
 
     async def _ready(self) -> ClientConnection:
-        """The connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
+        """Return the connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
         try:
             async with asyncio.timeout(self._target.timeout):
                 await self._up.wait()
@@ -387,7 +404,7 @@ class VibeMQClient(AsyncClient):
         return self._connection
 
     async def _open(self, conflict: Conflict | None) -> ClientConnection:
-        """Connect to a host that answers, and do there what belongs to a connection."""
+        """Connect to the first host that responds, declare queues and restore subscriptions."""
         target = self._target
         failure: ClientError = ConnectionLost("there is no host to connect to")
         for host, port in target.hosts if not target.path else (("", 0),):
@@ -403,7 +420,7 @@ class VibeMQClient(AsyncClient):
                     target.token,
                     target.compression,
                 )
-                await connection.greet(hello, target.compression)
+                await connection.log_in(hello, target.compression)
                 connection.threshold = target.threshold
                 for declaration in self._queues:
                     await self._declare(connection, declaration, conflict or declaration.conflict)
@@ -422,7 +439,7 @@ class VibeMQClient(AsyncClient):
 
     def _adopt(self, connection: ClientConnection) -> None:
         self._connection = connection
-        if connection.lost is not None:  # meanwhile
+        if connection.lost is not None:  # it broke before this call
             self._lost(connection, connection.lost)
         else:
             self._up.set()

@@ -1,6 +1,6 @@
-"""What a client asks, as frames, and what the broker's answers say. Sans-I/O.
+"""Requests of VibeMQ clients as frames, and the parsing of their responses. Sans-I/O.
 
-Both clients are made of these: one function makes the frame of a request, another reads its answer.
+Both clients use these functions: one creates the frame of a request, another parses its response.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from sluicemq.protocols.vibemq.queues import (
 from sluicemq.protocols.vibemq.wire import ATTEMPTS_HEADER, ERROR, NO_HEADERS, Frame
 
 ABSENT: Final = msgspec.UNSET
-"""Published, it is a message without payload. `None` is one: `null`."""
+"""Payload of a message without payload. `None` is the JSON value `null`."""
 OUTSTANDING: Final = 1000
-"""Published messages that may wait for their confirmation at a time."""
+"""Default maximum number of published messages that wait for their confirmation."""
 
 
 class CommandRefused(RequestRefused):
-    """The broker answered with an error frame; `code` is its error code, or ""."""
+    """Error response of the broker; `code` is its error code, or ""."""
 
     def __init__(self, text: str, code: str = "") -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ class CommandRefused(RequestRefused):
 
 
 class Ids:
-    """Ids of 32 hex digits: what one client gives twice, none does."""
+    """Generates unique ids of 32 hex digits."""
 
     __slots__ = ("_numbers", "_prefix")
 
@@ -60,17 +60,17 @@ class Ids:
         self._numbers = count(1)
 
     def new(self) -> str:
-        """The next id."""
+        """Return a new id."""
         return f"{self._prefix}{next(self._numbers):016x}"
 
 
 class Received:
-    """A message as it came: what both kinds of client show of it.
+    """Received message, for both clients.
 
-    id        the publisher's; the same each time the message is delivered
-    queue     where it was waiting
+    id        publisher's id, the same for each delivery
+    queue     name of its queue
     payload   JSON as it was published; b"" if it has none
-    headers   the publisher's, and `deliveryAttempts` if the broker tells it
+    headers   publisher's headers, and `deliveryAttempts` if the broker adds it
     """
 
     __slots__ = ("headers", "id", "payload", "queue")
@@ -83,13 +83,13 @@ class Received:
 
     @property
     def attempts(self) -> int:
-        """How often it has been delivered, this time included; 0 if the broker does not say."""
+        """Number of deliveries including this one; 0 if the broker does not report it."""
         text = self.headers.get(ATTEMPTS_HEADER, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
     @property
     def body(self) -> bytes:
-        """The payload; if its header says that it carries bytes in base64, those bytes."""
+        """Payload, decoded if its header marks it as base64."""
         if self.headers.get(CONTENT_ENCODING) == BASE64:
             try:
                 return b64decode(msgspec.json.decode(self.payload, type=str), validate=True)
@@ -99,7 +99,7 @@ class Received:
 
     @property
     def text(self) -> bytes:
-        """The body; of a JSON string, the text. The inverse of `payload_of`."""
+        """Body; for a JSON string its text. The inverse of `payload_of`."""
         body = self.body
         if body is self.payload and body[:1] == b'"':
             try:
@@ -109,9 +109,9 @@ class Received:
         return body
 
     def json(self, type: Any = Any) -> Any:
-        """The payload's value, as `msgspec.json.decode` makes it. None if there is none.
+        """Decode the payload with `msgspec.json.decode`. None if there is none.
 
-        Raises msgspec.MsgspecError if it does not fit `type`.
+        Raises msgspec.MsgspecError if it does not match `type`.
         """
         return msgspec.json.decode(self.payload, type=type) if self.payload else None
 
@@ -121,11 +121,11 @@ class Received:
 
 
 class Conflict(StrEnum):
-    """What to do about a queue that exists with other settings than those declared.
+    """Handling of a queue that exists with other options than declared.
 
     FAIL      raise ClientError
-    OVERRIDE  delete it, with its messages, and create it anew
-    IGNORE    leave it as it is
+    OVERRIDE  delete it, with its messages, and create it again
+    IGNORE    leave it unchanged
     """
 
     FAIL = "fail"
@@ -134,7 +134,7 @@ class Conflict(StrEnum):
 
 
 class Declaration(NamedTuple):
-    """A queue that a client makes sure of whenever it connects."""
+    """Queue that a client creates, if necessary, whenever it connects."""
 
     queue: str
     options: Options = Options()
@@ -142,12 +142,12 @@ class Declaration(NamedTuple):
 
 
 class QueueInfo(NamedTuple):
-    """What the broker tells of a queue.
+    """Information on a queue.
 
-    messages     waiting, not those in flight
+    messages     ready messages
     subscribers  connections
-    options      what `written` means
-    created      or None if the broker does not say
+    options      effective options of `written`
+    created      time of creation; None if the broker does not report it
     written      options as they were written when it was created, or the defaults
     """
 
@@ -160,7 +160,7 @@ class QueueInfo(NamedTuple):
 
 
 class User(NamedTuple):
-    """An account in the broker's user database. `created` is in seconds since the epoch."""
+    """User of the broker. `created` is in seconds since the epoch."""
 
     name: str
     superuser: bool
@@ -168,7 +168,7 @@ class User(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Operations, by their names, on the queues whose names match `pattern`."""
+    """Permitted operations, by name, on the queues whose names match `pattern`."""
 
     pattern: str
     operations: tuple[str, ...]
@@ -180,7 +180,7 @@ class Grant(NamedTuple):
 def connect(
     identity: str, username: str, password: str, token: str, offered: Collection[Compression]
 ) -> Frame:
-    """CONNECT. What is "" is not sent."""
+    """Return a CONNECT. Empty values are omitted."""
     headers = {
         "authUsername": username,
         "authPassword": password,
@@ -193,17 +193,17 @@ def connect(
 
 
 def agreed(answer: Frame, offered: Collection[Compression]) -> Compression:
-    """What the answer to CONNECT lets this side write. Raises CommandRefused, ConnectionLost."""
+    """Return the negotiated compression. Raises CommandRefused, ConnectionLost."""
     if answer.type == ERROR:
         raise refusal(answer)
     if answer.type != wire.CONNECT_ACK:
         reason = answer.headers.get("reason", "") if answer.type == wire.DISCONNECT else ""
-        raise ConnectionLost(reason or "what answers does not speak VibeMQ")
+        raise ConnectionLost(reason or "the peer does not speak VibeMQ")
     return negotiate(answer.headers.get("negotiated-compression", ""), offered)
 
 
 def refusal(answer: Frame) -> CommandRefused:
-    """What an error frame says."""
+    """Return the exception for an error frame."""
     code, message = answer.error_code, answer.error_message
     return CommandRefused(": ".join(filter(None, (code, message))) or "no reason given", code)
 
@@ -212,9 +212,9 @@ def refusal(answer: Frame) -> CommandRefused:
 
 
 def encode_payload(value: object) -> bytes:
-    """JSON for a value that msgspec knows; msgspec.Raw as it is.
+    """Encode a value that msgspec supports as JSON; msgspec.Raw is used as it is.
 
-    Raises ValueError if it has no form in JSON, or none that all clients can read.
+    Raises ValueError if it cannot be encoded, or not so that all clients can read it.
     """
     if value is ABSENT:
         return b""
@@ -222,15 +222,18 @@ def encode_payload(value: object) -> bytes:
         payload = msgspec.json.encode(value)
         check(payload)
     except (TypeError, OverflowError, UnicodeEncodeError, RecursionError) as error:
-        raise ValueError(f"the payload has no form in JSON: {error}") from None
+        raise ValueError(f"the payload cannot be encoded as JSON: {error}") from None
     except ProtocolError as error:
         raise ValueError(str(error)) from None
     return payload
 
 
 def payload_of(body: bytes) -> tuple[object, Mapping[str, str]]:
-    """A payload, and its headers, for a body that may be anything: JSON that is no string as it
-    is, other text as a JSON string, other bytes in base64."""
+    """Return payload and headers for a body of any bytes.
+
+    JSON other than a string is used as it is, other text becomes a JSON string, other bytes
+    base64.
+    """
     if body.lstrip()[:1] != b'"':
         try:
             check(body)
@@ -250,15 +253,17 @@ def encode_publish(
     value: object = ABSENT,
     headers: Mapping[str, str] = NO_HEADERS,
 ) -> bytes:
-    """PUBLISH. Raises ValueError for what has no form in the protocol."""
+    """Encode a PUBLISH. Raises ValueError for values that the protocol cannot represent."""
     if not queue:
-        raise ValueError("the queue has no name")
+        raise ValueError("the queue name is missing")
     return encode(Frame(wire.PUBLISH, identity, queue, encode_payload(value), headers))
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame, not compressed; see `packed`. Raises ValueError if it has no form in the
-    protocol."""
+    """Encode a frame without compression, see `packed`.
+
+    Raises ValueError for values that the protocol cannot represent.
+    """
     try:
         try:
             return wire.encode(frame)
@@ -269,8 +274,10 @@ def encode(frame: Frame) -> bytes:
 
 
 def packed(data: bytes, how: Compression, threshold: int) -> bytes:
-    """An encoded frame as it is sent: compressed as agreed upon, and with a higher quality if it
-    would be longer than brokers accept. Raises ValueError if it would be so all the same."""
+    """Compress an encoded frame as negotiated, in a higher level if it would be too long.
+
+    Raises ValueError if it is too long even then.
+    """
     try:
         if len(data) > wire.MAX_BODY + wire.HEADER_SIZE:
             return wire.fitted(data, how, threshold)
@@ -283,7 +290,7 @@ def packed(data: bytes, how: Compression, threshold: int) -> bytes:
 
 
 def create_queue(identity: str, queue: str, options: Options) -> Frame:
-    """CREATE_QUEUE, with the options as the .NET client sends them."""
+    """Return a CREATE_QUEUE, with the options as the .NET client sends them."""
     mode, size, ticks, dead_letter, name, overflow, attempts = options.written
     fields = {
         "mode": mode,
@@ -294,33 +301,33 @@ def create_queue(identity: str, queue: str, options: Options) -> Frame:
         "overflowStrategy": overflow,
         "maxRetryAttempts": attempts,
     }
-    said = {name: value for name, value in fields.items() if value is not None}
-    return Frame(wire.CREATE_QUEUE, identity, queue, msgspec.json.encode(said))
+    payload = {name: value for name, value in fields.items() if value is not None}
+    return Frame(wire.CREATE_QUEUE, identity, queue, msgspec.json.encode(payload))
 
 
 def read_info(answer: Frame) -> QueueInfo | None:
-    """The answer to QUEUE_INFO; None if there is no such queue. Raises ConnectionLost."""
-    said = _read(answer)
-    if said is None:
+    """Parse the response to QUEUE_INFO; None if there is no such queue. Raises ConnectionLost."""
+    info = _read(answer)
+    if info is None:
         return None
     try:
         known = {
-            "mode": said["deliveryMode"],
-            "maxQueueSize": said["maxSize"],
-            **{name: said[name] for name in _OPTIONAL if name in said},
+            "mode": info["deliveryMode"],
+            "maxQueueSize": info["maxSize"],
+            **{name: info[name] for name in _OPTIONAL if name in info},
         }
-        created = said.get("createdAt")
+        created = info.get("createdAt")
         written = read_written(msgspec.json.encode(known), {})
         return QueueInfo(
-            str(said["name"]),
-            int(said["messageCount"]),
-            int(said["subscriberCount"]),
+            str(info["name"]),
+            int(info["messageCount"]),
+            int(info["subscriberCount"]),
             written.options(),
             datetime.fromisoformat(created) if created else None,
             written,
         )
     except (ProtocolError, KeyError, TypeError, ValueError) as error:
-        raise _broken(f"what it says of a queue cannot be read: {error}") from None
+        raise _broken(f"its queue info cannot be read: {error}") from None
 
 
 _OPTIONAL: Final = (
@@ -333,18 +340,18 @@ _OPTIONAL: Final = (
 
 
 def read_names(answer: Frame) -> list[str]:
-    """The answer to LIST_QUEUES. Raises ConnectionLost."""
+    """Parse the response to LIST_QUEUES. Raises ConnectionLost."""
     return [str(name) for name in _list(answer)]
 
 
 def conflicts(declared: WrittenOptions, found: WrittenOptions) -> list[str]:
-    """Return in what a queue that exists conflicts with its declaration, as texts.
+    """Return the conflicts of an existing queue with its declaration, as texts.
 
-    The rules are those of the .NET client: what the declaration asks for must not cost messages
-    that the queue as it is would keep. That is another mode, another dead-letter queue where both
-    have one, an overflow to dead letters that are not kept; and a declaration that ends the life of
-    messages that have no end or a later one, or switches dead letters off. Sizes, numbers of
-    attempts, and whatever makes messages live longer may differ.
+    The rules are those of the .NET client: the declaration must not lose messages that the
+    existing queue would keep. Conflicts are another mode, another dead-letter queue if both have
+    one, an overflow to dead letters that are not kept, a declaration with a shorter TTL or a TTL
+    where there is none, and one that disables dead letters. Sizes, numbers of attempts, and options
+    with which messages live longer may differ.
     """
     differences = []
     if declared.mode != found.mode:
@@ -364,8 +371,10 @@ def conflicts(declared: WrittenOptions, found: WrittenOptions) -> list[str]:
 
 
 def must_replace(declared: Declaration, found: QueueInfo) -> bool:
-    """Whether the queue is to be deleted and created anew. Raises ClientError if it is to be left,
-    and is not as declared."""
+    """Return whether the queue must be deleted and created again.
+
+    Raises ClientError if it conflicts with the declaration and must be kept.
+    """
     differences = conflicts(declared.options.written, found.written)
     if not differences or declared.conflict is Conflict.IGNORE:
         return False
@@ -378,27 +387,27 @@ def must_replace(declared: Declaration, found: QueueInfo) -> bool:
 
 
 def administer(kind: int, identity: str, **fields: str | list[str]) -> Frame:
-    """One of wire.ADMIN, with its fields under their names in the protocol."""
+    """Return a frame of wire.ADMIN, with its fields under their names in the protocol."""
     return Frame(kind, identity, payload=msgspec.json.encode(fields) if fields else b"")
 
 
 def read_users(answer: Frame) -> list[User]:
-    """The answer to LIST_USERS. Raises ConnectionLost."""
+    """Parse the response to LIST_USERS. Raises ConnectionLost."""
     try:
         return [
-            User(str(each["username"]), bool(each["isSuperuser"]), int(each["createdAt"]))
-            for each in _list(answer)
+            User(str(user["username"]), bool(user["isSuperuser"]), int(user["createdAt"]))
+            for user in _list(answer)
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise _broken(f"its list of users cannot be read: {error}") from None
 
 
 def read_grants(answer: Frame) -> list[Grant]:
-    """The answer to GET_USER_PERMISSIONS. Raises ConnectionLost."""
+    """Parse the response to GET_USER_PERMISSIONS. Raises ConnectionLost."""
     try:
         return [
-            Grant(str(each["queuePattern"]), tuple(map(str, _strings(each["operations"]))))
-            for each in _list(answer)
+            Grant(str(grant["queuePattern"]), tuple(map(str, _strings(grant["operations"]))))
+            for grant in _list(answer)
         ]
     except (KeyError, TypeError) as error:
         raise _broken(f"its list of permissions cannot be read: {error}") from None

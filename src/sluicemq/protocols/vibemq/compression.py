@@ -1,7 +1,7 @@
 """Compression of one frame's body: gzip (RFC 1952) and Brotli (RFC 7932). Keeps no state.
 
-The flag byte of a frame says how its body travels; any flag may come at any time, also without
-having been negotiated (VibeMQ protocol, "Compression"). What is negotiated binds the writer only.
+The flag byte of a frame names the compression of its body. A peer may send any flag at any time,
+also without negotiation (VibeMQ protocol, "Compression"). The negotiation binds the writer only.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import brotli
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
 
 THRESHOLD: Final = 1024
-"""Bytes of a body from which on it is compressed, unless configured otherwise."""
+"""Default size of a body, in bytes, from which it is compressed."""
 
 _GZIP: Final = 31
-"""zlib's number for the gzip format with its largest window."""
+"""zlib's wbits value for the gzip format with its largest window."""
 _MOST_MEMBERS: Final = 16
-"""A gzip body may be made of several members. Nobody sends more than one; thousands of empty ones
-would cost a frame's length of copying each."""
+"""Maximum number of members of a gzip body. Known clients send one; thousands of empty ones would
+each cost a copy of the frame."""
 _STEP: Final = 1 << 20
-"""Bytes that one step of decompression yields at most. Other threads run between two steps."""
+"""Maximum bytes that one step of decompression yields. Other threads run between two steps."""
 
 
 class Compression(IntEnum):
-    """How a body travels. The value is the frame's flag byte."""
+    """Compression of a body. The value is the frame's flag byte."""
 
     NONE = 0
     GZIP = 1
@@ -38,14 +38,14 @@ class Compression(IntEnum):
 _NAMES: Final = {"gzip": Compression.GZIP, "brotli": Compression.BROTLI}
 
 SUPPORTED: Final = (Compression.BROTLI, Compression.GZIP)
-"""All there is, the best first."""
+"""All algorithms, the best first."""
 
 
 def negotiate(offered: str, supported: Collection[Compression] = SUPPORTED) -> Compression:
-    """The first of the client's list that this side supports; NONE if there is none.
+    """Return the first algorithm of the client's list that is supported; NONE if there is none.
 
     `offered` is the header `supported-compression`: names in descending preference, separated by
-    commas; letter case does not matter, and unknown names are passed over.
+    commas. Letter case is ignored, and unknown names are skipped.
     """
     for name in offered.split(","):
         how = _NAMES.get(name.strip().lower())
@@ -55,7 +55,7 @@ def negotiate(offered: str, supported: Collection[Compression] = SUPPORTED) -> C
 
 
 def names(algorithms: Collection[Compression]) -> str:
-    """The algorithms as a header lists them."""
+    """Return the algorithms as a header lists them."""
     return ",".join(how.name.lower() for how in algorithms if how is not Compression.NONE)
 
 
@@ -63,21 +63,20 @@ _LEVELS: Final[dict[Compression, tuple[int, ...]]] = {
     Compression.GZIP: (1, 9),
     Compression.BROTLI: (1, 5),
 }
-"""Levels of effort, tried in this order. The first is the .NET client's. Brotli's highest levels
-would take minutes for 64 MiB and gain little over 5 with a large window."""
+"""Compression levels, tried in this order. The first is the .NET client's. Brotli's highest levels
+would take minutes for 64 MiB and save little over 5 with a large window."""
 _BROTLI_WINDOW: Final = 22
-"""The .NET client's, as a power of 2."""
+"""Window size of the .NET client, as a power of 2."""
 _BROTLI_LARGEST_WINDOW: Final = 24
-"""The largest that every decoder reads."""
+"""Largest window size that every decoder reads."""
 
 
 def compress(
     body: bytes, how: Compression, threshold: int = THRESHOLD
 ) -> tuple[Compression, bytes]:
-    """The flag and the body as it is sent: plain if it is shorter than `threshold` bytes, or if
-    compression gains nothing.
+    """Return the flag and the body to send, in the fastest level, as the .NET client's.
 
-    Fastest levels, as the .NET client's.
+    The body stays plain if it is shorter than `threshold` bytes or compression saves nothing.
     """
     if how is Compression.NONE or len(body) < threshold:
         return Compression.NONE, body
@@ -86,8 +85,10 @@ def compress(
 
 
 def compress_to_fit(body: bytes, how: Compression, limit: int) -> bytes | None:
-    """Return the compressed body, with a higher quality if the first has more than `limit` bytes;
-    None if no quality makes it fit. `how` is not NONE. Takes seconds for 64 MiB."""
+    """Return the body compressed to at most `limit` bytes, in a higher level if necessary.
+
+    None if no level is enough. `how` is not NONE. Takes seconds for 64 MiB.
+    """
     for level in _LEVELS[how]:
         packed = _packed(body, how, level)
         if len(packed) <= limit:
@@ -104,10 +105,10 @@ def _packed(body: bytes, how: Compression, level: int) -> bytes:
 
 
 def decompress(data: bytes, flag: int, limit: int) -> bytes:
-    """The body as it was before `compress`; never holds much more than `limit` bytes of it.
+    """Return the decompressed body. Never holds much more than `limit` bytes of it.
 
-    Raises FrameTooLarge if it has more than `limit`, ProtocolError if it is damaged, cut short or
-    followed by something else.
+    Raises FrameTooLarge if it has more than `limit` bytes, ProtocolError if it is corrupt,
+    truncated or followed by other data.
     """
     if flag == Compression.NONE:
         return data
@@ -117,8 +118,7 @@ def decompress(data: bytes, flag: int, limit: int) -> bytes:
 
 
 class Unpacker:
-    """Decompresses one body, at once or with a pause in between. It may be continued by another
-    thread.
+    """Decompresses one body, in one or several steps, which different threads may run.
 
     unpacked  bytes of the body so far
     """
@@ -126,24 +126,23 @@ class Unpacker:
     __slots__ = ("_gzip", "_limit", "_members", "_parts", "_rest", "_stream", "unpacked")
 
     def __init__(self, data: bytes, flag: int, limit: int) -> None:
-        """`limit`: bytes of the body. Raises ProtocolError if there is no compression `flag`."""
+        """`limit`: bytes of the body. Raises ProtocolError for an unknown `flag`."""
         if flag not in (Compression.GZIP, Compression.BROTLI):
             raise ProtocolError(f"there is no compression {flag}")
         self._gzip = flag == Compression.GZIP
         self._limit = limit
         self._rest = data
-        """What has not been decompressed yet."""
+        """Compressed data that is not processed yet."""
         self._members = 1
         self._stream: Any = zlib.decompressobj(_GZIP) if self._gzip else brotli.Decompressor()
         self._parts: list[bytes] = []
         self.unpacked = 0
 
     def unpack(self, size: int) -> bool:
-        """Go on until the body is complete, or until it has more than `size` bytes. Returns
-        whether it is complete.
+        """Decompress until the body is complete or has more than `size` bytes.
 
-        Raises FrameTooLarge if it has more than the limit, ProtocolError if it is damaged, cut
-        short or followed by something else.
+        Return whether it is complete. Raises FrameTooLarge if it has more bytes than the limit,
+        ProtocolError if it is corrupt, truncated or followed by other data.
         """
         size = min(size, self._limit)
         while not (self._ungzip(size) if self._gzip else self._unbrotli(size)):
@@ -164,7 +163,7 @@ class Unpacker:
             self._parts.append(part)
 
     def _ungzip(self, size: int) -> bool:
-        """Take the next step; True when the last member has ended."""
+        """Run one step. Return True after the end of the last member."""
         try:
             part = self._stream.decompress(self._rest, min(size + 1 - self.unpacked, _STEP))
         except zlib.error as error:
@@ -187,10 +186,10 @@ class Unpacker:
         return False
 
     def _unbrotli(self, size: int) -> bool:
-        """Take the next step; True at the end of the stream."""
-        room = min(size + 1 - self.unpacked, _STEP)
+        """Run one step. Return True after the end of the stream."""
+        limit = min(size + 1 - self.unpacked, _STEP)
         try:
-            part = self._stream.process(self._rest, output_buffer_limit=room)
+            part = self._stream.process(self._rest, output_buffer_limit=limit)
             self._rest = b""
             self._keep(part)
             if self.unpacked > self._limit:

@@ -1,4 +1,4 @@
-"""One connection of the client for asyncio: knows who waits for which answer."""
+"""Connection of the asyncio client: matches responses to requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
 
 
 class ClientConnection(Connection[Frame]):
-    """One connection: knows who waits for which answer."""
+    """asyncio connection that matches responses to requests."""
 
     def __init__(
         self,
@@ -36,21 +36,21 @@ class ClientConnection(Connection[Frame]):
         self._waiting: dict[str, asyncio.Future[Frame]] = {}
         self._complaint = ""
 
-    async def greet(self, frame: Frame, offered: Collection[Compression]) -> None:
-        """Say CONNECT; whatever comes first is the answer. Raises ClientError."""
+    async def log_in(self, frame: Frame, offered: Collection[Compression]) -> None:
+        """Send CONNECT and wait for the first response. Raises ClientError."""
         self._greeting = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self.timeout):
                 await self.send(wire.encode(frame))
                 answer = await self._greeting
         except TimeoutError:
-            raise RequestTimeout(f"the broker says nothing since {self.timeout} s") from None
+            raise RequestTimeout(f"no response to Connect in {self.timeout} s") from None
         finally:
             self._greeting = None
         self.compression = commands.agreed(answer, offered)
 
     async def request(self, identity: str, data: bytes) -> Frame:
-        """Send, and return the answer. Raises CommandRefused, ConnectionLost, RequestTimeout."""
+        """Send, and return the response. Raises CommandRefused, ConnectionLost, RequestTimeout."""
         future = self.begin(identity)
         try:
             await self.send(await self.packed(data))
@@ -59,53 +59,55 @@ class ClientConnection(Connection[Frame]):
             self.forget(identity, future)
 
     async def packed(self, data: bytes) -> bytes:
-        """An encoded frame as it is sent. Large ones are compressed in another thread. Raises
-        ValueError if it is too long."""
+        """Return an encoded frame in the negotiated compression.
+
+        Large frames are compressed in another thread. Raises ValueError if it is too long.
+        """
         how, threshold = self.compression, self.threshold
         if len(data) <= LARGE or how is Compression.NONE:
             return commands.packed(data, how, threshold)
         return await asyncio.to_thread(commands.packed, data, how, threshold)
 
     async def answer(self, future: asyncio.Future[Frame]) -> Frame:
-        """What a future of `begin` has come to. Raises as `request`."""
+        """Wait for the result of a future of `begin`. Raises as `request`."""
         await asyncio.wait([future], timeout=self.timeout)
         if not future.done():
             raise RequestTimeout(f"no answer in {self.timeout} s")
         return future.result()
 
     def begin(self, identity: str) -> asyncio.Future[Frame]:
-        """Wait for the answer with this id. Raises as `check`; ValueError if it is waited for."""
+        """Register a request. Raises as `check`; ValueError if the id is already in use."""
         self.check()
         if identity in self._waiting:
-            raise ValueError(f"an answer for {identity!r} is waited for already")
+            raise ValueError(f"the message id {identity!r} is already in use")
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._waiting[identity] = future
         self._set_reading()
         return future
 
     def forget(self, identity: str, future: asyncio.Future[Frame]) -> None:
-        """Wait for it no longer."""
+        """Unregister a request."""
         if self._waiting.get(identity) is future:
             del self._waiting[identity]
         if future.done() and not future.cancelled():
-            future.exception()  # it is known, or nobody wants to
+            future.exception()  # mark the exception as retrieved
         self._set_reading()
 
-    async def room(self, most: int) -> None:
-        """Wait until fewer than `most` answers are waited for."""
+    async def wait_for_capacity(self, most: int) -> None:
+        """Wait until fewer than `most` requests are pending."""
         while len(self._waiting) >= most:
             oldest = next(iter(self._waiting.values()))
             done, _ = await asyncio.wait([oldest], timeout=self.timeout)
             if not done:
                 raise RequestTimeout(f"no answer in {self.timeout} s")
 
-    async def quiet(self) -> None:
-        """Wait until no answers are waited for, or until it takes too long."""
+    async def wait_until_idle(self) -> None:
+        """Wait until no requests are pending, or until the timeout."""
         if self._waiting:
             await asyncio.wait(list(self._waiting.values()), timeout=self.timeout)
 
     def held(self, change: int) -> None:
-        """So many messages more, or fewer, wait here to be taken."""
+        """Change the number of received messages that the application has not taken."""
         self._held += change
         self._set_reading()
 
@@ -140,14 +142,14 @@ class ClientConnection(Connection[Frame]):
             elif kind == wire.ERROR:
                 self._complaint = str(commands.refusal(frame))
             elif kind == wire.DISCONNECT:
-                self._complaint = frame.headers.get("reason", "it said goodbye")
+                self._complaint = frame.headers.get("reason", "Disconnect without a reason")
                 self.eof_received()
                 self.abort()
         self._set_reading()
 
     def eof_received(self) -> None:
-        said = f": {self._complaint}" if self._complaint else ""
-        self.lose(ConnectionLost(f"the broker closed the connection{said}"))
+        reason = f": {self._complaint}" if self._complaint else ""
+        self.lose(ConnectionLost(f"the broker closed the connection{reason}"))
 
     def release(self, reason: ClientError) -> None:
         futures = [*self._waiting.values()]

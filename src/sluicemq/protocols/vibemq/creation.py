@@ -1,15 +1,15 @@
-"""How VibeMQ clients create queues: by using them, and by CreateQueue.
+"""Creation of queues by VibeMQ clients: on first use, and by CreateQueue.
 
-The settings of a new queue are, field by field, those of the first of these that says something:
+Each setting of a new queue is taken from the first of these that sets it:
 
     option of CreateQueue  >  option of the listener  >  [broker.default_destination]  >  VibeMQ's
 
-A queue that comes into being by use has no options of CreateQueue. As on the original server it
-stays when it is idle, unless `broker.default_destination.idle_timeout` says otherwise, and is
-there again after a restart.
+A queue created on first use has no options of CreateQueue. As on the original broker it is not
+deleted when idle, unless `broker.default_destination.idle_timeout` is set, and it exists again
+after a restart.
 
-With a queue its dead-letter queue comes into being, if it has one; both count against the quota of
-whoever creates the queue.
+The dead-letter queue of a new queue, if it has one, is created with it; both count against the
+quota of the creator.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _OPTIONS: Final = frozenset(
         "settle_on_send",
     }
 )
-"""Settings of a destination that the options of CreateQueue decide."""
+"""Settings of a destination that the options of CreateQueue determine."""
 
 
 class ListenerDefaults(NamedTuple):
-    """Options of a listener for queues for which a client gives none; None = not set.
+    """Listener options for queues for which a client gives no options; None = not set.
 
-    max_queue_size      messages waiting, 1 to NO_LIMIT
+    max_queue_size      ready messages, 1 to NO_LIMIT
     max_retry_attempts  deliveries in total, 1 to NO_LIMIT
     """
 
@@ -64,7 +64,7 @@ class ListenerDefaults(NamedTuple):
 class QueueCreation:
     """Creates the queues of the clients of one listener.
 
-    options  what CreateQueue without options means
+    options  effective options of a CreateQueue without options
     """
 
     __slots__ = ("_broker", "_explicit", "_idle_timeout", "_others", "_overflow", "options")
@@ -80,7 +80,7 @@ class QueueCreation:
         self._others = {name: value for name, value in given.items() if name not in _OPTIONS}
         self._idle_timeout: int | None = self._others.pop("idle_timeout", 0)
         self._overflow: Overflow | None = None
-        """A policy of the broker's defaults that VibeMQ has no word for."""
+        """Overflow policy of the broker's defaults that has no VibeMQ strategy."""
         if listener.overflow is None and given.get("overflow") is Overflow.DROP_LOWEST:
             self._overflow = Overflow.DROP_LOWEST
 
@@ -92,10 +92,10 @@ class QueueCreation:
         return settings
 
     def find_or_create(self, name: str, creator: str | None) -> Destination:
-        """Return the destination that the name stands for; else a new one, which counts against the
-        quota of `creator` (Identity.creator).
+        """Return the destination of this name, created if necessary.
 
-        Raises DestinationNotFound, LimitExceeded.
+        A new one counts against the quota of `creator` (Identity.creator). Raises
+        DestinationNotFound, LimitExceeded.
         """
         broker = self._broker
         destination = find(broker, name)
@@ -109,16 +109,16 @@ class QueueCreation:
         destination = broker.resolve(
             where, creator=creator, settings=settings, provenance=provenance
         )
-        broker.number(destination)  # so that the journal knows it, also without messages
+        broker.number(destination)  # so that the journal records it even without messages
         return self._with_dead_letters(destination)
 
     def declare(
         self, name: str, written: WrittenOptions, creator: str | None, created: int = 0
     ) -> Destination:
-        """Create a queue with these options, or give them to one that exists; `creator` as above,
-        `created` as in `Broker.declare`.
+        """Create a queue with these options, or change those of an existing one.
 
-        Raises LimitExceeded, DestinationConflict.
+        `creator` is as above, `created` as in `Broker.declare`. Raises LimitExceeded,
+        DestinationConflict.
         """
         options = written.options(self.options)
         where = address(name, options)
@@ -138,8 +138,8 @@ class QueueCreation:
 
 
 def _options(given: dict[str, Any], listener: ListenerDefaults) -> Options:
-    """Return the options that stand for none. `given` are the settings of
-    [broker.default_destination] that were set on purpose."""
+    """Return the default options. `given` are the settings of [broker.default_destination] that
+    the configuration sets."""
     options: dict[str, Any] = {}
     if "by_priority" in given:
         options["mode"] = Mode.PRIORITY_BASED if given["by_priority"] else Mode.ROUND_ROBIN

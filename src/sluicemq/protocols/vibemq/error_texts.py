@@ -1,8 +1,8 @@
-"""The texts of errors, as the original server (1.8.0) words them.
+"""Error messages in the words of the original server (1.8.0).
 
-The .NET client shows its application the text of an Error and nothing else, and applications
-compare it. So where the original refuses something, its text is sent, alone. What the original does
-not refuse has texts of its own, where it is refused.
+The .NET client passes only the message of an Error to its application, and applications compare it.
+Errors that the original server also reports therefore have exactly its text. Other errors have
+their own text in the module that reports them.
 """
 
 from __future__ import annotations
@@ -53,41 +53,41 @@ _COMMANDS: Final = {
     wire.GET_USER_PERMISSIONS: "AdminGetUserPermissions",
     wire.ERROR: "Error",
 }
-"""The original's names of commands that it may refuse as unknown."""
+"""Names of commands in the original server's error for unknown commands."""
 
 
 def queue_name_missing(kind: int) -> str:
-    """Return the text for a command of this type that names no queue."""
+    """Return the error for a command of this type without a queue name."""
     return f"Queue name is required for {_REQUIRED_FOR[kind]}."
 
 
 def queue_name_too_long(limit: int) -> str:
-    """Return the text for a name of more than `limit` UTF-16 units."""
+    """Return the error for a name of more than `limit` UTF-16 units."""
     return f"Queue name exceeds maximum length ({limit})."
 
 
 def too_many_headers(count: int, limit: int) -> str:
-    """Return the text for a message with `count` headers, where `limit` are accepted."""
+    """Return the error for a message with `count` headers, more than `limit`."""
     return f"Too many headers ({count}). Maximum: {limit}."
 
 
 def header_value_too_long(key: str, limit: int) -> str:
-    """Return the text for a header whose value has more than `limit` UTF-16 units."""
+    """Return the error for a header whose value has more than `limit` UTF-16 units."""
     return f"Header value for '{key}' exceeds maximum length ({limit})."
 
 
 def unknown_command(kind: int) -> str:
-    """Return the text for a command that the broker does not carry out."""
+    """Return the error for an unsupported command."""
     return f"Unknown command type: {_COMMANDS.get(kind, kind)}"
 
 
 def payload_required(*fields: str) -> str:
-    """Return the text for a command about users that has no payload."""
+    """Return the error for a user management command without a payload."""
     return f"Payload required: {{ {', '.join(fields)} }}."
 
 
 def fields_required(*fields: str) -> str:
-    """Return the text for a command about users, of one to three fields, that lacks one."""
+    """Return the error for a user management command that lacks one of one to three fields."""
     *others, last = fields
     if not others:
         return f"{last} is required."
@@ -96,10 +96,10 @@ def fields_required(*fields: str) -> str:
 
 
 def user_exists(name: str) -> str:
-    """Return the text for a user that cannot be created because there is one."""
+    """Return the error for the creation of an existing user."""
     return f"User '{name}' already exists."
 
 
 def user_not_found(name: str) -> str:
-    """Return the text for a user that does not exist."""
+    """Return the error for an unknown user."""
     return f"User '{name}' not found."

@@ -1,4 +1,4 @@
-"""VibeMQ messages <-> the broker's message.
+"""Mapping of VibeMQ messages to broker messages and back.
 
 | VibeMQ                     | message                                                            |
 |----------------------------|--------------------------------------------------------------------|
@@ -13,16 +13,16 @@
 | header replyTo             | reply-to: a queue, or with `topic:` before the name a topic        |
 | header JMSType             | type                                                               |
 | header deliveryAttempts    | number of this delivery; of a dead letter, of those before         |
-| header deadLetterReason    | of a dead letter, in VibeMQ's words. Coming in it is passed on to  |
-|                            | VibeMQ only: to the broker it would say that the message is one    |
+| header deadLetterReason    | of a dead letter, in VibeMQ's terms. A client's own header is only |
+|                            | passed on to VibeMQ: to the broker it would mark a dead letter     |
 | other headers              | properties, in their order; text, numbers and booleans as in JSON. |
-|                            | Of JMS they have the name that their identifier is made of         |
+|                            | Names of JMS properties are decoded from their Java identifiers    |
 |                            | (model/identifiers.py)                                             |
 
-Headers that came by VibeMQ leave by VibeMQ byte for byte (`Message.native`, their wire form), with
-deliveryAttempts added at the end. What VibeMQ cannot say is left out: a property that is empty,
-null, named as one of the headers above, about a compression that is undone
-(protocols/transcoding.py), or longer than 65,535 bytes.
+Headers of messages that were published over VibeMQ are delivered over VibeMQ byte for byte
+(`Message.native`, their wire form), with deliveryAttempts appended. Properties that VibeMQ cannot
+represent are omitted: empty and null ones, names of the headers above, those about a compression
+that is undone (protocols/transcoding.py), and texts longer than 65,535 bytes.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ CONTENT_ENCODING: Final = "content-encoding"
 BASE64: Final = "base64"
 
 REASON: Final = "deadLetterReason"
-"""This property is what makes a message a dead letter to the broker (broker/deadletter.py)."""
+"""Property that marks a dead letter for the broker (broker/deadletter.py)."""
 STORY: Final = (REASON, "originalQueue", ATTEMPTS_HEADER, "failedAt")
-"""What a dead letter tells of itself."""
+"""Properties that describe a dead letter."""
 
 _REASONS: Final = {
     "max-attempts": "MaxRetriesExceeded",
@@ -89,28 +89,31 @@ _READ_PRIORITIES: Final = {
 _SHOWN_PRIORITIES: Final = ("Low",) * 4 + ("Normal",) + ("High",) * 3 + ("Critical",) * 2
 
 _OURS: Final = COMPRESSION | {PRIORITY, CORRELATION_ID, REPLY_TO, TYPE, CONTENT_ENCODING}
-"""Headers that are made from fields of the message, never from properties, or not at all."""
+"""Headers that are made from fields of the message or omitted, never made from properties."""
 TOPIC: Final = "topic:"
-"""In front of a topic's name where a queue of that name could be meant."""
+"""Prefix of a topic's name where a queue of that name could be meant."""
 
 MAX_QUEUE_NAME: Final = 256
-"""UTF-16 units."""
+"""Maximum length in UTF-16 units."""
 MAX_HEADERS: Final = 50
 MAX_HEADER_VALUE: Final = 4096
-"""UTF-16 units."""
+"""Maximum length in UTF-16 units."""
 
-_KNOW_NO_JSON: Final = frozenset({Origin.PHPMQ, Origin.MSGLITE, Origin.JMQ})
-"""Origins whose text may well be JSON: their protocols do not distinguish."""
+_ORIGINS_WITHOUT_JSON: Final = frozenset({Origin.PHPMQ, Origin.MSGLITE, Origin.JMQ})
+"""Origins whose text may be JSON, because their protocols do not distinguish."""
 _OBJECT_OR_ARRAY: Final = re.compile(rb"[ \t\r\n]*[{\[]")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 
 
-# --- coming in ---------------------------------------------------------------------------------
+# --- client to broker --------------------------------------------------------------------------
 
 
 def is_queue_name(name: str) -> bool:
-    """1 to 256 letters and digits of any script, `-`, `_` and `.`; the original's rule, which
-    goes by UTF-16 and so knows letters of the first 65,536 characters only."""
+    """Return whether a name has 1 to 256 letters and digits of any script, `-`, `_` and `.`.
+
+    This is the original broker's rule; it counts UTF-16 units, so it accepts letters of the first
+    65,536 characters only.
+    """
     if _PLAIN_NAME.match(name):
         return True
     return 0 < len(name) <= MAX_QUEUE_NAME and all(map(_is_name_character, name))
@@ -124,8 +127,8 @@ def _is_name_character(character: str) -> bool:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raises ProtocolError for what a PUBLISH may not carry: more than 50 headers, or a value of
-    more than 4,096 UTF-16 units."""
+    """Raise ProtocolError if a PUBLISH has more than 50 headers, or a value of more than 4,096
+    UTF-16 units."""
     if len(headers) > MAX_HEADERS:
         raise ProtocolError(error_texts.too_many_headers(len(headers), MAX_HEADERS))
     for key, value in headers.items():
@@ -134,19 +137,19 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 def utf16_units(text: str) -> int:
-    """Return the length of a text as .NET counts it."""
+    """Return the length of a text in UTF-16 units, as .NET counts it."""
     return len(text) + sum(character > "\uffff" for character in text)
 
 
 def read_priority(text: str) -> int:
-    """0-9 for a name in any letter case or a number 0-3; Normal for anything else."""
+    """Return the priority of a name in any letter case or a number 0-3, otherwise Normal."""
     return _READ_PRIORITIES.get(text.strip().lower(), DEFAULT_PRIORITY)
 
 
 def to_message(address: Address, frame: Frame, durability: Durability, now: int) -> Message:
-    """The message a PUBLISH stands for. `now` is wall ms.
+    """Return the message of a PUBLISH. `now` is wall ms.
 
-    The payload is not checked here (`payload.check`), nor the headers (`check_headers`).
+    The payload (`payload.check`) and the headers (`check_headers`) are not checked.
     """
     body = frame.payload
     message = Message(
@@ -191,14 +194,14 @@ def _take_headers(message: Message, headers: Mapping[str, str]) -> None:
 
 
 def read_address(text: str) -> Address:
-    """What a replyTo header names."""
+    """Return the address that a replyTo header names."""
     if text.startswith(TOPIC) and len(text) > len(TOPIC):
         return Address(Kind.TOPIC, text[len(TOPIC) :])
     return Address(Kind.QUEUE, text)
 
 
 def _decoded(payload: bytes) -> bytes | None:
-    """The bytes of a JSON string of base64; None unless `_encoded` gives exactly that payload."""
+    """Return the bytes of a JSON string of base64; None unless `_encoded` restores the payload."""
     if len(payload) < 2 or payload[0] != 0x22 or payload[-1] != 0x22:
         return None
     try:
@@ -213,18 +216,20 @@ def _encoded(body: bytes) -> bytes:
 
 
 def with_headers(message: Message, added: Mapping[str, str]) -> bytes:
-    """The headers of a message that came by VibeMQ, in their wire form, with more of them; they
-    replace those of the same names. Raises ProtocolError as `encode_headers`."""
+    """Return the headers of a VibeMQ message in wire form, with `added` ones replacing others.
+
+    Raises ProtocolError as `encode_headers`.
+    """
     return encode_headers({**decode_headers(message.native), **added})
 
 
-# --- going out ---------------------------------------------------------------------------------
+# --- broker to client --------------------------------------------------------------------------
 
 
 def shown_id(message: Message, identity: bytes) -> str:
-    """The id of a DELIVER. `identity` is `Broker.identity`, 8 bytes."""
+    """Return the id of a DELIVER. `identity` is `Broker.identity`, 8 bytes."""
     given = message.message_id
-    if given and (message.origin is Origin.VIBEMQ or _can_be_said(given)):
+    if given and (message.origin is Origin.VIBEMQ or _is_encodable(given)):
         return given
     return f"{identity.hex()}{message.sequence:016x}"
 
@@ -253,19 +258,19 @@ def to_deliver(
         payload = message.body if message.kind is not BodyKind.BYTES else _encoded(message.body)
         headers = message.native
         if dead:
-            story = _with_story(message)
-            if body_size(identity, queue, payload, story) <= limit:
-                headers = story
+            dead_letter_headers = _dead_letter_headers(message)
+            if body_size(identity, queue, payload, dead_letter_headers) <= limit:
+                headers = dead_letter_headers
     return encode_deliver(identity, queue, payload, headers, 0 if dead else attempts, limit)
 
 
 def shown_payload(message: Message, detect_json: bool = True) -> tuple[bytes, bool]:
-    """Return what a VibeMQ client sees of a body, and whether `content-encoding: base64` goes with
-    it. Takes time in proportion to the body's size.
+    """Return the payload for a VibeMQ client, and whether it needs `content-encoding: base64`.
 
-    JSON as it is, text as a JSON string, bytes in base64. PHPMQ, msglite and JMS have no JSON: text
-    of theirs that is a JSON object or array is shown as that, if `detect_json`. What is no JSON
-    contrary to its kind is shown as text, or in base64.
+    Takes time in proportion to the body's size. JSON stays JSON, text becomes a JSON string, bytes
+    become base64. PHPMQ, msglite and JMS do not distinguish JSON from text: their texts that are
+    JSON objects or arrays are delivered as JSON if `detect_json`. A JSON body that is not valid
+    JSON is delivered as text or in base64.
     """
     kind, body = plain_body(message)
     if kind is BodyKind.NONE:
@@ -273,7 +278,7 @@ def shown_payload(message: Message, detect_json: bool = True) -> tuple[bytes, bo
     if kind is BodyKind.JSON or (
         detect_json
         and kind is BodyKind.TEXT
-        and message.origin in _KNOW_NO_JSON
+        and message.origin in _ORIGINS_WITHOUT_JSON
         and _OBJECT_OR_ARRAY.match(body)
     ):
         try:
@@ -288,8 +293,7 @@ def shown_payload(message: Message, detect_json: bool = True) -> tuple[bytes, bo
 
 
 def shown_headers(message: Message) -> dict[str, str]:
-    """The headers a VibeMQ client sees of a message, without deliveryAttempts unless it is a dead
-    letter."""
+    """Return the headers for a VibeMQ client. Includes deliveryAttempts for dead letters."""
     return _shown_headers(message, shown_payload(message)[1])
 
 
@@ -299,16 +303,16 @@ def _shown_headers(message: Message, encoded: bool) -> dict[str, str]:
         headers[CONTENT_ENCODING] = BASE64
     if message.priority != DEFAULT_PRIORITY:
         headers[PRIORITY] = _SHOWN_PRIORITIES[message.priority]
-    if _can_be_said(message.correlation_id):
+    if _is_encodable(message.correlation_id):
         headers[CORRELATION_ID] = message.correlation_id
     reply_to = message.reply_to
     if (
         reply_to is not None
-        and _can_be_said(reply_to.name)
+        and _is_encodable(reply_to.name)
         and (reply_to.kind is Kind.TOPIC or not reply_to.name.startswith(TOPIC))
     ):
         headers[REPLY_TO] = str(reply_to)
-    if _can_be_said(message.type):
+    if _is_encodable(message.type):
         headers[TYPE] = message.type
     properties = message.properties
     if properties:
@@ -319,7 +323,7 @@ def _shown_headers(message: Message, encoded: bool) -> dict[str, str]:
             if name in _OURS or (name == ATTEMPTS_HEADER and not dead):
                 continue
             text = _spelled(value)
-            if _can_be_said(name) and _can_be_said(text):
+            if _is_encodable(name) and _is_encodable(text):
                 headers[name] = text
         reason = headers.get(REASON)
         if reason is not None:
@@ -327,8 +331,8 @@ def _shown_headers(message: Message, encoded: bool) -> dict[str, str]:
     return headers
 
 
-def _with_story(message: Message) -> bytes:
-    """The headers of a dead letter that came by VibeMQ: the sender's, then its story."""
+def _dead_letter_headers(message: Message) -> bytes:
+    """Return the headers of a VibeMQ dead letter: the publisher's, then those of `STORY`."""
     properties = message.properties or {}
     headers = decode_headers(message.native)
     for name in STORY:
@@ -341,7 +345,7 @@ def _with_story(message: Message) -> bytes:
 
 
 def _spelled(value: Property) -> str:
-    """A property as text: numbers and booleans as in JSON; "" if there is none."""
+    """Return a property as text, numbers and booleans as in JSON; "" for None."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -350,13 +354,13 @@ def _spelled(value: Property) -> str:
         return ""
     if isinstance(value, bytes):
         return b64encode(value).decode()
-    if isinstance(value, float) and value - value != 0:  # JSON has no word for these
+    if isinstance(value, float) and value - value != 0:  # not representable in JSON
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     return str(value)
 
 
-def _can_be_said(text: str) -> bool:
-    """Whether it can stand as a string in a frame."""
+def _is_encodable(text: str) -> bool:
+    """Return whether a text can be a string in a frame."""
     try:
         return 0 < len(text.encode()) <= MAX_STRING
     except UnicodeEncodeError:

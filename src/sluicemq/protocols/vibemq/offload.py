@@ -1,9 +1,9 @@
-"""Work on large frames, in other threads: to unpack, check and compress them.
+"""Worker threads that unpack, check and compress large frames.
 
-A broker has one `Offload`. It runs few jobs at a time, first come, first served, because each may
-need twice the largest unpacked frame: 105 bytes of Brotli can stand for 64 MiB. That memory is
-reserved before a job begins. While it cannot be, because others hold input, the job waits; one job
-always runs, so that waiting ends.
+A broker has one `Offload`. It runs few jobs at a time, in the order of submission, because each may
+need twice the largest unpacked frame: 105 bytes of Brotli can unpack to 64 MiB. That memory is
+reserved before a job starts. A job waits while other connections' input takes the memory; one job
+can always run, so that waiting ends.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from sluicemq.model.errors import without_traceback
 from sluicemq.protocols.transport import Background
 
 LARGE: Final = 256 * 1024
-"""Bytes of a body above which it is unpacked, checked and compressed in another thread."""
+"""Size of a body, in bytes, above which another thread unpacks, checks and compresses it."""
 PARALLEL: Final = 2
-"""Jobs that run at a time."""
+"""Maximum number of running jobs."""
 
 Result = TypeVar("Result")
 
 
 class Memory(Protocol):
-    """The budget that unpacked frames are taken from."""
+    """Memory budget of unpacked frames."""
 
     def reserve(self, size: int) -> bool:
-        """Reserve `size` bytes. False if there is no room for them, and others are reserved."""
+        """Reserve `size` bytes. Return False if the budget is exceeded and others have reserved."""
 
     def unreserve(self, size: int) -> None:
-        """Give back `size` bytes that have been reserved."""
+        """Release `size` reserved bytes."""
 
 
 class OffloadedJob:
-    """One job. Made by `Offload.submit`.
+    """Submitted job. Created by `Offload.submit`.
 
     size  bytes of memory that it needs at most
     """
@@ -51,16 +51,16 @@ class OffloadedJob:
 
     @property
     def ended(self) -> bool:
-        """Whether it has been reported or cancelled."""
+        """True if the job has been reported or cancelled."""
         return self._finish is None
 
     def cancel(self) -> None:
-        """Report nothing, and do not begin the work if that is still possible."""
+        """Do not report the result, and do not start the job if it has not started."""
         self._finish = None
         self._offload.withdraw(self)
 
     def run(self) -> None:
-        """Do the work, in any thread. Does not raise."""
+        """Run the job, in any thread. Does not raise."""
         run, self._run = self._run, None
         if run is not None:
             run()
@@ -73,12 +73,12 @@ class OffloadedJob:
 
 
 class Offload:
-    """See the module. All calls happen on the event loop."""
+    """Runs jobs in worker threads. All methods are called on the event loop."""
 
     __slots__ = ("_background", "_memory", "_running", "_waiting")
 
     def __init__(self, background: Background | None = None, memory: Memory | None = None) -> None:
-        """Without `background` jobs run at once, on the event loop; without `memory` none is
+        """Without `background` jobs run at once on the event loop; without `memory` no memory is
         reserved."""
         self._background = background
         self._memory = memory
@@ -91,8 +91,11 @@ class Offload:
         done: Callable[[Result | Exception], None],
         size: int,
     ) -> OffloadedJob:
-        """Call `work` in another thread, then `done` with its result, or with what it has raised,
-        on the event loop. `size`: bytes of memory that it needs at most."""
+        """Call `work` in another thread, then `done` on the event loop.
+
+        `done` gets the result, or the exception that `work` raised. `size`: bytes of memory that it
+        needs at most.
+        """
         results: list[Result | Exception] = []
 
         def run() -> None:
@@ -107,7 +110,7 @@ class Offload:
         return job
 
     def withdraw(self, job: OffloadedJob) -> None:
-        """Forget a job that has not begun."""
+        """Remove a job that has not started."""
         self._waiting.pop(job, None)
 
     def _begin(self) -> None:

@@ -1,8 +1,8 @@
-"""DELIVER frames of large messages: made and compressed once, for all connections of a broker.
+"""DELIVER frames of large messages: encoded and compressed once for all connections of a broker.
 
-A frame is the same for every consumer of a destination that has agreed upon the same compression,
-as long as it is the same attempt. It is made in another thread, whoever asks meanwhile waits for
-the same job, and the youngest frames are kept for those who ask later.
+All consumers of a destination with the same compression get the same frame for the same attempt. It
+is encoded in another thread; further requests for it wait for the same job, and the latest frames
+are cached.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sluicemq.protocols.vibemq.offload import Offload, OffloadedJob
 from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, MAX_UNPACKED, fitted
 
 KEPT_BYTES: Final = 16 << 20
-"""Bytes of frames that are kept."""
+"""Size of the cache of frames, in bytes."""
 _ENTRY: Final = 512
-"""Bytes that a frame takes up in addition; all of those of a message that does not fit."""
+"""Bytes that a cached frame takes in addition; also those of a message that cannot be sent."""
 
 
 class LargeKey(NamedTuple):
-    """What a frame depends on. A message's sequence is that of no other one of the broker;
-    `detect_json` as in `mapping.shown_payload`."""
+    """Cache key of a frame. `sequence` is unique in the broker; `detect_json` as in
+    `mapping.shown_payload`."""
 
     sequence: int
     queue: bytes
@@ -37,7 +37,7 @@ class LargeKey(NamedTuple):
 
 
 class LargeDelivery(NamedTuple):
-    """A frame that is asked for. `identity` and `threshold`: see `to_deliver` and `fitted`."""
+    """Request for a frame. `identity` and `threshold` as in `to_deliver` and `fitted`."""
 
     key: LargeKey
     message: Message
@@ -45,8 +45,10 @@ class LargeDelivery(NamedTuple):
     threshold: int
 
     def build(self) -> bytes:
-        """Return the frame, or b"" if there is none that a client could read. Takes up to seconds;
-        may be called in any thread."""
+        """Return the frame, or b"" if no client could read it.
+
+        Takes up to seconds; may be called in any thread.
+        """
         key = self.key
         limit = MAX_BODY if key.compression is Compression.NONE else MAX_UNPACKED
         frame = to_deliver(
@@ -55,7 +57,7 @@ class LargeDelivery(NamedTuple):
         try:
             return fitted(frame, key.compression, self.threshold)
         except FrameTooLarge:
-            # without what is left out in a frame at the limit
+            # encode again with the additions that a frame at the limit omits
             frame = to_deliver(
                 self.message,
                 self.identity,
@@ -70,7 +72,7 @@ Built = Callable[[bytes | Exception], None]
 
 
 class Request:
-    """Somebody waits for a frame. Made by `LargeDeliveries.request`."""
+    """Pending request for a frame. Created by `LargeDeliveries.request`."""
 
     __slots__ = ("_built", "_deliveries", "_key")
 
@@ -80,7 +82,7 @@ class Request:
         self._built: Built | None = built
 
     def cancel(self) -> None:
-        """Wait no longer."""
+        """Cancel the request."""
         if self._built is not None:
             self._built = None
             self._deliveries.forget(self._key, self)
@@ -93,9 +95,9 @@ class Request:
 
 
 class LargeDeliveries:
-    """See the module.
+    """Frames of large messages, with their cache and their pending requests.
 
-    offload  for all that is done in another thread for VibeMQ
+    offload  worker threads of all VibeMQ connections
     """
 
     __slots__ = ("_jobs", "_kept", "_kept_bytes", "_requests", "offload")
@@ -108,15 +110,17 @@ class LargeDeliveries:
         self._requests: dict[LargeKey, dict[Request, None]] = {}
 
     def find(self, key: LargeKey) -> bytes | None:
-        """Return the frame if it has been made not long ago; b"" if there is none that a client
-        could read, None if that is not known."""
+        """Return a cached frame; None if it is not cached.
+
+        The frame is b"" if no client could read it.
+        """
         frame = self._kept.get(key)
         if frame is not None:
             self._kept.move_to_end(key)
         return frame
 
     def keep(self, key: LargeKey, frame: bytes) -> None:
-        """Keep a frame for others."""
+        """Add a frame to the cache."""
         if key not in self._kept:
             self._kept_bytes += _ENTRY + len(frame)
         self._kept[key] = frame
@@ -125,8 +129,10 @@ class LargeDeliveries:
             self._kept_bytes -= _ENTRY + len(oldest)
 
     def request(self, delivery: LargeDelivery, built: Built) -> Request:
-        """Have a frame made; `built` is called with it, with b"" if there is none that a client
-        could read, or with what went wrong. That may be before this returns."""
+        """Request a frame. `built` is called with it, or with the exception of building it.
+
+        The frame is b"" if no client could read it. The call may happen before this returns.
+        """
         key = delivery.key
         request = Request(self, key, built)
         requests = self._requests.get(key)
@@ -141,7 +147,7 @@ class LargeDeliveries:
         return request
 
     def forget(self, key: LargeKey, request: Request) -> None:
-        """A request has been cancelled."""
+        """Remove a cancelled request."""
         requests = self._requests.get(key)
         if requests is None:
             return

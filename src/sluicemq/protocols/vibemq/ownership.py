@@ -1,8 +1,8 @@
-"""What VibeMQ clients may do to queues that exist: delete them, and declare them anew.
+"""Restrictions on deleting and redeclaring existing queues by VibeMQ clients.
 
-On a VibeMQ server all queues are VibeMQ's. Here they are shared: an application that declares a
-queue with `OnConflict: Override` must not delete the messages of another protocol's clients, nor
-what an operator has set up.
+On a VibeMQ server all queues are VibeMQ's. Here other protocols share them: an application that
+declares a queue with `OnConflict: Override` must delete neither the messages of another protocol's
+clients nor a queue that an operator has set up.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _CREATORS: Final = {
 
 
 def foreign(broker: Broker, destination: Destination, identity: Identity) -> str:
-    """Return why a queue is not for VibeMQ clients to delete, as a text that names its owner, and
-    other queues only if the user may know of them; "" if it is."""
+    """Return why VibeMQ clients may not delete a queue; "" if they may.
+
+    The text names another queue only if the user may see it.
+    """
     name = destination.name
     if how := _CREATORS.get(destination.provenance.created_by):
         return f"queue {name} {how}; VibeMQ clients cannot delete it"
@@ -41,19 +43,19 @@ def foreign(broker: Broker, destination: Destination, identity: Identity) -> str
 
 
 def _serves_others(destination: Destination) -> bool:
-    """Return whether clients of other protocols consume it or have a durable subscription of it."""
+    """Return whether clients of other protocols consume or durably subscribe to it."""
     subscriptions = (destination.queue, *destination.subscriptions.values())
-    consumers = [consumer for each in subscriptions for consumer in each.consumers]
+    consumers = [consumer for item in subscriptions for consumer in item.consumers]
     if any(not isinstance(consumer.sink, Subscriber) for consumer in consumers):
         return True
-    return any(each.durable and not each.consumers for each in destination.subscriptions.values())
+    return any(item.durable and not item.consumers for item in destination.subscriptions.values())
 
 
 def takes_options(broker: Broker, existing: Destination, options: Options) -> bool:
-    """Return whether CreateQueue may give its options to a queue that exists.
+    """Return whether CreateQueue may change the options of an existing queue.
 
-    Only to one that came into being by VibeMQ use, and only if that neither drops a message nor
-    changes the kind of a queue that has messages or consumers.
+    Only if VibeMQ use created the queue, and the change neither drops a message nor changes the
+    kind of a queue that has messages or consumers.
     """
     if not existing.automatic or existing.provenance.created_by is not CreatedBy.VIBEMQ:
         return False

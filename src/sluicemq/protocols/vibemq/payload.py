@@ -1,12 +1,12 @@
-"""Whether a payload is JSON to everybody who will get it.
+"""Validation of payloads: accepts the JSON that every client can read.
 
-The .NET client reads every payload while it takes the frame apart, and drops its connection over
-one that System.Text.Json cannot read: the message that a broker lets pass would cost each of its
-subscribers its connection, again and again. So this is as strict as System.Text.Json is by default:
-strict UTF-8 without a byte order mark, one value, no comments, no commas at the end, no NaN, no
-depth beyond 64. And no stricter: a number may have any length and size, a key may come twice, and
-an escaped half of a surrogate pair (`\\ud800`), which .NET minds only when the string is used, may
-stand. Payloads are never parsed and written anew, because that would change them.
+The .NET client parses every payload while it reads the frame, and closes its connection on one that
+System.Text.Json rejects: a broker that accepted such a message would break the connection of each
+subscriber, again and again. So this check is as strict as System.Text.Json is by default: strict
+UTF-8 without a byte order mark, one value, no comments, no trailing commas, no NaN, no depth beyond
+64. It is no stricter: numbers may have any length and size, keys may be repeated, and escaped lone
+surrogates (`\\ud800`), which .NET rejects only when the string is used, are accepted. Payloads are
+never parsed and encoded again, because that would change them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import msgspec
 from sluicemq.model.errors import ProtocolError
 
 MAX_DEPTH: Final = 64
-"""Arrays and objects inside each other."""
+"""Maximum nesting of arrays and objects."""
 
 _parse: Final = msgspec.json.Decoder(msgspec.Raw).decode
-"""Checks the syntax and makes no objects. It does not look at what is not ASCII."""
+"""Checks the syntax without creating objects. It does not validate UTF-8."""
 
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
@@ -32,15 +32,15 @@ _STEPS: Final = {0x5B: 1, 0x5D: -1}
 _QUICK_LEVELS: Final = 8
 
 PIECE: Final = 256 * 1024
-"""Bytes of a payload that are checked at a time. No other thread runs meanwhile, for some ms."""
+"""Bytes of a payload that are checked at a time. The check blocks other threads for some ms."""
 _OPENERS: Final = {0x5D: 0x5B, 0x7D: 0x7B}
 _CLOSERS: Final = {0x5B: b"]", 0x7B: b"}"}
 _MOST_WITHOUT_COMMA: Final = 5 * MAX_DEPTH
-"""Quotes, and brackets, that JSON may have between two commas: each level has a key at most."""
+"""Quotes, or brackets, that JSON may have between two commas: each level has one key at most."""
 
 
 def check(payload: bytes) -> None:
-    """Raises ProtocolError if System.Text.Json could not read it; so it could not if it is empty.
+    """Raise ProtocolError if System.Text.Json could not read the payload, also if it is empty.
 
     Takes time in proportion to the payload's size, however it is nested.
     """
@@ -50,13 +50,13 @@ def check(payload: bytes) -> None:
 
 
 def _check_syntax(payload: bytes) -> None:
-    """Check a payload, as `check` does, of which the depth is known to be allowed."""
+    """Check a payload as `check` does, without the depth."""
     try:
         if not payload.isascii():
             payload.decode()
         _parse(payload)
     except msgspec.DecodeError as error:
-        # the same text with a harmless letter in the place of each half of a surrogate pair
+        # replace each half of a surrogate pair by a valid escape and check the text again
         harmless, halves = _SURROGATE.subn(rb"\\u0041", payload)
         if halves and _is_json(harmless):
             return
@@ -74,9 +74,9 @@ def _is_json(ascii_text: bytes) -> bool:
 
 
 def _depth(payload: bytes) -> int:
-    """How deep arrays and objects are inside each other, if it is JSON.
+    """Return the nesting depth of arrays and objects.
 
-    What is not JSON may count as deeper than it is, never as less deep than a parser would get.
+    For text that is not JSON the result may be too high, but never too low.
     """
     if b"\\" in payload:
         payload = payload.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -90,18 +90,18 @@ def _depth(payload: bytes) -> int:
 
 
 def check_in_pieces(payload: bytes, size: int = PIECE) -> None:
-    """Check a large payload as `check` does, in another thread: others run in between, and it needs
-    little memory, whatever the payload is.
+    """Check a large payload as `check` does, in another thread.
 
-    The payload is cut in front of commas that stand between values. Each piece is completed: it
-    begins with the brackets that are open there, and a value in the innermost, and ends with those
-    that close what is open behind it.
+    Other threads run between the pieces, and the memory needed is small for any payload. The
+    payload is cut in front of commas between values. Each piece is completed: it is prefixed with
+    the brackets open there and a value in the innermost one, and the brackets open at its end are
+    closed.
 
-    size  bytes of a piece, unless there is no such comma
+    size  bytes of a piece, if there is such a comma
     """
     start = position = 0
     inside = False
-    """`position` is within a string."""
+    """True if `position` is within a string."""
     open_brackets = bytearray()
     while position + size < len(payload):
         data = _without_escapes(payload, position, size)
@@ -122,33 +122,37 @@ def check_in_pieces(payload: bytes, size: int = PIECE) -> None:
 
 
 def _without_escapes(payload: bytes, position: int, size: int) -> bytes:
-    """Return the text from a position on, with other characters in the place of escaped quotes and
-    backslashes. It does not end within an escape."""
+    """Return `size` bytes from a position on, with escaped quotes and backslashes replaced.
+
+    The text does not end within an escape.
+    """
     text = payload[position : position + size].replace(b"\\\\", b"__")
     if text.endswith(b"\\"):
-        text = text[:-1] + b"__"  # with the character that is escaped
+        text = text[:-1] + b"__"  # with the escaped character
     return text.replace(b'\\"', b"__")
 
 
 def _last_comma(text: bytes, inside: bool) -> int:
-    """Return the place of the last comma outside strings, -1 if there is none."""
+    """Return the index of the last comma outside strings, -1 if there is none."""
     parts = text.split(b'"')
     end = len(text)
-    for place in range(len(parts) - 1, -1, -1):
-        end -= len(parts[place])
-        if place % 2 == inside and (comma := parts[place].rfind(b",")) >= 0:
+    for index in range(len(parts) - 1, -1, -1):
+        end -= len(parts[index])
+        if index % 2 == inside and (comma := parts[index].rfind(b",")) >= 0:
             return end + comma
         end -= 1
     return -1
 
 
 def _check_piece(payload: bytes, start: int, end: int, open_brackets: bytearray) -> None:
-    """Check `payload[start:end]`, which begins outside strings. `open_brackets` are those before
-    the piece, and afterwards those behind it."""
+    """Check `payload[start:end]`, which begins outside strings.
+
+    `open_brackets` are those open before the piece; they are updated to those open after it.
+    """
     piece = payload[start:end]
     lead = b""
     if open_brackets:
-        lead = b"".join(b"[" if each == 0x5B else b'{"":' for each in open_brackets[:-1])
+        lead = b"".join(b"[" if bracket == 0x5B else b'{"":' for bracket in open_brackets[:-1])
         lead += b"[0" if open_brackets[-1] == 0x5B else b'{"":0'
     if end < len(payload) and piece.rstrip(b" \t\r\n").endswith((b"[", b"{")):
         raise ProtocolError("the payload is not JSON: a comma without a value before it")
@@ -159,7 +163,7 @@ def _check_piece(payload: bytes, start: int, end: int, open_brackets: bytearray)
     depth = _nest(open_brackets, brackets)
     tail = b""
     if end < len(payload):
-        tail = b"".join(_CLOSERS[each] for each in reversed(open_brackets))
+        tail = b"".join(_CLOSERS[bracket] for bracket in reversed(open_brackets))
     try:
         (_check_syntax if depth <= MAX_DEPTH else check)(lead + piece + tail)
     except ProtocolError as error:
@@ -169,8 +173,10 @@ def _check_piece(payload: bytes, start: int, end: int, open_brackets: bytearray)
 
 
 def _nest(open_brackets: bytearray, brackets: bytes) -> int:
-    """Add brackets to those that are open. Returns at least how deep they are inside each other.
-    Raises ProtocolError if they do not match."""
+    """Add brackets to the open ones, and return a lower bound of their nesting depth.
+
+    Raises ProtocolError if they do not match.
+    """
     depth = len(open_brackets)
     for _ in range(MAX_DEPTH + 1):
         before = len(brackets)
@@ -178,10 +184,10 @@ def _nest(open_brackets: bytearray, brackets: bytes) -> int:
         if len(brackets) == before:
             break
         depth += 2
-    for each in brackets:
-        opener = _OPENERS.get(each)
+    for bracket in brackets:
+        opener = _OPENERS.get(bracket)
         if opener is None:
-            open_brackets.append(each)
+            open_brackets.append(bracket)
             depth += 1
             if len(open_brackets) > MAX_DEPTH:
                 raise ProtocolError(f"the payload is nested deeper than {MAX_DEPTH}")

@@ -1,12 +1,12 @@
-"""What one connection publishes, and when it is told so.
+"""Publishing by one connection, and its confirmation.
 
-A PublishAck leaves when its message is on disk; those of one read leave together. A message for a
-full queue that blocks its publishers waits for room, and its PublishAck with it, but no longer than
-a client waits for an answer. The connection is read on meanwhile: it may be its own
-acknowledgements that make room.
+The broker sends a PublishAck once the message is on disk; those of one read are sent together. A
+message for a full queue with the BlockPublisher strategy waits for room, and so does its
+PublishAck, but no longer than clients wait for a response. The session keeps reading meanwhile,
+because the client's own acknowledgements may make room.
 
-An answer may be published to whatever a replyTo header has named: also to a destination with a name
-that no VibeMQ queue has, as those of JMS clients may, as long as it exists.
+Clients may reply to any existing destination that a replyTo header names, even if its name is not a
+valid VibeMQ queue name, as that of a JMS client's destination may be.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from sluicemq.protocols.vibemq.templates import AckTemplate
 from sluicemq.protocols.vibemq.wire import Frame
 
 BLOCK_TIMEOUT: Final = 8_000
-"""ms for which a PublishAck waits for room in its queue, unless the listener says otherwise; .NET
-clients wait 10 s for an answer (`CommandTimeout`)."""
+"""Default ms that a publish waits for room in its queue. .NET clients wait 10 s for a response
+(`CommandTimeout`)."""
 MOST_UNCONFIRMED: Final = 16 << 20
-"""Bytes received whose PublishAcks wait for the disk, at which nothing more is read."""
+"""Bytes received whose PublishAcks are pending from which on reading pauses."""
 _MOST_PARKED: Final = 1000
-"""Messages of a connection that wait for room; the next one is refused at once."""
+"""Messages of a connection that may wait for room; a further one is refused at once."""
 _MOST_QUEUES: Final = 1024
-"""Names a connection remembers. It forgets all when it meets more."""
+"""Targets cached per connection. The cache is cleared when it is full."""
 
 
 class _Parked(NamedTuple):
-    """A publish that waits for room: when it gives up (steady ms), and its answer."""
+    """Publish that waits for room: its deadline (steady ms) and its PublishAck."""
 
     deadline: int
     destination: Destination
@@ -56,11 +56,11 @@ class _Parked(NamedTuple):
 
 
 class Publisher:
-    """See the module.
+    """Publishes the messages of one connection.
 
-    last_sync     sequence number of the last message whose way to the disk is waited for
+    last_sync     sequence number of the last message published with durability sync
     unconfirmed   bytes received whose PublishAcks wait for the disk
-    parked_bytes  of the bodies of messages that wait for room in their queues
+    parked_bytes  size of the bodies of messages that wait for room in their queues
     """
 
     __slots__ = (
@@ -93,9 +93,9 @@ class Publisher:
         creation: QueueCreation,
         block_timeout: int,
     ) -> None:
-        """`may`: whether a frame names a queue, or that destination, and the client may do that
-        there; it has been refused if not. `confirmed`: `unconfirmed` has become less.
-        `block_timeout`: ms for which a message waits for room, 0 = not at all."""
+        """`may` returns whether a frame names a queue, or the given destination, and the client may
+        perform the operation; it refuses the frame otherwise. `confirmed` is called after
+        `unconfirmed` has decreased. `block_timeout`: ms that a message waits for room, 0 = none."""
         self._context = context
         self._transport = context.transport
         self._traffic = context.traffic
@@ -107,9 +107,9 @@ class Publisher:
         self._creation = creation
         self._block_timeout = block_timeout
         self._targets: dict[str, tuple[Destination, AckTemplate]] = {}
-        """Where this client may publish, and its answers."""
+        """Destinations to which this client may publish, with their PublishAck templates."""
         self._pending: list[bytes] = []
-        """PublishAcks of the frames that are being carried out."""
+        """PublishAcks of the frames in progress."""
         self._parked: dict[Message, _Parked] = {}
         self._alarm: Timer | None = None
         self.parked_bytes = 0
@@ -117,12 +117,14 @@ class Publisher:
         self.unconfirmed = 0
 
     def forget(self) -> None:
-        """Somebody else has logged in, who may do other things."""
+        """Clear the cached permissions, because another user has logged in."""
         self._targets.clear()
 
     def publish(self, frame: Frame, checked: bool = False) -> None:
-        """One PUBLISH. `confirm` follows when those that came with it are carried out. If
-        `checked`, its payload is JSON."""
+        """Publish the message of a PUBLISH frame. `confirm` must follow after the frames of a read.
+
+        If `checked`, its payload is known to be JSON.
+        """
         _, identity, name, payload, headers, _, _, _ = frame
         try:
             if payload and not checked:
@@ -157,7 +159,7 @@ class Publisher:
             self.last_sync = message.sequence
 
     def _find_target(self, frame: Frame) -> tuple[Destination, AckTemplate] | None:
-        """Where a publish goes; None if it has been refused."""
+        """Return the destination of a publish; None if it was refused."""
         name = frame.queue
         answered = find_answered(self._broker, name)
         if answered is not None and is_queue_name(name) and not answered.temporary:
@@ -180,7 +182,7 @@ class Publisher:
     # --- confirming --------------------------------------------------------------------------
 
     def confirm(self, size: int) -> None:
-        """All frames that came in `size` bytes are carried out."""
+        """Confirm the frames of a read of `size` bytes once they are durable."""
         pending = self._pending
         if pending:
             self._pending = []
@@ -198,7 +200,7 @@ class Publisher:
     def _publish_or_park(
         self, destination: Destination, message: Message, identity: str, answer: bytes
     ) -> bool:
-        """False when the message waits for room. Raises as `Broker.publish`."""
+        """Publish. Return False if the message waits for room. Raises as `Broker.publish`."""
         callback = None
         if self._block_timeout and len(self._parked) < _MOST_PARKED:
             callback = partial(self._unblocked, message)
@@ -212,7 +214,7 @@ class Publisher:
         return False
 
     def _unblocked(self, message: Message) -> None:
-        """There was room for it, or its queue has gone."""
+        """Confirm a waiting message that was accepted, or refuse it if its queue was deleted."""
         parked = self._parked.pop(message, None)
         if parked is None:
             return
@@ -227,7 +229,7 @@ class Publisher:
         self._broker.when_durable(self.last_sync, lambda: self._responses.write([parked.answer]))
 
     def _give_up(self) -> None:
-        """Refuse what has waited for room for too long."""
+        """Refuse the messages whose time to wait for room is over."""
         self._alarm = None
         now = self._broker.clock.steady
         for message, parked in list(self._parked.items()):
@@ -242,7 +244,7 @@ class Publisher:
             self._responses.refuse(parked.identity, "QUEUE_FULL", why)
 
     def end(self) -> None:
-        """What waits for room has been promised to nobody: it goes with its connection."""
+        """Drop the messages that wait for room: they are not confirmed."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -252,15 +254,15 @@ class Publisher:
             self._broker.withdraw(waiting.destination, message)
 
     def release(self) -> None:
-        """Let go of the session, after its end."""
+        """Drop the references to the session, after its end."""
         self._may = _refuse
         self._confirmed = _nothing
 
 
 def _refuse(frame: Frame, operation: Operation, destination: Destination | None) -> bool:
-    """Stands for the permissions of a session that has gone."""
+    """Replaces the permission check of a closed session."""
     return False
 
 
 def _nothing() -> None:
-    """Stands for the callback of a session that has gone."""
+    """Replaces the callback of a closed session."""

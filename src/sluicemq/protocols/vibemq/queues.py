@@ -1,19 +1,19 @@
-"""What VibeMQ calls a queue, and the destination it is here.
+"""Mapping of VibeMQ queues to destinations.
 
 | mode                  | destination                                                       |
 |-----------------------|-------------------------------------------------------------------|
 | 0 RoundRobin          | queue without priorities                                          |
-| 1 FanOutWithAck       | topic that holds messages while no VibeMQ client subscribes       |
-| 2 FanOutWithoutAck    | the same; what has been sent is settled                           |
+| 1 FanOutWithAck       | topic that keeps messages while no VibeMQ client subscribes       |
+| 2 FanOutWithoutAck    | the same; deliveries are acknowledged once sent                   |
 | 3 PriorityBased       | queue with priorities                                             |
 
-A VibeMQ name stands for the queue of that name, or else for the topic; the broker's queues and
-topics have separate names, VibeMQ's have not.
+A VibeMQ name denotes the queue of that name, or else the topic: the broker has separate namespaces
+for queues and topics, VibeMQ has one.
 
 Options of CreateQueue are read from its JSON payload, as .NET clients send them, and from its
-headers, as the protocol page has them; what stands in both is taken from the payload. Numbers may
-be written as text, modes and strategies as number or name, in any letter case. Values that mean
-nothing to the original are accepted as there, and read back as they were written.
+headers, as the protocol page has them; the payload takes precedence. Numbers may be written as
+text, modes and strategies as number or name, in any letter case. Values that the original broker
+accepts but ignores are accepted here too, and QueueInfo returns them as they were written.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from sluicemq.protocols.vibemq.mapping import is_queue_name, read_address
 ChoiceT = TypeVar("ChoiceT", bound=IntEnum)
 
 NO_LIMIT: Final = 2**31 - 1
-"""The largest number a .NET client reads; here it means that there is no limit."""
+"""Largest number a .NET client reads; it stands for "no limit"."""
 
 
 class Mode(IntEnum):
-    """Who gets a message."""
+    """Delivery mode of a queue."""
 
     ROUND_ROBIN = 0
     FAN_OUT_WITH_ACK = 1
@@ -55,7 +55,7 @@ class Mode(IntEnum):
 
 
 class Strategy(IntEnum):
-    """What happens to a message for which there is no room."""
+    """Overflow strategy: the handling of a message for which the queue has no room."""
 
     DROP_OLDEST = 0
     DROP_NEWEST = 1
@@ -84,17 +84,17 @@ TICKS_PER_MS: Final = 10_000
 MOST_TICKS: Final = 2**63 - 1
 LEAST_TICKS: Final = -(2**63)
 MOST_NAME: Final = 1024
-"""Bytes of a dead-letter queue's name."""
+"""Maximum length of a dead-letter queue's name, in bytes."""
 MOST_ODD_NAME: Final = 4096
-"""Characters of a dead-letter queue's name that only has to be read back."""
+"""Maximum length of an unusable dead-letter queue name that QueueInfo returns, in characters."""
 
 
 class Options(NamedTuple):
-    """What CreateQueue can say; the defaults are the original's.
+    """Options of CreateQueue, with the original broker's defaults.
 
-    max_queue_size        messages waiting, 1 to NO_LIMIT
+    max_queue_size        ready messages, 1 to NO_LIMIT
     message_ttl           ms; 0 = none
-    dead_letter_queue     its name; "" means <queue>.dlq
+    dead_letter_queue     queue name; "" means <queue>.dlq
     max_retry_attempts    deliveries in total, 1 to NO_LIMIT
     """
 
@@ -108,7 +108,7 @@ class Options(NamedTuple):
 
     @classmethod
     def of(cls, destination: Destination) -> Options:
-        """Return what is enforced for this destination."""
+        """Return the options that the broker enforces for this destination."""
         settings = destination.settings
         if destination.topic:
             mode = Mode.FAN_OUT_WITHOUT_ACK if settings.settle_on_send else Mode.FAN_OUT_WITH_ACK
@@ -126,7 +126,7 @@ class Options(NamedTuple):
 
     @property
     def written(self) -> WrittenOptions:
-        """As a .NET client writes them: all that are not null."""
+        """Options as a .NET client writes them: all that are not null."""
         return WrittenOptions(
             self.mode.value,
             self.max_queue_size,
@@ -139,7 +139,7 @@ class Options(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """What it is to be here."""
+        """Kind of the destination: queue or topic."""
         fan_out = self.mode in (Mode.FAN_OUT_WITH_ACK, Mode.FAN_OUT_WITHOUT_ACK)
         return Kind.TOPIC if fan_out else Kind.QUEUE
 
@@ -160,8 +160,10 @@ class Options(NamedTuple):
 
 
 class WrittenOptions(NamedTuple):
-    """Options as they were written; None = not written. Any value of the type may be: the original
-    keeps and shows what it can make nothing of.
+    """Options as the client wrote them; None = not written.
+
+    Any value of the type is possible: the original broker stores and returns values that it cannot
+    use.
 
     mode, overflow      numbers of Mode and Strategy, or others
     ttl_ticks           100 ns; 0 and less = none
@@ -178,25 +180,31 @@ class WrittenOptions(NamedTuple):
 
     @classmethod
     def of(cls, destination: Destination) -> WrittenOptions:
-        """Return what QueueInfo shows of this destination: what somebody has set on purpose, as it
-        was written, and the original's defaults for the rest."""
+        """Return the options that QueueInfo reports for this destination.
+
+        Options that were set explicitly are as they were written; the rest are the original
+        broker's defaults.
+        """
         provenance = destination.provenance
         enforced = Options.of(destination).written._asdict()
         odd = dict(provenance.as_written)
-        shown = Options().written._asdict()
+        reported = Options().written._asdict()
         for name, setting in SETTINGS.items():
             if setting in odd:
-                shown[name] = odd[setting]
+                reported[name] = odd[setting]
             elif setting in provenance.explicit:
-                shown[name] = enforced[name]
+                reported[name] = enforced[name]
         if destination.topic:
-            shown["mode"] = enforced["mode"]
-        return cls(**shown)
+            reported["mode"] = enforced["mode"]
+        return cls(**reported)
 
     def options(self, defaults: Options | None = None) -> Options:
-        """Return what they mean. What is not written is as in `defaults`, None = the original's; a
-        size or number of attempts below 1 is 1, a time below 1 ms is 1 ms, an unknown mode
-        RoundRobin, an unknown strategy DropNewest, and a name that no queue can have is none."""
+        """Return the effective options.
+
+        Options that were not written are taken from `defaults` (None = the original broker's). A
+        size or number of attempts below 1 becomes 1, a time below 1 ms 1 ms, an unknown mode
+        RoundRobin, an unknown strategy DropNewest, and an invalid queue name none.
+        """
         mode, size, ticks, dead_letter, name, overflow, attempts = self
         given: dict[str, Any] = {}
         if mode is not None:
@@ -217,7 +225,7 @@ class WrittenOptions(NamedTuple):
         return (defaults or Options())._replace(**given)
 
     def provenance(self, created_ticks: int = 0) -> Provenance:
-        """Return what the broker is to know of a queue that was created with them."""
+        """Return the provenance to store for a queue that was created with these options."""
         meant = self.options().written._asdict()
         given = {name: value for name, value in self._asdict().items() if value is not None}
         explicit = [SETTINGS[name] for name in given]
@@ -234,11 +242,11 @@ SETTINGS: Final = {
     "overflow": "overflow",
     "max_retry_attempts": "max_attempts",
 }
-"""The setting that stands for an option."""
+"""Setting of the destination for each option."""
 
 
 def can_be_queue(name: str) -> bool:
-    """Return whether a dead-letter queue may have this name: any that a protocol can give one."""
+    """Return whether a dead-letter queue may have this name: a valid name in any protocol."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -250,11 +258,11 @@ def can_be_queue(name: str) -> bool:
 
 
 def find(broker: Broker, name: str) -> Destination | None:
-    """Return the destination that the name stands for, if it exists. A dead-letter queue exists as
-    soon as there is a queue that has it.
+    """Return the destination of this name, or None. A dead-letter queue exists as soon as a queue
+    has it.
 
-    Temporary ones of clients of other protocols are not looked at or subscribed to: they can only
-    be answered (`find_answered`).
+    Temporary destinations of other protocols' clients are not returned: VibeMQ clients can only
+    publish replies to them (`find_answered`).
     """
     queue = Address(Kind.QUEUE, name)
     found = broker.find(queue) or broker.find_dead_letter_queue(queue)
@@ -264,26 +272,31 @@ def find(broker: Broker, name: str) -> Destination | None:
 
 
 def find_answered(broker: Broker, name: str) -> Destination | None:
-    """The destination that a replyTo header names, if it exists: of whatever name, or a topic."""
+    """Return the destination that a replyTo header names, of any name or a topic, or None."""
     return broker.find(read_address(name))
 
 
 def names(broker: Broker) -> list[str]:
-    """Everything that a VibeMQ client can name and that is nobody's own, oldest first."""
-    found = [each for each in broker.destinations.values() if not each.temporary]
+    """Return the names of all destinations that VibeMQ clients can name, oldest first.
+
+    Temporary destinations are left out.
+    """
+    found = [
+        destination for destination in broker.destinations.values() if not destination.temporary
+    ]
     found.sort(key=lambda destination: destination.created)
-    listed = dict.fromkeys(each.name for each in found)
+    listed = dict.fromkeys(destination.name for destination in found)
     listed.update(dict.fromkeys(queue.name for queue in broker.core.dead_letter_queues))
     return list(filter(is_queue_name, listed))
 
 
 def address(name: str, options: Options) -> Address:
-    """Which destination a queue of these options is."""
+    """Return the address of a queue with these options."""
     return Address(options.kind, name)
 
 
 def listed(found: Iterable[str]) -> bytes:
-    """The JSON payload of ListQueues."""
+    """Return the JSON payload of ListQueues."""
     return msgspec.json.encode(list(found))
 
 
@@ -291,17 +304,20 @@ def listed(found: Iterable[str]) -> bytes:
 
 
 def read_options(payload: bytes, headers: Mapping[str, str]) -> Options:
-    """Return what the options mean. Raises ProtocolError, which names the option that cannot be
-    read."""
+    """Return the effective options of a CreateQueue request.
+
+    Raises ProtocolError with the name of the option that cannot be read.
+    """
     return read_written(payload, headers).options()
 
 
 def origin_of(options: bytes, created: str) -> tuple[Provenance, int]:
-    """Return what the broker is to know of a queue that a VibeMQ server has stored, and its time of
-    creation in ms since the epoch, 0 = not known.
+    """Return the provenance and the creation time of a queue that a VibeMQ server has stored.
+
+    The time is in ms since the epoch, 0 = not known.
 
     options  its JSON, as in the payload of CreateQueue
-    created  ISO 8601 in UTC, with up to 7 digits behind the second
+    created  ISO 8601 in UTC, with up to 7 digits after the second
 
     Raises ProtocolError, as `read_options`.
     """
@@ -314,15 +330,15 @@ def read_written(payload: bytes, headers: Mapping[str, str]) -> WrittenOptions:
     given: dict[str, object] = dict(headers)
     if payload:
         try:
-            said = msgspec.json.decode(payload)
+            decoded = msgspec.json.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(f"the options are not JSON: {error}") from None
-        if said is not None:
-            if not isinstance(said, dict):
+        if decoded is not None:
+            if not isinstance(decoded, dict):
                 raise ProtocolError("the options of a queue are a JSON object")
-            given.update((key, value) for key, value in said.items() if value is not None)
-            if "mode" not in said and "deliveryMode" in said:
-                given["mode"] = said["deliveryMode"]
+            given.update((key, value) for key, value in decoded.items() if value is not None)
+            if "mode" not in decoded and "deliveryMode" in decoded:
+                given["mode"] = decoded["deliveryMode"]
     if "mode" not in given and "deliveryMode" in given:
         given["mode"] = given["deliveryMode"]
     written = WrittenOptions(
@@ -341,12 +357,12 @@ def read_written(payload: bytes, headers: Mapping[str, str]) -> WrittenOptions:
 
 
 def _unreadable(name: str, value: object) -> ProtocolError:
-    shown = str(value)
-    return ProtocolError(f"{name}: {shown[:80]!r} is no possible value")
+    text = str(value)
+    return ProtocolError(f"{name}: {text[:80]!r} is no possible value")
 
 
 def _choice(name: str, given: Mapping[str, object], choices: type[ChoiceT]) -> int | None:
-    """A number, also of no choice, or the name of one."""
+    """Return the number of a choice given by number or name. Unknown numbers are accepted."""
     value = given.get(name)
     if isinstance(value, str):
         text = value.strip().lower()
@@ -357,7 +373,7 @@ def _choice(name: str, given: Mapping[str, object], choices: type[ChoiceT]) -> i
 
 
 def _number(name: str, given: Mapping[str, object]) -> int | None:
-    """A number of 32 bits."""
+    """Return a 32-bit number, or None if it is not given."""
     value = given.get(name)
     if isinstance(value, str) and _INTEGER.match(value.strip()):
         value = int(value)
@@ -391,7 +407,7 @@ def _odd_name(name: str, given: Mapping[str, object]) -> str | None:
 
 
 def _span(name: str, given: Mapping[str, object]) -> int | None:
-    """100 ns. Numbers are ms, text is that or a time span."""
+    """Return a time in ticks of 100 ns, from a number of ms or a time span."""
     value = given.get(name)
     if value is None:
         return None
@@ -409,7 +425,7 @@ def _span(name: str, given: Mapping[str, object]) -> int | None:
 
 
 def read_span(text: str) -> int | None:
-    """Return the 100 ns of `[-][d.]hh:mm[:ss[.fffffff]]`, None if it is no time span."""
+    """Return `[-][d.]hh:mm[:ss[.fffffff]]` in ticks of 100 ns, or None if it is no time span."""
     found = _SPAN.match(text)
     if found is None:
         return None
@@ -425,31 +441,32 @@ def read_span(text: str) -> int | None:
 
 
 def info(destination: Destination, by_name: bool) -> bytes:
-    """The JSON payload of QueueInfo. `by_name`: modes as the protocol page writes them, not as the
-    number without which the .NET client cannot read it.
+    """Return the JSON payload of QueueInfo.
 
-    What was set on purpose is shown as it was written, and the original's defaults for the rest: a
-    .NET client compares that with its declarations. What is enforced is beside it, in `effective`
-    keys, which clients ignore that do not know them.
+    `by_name` selects mode names, as the protocol page writes them; the .NET client needs numbers.
+
+    Options that were set explicitly are reported as they were written, the rest with the original
+    broker's defaults, because a .NET client compares them with its declarations. The options that
+    the broker enforces are in the `effective` keys, which the .NET client ignores.
     """
-    shown = WrittenOptions.of(destination)
+    reported = WrittenOptions.of(destination)
     enforced = Options.of(destination)
-    mode = shown.mode
+    mode = reported.mode
     fields: dict[str, object] = {
         "name": destination.name,
         "messageCount": min(destination.waiting, NO_LIMIT),
         "subscriberCount": destination.consumers,
         "deliveryMode": shown_mode(mode) if by_name and mode in _MODES else mode,
-        "maxSize": shown.max_queue_size,
-        "createdAt": _shown_creation(destination),
+        "maxSize": reported.max_queue_size,
+        "createdAt": _creation_text(destination),
     }
-    if shown.ttl_ticks is not None:
-        fields["messageTtl"] = shown_span(shown.ttl_ticks)
-    fields["enableDeadLetterQueue"] = shown.dead_letter
-    if shown.dead_letter_queue is not None:
-        fields["deadLetterQueueName"] = shown.dead_letter_queue
-    fields["overflowStrategy"] = shown.overflow
-    fields["maxRetryAttempts"] = shown.max_retry_attempts
+    if reported.ttl_ticks is not None:
+        fields["messageTtl"] = shown_span(reported.ttl_ticks)
+    fields["enableDeadLetterQueue"] = reported.dead_letter
+    if reported.dead_letter_queue is not None:
+        fields["deadLetterQueueName"] = reported.dead_letter_queue
+    fields["overflowStrategy"] = reported.overflow
+    fields["maxRetryAttempts"] = reported.max_retry_attempts
     fields["unackedCount"] = min(destination.unacked, NO_LIMIT)
     fields["createdBy"] = destination.provenance.created_by.value
     fields["effectiveMode"] = enforced.mode.value
@@ -467,12 +484,12 @@ def info(destination: Destination, by_name: bool) -> bytes:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _shown_creation(destination: Destination) -> str:
-    """ISO 8601, with as many digits as are known."""
+def _creation_text(destination: Destination) -> str:
+    """Return the creation time in ISO 8601, with as many digits as are known."""
     whole, ms = divmod(destination.created, 1000)
-    shown = (_EPOCH + timedelta(seconds=whole)).strftime("%Y-%m-%dT%H:%M:%S")
+    reported = (_EPOCH + timedelta(seconds=whole)).strftime("%Y-%m-%dT%H:%M:%S")
     ticks = destination.provenance.created_ticks
-    return f"{shown}.{ms:03}{ticks:04}Z" if ticks else f"{shown}.{ms:03}Z"
+    return f"{reported}.{ms:03}{ticks:04}Z" if ticks else f"{reported}.{ms:03}Z"
 
 
 _INSTANT: Final = re.compile(
@@ -481,8 +498,11 @@ _INSTANT: Final = re.compile(
 
 
 def read_creation(text: str) -> tuple[int, int] | None:
-    """Return ms since the epoch, and the 100 ns beyond them, of the time at which the original has
-    created a queue (ISO 8601 in UTC); None if it cannot be read or is before the epoch."""
+    """Return the time at which the original broker created a queue, or None.
+
+    The result is in ms since the epoch and ticks of 100 ns beyond them. It is None if the text is
+    not ISO 8601 in UTC or the time is before the epoch.
+    """
     found = _INSTANT.match(text)
     if found is None:
         return None
@@ -496,28 +516,30 @@ def read_creation(text: str) -> tuple[int, int] | None:
 
 
 def shown_mode(mode: int | None) -> str:
-    """Return a mode by its name, or an unknown one by its number."""
+    """Return the name of a mode, or the number of an unknown one."""
     return spelled(Mode(mode)) if mode in _MODES else str(mode)
 
 
 def ignored(existing: Destination, written: WrittenOptions) -> str:
-    """Return the written options that are not those of a queue that exists, as text for a log:
-    "mode='1' instead of '0'"; "" if there are none."""
-    shown = WrittenOptions.of(existing)._asdict()
+    """Return the written options that differ from those of an existing queue, as text for a log.
+
+    Example: "mode='1' instead of '0'"; "" if there are none.
+    """
+    reported = WrittenOptions.of(existing)._asdict()
     return ", ".join(
-        f"{name}={str(value)[:80]!r} instead of {str(shown[name])[:80]!r}"
+        f"{name}={str(value)[:80]!r} instead of {str(reported[name])[:80]!r}"
         for name, value in written._asdict().items()
-        if value is not None and value != shown[name]
+        if value is not None and value != reported[name]
     )
 
 
 def spelled(choice: IntEnum) -> str:
-    """Its name as the protocol writes it: RoundRobin."""
+    """Return the name as the protocol writes it: RoundRobin."""
     return "".join(word.capitalize() for word in choice.name.split("_"))
 
 
 def shown_span(ticks: int) -> str:
-    """Return 100 ns as `[-][d.]hh:mm:ss[.fffffff]`."""
+    """Return ticks of 100 ns as `[-][d.]hh:mm:ss[.fffffff]`."""
     seconds, fraction = divmod(abs(ticks), 1000 * TICKS_PER_MS)
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)

@@ -1,4 +1,4 @@
-"""The responses of the broker on one connection, except deliveries."""
+"""Responses of the broker on one connection, except deliveries."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from sluicemq.protocols.vibemq.subscriber import ConnectionContext
 
 MOST_UNREAD: Final = 1 << 20
-"""Bytes of answers to a client that does not read, at which nothing more is read from it."""
+"""Bytes of responses to a client that does not read from which on reading from it pauses."""
 _LONGEST_REASON: Final = 1000
-"""Bytes of an error's message."""
+"""Maximum length of an error's message, in bytes."""
 
 
 def error_code(error: BrokerError) -> str:
-    """How the protocol calls it."""
+    """Return the protocol's error code."""
     if isinstance(error, DestinationNotFound):
         return "QUEUE_NOT_FOUND"
     if isinstance(error, DestinationConflict):
@@ -38,10 +38,10 @@ def error_code(error: BrokerError) -> str:
 
 
 class ResponseWriter:
-    """See the module. After `closed` has been set nothing is said any more.
+    """Writes responses. After `closed` is set it writes nothing.
 
-    unread   bytes of answers since the client stopped reading
-    pressed  called when they have become more
+    unread   bytes of responses since the client stopped reading
+    pressed  called when `unread` has grown
     """
 
     __slots__ = ("_context", "closed", "pressed", "unread")
@@ -52,8 +52,8 @@ class ResponseWriter:
         self.unread = 0
         self.closed = False
 
-    def say(self, frame: Frame) -> None:
-        """One frame, compressed as agreed upon."""
+    def send(self, frame: Frame) -> None:
+        """Send one frame, with the negotiated compression."""
         try:
             data = encode(frame)
         except FrameTooLarge as error:
@@ -65,16 +65,16 @@ class ResponseWriter:
         self.write([data])
 
     def refuse(self, identity: str, code: str, why: str) -> None:
-        """Answer the request of that id with an Error. `why` is all that the user sees of it."""
+        """Answer the request of that id with an Error. Clients show users only `why`."""
         text = why.encode(errors="replace")[:_LONGEST_REASON].decode(errors="replace")
-        self.say(Frame(ERROR, identity, error_code=code, error_message=text))
+        self.send(Frame(ERROR, identity, error_code=code, error_message=text))
 
     def release(self) -> None:
-        """Let go of the session, after its end."""
+        """Drop the references to the session, after its end."""
         self.pressed = _nothing
 
     def write(self, responses: list[bytes]) -> None:
-        """Frames as they are."""
+        """Send encoded frames."""
         if self.closed:
             return
         self._context.transport.write(responses)
@@ -84,4 +84,4 @@ class ResponseWriter:
 
 
 def _nothing() -> None:
-    """Stands for the callback of a session that has gone."""
+    """Replaces the callback of a closed session."""

@@ -1,19 +1,19 @@
-"""The broker's side of one VibeMQ connection.
+"""Broker side of one VibeMQ connection.
 
     connected ──Connect──> logging in ──> logged in ──Disconnect, end of input──> closing
-        ↑ └── anything but Connect and Ping: NOT_AUTHENTICATED
-        └─────refused: Error───┴──────────the last one that may be refused──────> closing
+        ↑ └── any frame but Connect and Ping: NOT_AUTHENTICATED
+        └─────failed: Error────┴────────────the last login that may fail────────> closing
 
-Whoever has logged in stays logged in when another Connect is refused.
+A logged-in client stays logged in when a further Connect fails.
 
-Requests are carried out in their order; answers carry the request's id and may come in another
-order, as the protocol allows: a PublishAck when the message is on disk, that of a login when the
-password has been checked (what follows it waits), that of a change of the users when it is on disk.
-A malformed frame is answered INVALID_MESSAGE and ends the connection; whatever else is wrong with a
-request is answered, and the connection goes on.
+The session processes requests in order. Responses carry the request's id and may arrive in
+another order, as the protocol allows: a PublishAck once the message is on disk, a ConnectAck once
+the password is checked (later requests wait for it), the response to a change of the users once it
+is on disk. A malformed frame is answered with INVALID_MESSAGE and ends the connection; other
+invalid requests are answered with an error and the connection goes on.
 
-A large frame is unpacked and checked in another thread. Until that has been done nothing is read
-from its client, and nothing behind the frame is carried out.
+Another thread unpacks and checks large frames. Until it has finished, the session neither reads
+from the client nor processes the frames behind the large one.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ from sluicemq.protocols.vibemq.wire import (
 )
 
 REFUSED_SECONDS: Final = 0.25
-"""From a refused login to the end of the connection."""
+"""Seconds between a failed login and the end of the connection."""
 MOST_UNPACKED: Final = 4 * MAX_BODY
-"""Bytes that compressed frames of one connection may unpack to before others are served. A single
-one that unpacks to more waits for the memory of the largest frame that is accepted."""
+"""Bytes that compressed frames of one connection may unpack to before other connections are served.
+A single larger frame waits for the memory of the largest frame that is accepted."""
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
 
 
@@ -89,23 +89,23 @@ def _ignore(_: str) -> None:
 
 
 class Options(NamedTuple):
-    """What a listener says about its connections.
+    """Settings of a listener for its connections.
 
-    durability      of the messages sent here: the protocol leaves it open
-    frame           bytes of a frame's body accepted, as it travels
-    unpacked        bytes of a frame's body accepted, decompressed
-    terms           of subscriptions
-    compression     offered to the clients
-    strict_create   CreateQueue answers QUEUE_EXISTS even if nothing is different
+    durability      durability of published messages: the protocol leaves it open
+    frame           maximum size of a frame's body as transferred, in bytes
+    unpacked        maximum size of a frame's body after decompression, in bytes
+    terms           delivery terms of subscriptions
+    compression     algorithms offered to clients
+    strict_create   CreateQueue answers QUEUE_EXISTS even if the options are the same
     foreign_delete  DeleteQueue deletes queues that others have created or use (ownership.py)
-    notify          called with what an operator should know, as text; must not raise
-    rate_limit      requests of a connection in a second, acknowledgements and pings not counted;
-                    0 = as many as it likes
-    login_bytes     bytes of a frame's body accepted before the login
-    login_failures  refused logins, from 1, with the last of which a connection is closed
-    refused         the connection is beyond the limit: its Connect is refused
-    block_timeout   ms for which a publish waits for room in a queue that blocks its publishers
-    defaults        of queues for which a client gives no options
+    notify          called with messages for the operator; must not raise
+    rate_limit      requests per second and connection, without acknowledgements and pings;
+                    0 = no limit
+    login_bytes     maximum size of a frame's body before the login, in bytes
+    login_failures  failed logins, from 1, after which the connection is closed
+    refused         the connection exceeds the connection limit: its Connect is refused
+    block_timeout   ms that a publish waits for room in a queue with the BlockPublisher strategy
+    defaults        defaults of queues for which a client gives no options
     """
 
     durability: Durability = Durability.SYNC
@@ -125,7 +125,7 @@ class Options(NamedTuple):
 
 
 class VibemqSession:
-    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
+    """VibeMQ session of one connection. Implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
         "_access",
@@ -151,9 +151,9 @@ class VibemqSession:
         "_second",
         "_subscribers",
         "_transport",
-        "_unacked_back",
-        "_unacked_bytes",
         "_unpacking",
+        "_waiting_bytes",
+        "_waiting_frames",
     )
 
     def __init__(
@@ -164,8 +164,8 @@ class VibemqSession:
         options: Options | None = None,
         large: LargeDeliveries | None = None,
     ) -> None:
-        """`large` is for all connections of a broker; without it large frames are read and made on
-        the event loop."""
+        """`large` is shared by all connections of a broker. Without it large frames are decoded and
+        encoded on the event loop."""
         large = large or LargeDeliveries(Offload())
         options = options or Options()
         self._transport = transport
@@ -178,49 +178,49 @@ class VibemqSession:
         self._context = ConnectionContext(
             transport, broker, options.terms, secrets.token_hex(8), large
         )
-        self._responses = ResponseWriter(self._context, self._read_or_not)
+        self._responses = ResponseWriter(self._context, self._update_reading)
         self._creation = QueueCreation(broker, options.defaults)
         self._publisher = Publisher(
             self._context,
             self._responses,
             options.durability,
             self._may,
-            self._read_or_not,
+            self._update_reading,
             self._creation,
             options.block_timeout,
         )
         self._subscribers: dict[str, Subscriber] = {}
         self._identity: Identity | None = None
         self._login: Frame | None = None
-        """The Connect that is being answered."""
-        self._unacked_back: list[Frame] | None = None
-        """Frames behind it; None while there is no such one."""
-        self._unacked_bytes = 0
-        """Bytes that they have come in, or have been unpacked to."""
+        """Connect request in progress."""
+        self._waiting_frames: list[Frame] | None = None
+        """Frames received behind the Connect in progress; None without one."""
+        self._waiting_bytes = 0
+        """Size of those frames, in bytes: as received, or as unpacked."""
         self._unpacking: Timer | None = None
-        """The next frames of the decoder's backlog are about to be unpacked, or its large one."""
+        """Scheduled call that unpacks the decoder's backlog or reads its large frame."""
         self._large: OffloadedJob | None = None
-        """The decoder's large frame is being read."""
+        """Job that reads the decoder's large frame."""
         self._input_ended = False
-        """The client will send no more, and the decoder has a backlog."""
+        """The client has sent EOF, and the decoder still has a backlog."""
         self._late = False
-        """Its answer comes in a later turn."""
+        """The Connect is answered in a later event loop iteration."""
         self._failures = 0
-        """Logins that were refused."""
+        """Failed logins."""
         self._refused: Timer | None = None
-        """The connection is about to be closed after a refused login."""
+        """Scheduled close after a failed login."""
         self._by_name = False
-        """This client reads delivery modes by name."""
+        """The client reads delivery modes by name."""
         self._second = 0
         self._rate = 0
         self._paused = False
         self._ended = False
-        """Nothing more is listened to."""
+        """No further input is processed."""
 
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Frames from the client."""
+        """Process bytes from the client."""
         if self._ended:
             return
         decoder = self._decoder
@@ -228,19 +228,19 @@ class VibemqSession:
         if self._options.rate_limit:
             frames = self._limit(frames)
         size = len(data) + decoder.unpacked
-        if self._unacked_back is not None:
-            self._unacked_back += frames
-            self._unacked_bytes += size
+        if self._waiting_frames is not None:
+            self._waiting_frames += frames
+            self._waiting_bytes += size
         else:
             self._handle(frames, size)
 
     def _unpack_more(self) -> None:
-        """Carry out the next frames of the decoder's backlog."""
+        """Process the next frames of the decoder's backlog."""
         self._unpacking = None
         self.receive(b"")
 
     def _read_large(self) -> None:
-        """Have the decoder's large frame read: with little memory, if that is enough."""
+        """Submit the decoder's large frame for reading, first with a small memory limit."""
         self._unpacking = None
         large = self._decoder.large
         if large is not None:
@@ -252,7 +252,7 @@ class VibemqSession:
             self._large = job
 
     def _has_read(self, result: _Read | Exception | None) -> None:
-        """The large frame has been read, or needs more memory."""
+        """Process the result of reading the large frame; None = it needs more memory."""
         self._large = None
         large = self._decoder.large
         if large is None or self._responses.closed:
@@ -260,7 +260,7 @@ class VibemqSession:
         if result is None:
             self._submit_large(large, 0, 2 * self._options.unpacked)
         else:
-            # as everything that happens to a connection, so that an error ends no other
+            # in a callback of this connection, so that an error ends only this connection
             self._unpacking = self._transport.call_later(0, partial(self._carry_out_large, result))
 
     def _carry_out_large(self, result: _Read | Exception) -> None:
@@ -282,64 +282,64 @@ class VibemqSession:
         self._handle(frames, len(frame.payload), checked=True)
 
     def end_of_input(self) -> None:
-        """The client is done. What it has published is still answered, unless its login waits for a
-        check: most likely the client has gone."""
+        """Process the remaining requests, then close. A login that waits for its password check is
+        cancelled: most likely the client has disconnected."""
         unread = self._decoder.backlog or self._decoder.large is not None
-        if unread and self._unacked_back is None:
+        if unread and self._waiting_frames is None:
             self._input_ended = True
             return
         self._ended = True
         self._access.cancel_login()
-        if self._unacked_back is None:
+        if self._waiting_frames is None:
             self._leave()
 
     @property
     def buffered(self) -> int:
-        """See Session. Messages that wait for room in their queues count, too."""
-        return self._decoder.buffered + self._unacked_bytes + self._publisher.parked_bytes
+        """Bytes of unprocessed input, including messages that wait for room in their queues."""
+        return self._decoder.buffered + self._waiting_bytes + self._publisher.parked_bytes
 
     @property
     def incomplete(self) -> bool:
-        """See Session."""
+        """True if a frame has been received in part."""
         return self._decoder.incomplete
 
     @property
     def login(self) -> Login:
-        """See Session."""
+        """State of the client's login."""
         if self._identity is not None or self._responses.closed:
             return Login.DONE
         return Login.DUE if self._login is None else Login.CHECKING
 
     def discard_input(self) -> None:
-        """See Session."""
+        """Drop the unfinished frame."""
         self._decoder.discard()
 
     def flushed(self) -> None:
-        """Deliveries that nobody acknowledges are settled when they have left."""
+        """Acknowledge the sent deliveries of queues without acknowledgements."""
         unsent = self._context.unsent
         if unsent:
             self._context.unsent = []
             for subscriber, delivery in unsent:
                 subscriber.sent(delivery)
-            # this turn's flush is over
+            # the flush of this event loop iteration has already run
             self._broker.wake()
 
     def pause_delivery(self) -> None:
-        """The client reads too slowly: nothing is delivered, but answers still are."""
+        """Stop deliveries because the client reads too slowly. Responses are still sent."""
         self._context.congested = True
         for subscriber in self._subscribers.values():
             subscriber.suspend()
 
     def resume_delivery(self) -> None:
-        """Go on delivering."""
+        """Resume deliveries and reading."""
         self._context.congested = False
         self._responses.unread = 0
         for subscriber in self._subscribers.values():
             subscriber.resume()
-        self._read_or_not()
+        self._update_reading()
 
     def closed(self) -> None:
-        """Give everything back."""
+        """Release everything that the connection holds."""
         self._stop()
         self._access.cancel_login()
         if self._refused is not None:
@@ -349,39 +349,41 @@ class VibemqSession:
         self._context.unacked.release()
 
     def shutdown(self) -> None:
-        """Say goodbye: a .NET client begins to look for the broker then."""
-        self._take_leave("server_shutdown", "the broker stops")
+        """Send Disconnect, on which a .NET client starts to reconnect, and close."""
+        self._notify_and_close("server_shutdown", "the broker stops")
 
     def disconnect(self, reason: str) -> None:
-        """The same, in other words."""
-        self._take_leave(reason, reason)
+        """Send Disconnect with the administrator's reason, and close."""
+        self._notify_and_close(reason, reason)
 
-    def _take_leave(self, said: str, reason: str) -> None:
+    def _notify_and_close(self, header: str, reason: str) -> None:
         if not self._responses.closed:
-            headers = {"reason": said}
-            self._responses.say(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
+            headers = {"reason": header}
+            self._responses.send(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
             self._close(reason)
 
     def session_info(self) -> SessionInfo:
-        """See Session. The name is that of the CONNECT_ACK, and of its subscriptions to topics."""
+        """Return the session info. The client id is the connection id sent with ConnectAck."""
         if self._identity is None:
             return SessionInfo("vibemq", state="closing" if self._ended else "connecting")
         state: State = "closing" if self._ended else "open"
         return SessionInfo("vibemq", self._identity.name, self._context.name, state)
 
     def consumers(self) -> list[Consumer]:
-        """See Session."""
-        found = [subscriber.consumer for subscriber in self._subscribers.values()]
-        return [consumer for consumer in found if consumer is not None]
+        """Return the consumers of all subscriptions that have a queue."""
+        consumers = [subscriber.consumer for subscriber in self._subscribers.values()]
+        return [consumer for consumer in consumers if consumer is not None]
 
     # --- frames ------------------------------------------------------------------------------
 
     def _handle(self, frames: list[Frame], size: int = 0, *, checked: bool = False) -> None:
-        """Carry out frames, which came in `size` bytes, up to a login that takes its time. If
-        `checked`, their payloads are JSON."""
+        """Process frames, up to a Connect whose password check takes time.
+
+        `size` is the bytes in which they were received; `checked`: their payloads are JSON.
+        """
         acknowledge = self._context.unacked.acknowledge
         publish = self._publisher.publish
-        for place, frame in enumerate(frames):
+        for index, frame in enumerate(frames):
             kind = frame[0]
             if self._identity is None and kind != CONNECT and kind != PING:
                 self._responses.refuse(frame.id, "NOT_AUTHENTICATED", error_texts.CONNECT_FIRST)
@@ -391,14 +393,14 @@ class VibemqSession:
                 headers = frame[4]
                 acknowledge(headers.get("messageId") or frame[1] if headers else frame[1])
             elif kind == PING:
-                self._responses.say(Frame(PONG, frame.id))
+                self._responses.send(Frame(PONG, frame.id))
             elif kind == CONNECT:
                 self._connect(frame)
-                if self._unacked_back is not None:
+                if self._waiting_frames is not None:
                     self._late = True
-                    if behind := frames[place + 1 :]:
-                        self._unacked_back += behind
-                        self._unacked_bytes = size
+                    if behind := frames[index + 1 :]:
+                        self._waiting_frames += behind
+                        self._waiting_bytes = size
                     break
             elif kind == DISCONNECT:
                 self._ended = True
@@ -412,17 +414,17 @@ class VibemqSession:
         self._publisher.confirm(size)
         if self._responses.closed:
             return
-        if self._unacked_back is None:
+        if self._waiting_frames is None:
             decoder = self._decoder
             unread = decoder.backlog or decoder.large is not None
             if self._ended or (self._input_ended and not unread and decoder.error is None):
                 self._leave()
             elif decoder.error is not None:
                 self._answer_malformed(decoder.error)
-        self._read_or_not()
+        self._update_reading()
 
     def _carry_out(self, frame: Frame) -> None:
-        """A request that is not frequent."""
+        """Process an infrequent request."""
         try:
             if frame.type == SUBSCRIBE:
                 self._subscribe(frame)
@@ -447,13 +449,13 @@ class VibemqSession:
             self._responses.refuse(frame.id, error_code(error), str(error))
 
     def _answer_malformed(self, error: ProtocolError) -> None:
-        """And close, when what came before it has been answered, too."""
+        """Answer a malformed frame, and close once everything before it is answered."""
         identity = self._decoder.error_id or secrets.token_hex(16)
         self._responses.refuse(identity, "INVALID_MESSAGE", str(error))
         self._leave(str(error))
 
     def _limit(self, frames: list[Frame]) -> list[Frame]:
-        """Answer what is too much in this second, and leave it out."""
+        """Refuse the frames above the rate limit and return the others."""
         limit = self._options.rate_limit
         second = self._broker.clock.steady // 1000
         if second != self._second:
@@ -472,7 +474,7 @@ class VibemqSession:
     # --- login -------------------------------------------------------------------------------
 
     def _connect(self, frame: Frame) -> None:
-        """Find out who it is; what follows waits in `_held_back` if that takes a while."""
+        """Check the credentials. Frames behind the Connect wait in `_waiting_frames` meanwhile."""
         if self._options.refused:
             self._refuse_login(frame, TooManyConnections("the limit of connections is reached"))
             return
@@ -483,7 +485,7 @@ class VibemqSession:
             headers.get("authToken", ""),
         )
         self._login = frame
-        self._unacked_back = []
+        self._waiting_frames = []
         guest = self._access.guest
         if guest is not None and not any(credentials):
             self._admitted(guest)
@@ -491,10 +493,10 @@ class VibemqSession:
             self._access.login(self._transport.peer, credentials, self._admitted)
 
     def _admitted(self, identity: Identity | AccessError) -> None:
-        """Who it is, or that it is nobody."""
+        """Answer the pending Connect with the result of its login."""
         frame, self._login = self._login, None
-        unacked_back, self._unacked_back = self._unacked_back, None
-        self._unacked_bytes = 0
+        unacked_back, self._waiting_frames = self._waiting_frames, None
+        self._waiting_bytes = 0
         if frame is None or self._responses.closed:
             return
         if isinstance(identity, Identity):
@@ -511,7 +513,7 @@ class VibemqSession:
             self._handle(unacked_back or [])
 
     def _log_in(self, frame: Frame, identity: Identity) -> None:
-        """Answer a Connect with ConnectAck, and act as its user from now on."""
+        """Answer a Connect with ConnectAck, and act as its user from then on."""
         self._identity = identity
         limits = Limits(
             frame=self._options.frame,
@@ -529,13 +531,13 @@ class VibemqSession:
         answer = {"connectionId": self._context.name, "serverVersion": __version__}
         if how:
             answer["negotiated-compression"] = how.name.lower()
-        # it is not compressed yet itself
+        # the ConnectAck itself is not compressed
         self._context.compression = Compression.NONE
-        self._responses.say(Frame(CONNECT_ACK, frame.id, headers=answer))
+        self._responses.send(Frame(CONNECT_ACK, frame.id, headers=answer))
         self._context.compression = how
 
     def _refuse_login(self, frame: Frame, error: AccessError) -> None:
-        """Answer a Connect with an Error; close if the client may not try again."""
+        """Answer a Connect with an Error, and close after the last permitted attempt."""
         code, why = _login_error(error, frame)
         self._responses.refuse(frame.id, code, why)
         self._failures += 1
@@ -566,7 +568,7 @@ class VibemqSession:
 
     def _answer_subscribed(self, frame: Frame) -> None:
         headers = {"queueName": frame.queue, "subscriptionId": frame.id}
-        self._responses.say(Frame(SUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
+        self._responses.send(Frame(SUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
     def _unsubscribe(self, frame: Frame) -> None:
         if not self._names_queue(frame):
@@ -575,13 +577,16 @@ class VibemqSession:
         if subscriber is not None:
             subscriber.end(self._context.unacked.timeouts.begun())
         headers = {"queueName": frame.queue}
-        self._responses.say(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
+        self._responses.send(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
     # --- queues ------------------------------------------------------------------------------
 
     def _create_queue(self, frame: Frame) -> None:
-        """What exists already stays as it is, unless it came into being by VibeMQ use and nobody
-        has declared it so far. A dead-letter queue stays as it is."""
+        """Create the queue, or apply the options to an existing one.
+
+        An existing queue takes the options only if VibeMQ use created it and no client has declared
+        it yet. A dead-letter queue is never changed.
+        """
         written = queues.read_written(frame.payload, frame.headers)
         if not self._may(frame, Operation.CREATE):
             return
@@ -592,9 +597,9 @@ class VibemqSession:
             self._responses.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {name}")
             return
         if existing is None or takes_options(self._broker, existing, options):
-            letters = options.dead_letter_queue
-            # else whoever may create one queue could fill any other, by letting messages expire
-            if letters and not self._permits(frame, Operation.PRODUCE, letters):
+            dlq = options.dead_letter_queue
+            # else a user who may create one queue could fill any other, by letting messages expire
+            if dlq and not self._permits(frame, Operation.PRODUCE, dlq):
                 return
             created = 0
             if existing is not None and existing.address.kind is not options.kind:
@@ -606,10 +611,10 @@ class VibemqSession:
                 f"CreateQueue of {name} by {self._transport.peer} changed nothing, because the "
                 f"queue exists with other options: {ignored}"
             )
-        self._responses.say(Frame(CREATE_QUEUE, frame.id, name))
+        self._responses.send(Frame(CREATE_QUEUE, frame.id, name))
 
     def _delete_queue(self, frame: Frame) -> None:
-        """What does not exist need not be deleted."""
+        """Delete the queue. A missing queue is a success."""
         if not self._may(frame, Operation.DELETE):
             return
         identity = self._identity
@@ -622,7 +627,7 @@ class VibemqSession:
                     self._responses.refuse(frame.id, "FORBIDDEN", why)
                     return
             self._broker.remove(destination, force=True)
-        self._responses.say(Frame(DELETE_QUEUE, frame.id, frame.queue))
+        self._responses.send(Frame(DELETE_QUEUE, frame.id, frame.queue))
 
     def _queue_info(self, frame: Frame) -> None:
         if not self._may(frame, Operation.BROWSE):
@@ -630,22 +635,24 @@ class VibemqSession:
         destination = queues.find(self._broker, frame.queue)
         if destination is not None:
             payload = queues.info(destination, self._by_name)
-            self._responses.say(Frame(QUEUE_INFO, frame.id, frame.queue, payload))
+            self._responses.send(Frame(QUEUE_INFO, frame.id, frame.queue, payload))
             return
         # an Error would make the .NET client's attempt to connect fail
         missing = f"there is no queue {frame.queue}"
         answer = Frame(QUEUE_INFO, frame.id, frame.queue)
-        self._responses.say(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
+        self._responses.send(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
 
     def _list_queues(self, frame: Frame) -> None:
         identity = self._identity
         assert identity is not None
         payload = queues.listed(filter(identity.sees, queues.names(self._broker)))
-        self._responses.say(Frame(LIST_QUEUES, frame.id, payload=payload))
+        self._responses.send(Frame(LIST_QUEUES, frame.id, payload=payload))
 
     def _may(self, frame: Frame, operation: Operation, named: Destination | None = None) -> bool:
-        """Whether the frame names a queue, or `named`, and the user may do that with it; refused if
-        not. Who is told of somebody's temporary destination may use it."""
+        """Return whether the user may perform the operation on the frame's queue, or on `named`.
+
+        Sends an Error if not. Any client that knows a temporary destination's name may use it.
+        """
         if named is None and not self._names_queue(frame):
             return False
         if named is not None and named.temporary:
@@ -653,7 +660,7 @@ class VibemqSession:
         return self._permits(frame, operation, frame.queue if named is None else named.name)
 
     def _permits(self, frame: Frame, operation: Operation, name: str) -> bool:
-        """Whether the user may do that with the destination of this name; refused if not."""
+        """Return whether the user may perform the operation. Sends an Error if not."""
         identity = self._identity
         assert identity is not None
         if identity.may(operation, name):
@@ -664,7 +671,7 @@ class VibemqSession:
         return False
 
     def _names_queue(self, frame: Frame) -> bool:
-        """Whether the frame names a queue; refused if not."""
+        """Return whether the frame has a valid queue name. Sends an Error if not."""
         if is_queue_name(frame.queue):
             return True
         if not frame.queue:
@@ -686,7 +693,7 @@ class VibemqSession:
         assert identity is not None
 
         def answer(payload: bytes) -> None:
-            self._responses.say(Frame(frame.type, frame.id, payload=payload))
+            self._responses.send(Frame(frame.type, frame.id, payload=payload))
 
         def refuse(code: str, why: str) -> None:
             if code == "NOT_AUTHORIZED":
@@ -697,11 +704,10 @@ class VibemqSession:
 
     # --- the end -----------------------------------------------------------------------------
 
-    def _read_or_not(self) -> None:
-        """Back-pressure: read on, unless something says not to. What has been read is unpacked
-        before more is read."""
+    def _update_reading(self) -> None:
+        """Pause or resume reading. Frames already received are unpacked before more is read."""
         wait = (
-            self._unacked_back is not None
+            self._waiting_frames is not None
             or self._publisher.unconfirmed > MOST_UNCONFIRMED
             or self._responses.unread > MOST_UNREAD
         )
@@ -719,12 +725,12 @@ class VibemqSession:
                 self._transport.resume_reading()
 
     def _leave(self, reason: str = "") -> None:
-        """Take nothing more, and close when all that was published is answered."""
+        """Stop processing input, and close once all publishes are answered."""
         self._ended = True
-        self._give_back()
+        self._end_subscriptions()
         self._broker.when_durable(self._publisher.last_sync, partial(self._close, reason))
 
-    def _give_back(self) -> None:
+    def _end_subscriptions(self) -> None:
         begun = self._context.unacked.timeouts.begun() if self._subscribers else set()
         for subscriber in self._subscribers.values():
             subscriber.end(begun)
@@ -733,7 +739,7 @@ class VibemqSession:
         self._publisher.end()
 
     def _stop(self) -> None:
-        """Neither listen nor speak any more."""
+        """Stop processing input and sending responses."""
         self._ended = True
         self._responses.closed = True
         if self._unpacking is not None:
@@ -743,9 +749,9 @@ class VibemqSession:
             self._large.cancel()
             self._large = None
         self._decoder.large = None
-        self._unacked_back = None
-        self._unacked_bytes = 0
-        self._give_back()
+        self._waiting_frames = None
+        self._waiting_bytes = 0
+        self._end_subscriptions()
 
     def _close(self, reason: str) -> None:
         if not self._responses.closed:
@@ -754,12 +760,14 @@ class VibemqSession:
 
 
 _Read = tuple[Frame, str]
-"""A frame, and why its payload is refused; "" if it is not."""
+"""Frame, and the reason for which its payload is refused; "" if it is valid."""
 
 
 def _read(large: LargeFrame, size: int) -> _Read | None:
-    """Read a large frame and check its payload, in any thread. None if it unpacks to more than
-    `size` bytes, unless that is 0. Raises ProtocolError."""
+    """Read a large frame and check its payload, in any thread.
+
+    Return None if it unpacks to more than `size` bytes, unless `size` is 0. Raises ProtocolError.
+    """
     frame = large.read(size)
     if frame is None:
         return None
@@ -775,17 +783,19 @@ def _read(large: LargeFrame, size: int) -> _Read | None:
 
 
 def _login_error(error: AccessError, connect: Frame) -> tuple[str, str]:
-    """Return code and text of the Error that answers `connect`. The code tells a client whether it
-    may try the same login again."""
+    """Return code and text of the Error that answers `connect`.
+
+    The code tells the client whether it may repeat the same login.
+    """
     headers = connect.headers
-    shown = "authToken" in headers or {"authUsername", "authPassword"} <= headers.keys()
+    has_credentials = "authToken" in headers or {"authUsername", "authPassword"} <= headers.keys()
     if isinstance(error, AuthenticationMissing):
         return "AUTH_REQUIRED", error_texts.CREDENTIALS_MISSING
     if isinstance(error, (LoginBusy, TooManyFailures)):
         return "RATE_LIMITED", str(error)
     if isinstance(error, TooManyConnections):
         return "CONNECTION_LIMIT", error_texts.TOO_MANY_CONNECTIONS
-    # a password without a user name may have been a token, so it has been looked at
-    if not shown:
+    # a password without a user name may be a token, so it was checked
+    if not has_credentials:
         return "AUTH_REQUIRED", error_texts.CREDENTIALS_MISSING
     return "AUTH_FAILED", error_texts.CREDENTIALS_WRONG

@@ -1,21 +1,22 @@
-"""One subscription of a VibeMQ connection: what it may hold, how long, and what becomes of it.
+"""Subscription of a VibeMQ connection: its window, its deliveries and their acknowledgement.
 
-A client has no say in how much it is sent, so the broker decides: no more than a number of
-messages, nor than a number of bytes of their bodies, is unacknowledged at a time. (What is handed
-over in one turn is not divided, so the bytes may be exceeded by what that carries, 1 MiB at most.)
+The protocol has no credit, so the broker limits how many messages, and how many bytes of their
+bodies, may be unacked at a time. (A batch is not divided, so the limit in bytes may be exceeded by
+one batch, 1 MiB at most.)
 
-The time for an acknowledgement is the connection's matter, see ack_timeouts.py. When the connection
-ends, what it had begun (there: passed or current) has had an attempt that may have been its last.
-What was queued counts one too, but is given to the next consumer however many it had: a client that
-dies of one message must not take all those behind it along.
+The acknowledgement timeout is managed per connection, see ack_timeouts.py. When the connection
+closes, deliveries that the client has begun (there: passed or current) have had an attempt, which
+may have been their last. Queued deliveries also count an attempt, but are requeued however many
+they had: a client that crashes on one message must not dead-letter all messages behind it.
 
-The frame of a large message is made in another thread, and what follows it waits. A message that
-the client cannot read is declined: another consumer gets it, see `Broker.decline`.
+Frames of large messages are encoded in another thread, and later deliveries wait for them. A
+message that the client cannot read is declined: another consumer gets it, see `Broker.decline`.
 
-A subscription of a fan-out queue is one of a topic. With acknowledgements it is a member of the
-topic's group: what the last one has not acknowledged stays with the topic, as it would with a
-queue; the copies of the others end with them. Without acknowledgements (`settle_on_send`) a
-delivery is settled when its bytes have left, and all ends with the subscription.
+A subscription of a fan-out queue is a topic subscription. With acknowledgements it is a member of
+the topic's group: messages that the last member has not acknowledged stay with the topic, as they
+would with a queue; the copies of other members are dropped with their subscription. Without
+acknowledgements (`settle_on_send`) a delivery is acknowledged once its bytes are sent, and the
+unsent ones are dropped with the subscription.
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ from sluicemq.protocols.vibemq.unacked import UnackedDeliveries
 from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, compressed
 
 WINDOW: Final = 256
-"""Messages."""
+"""Default window, in messages."""
 WINDOW_BYTES: Final = 1 << 20
 ACK_TIMEOUT: Final = 30.0
-"""Seconds."""
-_CONTEXT_BYTES: Final = 16 * 1024
-"""Bytes of a frame from which on it is compressed once for all subscribers of a topic."""
+"""Default acknowledgement timeout, in seconds."""
+_SHARED_BYTES: Final = 16 * 1024
+"""Size of a frame, in bytes, from which it is compressed once for all subscribers of a topic."""
 _UNSENT: Final = 1024
-"""Messages written to a subscriber that does not acknowledge, and not yet sent."""
+"""Window of a subscriber without acknowledgements, in messages."""
 
 
 class DeliveryTerms(NamedTuple):
-    """What a connection's subscriptions are given.
+    """Delivery terms of a connection's subscriptions.
 
     window         messages
     window_bytes   bytes of their bodies
-    ack_timeout    ms, for queues without a time of their own; 0 = never
-    threshold      bytes of a frame's body from which on it is compressed, if that is agreed upon
-    detect_json    text of other protocols that is a JSON object or array is delivered as that
+    ack_timeout    ms, for queues without a timeout of their own; 0 = never
+    threshold      size of a frame's body in bytes from which it is compressed, if negotiated
+    detect_json    deliver text of other protocols that is a JSON object or array as JSON
     """
 
     window: int = WINDOW
@@ -67,13 +68,13 @@ class DeliveryTerms(NamedTuple):
 
 
 class ConnectionContext:
-    """What all subscriptions of a connection share.
+    """State shared by all subscriptions of a connection.
 
-    name         of the connection, unlike any other's
-    compression  agreed upon
+    name         unique name of the connection
+    compression  negotiated compression
     creator      Identity.creator of the user, once logged in
-    unsent       deliveries that are settled when their bytes have left
-    traffic      of all VibeMQ clients
+    unsent       deliveries to acknowledge once their bytes are sent
+    traffic      counters of all VibeMQ clients
     large        frames of large messages, of all connections
     """
 
@@ -113,7 +114,8 @@ class ConnectionContext:
 
 
 class Subscriber:
-    """See the module. It stays when its queue is removed, and goes on when there is one again."""
+    """Subscription to a queue name. It survives the queue's deletion and resumes once the queue
+    exists again."""
 
     __slots__ = (
         "_behind",
@@ -142,40 +144,40 @@ class Subscriber:
         self._template = DeliverTemplate(name.encode(), context.terms.detect_json)
         self._consumer: Consumer | None = None
         self._waits: Callable[[Destination], None] | None = None
-        """Waits for a queue of that name."""
+        """Callback for the creation of a queue of this name."""
         self._topic = False
         self.timeout = 0
-        """ms within which a delivery has to be acknowledged; 0 = never."""
+        """Acknowledgement timeout in ms; 0 = never."""
         self._unsettled = True
-        """Deliveries are held until they are acknowledged."""
+        """Deliveries stay unacked until the client acknowledges them."""
         self._bytes = 0
         self._full = False
         self._behind: list[Delivery] = []
-        """A delivery whose large frame is being made, and those after it."""
+        """Deliveries from one whose large frame is being encoded onwards."""
         self._request: Request | Timer | None = None
-        """What it waits for."""
+        """Pending request for that frame."""
         self._made: tuple[LargeKey, bytes] | None = None
-        """The frame that was waited for."""
+        """The large frame that was requested."""
         self._passed = 0
-        """Steady ms at which that was sent which, of what was acknowledged, was sent last."""
+        """Latest send time of the acknowledged deliveries, in steady ms."""
         self._passed_priority = 0
         self._passed_order = 0
-        """And its place in the queue: what is sent at a time is sent in that order."""
+        """Queue position of the last of them: deliveries sent at one time are in that order."""
 
     @property
     def consumer(self) -> Consumer | None:
-        """The engine's; None while there is no queue."""
+        """Broker consumer; None while there is no queue."""
         return self._consumer
 
     @property
     def active(self) -> bool:
-        """There is a queue that it receives from."""
+        """True if the subscription has a queue."""
         return self._consumer is not None
 
     # --- beginning and end -------------------------------------------------------------------
 
     def attach(self, destination: Destination, answer: Callable[[], None] | None = None) -> None:
-        """Begin; `answer` is called before the first delivery. Raises BrokerError."""
+        """Attach to a destination. Calls `answer` before the first delivery. Raises BrokerError."""
         broker = self._broker
         terms = self._context.terms
         subscription = destination.queue
@@ -201,7 +203,7 @@ class Subscriber:
         broker.grant(window, terms.window if self._unsettled else _UNSENT)
 
     def await_queue(self) -> None:
-        """There is none: begin when there is."""
+        """Attach as soon as a queue of this name is created."""
         self._waits = self._created
         self._broker.await_creation(self.name, self._waits)
 
@@ -210,10 +212,10 @@ class Subscriber:
         try:
             self.attach(destination)
         except BrokerError:
-            self._consumer = None  # it has all the consumers it may have
+            self._consumer = None  # the queue has reached its limit of consumers
 
     def end(self, begun: set[int]) -> None:
-        """Give everything back; `begun` as AckTimeouts has it."""
+        """Requeue all unacked deliveries and detach. `begun` as in AckTimeouts."""
         broker = self._broker
         unsent = self._stop_sending()
         if self._waits is not None:
@@ -234,7 +236,7 @@ class Subscriber:
             broker.unsubscribe(consumer.subscription)
 
     def detached(self, consumer: Consumer) -> None:
-        """The queue has been removed, and what was held is gone with it."""
+        """Handle the deletion of the queue; its unacked deliveries are gone with it."""
         if consumer is not self._consumer:
             return
         self._consumer = None
@@ -249,17 +251,17 @@ class Subscriber:
     # --- back-pressure -----------------------------------------------------------------------
 
     def suspend(self) -> None:
-        """The connection takes no more."""
+        """Suspend deliveries because the client reads too slowly."""
         if self._consumer is not None:
             self._broker.suspend(self._consumer)
 
     def resume(self) -> None:
-        """The connection takes bytes again."""
+        """Resume deliveries, because the client has caught up."""
         if self._consumer is not None and not self._full and not self._behind:
             self._broker.resume(self._consumer)
 
     def measure(self) -> None:
-        """Count anew how much is held: it may have become less without a word to us."""
+        """Recompute the unacked bytes, which the broker may have reduced, and suspend or resume."""
         consumer = self._consumer
         if consumer is None:
             return
@@ -276,7 +278,7 @@ class Subscriber:
     # --- deliveries --------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Send them. Only writes: this is called from within the dispatch of a queue."""
+        """Send deliveries. Only writes, because it runs within the dispatch of a queue."""
         if self._behind:
             self._behind += deliveries
         else:
@@ -290,7 +292,7 @@ class Subscriber:
             self._context.unacked.timeouts.expect(self.timeout)
 
     def _send(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Write their frames, up to one that has to be made in another thread."""
+        """Write the frames of deliveries, up to one that another thread must encode."""
         context = self._context
         how = context.compression
         unacked = context.unacked
@@ -301,14 +303,14 @@ class Subscriber:
         chunks: list[bytes] = []
         too_long: list[int] = []
         copies = unacked.timeouts.copies
-        for place, delivery in enumerate(deliveries):
+        for index, delivery in enumerate(deliveries):
             message = delivery.message
-            assert message is not None  # in flight
+            assert message is not None  # unacked
             identity = shown_id(message, prefix)
             if delivery.size > LARGE:
                 large = self._find_large(delivery, identity.encode())
                 if large is None:
-                    self._behind = deliveries[place:]
+                    self._behind = deliveries[index:]
                     self._broker.suspend(consumer)
                     break
                 frame = large
@@ -334,10 +336,10 @@ class Subscriber:
             context.transport.call_later(0, decline)
 
     def _compressed(self, frame: bytes, delivery: Delivery) -> bytes:
-        """As `wire.compressed`; once for all subscribers of a topic."""
+        """Return the frame compressed, once for all subscribers of a topic."""
         context = self._context
         how, threshold = context.compression, context.terms.threshold
-        if not self._topic or len(frame) < _CONTEXT_BYTES:
+        if not self._topic or len(frame) < _SHARED_BYTES:
             return compressed(frame, how, threshold)
         key = self._key(delivery)
         found = context.large.find(key)
@@ -358,8 +360,10 @@ class Subscriber:
         )
 
     def _find_large(self, delivery: Delivery, identity: bytes) -> bytes | None:
-        """The frame of a large message, b"" if the client could not read it, None if it has to be
-        waited for."""
+        """Return the frame of a large message, or None if another thread must encode it first.
+
+        The frame is b"" if the client could not read it.
+        """
         context = self._context
         message = delivery.message
         assert message is not None
@@ -378,22 +382,22 @@ class Subscriber:
             if delivery.size > MAX_BODY:
                 return b""
             return self._template.fill(message, identity, delivery.attempts)
-        wanted = LargeDelivery(key, message, identity, context.terms.threshold)
-        self._request = context.transport.call_later(0, partial(self._ask, wanted))
+        delivery_request = LargeDelivery(key, message, identity, context.terms.threshold)
+        self._request = context.transport.call_later(0, partial(self._ask, delivery_request))
         return None
 
-    def _ask(self, wanted: LargeDelivery) -> None:
+    def _ask(self, delivery: LargeDelivery) -> None:
         self._request = None
-        request = self._context.large.request(wanted, partial(self._has_made, wanted.key))
+        request = self._context.large.request(delivery, partial(self._has_made, delivery.key))
         if self._request is None:
             self._request = request
 
     def _has_made(self, key: LargeKey, frame: bytes | Exception) -> None:
-        # as everything that happens to a connection, so that an error ends no other
+        # in an event loop callback of this connection, so that an error ends only this connection
         self._request = self._context.transport.call_later(0, partial(self._go_on, key, frame))
 
     def _go_on(self, key: LargeKey, frame: bytes | Exception) -> None:
-        """Send the large frame, and what has waited behind it."""
+        """Send the large frame and the deliveries behind it."""
         self._request = None
         if isinstance(frame, Exception):
             raise frame
@@ -403,13 +407,13 @@ class Subscriber:
         unacked = consumer.unacked
         behind, self._behind = self._behind, []
         self._made = (key, frame)
-        self._send(consumer, [each for each in behind if unacked.get(each.sequence) is each])
+        self._send(consumer, [item for item in behind if unacked.get(item.sequence) is item])
         self._made = None
         if not self._behind and not self._full and not self._context.congested:
             self._broker.resume(consumer)
 
     def _stop_sending(self) -> list[int]:
-        """Forget what has not been sent. Returns its sequences."""
+        """Drop the deliveries that are not sent yet and return their sequences."""
         if self._request is not None:
             self._request.cancel()
             self._request = None
@@ -417,7 +421,7 @@ class Subscriber:
         return [delivery.sequence for delivery in behind]
 
     def _decline(self, consumer: Consumer, how: Compression, sequences: list[int]) -> None:
-        """Messages that this client cannot read."""
+        """Decline messages that this client cannot read."""
         if consumer is self._consumer:
             how_named = how.name.lower() if how else "no compression"
             kind = f"VibeMQ with {how_named}"
@@ -425,13 +429,13 @@ class Subscriber:
             self.measure()
 
     def sent(self, delivery: Delivery) -> None:
-        """A delivery to one that does not acknowledge has left."""
+        """Acknowledge a sent delivery of a queue without acknowledgements."""
         consumer = self._consumer
         if consumer is not None and consumer.unacked.get(delivery.sequence) is delivery:
             self.acknowledge(consumer, delivery)
 
     def acknowledge(self, consumer: Consumer, delivery: Delivery) -> None:
-        """The client has done with a delivery that `consumer`, this one's, holds or held."""
+        """Acknowledge a delivery of `consumer`, which is or was this subscription's."""
         if not consumer.subscription.settle(consumer, delivery.sequence):
             return
         timeouts = self._context.unacked.timeouts
@@ -451,19 +455,21 @@ class Subscriber:
     # --- time --------------------------------------------------------------------------------
 
     def has_passed(self, delivery: Delivery) -> bool:
-        """Return whether something that was sent at that time and behind it was acknowledged."""
+        """Return whether a later delivery of the same send time was acknowledged."""
         return delivery.delivered == self._passed and not self._is_behind(delivery)
 
     def _is_behind(self, delivery: Delivery) -> bool:
-        """Return whether a delivery's place in the queue is behind what was acknowledged last."""
+        """Return whether a delivery is behind the last acknowledged one in the queue."""
         priority = delivery.priority
         if priority == self._passed_priority:
             return delivery.order > self._passed_order
         return priority < self._passed_priority
 
     def time_out(self, sequences: list[int]) -> None:
-        """Deliver again what has not been acknowledged in time, counting an attempt: to another
-        consumer or, if there is none, to the same one."""
+        """Redeliver messages whose acknowledgement timeout has expired, counting an attempt.
+
+        They go to another consumer or, if there is none, to the same one.
+        """
         consumer = self._consumer
         if consumer is None:
             return
@@ -479,8 +485,10 @@ class Subscriber:
                 self.deliver(consumer, again)
 
     def narrow(self) -> None:
-        """Give the client, which is silent, one message at a time, and what it has not begun to
-        others, if there are any."""
+        """Reduce a silent client's window to one message.
+
+        Deliveries that the client has not begun go to other consumers, if there are any.
+        """
         consumer = self._consumer
         if consumer is None or not self.timeout:
             return
@@ -494,8 +502,10 @@ class Subscriber:
             broker.grant(window, 1)
 
     def widen(self, taken_back: int) -> None:
-        """Give the client, which is not silent, its whole window, less so many copies that were
-        taken back and that it still has."""
+        """Restore the whole window of a client that is no longer silent.
+
+        It is reduced by `taken_back`, the copies that were requeued but that the client still has.
+        """
         consumer = self._consumer
         if consumer is None or not self.timeout:
             return
@@ -505,12 +515,12 @@ class Subscriber:
             self._broker.grant(consumer.window, missing)
 
     def settle_taken_back(self, sequence: int) -> None:
-        """Settle what the client has done with after it was taken back, wherever that is now."""
+        """Acknowledge a message that was requeued before the client acknowledged it."""
         if self._consumer is not None:
             self._broker.settle_any(self._consumer.subscription, sequence)
 
     def _has_rivals(self, consumer: Consumer) -> bool:
-        """Return whether another consumer could take what this one gives back."""
+        """Return whether another consumer could receive what this one requeues."""
         for peer in consumer.subscription.consumers:
             if peer is not consumer and peer.active and not peer.suspended:
                 sink = peer.sink
@@ -520,5 +530,5 @@ class Subscriber:
 
     @property
     def silent(self) -> bool:
-        """The connection is, see AckTimeouts."""
+        """True if the connection is silent, see AckTimeouts."""
         return self._context.unacked.timeouts.silent

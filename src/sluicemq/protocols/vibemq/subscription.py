@@ -1,4 +1,4 @@
-"""A message for asyncio, and the subscription it comes by. Public through `client`."""
+"""Subscription of the asyncio client, and its messages. Public through `client`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sluicemq.protocols.vibemq.wire import Frame
 
 
 class Subscriber(Protocol):
-    """What a subscription needs of its client."""
+    """Client of a subscription."""
 
     async def end(self, subscription: Subscription) -> None:
-        """Subscribe no longer. Raises ClientError."""
+        """Unsubscribe. Raises ClientError."""
 
 
 class VibeMQMessage(Received):
-    """A message received by a VibeMQClient."""
+    """Message of a VibeMQClient."""
 
     __slots__ = ("_connection", "acknowledged")
 
@@ -34,10 +34,10 @@ class VibeMQMessage(Received):
         self.acknowledged = False
 
     async def ack(self) -> None:
-        """It has been dealt with; the broker does not answer. A second time does nothing.
+        """Acknowledge the message; the broker does not respond. A second call does nothing.
 
-        Raises RequestTimeout; ConnectionLost, also after the client has connected again: then it
-        comes again.
+        Raises RequestTimeout; ConnectionLost, also after the client has reconnected: the broker
+        then redelivers the message.
         """
         if not self.acknowledged:
             await self._connection.send(wire.encode_ack(self.id.encode()))
@@ -48,8 +48,8 @@ Handler = Callable[[VibeMQMessage], Awaitable[None]]
 
 
 class Subscription:
-    """The messages of one queue. Made by `VibeMQClient.subscribe`; ends with `unsubscribe`, or with
-    its `async with`. One task at a time may receive.
+    """Subscription to one queue. Created by `VibeMQClient.subscribe`; ended by `unsubscribe` or its
+    `async with`. One task at a time may receive.
     """
 
     def __init__(self, client: Subscriber, queue: str) -> None:
@@ -61,10 +61,10 @@ class Subscription:
         self._end: ClientError | None = None
 
     async def receive(self, timeout: float | None = None) -> VibeMQMessage:
-        """The next message; waits up to `timeout` seconds (None = for ever), and for a new
-        connection if need be. Cancellation loses no message.
+        """Return the next message; waits up to `timeout` seconds (None = for ever).
 
-        Raises RequestTimeout; ConnectionLost when there will be no more messages.
+        Waits for a new connection if necessary. Cancellation loses no message. Raises
+        RequestTimeout; ConnectionLost if there will be no more messages.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -87,8 +87,9 @@ class Subscription:
             yield await self.receive()
 
     async def unsubscribe(self) -> None:
-        """End it; the broker takes back what is here and not acknowledged. A handler that is
-        working is cancelled, unless it is what calls this. Raises ClientError.
+        """Unsubscribe; the broker requeues unacked messages. Raises ClientError.
+
+        A running handler is cancelled, unless it makes this call.
         """
         await self._client.end(self)
 
@@ -101,7 +102,7 @@ class Subscription:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with suppress(ConnectionLost):  # then there is nothing left to end
+        with suppress(ConnectionLost):  # the subscription has ended with the connection
             await self.unsubscribe()
 
     def put(self, connection: ClientConnection, frame: Frame) -> None:
@@ -110,7 +111,7 @@ class Subscription:
         self._wake()
 
     def forget(self) -> None:
-        """What is here will come again."""
+        """Drop the received messages: the broker redelivers them."""
         for message in self._messages:
             message._connection.held(-1)
         self._messages.clear()
@@ -142,5 +143,5 @@ class Subscription:
                     {"message": f"the handler of {self.queue} failed", "exception": error}
                 )
             else:
-                with suppress(ClientError):  # it comes again
+                with suppress(ClientError):  # the broker redelivers it
                     await message.ack()

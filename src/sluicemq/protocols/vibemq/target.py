@@ -1,10 +1,10 @@
-"""Where a client connects to, and how: told by a URL or by a connection string of the .NET kind.
+"""Address and options of a broker, from a URL or a .NET connection string.
 
     vibemq[+tls]://[user[:password]@]host[:port][,host[:port]…][?option=value&…]
     vibemq+unix:///path[?option=value&…]
     Host=a:2925,b;Port=2925;Username=me;Password=secret;UseTls=true;…
 
-Names of options do not depend on letter case, nor on `_`, `-` and blanks between their words:
+Names of options ignore letter case, `_`, `-` and blanks:
 
     host, port, username (user, user id, uid), password (pwd), token (auth token)
     tls (use tls, ssl)                              true or false
@@ -32,12 +32,12 @@ _SCHEME: Final = re.compile(r"vibemq((?:\+(?:tls|unix))*)://", re.IGNORECASE)
 
 
 class Target(NamedTuple):
-    """One broker or several that stand for each other.
+    """One broker, or several that a client tries in turn.
 
-    hosts       tried in this order; a name or address, and a port
-    path        of a Unix socket, instead of hosts
+    hosts       names or addresses with ports, tried in this order
+    path        path of a Unix socket, instead of hosts
     ca          file of trusted certificates; "" = the system's
-    insecure    whoever answers is taken for the broker
+    insecure    any certificate is accepted
     timeout     seconds
     keep_alive  seconds between two pings; 0 = none
     """
@@ -57,7 +57,7 @@ class Target(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Raises ConfigurationError, which never shows a password."""
+        """Parse a URL or connection string. Raises ConfigurationError without the password."""
         scheme = _SCHEME.match(text)
         if scheme is not None:
             return _parse_url(text[scheme.end() :], scheme.group(1).lower().split("+")[1:])
@@ -97,7 +97,7 @@ def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
     found = []
     for word in filter(None, (word.strip().lower() for word in text.split(","))):
         if word not in known:
-            raise ConfigurationError(f"{name}: {word!r} is none of {', '.join(known)}")
+            raise ConfigurationError(f"{name}: {word!r} is not one of {', '.join(known)}")
         if known[word] is not Compression.NONE:
             found.append(known[word])
     return tuple(found)
@@ -134,7 +134,7 @@ def _with_options(target: Target, options: Mapping[str, str]) -> Target:
 
 
 def tls_context(target: Target) -> ssl.SSLContext | None:
-    """What the target asks for; None without TLS. Raises ConfigurationError."""
+    """Return the TLS context of a target; None without TLS. Raises ConfigurationError."""
     if not target.tls:
         return None
     return targets.tls_context(target.ca, insecure=target.insecure, named=not target.path)

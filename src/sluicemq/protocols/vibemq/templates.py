@@ -1,6 +1,6 @@
-"""The two frames that leave most often, prepared by the queue: only what differs is put in.
+"""Precomputed parts of the two most frequent frames, per queue.
 
-What is made here is what `wire` makes, byte for byte, in a fraction of the time.
+The frames are byte for byte those of `wire`, encoded in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _NO_ERROR: Final = bytes(4)
 
 
 class DeliverTemplate:
-    """DELIVER frames of one queue; `queue` is its name's bytes, `name` afterwards; `detect_json` as
-    in `mapping.shown_payload`."""
+    """DELIVER frames of one queue.
+
+    `queue` is the queue name's bytes, kept as `name`; `detect_json` as in `mapping.shown_payload`.
+    """
 
     __slots__ = ("_detect_json", "_fixed", "_queue", "_tail", "name")
 
@@ -40,8 +42,11 @@ class DeliverTemplate:
         self._fixed = 4 + len(self._queue) + 4 + len(self._tail)
 
     def fill(self, message: Message, identity: bytes, attempts: int) -> bytes:
-        """As `mapping.to_deliver`: the short way for a first delivery of a message that came by
-        this protocol, with a payload and without headers."""
+        """Return the frame that `mapping.to_deliver` returns.
+
+        The fast path is the first delivery of a message that was published over VibeMQ, with a
+        payload and without headers.
+        """
         if (
             attempts == 1
             and message.origin is Origin.VIBEMQ
@@ -68,7 +73,7 @@ class DeliverTemplate:
 
 
 class AckTemplate:
-    """PUBLISH_ACK frames of one queue; `queue` is its name's bytes."""
+    """PUBLISH_ACK frames of one queue; `queue` is the queue name's bytes."""
 
     __slots__ = ("_between", "_fixed", "_tail")
 
@@ -79,7 +84,7 @@ class AckTemplate:
         self._fixed = 6 + len(self._between) + len(self._tail)
 
     def fill(self, identity: bytes) -> bytes:
-        """As `wire.encode_publish_ack`."""
+        """Return the frame that `wire.encode_publish_ack` returns."""
         id_size = len(identity)
         return b"".join(
             (

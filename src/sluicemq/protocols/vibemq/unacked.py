@@ -1,8 +1,7 @@
-"""What a connection has been given and has not acknowledged, by the ids its client knows.
+"""Unacked deliveries of a connection, by the ids that its client uses.
 
-An id need not be the only one of its kind: then the oldest delivery comes first. Deliveries may end
-or be taken back without notice; their ids stay until somebody asks for them, or until they are most
-of what is here.
+Several deliveries may have the same id; the oldest comes first. Deliveries may end or be requeued
+without notice; their ids stay until they are looked up, or until `trim` removes them.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ if TYPE_CHECKING:
     from sluicemq.protocols.vibemq.subscriber import Subscriber
 
 _LIMIT: Final = 1024
-"""Ids held before those that have gone are looked for."""
+"""Number of ids from which on `trim` looks for ended deliveries."""
 
 
 class UnackedDeliveries:
-    """See the module.
+    """Unacked deliveries of a connection.
 
-    mine   the connection's consumers, kept by their subscribers
-    first  by id, the oldest delivery. Whoever adds one under an id that is there already passes it
-           to `add_again`, and calls `trim` after a batch
-    timeouts  the time for acknowledgements
+    mine      the connection's consumers; their subscribers maintain it
+    first     oldest delivery of each id. A caller that adds a delivery under an existing id passes
+              it to `add_again`, and calls `trim` after a batch
+    timeouts  acknowledgement timeouts
     """
 
     __slots__ = ("_limit", "_others", "first", "mine", "timeouts")
@@ -36,24 +35,23 @@ class UnackedDeliveries:
         self.timeouts = AckTimeouts(transport, broker, self)
         self.first: dict[str, Delivery] = {}
         self._others: dict[str, list[Delivery]] = {}
-        """Younger ones of the same id."""
+        """Later deliveries of the same id."""
         self._limit = _LIMIT
         self.mine: dict[Consumer | None, Subscriber] = {}
 
     def release(self) -> None:
-        """Let go of what refers back here, after the end of the connection, so that both are freed
-        at once."""
+        """Break the reference cycle with the timeouts after the end of the connection."""
         del self.timeouts
 
     def add_again(self, identity: str, delivery: Delivery) -> None:
-        """A delivery has been sent under an id that is in `first`."""
+        """Add a further delivery of an id that is in `first`."""
         self._others.setdefault(identity, []).append(delivery)
 
     def acknowledge(self, identity: str) -> None:
-        """The client has done with the oldest delivery of that id that one of `mine` holds."""
+        """Acknowledge the oldest delivery of that id that a consumer of `mine` holds."""
         delivery = self.first.pop(identity, None)
         if delivery is None:
-            self.timeouts.hear(identity)
+            self.timeouts.record_ack(identity)
             return
         if self._others:
             delivery = self._next(identity, delivery)
@@ -63,11 +61,13 @@ class UnackedDeliveries:
             subscriber.acknowledge(consumer, delivery)
             if self.timeouts.copies is None:
                 return
-        self.timeouts.hear(identity)
+        self.timeouts.record_ack(identity)
 
     def _next(self, identity: str, delivery: Delivery) -> Delivery:
-        """Move up those behind a delivery that has been taken out; if that is held no more, the
-        first that is takes its place."""
+        """Return the oldest delivery of an id that is still unacked, starting with `delivery`.
+
+        Moves the next one to `first`.
+        """
         others = self._others.pop(identity, [])
         while others and self.holder(delivery) is None:
             delivery = others.pop(0)
@@ -78,22 +78,24 @@ class UnackedDeliveries:
         return delivery
 
     def holder(self, delivery: Delivery) -> Subscriber | None:
-        """The one of `mine` that holds the delivery."""
+        """Return the subscriber whose consumer holds the delivery, or None."""
         consumer = delivery.consumer
         if consumer is None or consumer.unacked.get(delivery.sequence) is not delivery:
             return None
         return self.mine.get(consumer)
 
     def sent(self) -> Iterator[tuple[str, Delivery]]:
-        """Ids and deliveries in the order in which they were sent, those that have gone included;
-        younger ones of an id come last."""
+        """Yield ids and deliveries in the order in which they were sent, ended ones included.
+
+        Later deliveries of the same id come last.
+        """
         yield from self.first.items()
         for identity, others in self._others.items():
             for delivery in others:
                 yield identity, delivery
 
     def trim(self) -> None:
-        """Forget what has gone, if there is so much here that it may be much."""
+        """Remove ended deliveries if there are many."""
         if len(self.first) <= self._limit:
             return
         before, self.first = self.first, {}

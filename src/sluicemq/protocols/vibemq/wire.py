@@ -1,6 +1,6 @@
-"""Bytes of VibeMQ 1.1 <-> frames. Sans-I/O; client and server use the same code.
+"""Codec of VibeMQ 1.1 frames. Sans-I/O, for client and server.
 
-    frame   = length:u32 flag:u8 body                 the length is the body's, as it travels
+    frame   = length:u32 flag:u8 body                 the length is the body's, as transferred
     flag    = 0 plain, 1 gzip, 2 Brotli
     body    = version:u8 type:u8 id:str queue:str
               payload length:u32, payload             JSON in UTF-8
@@ -8,14 +8,14 @@
               [error code:str error message:str]
     str     = length:u16, UTF-8
 
-All numbers are big-endian and unsigned. Length 0 means that the field is absent, so that nothing
-can be empty: a header without a key or a value is dropped. (VibeMQ protocol page, "Framing" and
-"Binary Protocol Structure".)
+All numbers are big-endian and unsigned. Length 0 means that the field is absent, so no field can be
+empty: a header without a key or a value is dropped. (VibeMQ protocol page, "Framing" and "Binary
+Protocol Structure".)
 
-The protocol page has the two error strings in every frame, the .NET programs only in errors. Both
-are read; they are written in every frame, because who does not expect them ignores them. Bytes
+The protocol page has the two error strings in every frame, the .NET programs only in errors. The
+decoder accepts both; the encoder writes them in every frame, because other peers ignore them. Bytes
 after the body's last field are ignored. Bytes that are not UTF-8 become U+FFFD, except in a
-payload, which is not looked into here.
+payload, which is not decoded here.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ ADMIN: Final = frozenset(
         GET_USER_PERMISSIONS,
     }
 )
-"""Commands that need a user database."""
+"""Commands that need a user directory."""
 ANSWERED_ALIKE: Final = ADMIN | {CREATE_QUEUE, DELETE_QUEUE, QUEUE_INFO, LIST_QUEUES}
-"""Requests whose answers have the type of the request."""
+"""Requests whose responses have the type of the request."""
 FROM_CLIENT: Final = ANSWERED_ALIKE | {
     CONNECT,
     DISCONNECT,
@@ -95,17 +95,16 @@ FROM_SERVER: Final = ANSWERED_ALIKE | {
 }
 
 MAX_BODY: Final = 1_048_576
-"""Bytes of a body as it travels that everybody accepts: the .NET client's limit cannot be
-changed."""
+"""Maximum size of a transferred body, in bytes, that all peers accept; fixed in the .NET client."""
 MAX_UNPACKED: Final = 64 << 20
-"""Bytes of a decompressed body that everybody accepts; a constant of the .NET client, too."""
+"""Maximum size of a decompressed body that all peers accept; constant in the .NET client."""
 TOO_LONG: Final = -1
-"""Type that a `Decoder` gives to a plain frame above the limit, whose body it skips: it has the
-frame's id, and an error message."""
+"""Type of the frame that a `Decoder` returns for a skipped plain frame above the limit. It has the
+skipped frame's id and an error message."""
 MAX_STRING: Final = 65_535
-"""Bytes of an id, a queue name, a header's key or value, an error code or message."""
+"""Maximum length in bytes of an id, queue name, header key or value, error code or message."""
 HEADER_SIZE: Final = 5
-"""Bytes before the body: its length, and the flag."""
+"""Bytes before the body: its length and the flag."""
 
 ATTEMPTS_HEADER: Final = "deliveryAttempts"
 
@@ -113,14 +112,14 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Frame(NamedTuple):
-    """One message of the protocol. What is absent is "", b"" or an empty mapping.
+    """Frame of the protocol. Absent fields are "", b"" or an empty mapping.
 
-    type           one of the constants above; an unknown one is no fault of the frame
+    type           one of the constants above; unknown types are valid
     id             never absent
-    payload        JSON, not checked
-    headers        in their order; of a key that comes twice the last value, in the first's place
-    raw_headers    of a PUBLISH with headers, as it is read: the headers in their wire form, count
-                   included. It says the same as `headers`, and can be forwarded as it is
+    payload        JSON, not validated
+    headers        in their order; a repeated key has its last value in its first position
+    raw_headers    only of a decoded PUBLISH: its headers in wire form, count included. Equal to
+                   `headers`, and can be forwarded unchanged
     """
 
     type: int
@@ -134,18 +133,18 @@ class Frame(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Largest input accepted.
+    """Limits of the input.
 
-    frame      bytes of a body as it travels; checked against the header, before the body comes
-    unpacked   bytes of a body when it is decompressed, or was not compressed
-    headers    headers of a frame; far above what a server lets pass, so that it can answer that
-    batch      bytes that the compressed frames of one `feed` may unpack to before the rest has to
-               wait for the next (the last frame may exceed it); 0 = no limit. A kilobyte of
-               compressed frames may stand for a hundred megabytes
+    frame      bytes of a transferred body; checked in the header, before the body arrives
+    unpacked   bytes of a decompressed or plain body
+    headers    headers of a frame; far above the server's limit, so that it can report the error
+    batch      bytes that the compressed frames of one `feed` may unpack to before the rest waits
+               for the next (the last frame may exceed it); 0 = no limit. A kilobyte of compressed
+               frames may unpack to a hundred megabytes
     inline     bytes of a decompressed body above which a frame is a `LargeFrame`; 0 = no limit
-    skip       a plain frame above `frame` or `unpacked` bytes is skipped, and returned as TOO_LONG;
-               else it is an error
-    compressed compressed frames are accepted
+    skip       skip a plain frame above `frame` or `unpacked` bytes and return it as TOO_LONG;
+               otherwise it is an error
+    compressed accept compressed frames
     """
 
     frame: int = MAX_BODY
@@ -159,7 +158,7 @@ class Limits(NamedTuple):
 
 _DEFAULT_LIMITS: Final = Limits()
 _MOST_QUEUES: Final = 256
-"""A decoder remembers so many queue names: they repeat."""
+"""Queue names cached by a decoder."""
 
 _prefix: Final = Struct(">IB")
 _lead: Final = Struct(">IBBBH")
@@ -169,17 +168,18 @@ _u32: Final = Struct(">I")
 _u16: Final = Struct(">H")
 _VERSION: Final = 1
 _SHORTEST: Final = 2
-"""Bytes of a body; a shorter one is refused by its length alone, as the original does."""
+"""Minimum size of a body in bytes; the original server rejects shorter ones as well."""
 _LONGEST: Final = 0x7FFFFFFF
-"""Bytes of a body; a longer one is refused by its length alone, as the original does."""
+"""Maximum size of a body in bytes; the original server rejects longer ones as well."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _TRAILER: Final = b"\0\0\0\0"
 """Both error strings, absent."""
 
 
 class LargeFrame:
-    """A complete frame above `Limits.inline` bytes that has not been taken apart, because that
-    takes a while. Nothing behind it is looked at before `Decoder.large` is None again.
+    """Complete frame above `Limits.inline` bytes that is not decoded yet, because that takes time.
+
+    The decoder waits for it: it decodes nothing until `finish_large` is called.
 
     size  bytes that it holds
     """
@@ -189,7 +189,7 @@ class LargeFrame:
     def __init__(
         self, decoder: Decoder, data: bytes, unpacker: Unpacker | None, limit: int
     ) -> None:
-        """`data` is the body of a plain frame; else the unpacker has it, up to `limit` bytes."""
+        """`data` is the body of a plain frame; else `unpacker` has it, up to `limit` bytes."""
         self._decoder = decoder
         self._data = data
         self._unpacker = unpacker
@@ -197,8 +197,10 @@ class LargeFrame:
         self.size = len(data) if unpacker is None else unpacker.unpacked
 
     def read(self, size: int = 0) -> Frame | None:
-        """Return the frame, once; None if it unpacks to more than `size` bytes, unless that is 0.
-        May be called in another thread. Raises ProtocolError."""
+        """Decode the frame, once. May be called in another thread. Raises ProtocolError.
+
+        Return None if it unpacks to more than `size` bytes, unless `size` is 0.
+        """
         data = self._data
         if self._unpacker is not None:
             if not self._unpacker.unpack(size or self._limit):
@@ -210,21 +212,20 @@ class LargeFrame:
 
 
 class Decoder:
-    """Turns the bytes of one direction of one connection into frames.
+    """Decodes the bytes of one direction of one connection into frames.
 
-    `error` is None until the peer sends what is no frame; then it says how, `error_id` is the
-    frame's id if that could be read, else "", and nothing that comes after is looked at. The
-    frames complete before the fault are still returned, so that a caller handles them first and
-    looks at `error` afterwards.
+    `error` is None until the peer sends an invalid frame; later input is ignored. `error_id` is the
+    id of that frame, or "". Frames that were complete before the error are still returned, so
+    callers process them first and check `error` afterwards.
 
-    Which types the peer may send, and what they must carry, is not asked here: that is answered,
-    and the connection goes on.
+    The session checks which types the peer may send and which fields they need, because it answers
+    such errors and keeps the connection open.
 
-    backlog   complete frames have been left packed because of `Limits.batch`: call `feed(b"")`
-              when those that were returned have been handled
+    backlog   complete frames are left packed because of `Limits.batch`: call `feed(b"")` after
+              processing the returned ones
     unpacked  bytes that the compressed frames of the last `feed` unpacked to
-    large     the next frame, which the caller has to read itself (`LargeFrame`) and to report by
-              `finish_large`; what is fed meanwhile is kept
+    large     the next frame, which the caller must read (`LargeFrame`) and report with
+              `finish_large`; input is kept meanwhile
     """
 
     __slots__ = (
@@ -250,7 +251,7 @@ class Decoder:
         self.unpacked = 0
         self.large: LargeFrame | None = None
         self._skipped = 0
-        """Bytes still to come of a frame that is skipped."""
+        """Missing bytes of a skipped frame."""
         self.allow(limits)
         self._first = True
         self._rest = bytearray()
@@ -265,29 +266,29 @@ class Decoder:
 
     @property
     def incomplete(self) -> bool:
-        """Whether a frame has begun to arrive and has not ended."""
+        """True if a frame has been received in part."""
         if self._skipped:
             return True
         return bool(self._rest) and not self.backlog and self.large is None
 
     @property
     def buffered(self) -> int:
-        """Bytes received that belong to no frame returned so far."""
+        """Bytes received of frames that are not returned yet."""
         return len(self._rest) + (0 if self.large is None else self.large.size)
 
     def discard(self) -> None:
-        """Drop the bytes of the frames that have not been returned."""
+        """Drop the bytes of the frames that are not returned yet."""
         self._rest.clear()
         self.backlog = False
 
     def finish_large(self, error: ProtocolError | None = None) -> None:
-        """The large frame has been read, or could not be. What stands behind it is a backlog."""
+        """Report that the large frame was read, or failed. The input behind it is a backlog."""
         self.large = None
         self.error = error
         self.backlog = error is None and bool(self._rest)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take what was received; return the frames that are complete now. Never raises."""
+        """Decode received bytes and return the complete frames. Never raises."""
         frames: list[Frame] = []
         if self.error is not None:
             return frames
@@ -317,7 +318,7 @@ class Decoder:
         return frames
 
     def _parse(self, data: bytes, frames: list[Frame]) -> int:
-        """Append what is complete in `data` to `frames`; return where the rest begins."""
+        """Append the complete frames, and return the index of the incomplete rest."""
         position = 0
         size = len(data)
         limit = self._quick_limit
@@ -330,7 +331,7 @@ class Decoder:
             end = start + length
             if flag or end > size or not _SHORTEST <= length <= limit:
                 break
-            # All that is plain and without headers is taken apart here, the rest by _body
+            # Plain frames without headers are decoded here for speed, all others by _body
             queue_at = start + 4 + id_size
             name_at = queue_at + 2
             if id_size and name_at <= end:
@@ -373,7 +374,7 @@ class Decoder:
         return position
 
     def _slowly(self, data: bytes, position: int, frames: list[Frame]) -> int:
-        """As _parse, whatever comes: frames that are compressed, incomplete or broken."""
+        """Decode frames of any form: compressed, incomplete or invalid."""
         size = len(data)
         limits = self._limits
         while position < size:
@@ -414,7 +415,7 @@ class Decoder:
                 self._skipped = end - position
                 continue
             if size < end:
-                # an old client must not be waited for: its frames are shorter than they seem
+                # protocol 1.0 frames are shorter than their length seems: detect them early
                 looked_into = flag != Compression.GZIP or size >= start + len(_GZIP_MAGIC)
                 self._need = (end if looked_into else start + len(_GZIP_MAGIC)) - position
                 break
@@ -437,8 +438,10 @@ class Decoder:
         return position
 
     def _too_long(self, data: bytes, position: int, length: int) -> Frame | None:
-        """The TOO_LONG that stands for a frame which is to be skipped, or None if more of it has
-        to come. Raises ProtocolError if it has no id."""
+        """Return the TOO_LONG frame for a frame to skip, or None if more input is needed.
+
+        Raises ProtocolError if it has no id.
+        """
         start = position + HEADER_SIZE
         id_at = start + 4
         if len(data) < id_at:
@@ -456,8 +459,10 @@ class Decoder:
         return Frame(TOO_LONG, _string(data[id_at:id_end]), error_message=why)
 
     def _complete(self, data: bytes, start: int, end: int, flag: int) -> Frame | None:
-        """The frame whose body, as it travels, is `data[start:end]`; None if it is `large` now.
-        Raises ProtocolError."""
+        """Decode the frame with the transferred body `data[start:end]`; None if it is `large` now.
+
+        Raises ProtocolError.
+        """
         limits = self._limits
         inline = limits.inline or limits.unpacked
         if flag:
@@ -474,11 +479,11 @@ class Decoder:
         return self._body(data, start, end)
 
     def read_body(self, data: bytes) -> Frame:
-        """Return the frame of a decompressed body. Raises ProtocolError."""
+        """Decode the frame of a decompressed body. Raises ProtocolError."""
         return self._body(data, 0, len(data))
 
     def _body(self, data: bytes, start: int, end: int) -> Frame:
-        """The frame whose body is `data[start:end]`. Raises ProtocolError."""
+        """Decode the frame with the body `data[start:end]`. Raises ProtocolError."""
         position = start + 2
         kind = data[start + 1] if start + 2 <= end else 0
         raw_id, position = _field(data, position, end, "the id")
@@ -505,7 +510,7 @@ class Decoder:
         raw_headers = b""
         if kind == PUBLISH and headers:
             raw_headers = data[headers_at:position]
-            # what was dropped or replaced must not come back when the headers are forwarded
+            # dropped or replaced headers must not reappear when the headers are forwarded
             if len(headers) != count or not _is_utf8(raw_headers, headers):
                 raw_headers = encode_headers(headers)
         code = message = ""
@@ -532,11 +537,11 @@ class Decoder:
 
 
 _new_frame: Final = tuple.__new__
-"""Half the price of calling Frame, which does the same."""
+"""Creates a Frame in half the time of its constructor."""
 
 
 def _string(raw: bytes) -> str:
-    """Raises ProtocolError if it has no form to be sent back in."""
+    """Decode a string. Raises ProtocolError if it would be too long to be sent back."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -557,7 +562,7 @@ def _short(what: str) -> ProtocolError:
 
 
 def _field(data: bytes, position: int, end: int, what: str) -> tuple[bytes, int]:
-    """The bytes of a string, and where it ends."""
+    """Return the bytes of a string, and the index of its end."""
     start = position + 2
     if start > end:
         raise _short(what)
@@ -568,7 +573,7 @@ def _field(data: bytes, position: int, end: int, what: str) -> tuple[bytes, int]
 
 
 def _headers(data: bytes, position: int, end: int, count: int) -> tuple[dict[str, str], int]:
-    """The headers that are there, and where they end."""
+    """Return the headers that have key and value, and the index of their end."""
     headers: dict[str, str] = {}
     for _ in range(count):
         key, position = _field(data, position, end, "the headers")
@@ -579,7 +584,7 @@ def _headers(data: bytes, position: int, end: int, count: int) -> tuple[dict[str
 
 
 def _trailer(data: bytes, position: int, end: int) -> tuple[str, str]:
-    """The error strings behind a frame that is no error: there or not, or something unknown."""
+    """Return the error strings of a frame that is no error; "" if they are absent or invalid."""
     try:
         code, position = _field(data, position, end, "")
         message, _ = _field(data, position, end, "")
@@ -589,7 +594,7 @@ def _trailer(data: bytes, position: int, end: int) -> tuple[str, str]:
 
 
 def _is_utf8(raw_headers: bytes, headers: Mapping[str, str]) -> bool:
-    """Whether nothing in the headers had to be replaced."""
+    """Return whether the headers are valid UTF-8."""
     if raw_headers.isascii():
         return True
     size = 2 + sum(4 + len(key.encode()) + len(value.encode()) for key, value in headers.items())
@@ -600,11 +605,11 @@ def _is_utf8(raw_headers: bytes, headers: Mapping[str, str]) -> bool:
 
 
 def encode(frame: Frame, *, trailer: bool = True, limit: int = MAX_BODY) -> bytes:
-    """The frame, not compressed. `raw_headers` are not looked at: `headers` say the same.
+    """Encode a frame without compression. Ignores `raw_headers`, which equal `headers`.
 
-    trailer  write the error strings of a frame that is no error; they are left out all the same
-             where they would carry the body beyond `limit`
-    limit    largest body, in bytes
+    trailer  write the error strings of a frame that is no error; omitted if they would exceed
+             `limit`
+    limit    maximum size of the body, in bytes
 
     Raises FrameTooLarge beyond `limit`, and ProtocolError if the id is absent or a string has
     more than 65,535 bytes.
@@ -633,7 +638,7 @@ def encode(frame: Frame, *, trailer: bool = True, limit: int = MAX_BODY) -> byte
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:
-    """Headers in their wire form, count included; those without key or value are left out.
+    """Encode headers with their count. Headers without key or value are omitted.
 
     Raises ProtocolError if there are more than 65,535, or one is too long.
     """
@@ -652,7 +657,7 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
 
 
 def decode_headers(raw_headers: bytes) -> dict[str, str]:
-    """The inverse of `encode_headers`. Raises ProtocolError."""
+    """Decode headers encoded by `encode_headers`. Raises ProtocolError."""
     if len(raw_headers) < 2:
         return {}
     count = (raw_headers[0] << 8) + raw_headers[1]
@@ -660,7 +665,7 @@ def decode_headers(raw_headers: bytes) -> dict[str, str]:
 
 
 def _encode_string(text: str) -> bytes:
-    """Length and bytes. What Unicode cannot say, half a surrogate pair, becomes U+FFFD."""
+    """Encode length and bytes of a string. A lone surrogate becomes U+FFFD."""
     try:
         raw = text.encode()
     except UnicodeEncodeError:
@@ -685,14 +690,14 @@ def encode_deliver(
     attempts: int = 0,
     limit: int = MAX_BODY,
 ) -> bytes:
-    """DELIVER, in a time that does not depend on its headers.
+    """Encode a DELIVER, in a time that does not depend on its headers.
 
-    raw_headers  in their wire form, without `deliveryAttempts` if `attempts` are given
+    raw_headers  in wire form, without `deliveryAttempts` if `attempts` are given
     attempts     added as that header; 0 = none
-    limit        bytes of a body above which additions are left out: first the trailer, then the
-                 attempts. A message that fits without them is never longer than its PUBLISH was
+    limit        size of a body in bytes above which additions are omitted: first the trailer, then
+                 the attempts. A DELIVER without them is never longer than its PUBLISH
 
-    `identity` and `queue` have at most 65,535 bytes, and `identity` has one.
+    `identity` and `queue` have at most 65,535 bytes, and `identity` at least one.
     """
     return _message(DELIVER, identity, queue, payload, raw_headers, attempts, limit)
 
@@ -700,12 +705,12 @@ def encode_deliver(
 def encode_publish(
     identity: bytes, queue: bytes, payload: bytes, raw_headers: bytes = b"", limit: int = MAX_BODY
 ) -> bytes:
-    """PUBLISH; as `encode_deliver` without attempts."""
+    """Encode a PUBLISH, as `encode_deliver` without attempts."""
     return _message(PUBLISH, identity, queue, payload, raw_headers, 0, limit)
 
 
 def body_size(identity: bytes, queue: bytes, payload: bytes, raw_headers: bytes) -> int:
-    """Bytes of a frame's body without its trailer."""
+    """Return the size of a frame's body without its trailer, in bytes."""
     return 10 + len(identity) + len(queue) + len(payload) + len(raw_headers)
 
 
@@ -745,7 +750,7 @@ def _message(
 
 
 def encode_publish_ack(identity: bytes, queue: bytes) -> bytes:
-    """PUBLISH_ACK, with queue and headers: some read the one, some the other.
+    """Encode a PUBLISH_ACK, with queue and headers: clients read one or the other.
 
     Both have at least one byte and at most 65,535.
     """
@@ -765,7 +770,7 @@ def encode_publish_ack(identity: bytes, queue: bytes) -> bytes:
 
 
 def encode_ack(identity: bytes) -> bytes:
-    """ACK as the .NET client sends it: its id is the message's."""
+    """Encode an ACK as the .NET client does: its id is the message's."""
     id_size = len(identity)
     return b"%b%b\0\0\0\0\0\0\0\0\0\0\0\0" % (
         _lead.pack(16 + id_size, 0, _VERSION, ACK, id_size),
@@ -774,7 +779,7 @@ def encode_ack(identity: bytes) -> bytes:
 
 
 def compressed(frame: bytes, how: Compression, threshold: int = THRESHOLD) -> bytes:
-    """An encoded frame with its body compressed; as it is if that gains nothing."""
+    """Return an encoded frame with its body compressed; unchanged if that saves nothing."""
     if how is Compression.NONE or len(frame) - HEADER_SIZE < threshold:
         return frame
     flag, body = compress(frame[HEADER_SIZE:], how, threshold)
@@ -782,10 +787,10 @@ def compressed(frame: bytes, how: Compression, threshold: int = THRESHOLD) -> by
 
 
 def fitted(frame: bytes, how: Compression, threshold: int = THRESHOLD) -> bytes:
-    """An encoded frame in a form of which the body, as it travels, has at most MAX_BODY bytes:
-    as `compressed`, and with a higher quality where that is needed.
+    """Return an encoded frame whose transferred body has at most MAX_BODY bytes.
 
-    Raises FrameTooLarge if there is no such form. Takes seconds for 64 MiB.
+    Compresses as `compressed`, and in a higher level if necessary. Raises FrameTooLarge if the
+    body does not fit. Takes seconds for 64 MiB.
     """
     size = len(frame) - HEADER_SIZE
     if size > MAX_UNPACKED:
