@@ -1,4 +1,4 @@
-"""INFO_REQUEST: what the broker says of itself and its cluster (protocol specification, section
+"""INFO_REQUEST: information about the broker and its cluster (protocol specification, section
 9.3)."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sluicemq.protocols.jmq.wire import Packet
 STATUS: Final = 1
 CLUSTER: Final = 2
 CONSUMERS: Final = 3
-"""JMQRequestType. CONSUMERS would tell of consumers that come and go; it is not served."""
+"""JMQRequestType. CONSUMERS (notifications of added and removed consumers) is not supported."""
 
 _OPERATING: Final = 1
 

@@ -1,9 +1,9 @@
-"""What a client shows of itself: the bodies of AUTHENTICATE (section 5.2).
+"""Credentials in the bodies of AUTHENTICATE (section 5.2).
 
     basic   user:str  base64 of the password:str
     digest  user:str  H(H(user ":" password) ":" nonce):str
 
-H is the MD5 as a signed number, in hex: without leading zeros, with a `-` in half of the cases. The
+H is the MD5 as a signed hexadecimal number without leading zeros, so it may begin with `-`. The
 published protocol page has 32 hexadecimal digits instead; a broker accepts both forms.
 """
 
@@ -19,24 +19,24 @@ from sluicemq.model.errors import ConfigurationError, ProtocolError
 from sluicemq.protocols.java import decode_utf, encode_utf
 
 GUEST: Final = "guest"
-"""User and password of who gives none, as in Open MQ's clients."""
+"""Default user name and password, as in Open MQ's clients."""
 BASIC: Final = "basic"
 DIGEST: Final = "digest"
 PAGE_SPELLINGS: Final = {"jmqbasic": BASIC, "jmqdigest": DIGEST}
-"""How the published protocol page spells JMQAuthType. AUTHENTICATE may say either; the broker asks
-by the short names, because Open MQ's clients know no others."""
+"""JMQAuthType values of the published protocol page. AUTHENTICATE may use either spelling; the
+broker sends the short names, because Open MQ's clients know no others."""
 
 _length: Final = Struct(">H")
 _LONGEST: Final = 65_535
 
 
 def basic(user: str, password: str) -> bytes:
-    """The password can be read by whoever listens. Raises ConfigurationError if it is too long."""
+    """Encode a `basic` login, with a readable password. Raises ConfigurationError if too long."""
     return _text(user) + _text(base64.b64encode(password.encode()).decode())
 
 
 def digest(user: str, password: str, nonce: bytes) -> bytes:
-    """Good for one connection. Raises ConfigurationError."""
+    """Encode a `digest` login, valid for this nonce. Raises ConfigurationError if too long."""
     form = _md5(f"{user}:{password}".encode())
     return _text(user) + _text(_md5(f"{form}:".encode() + nonce))
 
@@ -57,13 +57,19 @@ def _text(text: str) -> bytes:
 
 
 def shown(body: bytes) -> tuple[str, str]:
-    """User, and what else a body holds. Raises ProtocolError; what follows them is ignored."""
+    """Return the user name and the credential of a body; ignore trailing bytes.
+
+    Raises ProtocolError.
+    """
     user, position = _read(body, 0)
     return user, _read(body, position)[0]
 
 
 def password(text: str) -> str:
-    """That of `basic`. Raises ProtocolError. C clients break it into lines."""
+    """Decode the password of a `basic` login. Raises ProtocolError.
+
+    Line breaks are ignored, because C clients insert them.
+    """
     try:
         return base64.b64decode("".join(text.split()), validate=True).decode()
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""What a listener says about its JMQ connections."""
+"""Listener options of JMQ connections."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from sluicemq.model.message import Durability
 from sluicemq.protocols.jmq.wire import MAX_PACKET
 
 MISSED_PINGS: Final = 6
-"""Pings without a sign of life after which a connection is given up."""
+"""Number of consecutive unanswered pings after which the session closes the connection."""
 
 
 class Options(NamedTuple):
-    """The defaults are Open MQ's where it has them (protocol specification, sections 5 to 7).
+    """Options of a JMQ listener.
 
-    durability           of all messages; None = persistent ones SYNC, the others NONE
-    packet               bytes of the largest packet
-    login_bytes          the same before the login
-    authentication       what clients are asked for; "digest" needs users that have such a form
+    Defaults follow Open MQ where it has the option (protocol specification, sections 5 to 7).
+
+    durability           of all messages; None = SYNC for persistent messages, NONE for others
+    packet               maximum packet size in bytes
+    login_bytes          maximum packet size before the login, in bytes
+    authentication       login type requested; "digest" requires users with a digest password
     service              JMQService: "jms", or "ssljms" with TLS
-    broker_list          JMQBrokerList: URLs of the brokers that a client may go to instead, as
-                         mq://host:port/, separated by commas; "" = not sent
-    prefetch             messages a consumer is sent before it asks for more, at most
-    shared_prefetch      the same for consumers that share a subscription of a topic
-    held                 messages that a consumer may have without acknowledging them: more are not
-                         sent, however much it asks for
+    broker_list          JMQBrokerList: URLs of alternative brokers as mq://host:port/, separated
+                         by commas; "" = not sent
+    prefetch             maximum number of messages sent to a consumer before it requests more
+    shared_prefetch      the same for consumers of a shared topic subscription
+    held                 maximum number of unacked messages per consumer, regardless of its credit
     producer_flow        messages after which a producer waits for RESUME_FLOW; 0 = never
-    connection_flow      heed what a client says about messages to its whole connection
-    most                 sessions, producers, consumers or transactions of a connection, of each;
-                         also transactions of a user without a connection
-    browsed              messages of a queue that BROWSE lists, at most
-    ping_interval        seconds after which an idle client is pinged; 0 = never
-    transaction_timeout  ms after its first message or acknowledgement until a transaction that is
-                         not prepared is rolled back; 0 = never
-    detached_timeout     ms without a connection until a transaction that is not prepared is rolled
-                         back; 0 = never
-    refusal              why HELLO is answered with 503 UNAVAILABLE; "" = it is not
+    connection_flow      apply the flow limit that a client sets for its whole connection
+    most                 maximum number of sessions, of producers, of consumers and of transactions
+                         per connection; also of transactions of a user without a connection
+    browsed              maximum number of messages that BROWSE lists
+    ping_interval        idle seconds before the broker pings a client; 0 = never
+    transaction_timeout  ms from its first message or acknowledgement until the broker rolls back
+                         an unprepared transaction; 0 = never
+    detached_timeout     ms without a connection until the broker rolls back an unprepared
+                         transaction; 0 = never
+    refusal              reason for answering HELLO with 503 UNAVAILABLE; "" = accept
     """
 
     durability: Durability | None = None

@@ -1,13 +1,13 @@
-"""The port mapper: where a JMS client learns which port serves what (JMQ, section 1).
+"""Port mapper, which tells JMS clients the port of each service (JMQ, section 1).
 
-    client  "101\\n", or nothing at all if it is older than iMQ 3.0
+    client  "101\\n", or nothing if it is older than iMQ 3.0
     broker  "101 <instance> 301\\n"
             "<service> <protocol> <type> <port>\\n" …
             ".\\n", and the end of its output
 
-What the client's line says makes no difference; who sends none is answered when it has had time to.
-The clients choose by name, protocol and type, so that there must not be a second `tcp NORMAL` row:
-the C client takes any of them.
+The content of the client's line is ignored; a client that sends none is answered after a timeout.
+Clients select a row by name, protocol and type. There must be only one `tcp NORMAL` row, because
+the C client uses any of them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Final, NamedTuple
 from sluicemq.protocols.transport import Login, SessionInfo, Timer, Transport
 
 VERSION: Final = 101
-"""Of the port mapper's protocol: the clients refuse any other."""
+"""Version of the port mapper protocol; clients refuse any other."""
 PACKET_VERSION: Final = 301
-"""Of the packets, which tells the Java client not to fall back to version 200."""
+"""Packet version; keeps the Java client from falling back to version 200."""
 MAX_LINE: Final = 128
-"""Bytes of the client's line; after so many it counts as ended."""
+"""Maximum size of the client's line, in bytes; the line ends there at the latest."""
 
 
 class Service(NamedTuple):
-    """One row. Neither field may hold a blank; `port` is 1-65535.
+    """Row of the answer. Fields must not contain blanks; `port` is 1-65535.
 
     name      "jms", "ssljms", "portmapper"
     protocol  "tcp" or "tls"
@@ -40,14 +40,16 @@ class Service(NamedTuple):
 
 
 def answer(instance: str, services: Iterable[Service]) -> bytes:
-    """All that a port mapper says. `instance` is the broker's name, without blanks."""
-    rows = [f"{each.name} {each.protocol} {each.type} {each.port}\n" for each in services]
+    """Encode the port mapper's answer. `instance` is the broker's name, without blanks."""
+    rows = [f"{row.name} {row.protocol} {row.type} {row.port}\n" for row in services]
     return "".join([f"{VERSION} {instance} {PACKET_VERSION}\n", *rows, ".\n"]).encode()
 
 
 class PortMapperSession:
-    """One client that asks. `rows` makes the answer when it is needed; `patience` in seconds is the
-    time for the client's line, 0 = for ever."""
+    """Session of one port mapper client.
+
+    `rows` returns the answer; `patience` is the timeout for the client's line in seconds, 0 = none.
+    """
 
     __slots__ = ("_answered", "_heard", "_rows", "_timer", "_transport")
 
@@ -61,31 +63,31 @@ class PortMapperSession:
         )
 
     def receive(self, data: bytes) -> None:
-        """Anything up to the end of a line, be it CR or LF."""
+        """Read up to the end of a line (CR or LF), then answer."""
         self._heard += len(data)
         if b"\n" in data or b"\r" in data or self._heard >= MAX_LINE:
             self._answer()
 
     @property
     def buffered(self) -> int:
-        """Nothing is kept of the line."""
+        """Number of buffered bytes: always 0, because the line is discarded."""
         return 0
 
     @property
     def incomplete(self) -> bool:
-        """See `buffered`."""
+        """Always False, because the line is discarded."""
         return False
 
     @property
     def login(self) -> Login:
-        """Who asks has to ask in the time for a login."""
+        """Login state: due until the request is answered, so the login timeout applies."""
         return Login.DONE if self._answered else Login.DUE
 
     def discard_input(self) -> None:
-        """See `buffered`."""
+        """Do nothing: no input is buffered."""
 
     def end_of_input(self) -> None:
-        """Whoever says no more has said enough."""
+        """Answer a client that closes its side without sending a line."""
         self._answer()
 
     def _answer(self) -> None:
@@ -101,34 +103,34 @@ class PortMapperSession:
             self._timer = None
 
     def flushed(self) -> None:
-        """See Session."""
+        """Do nothing: the session sends one answer."""
 
     def pause_delivery(self) -> None:
-        """See Session."""
+        """Do nothing: the session delivers no messages."""
 
     def resume_delivery(self) -> None:
-        """See Session."""
+        """Do nothing: the session delivers no messages."""
 
     def closed(self) -> None:
-        """See Session."""
+        """Cancel the timer: the connection is closed."""
         self._answered = True
         self._cancel()
 
     def shutdown(self) -> None:
-        """Nothing that it could say would be of use any more."""
+        """Close the connection without an answer."""
         self.disconnect("")
 
     def disconnect(self, reason: str) -> None:
-        """The same."""
+        """Close the connection without an answer."""
         if not self._answered:
             self._answered = True
             self._cancel()
             self._transport.close(reason)
 
     def session_info(self) -> SessionInfo:
-        """Who only asks where to go."""
+        """Return the session's protocol and state."""
         return SessionInfo("jmq", state="closing" if self._answered else "connecting")
 
     def consumers(self) -> tuple[()]:
-        """See Session."""
+        """Return no consumers."""
         return ()

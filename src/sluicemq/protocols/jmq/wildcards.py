@@ -1,9 +1,9 @@
-"""Names that stand for several topics (Open MQ 4.2 and later).
+"""Wildcard topic names (Open MQ 4.2 and later).
 
-A name is made of elements joined by `.`. In a wildcard `*` stands for one of them, `**` for one or
-more, and `>` behind the last element, without a dot, for any number of further ones: none too
-behind a name, at least one behind `*` and `**`. Alone it stands for every name. The original
-refuses a dot before `>`; here it makes no difference.
+A name consists of elements joined by `.`. In a wildcard `*` matches one element and `**` one or
+more. `>` after the last element, without a dot, matches further elements: zero or more after a
+name, one or more after `*` and `**`. A single `>` matches every name. Open MQ refuses a dot before
+`>`; this broker accepts it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _SIGNS: Final = re.compile(r"[*>]")
 
 
 def is_wildcard(name: str) -> bool:
-    """Whether the name stands for others; `Pattern` may still find that it is none that can."""
+    """Return whether the name contains wildcards. `Pattern` may still reject it."""
     return _SIGNS.search(name) is not None
 
 
 class Pattern:
-    """See the module. Raises ValueError where a wildcard is not a whole element: `a.b*`."""
+    """Parsed wildcard. Raises ValueError if a wildcard is not a whole element: `a.b*`."""
 
     __slots__ = ("_elements", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._elements: list[str] = []
-        """Those of the name; `*` is any one, `>` any number, none too."""
+        """Elements of the pattern; `*` matches one element, `>` zero or more."""
         open_ended = text.endswith(">")
         for element in text.removesuffix(">").removesuffix("." if open_ended else "").split("."):
             if element == "**":
@@ -40,7 +40,7 @@ class Pattern:
             self._elements += ("*", ">") if text.endswith("*>") else (">",)
 
     def matches(self, name: str) -> bool:
-        """Whether it stands for a topic of that name, which is none for another wildcard."""
+        """Return whether the pattern matches a topic name. The name must not be a wildcard."""
         elements = name.split(".")
         pattern = self._elements
         at = place = 0
@@ -53,7 +53,7 @@ class Pattern:
             elif sign in ("*", elements[place]) and elements[place]:
                 at += 1
                 place += 1
-            elif many >= 0:  # let the last one that stands for many stand for one more
+            elif many >= 0:  # backtrack: the last `>` consumes one more element
                 taken += 1
                 at, place = many + 1, taken
             else:

@@ -12,16 +12,15 @@
         session.producer(Topic("news")).send("hello")
         session.commit()
 
-They do what a JMS client does, under Python's names: a client is a JMS connection, and it is
-started. A destination is a `Queue`, a `Topic`, or a name, which means a queue. `messages` tells
-what bodies are in Python; `Refused.status` is what the broker says of what it does not do.
+The clients follow the JMS API with Python names: a client is a started JMS connection. A
+destination is a `Queue`, a `Topic`, or the name of a queue. `messages` maps Python values to
+message types; `Refused.status` is the status code of the broker's reply.
 
-`JmqClient` connects again when its connection breaks, by itself: it tries its hosts in turn and
-makes its sessions, temporary destinations, consumers and producers anew. What was received and not
-acknowledged comes again. What was not answered fails with ConnectionLost and is never repeated,
-because the broker may have done it; what is asked meanwhile waits for the new connection. A
-transaction that was under way fails with TransactionLost, and the next one begins after `rollback`
-or with the `commit` that tells it.
+`JmqClient` reconnects automatically: it tries its hosts in turn and recreates its sessions,
+temporary destinations, consumers and producers. The broker redelivers unacked messages. Requests
+without a reply fail with ConnectionLost and are never retried, because the broker may have
+processed them; requests made while disconnected wait for the new connection. An open transaction
+fails with TransactionLost; the next one begins after `rollback`, or with the `commit` that raises.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The JMQ client that blocks. Public through `client`.
+"""Blocking JMQ client. Public through `client`.
 
-It is the client for asyncio, on an event loop in a thread of its own: messages are read, pings
-answered and connections made again also while nobody calls. Any number of threads may use it. Its
-methods are those of the classes that they are named after, and raise the same errors.
+It runs the asyncio client on an event loop in its own thread, which reads messages, answers pings
+and reconnects also between calls. Any number of threads may use it. Each method has the arguments
+and errors of the asyncio method of the same name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Loop:
-    """An event loop in a thread."""
+    """Event loop in a thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -43,7 +43,7 @@ class _Loop:
         self._loop.close()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it there and wait for it; an interrupt here (Ctrl-C) cancels it there.
+        """Run a coroutine on the loop and wait for it; an interrupt (Ctrl-C) cancels it.
 
         Raises ConnectionLost when the loop has ended.
         """
@@ -58,14 +58,14 @@ class _Loop:
             raise
 
     def end(self) -> None:
-        """Once nobody calls any more."""
+        """Stop the loop and its thread. Must not run concurrently with `call`."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
 
 
 class BlockingJmqMessage(Message):
-    """A message received by a BlockingJmqClient."""
+    """Message received by a BlockingJmqClient."""
 
     __slots__ = ("_loop", "message")
 
@@ -75,12 +75,12 @@ class BlockingJmqMessage(Message):
         self.message = message
 
     def acknowledge(self, *, only: bool = False) -> None:
-        """As JmqMessage.acknowledge."""
+        """Acknowledge all delivered messages of a CLIENT session, or one with `only`."""
         self._loop.call(self.message.acknowledge(only=only))
 
 
 class BlockingProducer(BlockingClient):
-    """See Producer."""
+    """Blocking counterpart of Producer."""
 
     def __init__(self, loop: _Loop, producer: Producer) -> None:
         self._loop = loop
@@ -106,7 +106,7 @@ class BlockingProducer(BlockingClient):
         compress: bool = False,
         wait: bool = True,
     ) -> str:
-        """As Producer.send."""
+        """Send a message and return its id once the broker has confirmed it."""
         return self._loop.call(
             self._producer.send(
                 body,
@@ -125,27 +125,27 @@ class BlockingProducer(BlockingClient):
         )
 
     def send_all(self, bodies: Iterable[object], **options: Any) -> int:
-        """As Producer.send_all; `bodies` is gone through by the client's thread."""
+        """Send many messages and return their number. The client's thread iterates `bodies`."""
         return self._loop.call(self._producer.send_all(bodies, **options))
 
     def confirm(self) -> None:
-        """As Producer.confirm."""
+        """Wait until the broker has confirmed all messages of the session."""
         self._loop.call(self._producer.confirm())
 
     def close(self) -> None:
-        """As Producer.close."""
+        """Close the producer after its messages are confirmed."""
         self._loop.call(self._producer.close())
 
 
 class BlockingConsumer(BlockingClient):
-    """See Consumer."""
+    """Blocking counterpart of Consumer."""
 
     def __init__(self, loop: _Loop, consumer: Consumer) -> None:
         self._loop = loop
         self._consumer = consumer
 
     def receive(self, timeout: float | None = None) -> BlockingJmqMessage:
-        """As Consumer.receive."""
+        """Return the next message, waiting up to `timeout` seconds (None = for ever)."""
         return BlockingJmqMessage(self._loop, self._loop.call(self._consumer.receive(timeout)))
 
     def __iter__(self) -> Iterator[BlockingJmqMessage]:
@@ -153,12 +153,12 @@ class BlockingConsumer(BlockingClient):
             yield self.receive()
 
     def close(self) -> None:
-        """As Consumer.close."""
+        """Close the consumer; the broker requeues its buffered messages."""
         self._loop.call(self._consumer.close())
 
 
 class BlockingBrowser:
-    """See Browser."""
+    """Blocking counterpart of Browser."""
 
     def __init__(self, loop: _Loop, browser: Browser) -> None:
         self._loop = loop
@@ -174,7 +174,7 @@ class BlockingBrowser:
 
 
 class BlockingXaResource:
-    """See XaResource."""
+    """Blocking counterpart of XaResource."""
 
     def __init__(self, loop: _Loop, resource: XaResource) -> None:
         self._loop = loop
@@ -200,7 +200,7 @@ class BlockingXaResource:
 
 
 class BlockingSession(BlockingClient):
-    """See Session."""
+    """Blocking counterpart of Session."""
 
     def __init__(self, loop: _Loop, session: Session) -> None:
         self._loop = loop
@@ -216,7 +216,7 @@ class BlockingSession(BlockingClient):
         ttl: float = 0.0,
         delay: float = 0.0,
     ) -> BlockingProducer:
-        """As Session.producer."""
+        """Create a producer for a destination or, without one, for any destination."""
         producer = self._session.producer(
             destination, persistent=persistent, priority=priority, ttl=ttl, delay=delay
         )
@@ -233,7 +233,7 @@ class BlockingSession(BlockingClient):
         shared: bool = False,
         prefetch: int = 0,
     ) -> BlockingConsumer:
-        """As Session.consumer."""
+        """Create a consumer of a destination; parameters as for Session.consumer."""
         consumer = self._session.consumer(
             destination,
             selector=selector,
@@ -246,23 +246,23 @@ class BlockingSession(BlockingClient):
         return BlockingConsumer(self._loop, self._loop.call(consumer))
 
     def browser(self, queue: str | Destination, selector: str = "") -> BlockingBrowser:
-        """As Session.browser."""
+        """Create a browser, which reads the messages of a queue without consuming them."""
         return BlockingBrowser(self._loop, self._session.browser(queue, selector))
 
     def temporary_queue(self) -> TemporaryQueue:
-        """As Session.temporary_queue."""
+        """Create a temporary queue, which is deleted with the connection."""
         return self._loop.call(self._session.temporary_queue())
 
     def temporary_topic(self) -> TemporaryTopic:
-        """As Session.temporary_topic."""
+        """Create a temporary topic, which is deleted with the connection."""
         return self._loop.call(self._session.temporary_topic())
 
     def delete(self, temporary: TemporaryQueue | TemporaryTopic) -> None:
-        """As Session.delete."""
+        """Delete a temporary destination of this session."""
         self._loop.call(self._session.delete(temporary))
 
     def unsubscribe(self, name: str) -> None:
-        """As Session.unsubscribe."""
+        """Delete a durable subscription of this client id."""
         self._loop.call(self._session.unsubscribe(name))
 
     def reply(
@@ -273,30 +273,31 @@ class BlockingSession(BlockingClient):
         properties: Mapping[str, object] | None = None,
         persistent: bool = False,
     ) -> str:
-        """As Session.reply."""
+        """Send a reply to a request and return its id."""
         return self._loop.call(
             self._session.reply(request.message, body, properties=properties, persistent=persistent)
         )
 
     def recover(self) -> None:
-        """As Session.recover."""
+        """Return unacked messages to the broker, which redelivers them before any others."""
         self._loop.call(self._session.recover())
 
     def commit(self) -> None:
-        """As Session.commit."""
+        """Commit all sends and receives since the last commit or rollback, atomically."""
         self._loop.call(self._session.commit())
 
     def rollback(self) -> None:
-        """As Session.rollback."""
+        """Roll back all sends and receives since the last commit or rollback."""
         self._loop.call(self._session.rollback())
 
     def close(self) -> None:
-        """As Session.close."""
+        """Close the session; the broker requeues messages not acknowledged or committed."""
         self._loop.call(self._session.close())
 
 
 class BlockingJmqClient(BlockingClient):
-    """See JmqClient. Made by `connect` or `open`; ends with `close`, or with its `with`."""
+    """Blocking counterpart of JmqClient. Made by `connect` or `open`; closed by `close` or by its
+    `with`."""
 
     def __init__(self, loop: _Loop, client: JmqClient) -> None:
         self._loop = loop
@@ -304,7 +305,7 @@ class BlockingJmqClient(BlockingClient):
 
     @classmethod
     def connect(cls, *where: Any, **options: Any) -> Self:
-        """As JmqClient.connect."""
+        """Connect to a broker; parameters as for JmqClient.connect."""
         return cls._begin(JmqClient.connect(*where, **options))
 
     @classmethod
@@ -316,7 +317,7 @@ class BlockingJmqClient(BlockingClient):
         outstanding: int = OUTSTANDING,
         prefetch: int = PREFETCH,
     ) -> Self:
-        """As JmqClient.open."""
+        """Connect to a URL or a list of addresses."""
         return cls._begin(
             JmqClient.open(where, reconnect=reconnect, outstanding=outstanding, prefetch=prefetch)
         )
@@ -333,7 +334,7 @@ class BlockingJmqClient(BlockingClient):
     def session(
         self, ack_mode: AckMode = AckMode.AUTO, *, transacted: bool = False
     ) -> BlockingSession:
-        """As JmqClient.session."""
+        """Create a session; a transacted session ignores `ack_mode`."""
         return BlockingSession(
             self._loop, self._loop.call(self._client.session(ack_mode, transacted=transacted))
         )
@@ -349,7 +350,7 @@ class BlockingJmqClient(BlockingClient):
         persistent: bool = False,
         ttl: float | None = None,
     ) -> BlockingJmqMessage:
-        """As JmqClient.request."""
+        """Send a request and return its reply."""
         reply = self._client.request(
             to,
             body,
@@ -362,26 +363,26 @@ class BlockingJmqClient(BlockingClient):
         return BlockingJmqMessage(self._loop, self._loop.call(reply))
 
     def start(self) -> None:
-        """As JmqClient.start."""
+        """Resume delivery after `stop`."""
         self._loop.call(self._client.start())
 
     def stop(self) -> None:
-        """As JmqClient.stop."""
+        """Pause delivery until `start`; buffered messages can still be received."""
         self._loop.call(self._client.stop())
 
     def unique_ids(self, number: int = 1) -> list[int]:
-        """As JmqClient.unique_ids."""
+        """Return unique ids generated by the broker."""
         return self._loop.call(self._client.unique_ids(number))
 
     def ping(self) -> float:
-        """As JmqClient.ping."""
+        """Ping the broker and return the round-trip time in seconds."""
         return self._loop.call(self._client.ping())
 
     def close(self) -> None:
-        """As JmqClient.close."""
+        """Close all sessions and the connection, and stop the client's thread."""
         try:
             self._loop.call(self._client.close())
         except ConnectionLost:
-            return  # it was closed before
+            return  # already closed
         finally:
             self._loop.end()

@@ -1,4 +1,4 @@
-"""Looking at a queue. Public through `client`."""
+"""Queue browsers. Public through `client`."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 
 BATCH: Final = 1000
-"""Messages that are asked for at a time."""
+"""Number of messages requested at a time."""
 
 
 class Looking(Protocol):
-    """What a browser needs of its session."""
+    """Session interface used by a browser."""
 
     async def ready(self) -> RequestChannel:
-        """The connection. Raises ConnectionLost, RequestTimeout."""
+        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
 
 
 class _Shown:
-    """Messages that were asked for, until the last of them."""
+    """Inbox for the requested messages."""
 
     def __init__(self) -> None:
         self.packets: deque[Packet] = deque()
         self.news = asyncio.Event()
 
     def put(self, packet: Packet) -> None:
-        """See request_channel.Inbox."""
+        """Append a message and wake the browser."""
         self.packets.append(packet)
         self.news.set()
 
 
 class Browser:
-    """The messages of a queue, in its order, as often as it is iterated over: those that are there
-    when that begins, and still there when it is their turn. Made by `Session.browser`.
+    """Messages of a queue, in queue order, without consuming them. Made by `Session.browser`.
+
+    Each iteration takes a new snapshot and skips messages that have left the queue since.
 
         async for message in session.browser("orders"): …
 

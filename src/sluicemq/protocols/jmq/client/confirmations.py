@@ -1,5 +1,6 @@
-"""Replies that are waited for together: of messages sent, and of acknowledgements in a transaction,
-one behind the other without a wait between them."""
+"""Pipelined requests whose replies are awaited together.
+
+Used for sent messages and for acknowledgements in a transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.jmq.wire import Packet
 
 _TAKEN = (Status.OK, Status.NOT_MODIFIED)
-"""NOT_MODIFIED: the broker has had it before."""
+"""Successful statuses. NOT_MODIFIED: the broker has already received the message."""
 
 
 class Confirmations:
@@ -28,11 +29,11 @@ class Confirmations:
         self._news: asyncio.Future[None] | None = None
 
     def begin(self) -> None:
-        """One more is waited for."""
+        """Count one more outstanding reply."""
         self._left += 1
 
     def answered(self, packet: Packet) -> None:
-        """See Awaiting."""
+        """Record a reply, and its failure if its status is not a success."""
         try:
             check(packet, _TAKEN)
         except Refused as refused:
@@ -40,7 +41,7 @@ class Confirmations:
         self._end()
 
     def broken(self, reason: ClientError) -> None:
-        """See Awaiting."""
+        """Record that a reply is lost because the connection is lost."""
         self._failure = self._failure or type(reason)(str(reason))
         self._end()
 
@@ -50,7 +51,10 @@ class Confirmations:
             self._news.set_result(None)
 
     async def room(self, most: int, timeout: float) -> None:
-        """Until fewer than `most` are waited for. Raises RequestTimeout if nothing comes."""
+        """Wait until fewer than `most` replies are outstanding.
+
+        Raises RequestTimeout if no reply arrives within `timeout` seconds.
+        """
         while self._left >= most:
             if self._news is None or self._news.done():
                 self._news = asyncio.get_running_loop().create_future()
@@ -59,7 +63,7 @@ class Confirmations:
                 raise RequestTimeout(f"no answer in {timeout} s")
 
     async def settled(self, timeout: float) -> None:
-        """Until none is waited for. Raises the first failure, once; RequestTimeout."""
+        """Wait until no reply is outstanding. Raises the first failure, once; RequestTimeout."""
         await self.room(1, timeout)
         failure, self._failure = self._failure, None
         if failure is not None:

@@ -1,5 +1,4 @@
-"""How a client gets from an address to a connection that it may use: the port mapper, HELLO, who
-the user is, and the client id (sections 1 and 5)."""
+"""Connection establishment: port mapper, HELLO, authentication and client id (sections 1, 5)."""
 
 from __future__ import annotations
 
@@ -30,13 +29,13 @@ from sluicemq.protocols.jmq.wire import Limits, Packet
 AGENT: Final = f"SluiceMQ/{__version__} (Python; {platform.system()} {platform.machine()})"
 
 _LONGEST: Final = 1 << 16
-"""Bytes of a port mapper's answer."""
+"""Maximum size of a port mapper's answer, in bytes."""
 _ROUNDS: Final = 8
-"""AUTHENTICATE_REQUESTs that a broker may send."""
+"""Maximum number of AUTHENTICATE_REQUESTs accepted from a broker."""
 
 
 def read_services(answer: bytes) -> list[Service]:
-    """Raises ConnectionLost for what is no answer of a port mapper."""
+    """Parse a port mapper's answer. Raises ConnectionLost if it is not one."""
     head, *lines = answer.splitlines()[:1000] or [b""]
     if head.split(b" ")[:1] != [b"%d" % VERSION]:
         raise ConnectionLost("what answers there is no port mapper")
@@ -51,7 +50,7 @@ def read_services(answer: bytes) -> list[Service]:
 
 
 def choose(services: list[Service], target: Target) -> Service:
-    """Which of them is meant. Raises ConnectionLost if there is none."""
+    """Return the service that the target selects. Raises ConnectionLost if there is none."""
     name = target.service or ("ssljms" if target.tls else "jms")
     for each in services:
         if each.name == name and each.type == "NORMAL":
@@ -63,12 +62,12 @@ def choose(services: list[Service], target: Target) -> Service:
 
 
 class Connector:
-    """Makes connections to one target, one after the other."""
+    """Factory of successive connections to one target."""
 
     def __init__(
         self, target: Target, ssl_context: ssl.SSLContext | None, limits: Limits, reconnects: bool
     ) -> None:
-        """`reconnects` is for the broker to know. Raises ConfigurationError."""
+        """Create a connector; HELLO reports `reconnects`. Raises ConfigurationError."""
         self._target = target
         self._limits = limits
         self._reconnects = reconnects
@@ -89,8 +88,10 @@ class Connector:
         old: int,
         lost: Callable[[RequestChannel, ClientError], None],
     ) -> RequestChannel:
-        """Connect to that host, and log in. `old` is the id of the connection that this one takes
-        the place of, or 0. `lost` is called when it breaks.
+        """Connect to the host and log in.
+
+        `old` is the id of the connection that the new one replaces, or 0. The channel calls `lost`
+        when the connection breaks.
 
         Raises Refused, ConnectionLost, RequestTimeout, ConfigurationError.
         """
@@ -126,7 +127,7 @@ class Connector:
                     {"JMQClientID": target.client_id, "JMQShare": target.share_client_id},
                 )
         except BaseException:
-            # who has not logged in is not answered: what was said is all that can be done
+            # the broker does not answer a GOODBYE before login, so do not wait for a reply
             with suppress(ClientError):
                 channel.tell(PacketType.GOODBYE)
             channel.discard()
@@ -134,7 +135,7 @@ class Connector:
         return channel
 
     async def _ask(self, host: str, port: int) -> list[Service]:
-        """What the port mapper says."""
+        """Return the services listed by the port mapper."""
         timeout = self._target.timeout
         answer = bytearray()
         try:
@@ -208,7 +209,7 @@ _ANY: Final = range(1000)
 
 
 class _WrongLevel(Exception):
-    """HELLO was answered with BAD_VERSION, and the level that the broker wants."""
+    """BAD_VERSION reply to HELLO, with the protocol level that the broker requires."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)

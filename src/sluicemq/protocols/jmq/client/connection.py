@@ -25,12 +25,12 @@ from sluicemq.protocols.jmq.packets import AckMode, PacketType
 from sluicemq.protocols.jmq.wire import Limits
 
 PREFETCH: Final = 1000
-"""Messages that may wait here for somebody to take them, by consumer; as in the Java client."""
+"""Messages buffered per consumer; the Java client's default."""
 
 
 class JmqClient(AsyncClient):
-    """A connection to a broker, and the next one when it breaks. Made by `connect` or `open`. Any
-    number of tasks may use it.
+    """Client connection that reconnects when it is lost. Made by `connect` or `open`. Any number
+    of tasks may use it.
 
     timeout, prefetch, outstanding, share_client_id   see `connect`
     """
@@ -87,20 +87,20 @@ class JmqClient(AsyncClient):
         prefetch: int = PREFETCH,
         limits: Limits | None = None,
     ) -> Self:
-        """Connect to the first of `hosts` that answers, else to `host` and `port`, or to the unix
-        socket `path`; log in.
+        """Connect and log in to the first reachable one of `hosts` (default: `host` and `port`), or
+        to the Unix socket `path`.
 
-        direct       the port is the service's, not that of a port mapper
-        service      which one the port mapper is asked for; "" = jms, or ssljms over TLS
-        tls          from the port mapper on; `ssl_context` alone is for a service that wants TLS
-        timeout      seconds, > 0; for connecting, each answer, and closing
-        client_id    who durable subscriptions belong to; `share_client_id`: others may have it too
-        keep_alive   seconds of silence until a ping, 0 = never. One that is not answered within
+        direct       the port is the service's, not the port mapper's
+        service      service looked up in the port mapper; "" = jms, or ssljms over TLS
+        tls          use TLS, also for the port mapper; `ssl_context` alone applies to the service
+        timeout      seconds, > 0; for connecting, each reply, and closing
+        client_id    owner of durable subscriptions; `share_client_id` lets other connections use it
+        keep_alive   idle seconds before a ping, 0 = no pings. A ping without a reply within
                      `timeout` ends the connection
-        flow         messages of all consumers together that may be on their way; 0 = no limit
-        reconnect    None: the first broken connection is the end
-        outstanding  messages of a session that may wait for their confirmations
-        prefetch     messages that may wait here, by consumer
+        flow         messages in transit for all consumers together; 0 = no limit
+        reconnect    back-off between attempts; None = do not reconnect
+        outstanding  maximum number of unconfirmed messages per session
+        prefetch     messages buffered per consumer
 
         Raises Refused (413 for wrong credentials, 409 for a client id in use, …), ConnectionLost,
         RequestTimeout.
@@ -132,7 +132,7 @@ class JmqClient(AsyncClient):
         outstanding: int = OUTSTANDING,
         prefetch: int = PREFETCH,
     ) -> Self:
-        """Connect to what a URL or a list of addresses says (`target`).
+        """Connect to a URL or a list of addresses (see `target`).
 
         Raises as `connect`; ConfigurationError.
         """
@@ -140,24 +140,24 @@ class JmqClient(AsyncClient):
         await client._start()
         return client
 
-    # --- what it is for
+    # --- operations
 
     async def session(
         self, ack_mode: AckMode = AckMode.AUTO, *, transacted: bool = False
     ) -> Session:
-        """A session; `ack_mode` is of no effect in a transacted one.
+        """Create a session; a transacted session ignores `ack_mode`.
 
-        AUTO     a message is acknowledged when it is handed over
-        CLIENT   by `JmqMessage.acknowledge`, with all before it
-        DUPS_OK  some time after it has been handed over: it may come a second time
-        NO_ACK   never; the broker forgets it when it has sent it
+        AUTO     the session acknowledges a message when it delivers it
+        CLIENT   `JmqMessage.acknowledge` acknowledges all delivered messages
+        DUPS_OK  the session acknowledges in batches; the broker may redeliver messages
+        NO_ACK   no acknowledgements; the broker removes a message once it is sent
 
         Raises Refused, ConnectionLost, RequestTimeout.
         """
         session = Session(self, ack_mode, transacted)
         channel = await self.ready()
         await session.begin(channel)
-        channel.check()  # from now on a new connection gets it too
+        channel.check()  # reconnects recreate only registered sessions
         self._sessions.append(session)
         return session
 
@@ -172,13 +172,15 @@ class JmqClient(AsyncClient):
         persistent: bool = False,
         ttl: float | None = None,
     ) -> JmqMessage:
-        """Send, and return the reply: what comes to a temporary queue of this client with the
-        correlation id, or with the id, of what was sent.
+        """Send a request and return its reply.
 
-        timeout  seconds until the reply has to be there; None = for ever
-        ttl      of the request, seconds; None = `timeout`
+        The reply arrives in a temporary queue of this client; its correlation id is the request's
+        correlation id or message id.
 
-        Raises as `Producer.send`; RequestTimeout without a reply.
+        timeout  seconds to wait for the reply; None = for ever
+        ttl      lifetime of the request in seconds; None = `timeout`
+
+        Raises as `Producer.send`; RequestTimeout if no reply arrives.
         """
         async with self._requesting:
             if self._requests is None:
@@ -186,19 +188,19 @@ class JmqClient(AsyncClient):
         return await self._requests.ask(to, body, timeout, properties, type, persistent, ttl)
 
     async def start(self) -> None:
-        """Let messages come, as they do from the beginning. Raises ConnectionLost,
+        """Resume delivery after `stop`. A new client is started. Raises ConnectionLost,
         RequestTimeout."""
         self._started = True
         (await self.ready()).tell(PacketType.START)
 
     async def stop(self) -> None:
-        """Let no more messages come, until `start`; those that are here can be received. Raises
-        Refused, ConnectionLost, RequestTimeout."""
+        """Pause delivery until `start`; buffered messages can still be received. Raises Refused,
+        ConnectionLost, RequestTimeout."""
         self._started = False
         await (await self.ready()).request(PacketType.STOP)
 
     async def unique_ids(self, number: int = 1) -> list[int]:
-        """Numbers that the broker gives out once in years. Raises Refused, ConnectionLost,
+        """Return unique ids generated by the broker. Raises Refused, ConnectionLost,
         RequestTimeout."""
         channel = await self.ready()
         reply = await channel.request(PacketType.GENERATE_UID, {"JMQQuantity": number})
@@ -208,15 +210,18 @@ class JmqClient(AsyncClient):
         ]
 
     async def ping(self) -> float:
-        """Seconds until the broker answers. Raises ConnectionLost, RequestTimeout."""
+        """Ping the broker and return the round-trip time in seconds.
+
+        Raises ConnectionLost, RequestTimeout.
+        """
         begun = time.monotonic()
         await (await self.ready()).request(PacketType.PING)
         return time.monotonic() - begun
 
     async def close(self) -> None:
-        """Close all sessions, say goodbye, and wait for the answer.
+        """Close all sessions, send GOODBYE and wait for the reply.
 
-        Raises RequestTimeout; Refused for what was sent without waiting and refused.
+        Raises RequestTimeout; Refused if the broker refused a message sent without waiting.
         """
         channel = self._channel
         if self._end is not None or channel is None or channel.lost is not None:
@@ -263,7 +268,7 @@ class JmqClient(AsyncClient):
         return self._channel
 
     def leave(self, session: Session) -> None:
-        """A session is closed."""
+        """Remove a closed session."""
         if session in self._sessions:
             self._sessions.remove(session)
 
@@ -294,7 +299,7 @@ class JmqClient(AsyncClient):
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(self) -> RequestChannel:
-        """Connect to a host that answers, and do there what belongs to a connection."""
+        """Connect to the first reachable host and recreate the sessions there."""
         target = self._target
         failure: ClientError = ConnectionLost("there is no host to connect to")
         for host, port in target.hosts if not target.path else (("", 0),):
@@ -317,7 +322,7 @@ class JmqClient(AsyncClient):
         raise failure
 
     async def _restore(self, channel: RequestChannel) -> None:
-        """What there was on the connection before, in the order of section 11."""
+        """Recreate the sessions on a new connection, in the order of section 11."""
         for session in self._sessions:
             await session.begin(channel)
         for session in self._sessions:
@@ -332,7 +337,7 @@ class JmqClient(AsyncClient):
     def _adopt(self, channel: RequestChannel) -> None:
         self._channel = channel
         self._old = channel.id
-        if channel.lost is not None:  # meanwhile
+        if channel.lost is not None:  # lost during the set-up
             self._lost(channel, channel.lost)
         else:
             self._up.set()

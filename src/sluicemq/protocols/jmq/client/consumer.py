@@ -1,4 +1,4 @@
-"""Receiving messages. Public through `client`."""
+"""Consumers. Public through `client`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sluicemq.protocols.jmq.wire import Packet
 
 
 class Receiving(Protocol):
-    """What a consumer needs of its session."""
+    """Session interface used by a consumer."""
 
     id: int
     ack_mode: AckMode
@@ -33,26 +33,26 @@ class Receiving(Protocol):
     def shares_client_id(self) -> bool: ...
 
     async def ready(self) -> RequestChannel:
-        """The connection. Raises ConnectionLost, RequestTimeout."""
+        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
 
     def touch(self) -> None:
-        """Something is done in the transaction. Raises TransactionLost."""
+        """Mark the transaction as used. Raises TransactionLost."""
 
     async def handed(self, consumer: Consumer, packet: Packet, block: bytes) -> None:
-        """A message goes to the application. Raises ClientError."""
+        """Acknowledge a delivered message if the session's mode requires it. Raises ClientError."""
 
     def expired(self, channel: RequestChannel, block: bytes) -> None:
-        """A message has come too late. Raises ConnectionLost."""
+        """Acknowledge an expired message as dead. Raises ConnectionLost."""
 
     async def acknowledge(self, message: JmqMessage, only: bool) -> None:
-        """Raises ClientError."""
+        """Acknowledge one message, or all delivered ones. Raises ClientError."""
 
     def leave(self, consumer: Consumer) -> None:
-        """It is closed."""
+        """Remove a closed consumer."""
 
 
 class Subscription(NamedTuple):
-    """What a consumer receives from; see Session.consumer."""
+    """Destination and options of a consumer, as passed to Session.consumer."""
 
     destination: Destination
     selector: str
@@ -63,7 +63,7 @@ class Subscription(NamedTuple):
     prefetch: int
 
     def properties(self) -> dict[str, object]:
-        """Of ADD_CONSUMER."""
+        """Return the properties of the ADD_CONSUMER packet."""
         found: dict[str, object] = {
             "JMQDestination": self.destination.name,
             "JMQDestType": self.destination.type,
@@ -84,7 +84,7 @@ class Subscription(NamedTuple):
 class JmqMessage(Message):
     """A message received by a JmqClient.
 
-    channel, block  the connection it came by, and its name there
+    channel, block  the connection that delivered it, and its ack block there
     """
 
     __slots__ = ("_session", "block", "channel")
@@ -98,18 +98,18 @@ class JmqMessage(Message):
         self.block = block
 
     async def acknowledge(self, *, only: bool = False) -> None:
-        """In a session with AckMode.CLIENT: all that the session has handed over has been dealt
-        with, or, with `only`, this message. In other sessions, and a second time, of no effect.
+        """Acknowledge all messages the session has delivered or, with `only`, this message.
 
-        Raises Refused, RequestTimeout; ConnectionLost, also when the client has connected again
-        since it came: then it comes again.
+        Has an effect only in a session with AckMode.CLIENT, and only once per message.
+        Raises Refused, RequestTimeout; ConnectionLost, also if the client has reconnected since
+        the message was delivered, in which case the broker redelivers it.
         """
         await self._session.acknowledge(self, only)
 
 
 class Consumer(AsyncClient):
-    """The messages of one destination or subscription. Made by `Session.consumer`; ends with
-    `close`, or with its `async with`. One task at a time may receive.
+    """Consumer of one destination or subscription. Made by `Session.consumer`; closed by `close`
+    or by its `async with`. One task at a time may receive.
     """
 
     def __init__(self, session: Receiving, subscription: Subscription) -> None:
@@ -120,27 +120,29 @@ class Consumer(AsyncClient):
         self._size = subscription.prefetch
         self._packets: deque[Packet] = deque()
         self._back: deque[JmqMessage] = deque()
-        """Acknowledged, and not handed over after all."""
+        """Acknowledged messages whose delivery to the caller was interrupted."""
         self._paused = False
         self._last = b""
-        """SysMessageID of what was handed over last."""
+        """SysMessageID of the last delivered message."""
         self._arrival: asyncio.Future[None] | None = None
         self._end: ClientError | None = None
 
     @property
     def is_volatile(self) -> bool:
-        """Whether nobody would miss a message that is not persistent."""
+        """True if a lost non-persistent message is acceptable (non-durable topic subscription)."""
         subscription = self.subscription
         return not (subscription.destination.is_queue or subscription.durable)
 
     async def receive(self, timeout: float | None = None) -> JmqMessage:
-        """The next message; waits up to `timeout` seconds (None = for ever), and for a new
-        connection if need be. In a session with AckMode.AUTO it is acknowledged then. Cancellation
-        loses no message.
+        """Return the next message.
 
-        Raises RequestTimeout; ConnectionLost when there will be no more messages; Refused if the
-        acknowledgement is; TransactionLost in a session whose transaction is. If the connection
-        breaks before the acknowledgement is answered, the message is returned and may come again.
+        Waits up to `timeout` seconds (None = for ever), also for a reconnect. A session with
+        AckMode.AUTO acknowledges the message. Cancellation loses no message.
+
+        Raises RequestTimeout; ConnectionLost if no more messages can arrive; Refused if the
+        broker refuses the acknowledgement; TransactionLost if the session's transaction is lost.
+        If the connection breaks before the broker confirms the acknowledgement, the message is
+        returned and may be redelivered.
         """
         while True:
             await self._wait(timeout)
@@ -156,12 +158,12 @@ class Consumer(AsyncClient):
             self._back.append(message)
             raise
         except ConnectionLost:
-            # perhaps the broker has the acknowledgement, and nobody would ever see the message
+            # the broker may have the acknowledgement, and would then never redeliver the message
             return message
         return message
 
     async def _wait(self, timeout: float | None) -> None:
-        """Until there is a message that may be handed over."""
+        """Wait until a message can be delivered."""
         try:
             async with asyncio.timeout(timeout):
                 while self._session.halted or not (self._packets or self._back):
@@ -173,7 +175,7 @@ class Consumer(AsyncClient):
             raise RequestTimeout(f"no message in {timeout} s") from None
 
     def _take(self) -> JmqMessage | None:
-        """The first message that is here; None for one that has expired."""
+        """Return the first buffered message, or None if it has expired."""
         packet = self._packets.popleft()
         channel = self.channel
         channel.held(-1)
@@ -206,17 +208,17 @@ class Consumer(AsyncClient):
             yield await self.receive()
 
     async def close(self) -> None:
-        """What is here and has not been handed over goes back. What has can still be acknowledged.
-        Raises Refused, RequestTimeout."""
+        """Close the consumer; the broker requeues its buffered messages. Messages already delivered
+        can still be acknowledged. Raises Refused, RequestTimeout."""
         if self._end is not None:
             return
         self._session.leave(self)
         self.finish(ConnectionLost("the consumer is closed"))
-        with suppress(ConnectionLost):  # then there is nothing to close
+        with suppress(ConnectionLost):  # a lost connection has closed the consumer
             await self.end(await self._session.ready())
 
     async def begin(self, channel: RequestChannel) -> None:
-        """Make it known to the broker, also a new one. Raises ClientError."""
+        """Create the consumer on the broker, again after a reconnect. Raises ClientError."""
         session = self._session
         await declare(channel, self.subscription.destination)
         properties = self.subscription.properties()
@@ -229,7 +231,7 @@ class Consumer(AsyncClient):
             properties["JMQOldConsumerID"] = Long(self.id)
 
         def added(packet: Packet) -> None:
-            # messages may come right behind it
+            # messages may follow the reply immediately
             self.channel = channel
             self.id = number(packet, "JMQConsumerID")
             granted = number(packet, "JMQSize")
@@ -239,7 +241,10 @@ class Consumer(AsyncClient):
         await channel.request(PacketType.ADD_CONSUMER, properties, then=added)
 
     async def end(self, channel: RequestChannel) -> None:
-        """Take leave of the broker, which learns what was handed over last. Raises ClientError."""
+        """Delete the consumer on the broker, naming the last delivered message.
+
+        Raises ClientError.
+        """
         channel.inboxes.pop(self.id, None)
         properties: dict[str, object] = {"JMQConsumerID": Long(self.id), "JMQBlock": True}
         if self._last:
@@ -257,7 +262,7 @@ class Consumer(AsyncClient):
         )
 
     def put(self, packet: Packet) -> None:
-        """See request_channel.Inbox."""
+        """Buffer a message from the broker."""
         self._packets.append(packet)
         self.channel.held(1)
         if packet.flags & packets.C:
@@ -265,14 +270,14 @@ class Consumer(AsyncClient):
         self.go_on()
 
     def give_back(self) -> bytes:
-        """Ack blocks of what is here and has not been handed over: it comes again."""
+        """Drop the buffered messages and return their ack blocks, for redelivery."""
         blocks = encode_blocks([(self.id, packet.sysid) for packet in self._packets])
         self._clear()
         self._last = b""
         return blocks
 
     def forget(self) -> None:
-        """What is here will come again, by another connection."""
+        """Drop the buffered messages: the broker redelivers them on the next connection."""
         self._clear()
         self._paused = False
         self._last = b""
@@ -285,14 +290,14 @@ class Consumer(AsyncClient):
             self._packets.clear()
 
     def go_on(self) -> None:
-        """There may be something to hand over, or room for more."""
+        """Wake the receiver, and resume the flow if the buffer is empty."""
         if self._paused and not self._packets and not self._session.halted:
             self._resume()
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 
     def finish(self, reason: ClientError) -> None:
-        """There will be no more messages."""
+        """Mark the consumer closed; `receive` raises `reason`."""
         self._end = self._end or reason
         self._clear()
         self.go_on()

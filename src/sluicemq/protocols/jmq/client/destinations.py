@@ -1,6 +1,6 @@
-"""Destinations as an application names them. Public through `client`.
+"""Destination classes of the client API. Public through `client`.
 
-A name alone, a `str`, means a queue.
+A plain `str` names a queue.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from sluicemq.protocols.jmq.header import (
 from sluicemq.protocols.jmq.packets import DestType
 
 DEAD_MESSAGES: Final = "mq.sys.dmq"
-"""The queue of dead messages."""
+"""Name of the dead message queue."""
 
 
 class Destination:
-    """A queue or a topic, perhaps a temporary one; of no effect by itself. Hashable."""
+    """Queue or topic, possibly temporary. Creating the object does not contact the broker.
+    Hashable."""
 
     __slots__ = ("name",)
 
     type: int = 0
     """JMQDestType."""
     java_class: str = ""
-    """What the Java client calls it; carried along by messages (section 9.4)."""
+    """Java class name, sent with messages (section 9.4)."""
 
     def __init__(self, name: str) -> None:
-        """`name` is a Java identifier, parts of which may be joined by `.`; a topic's may have the
-        wildcards `*`, `**` and `>`. What the broker does not take it refuses."""
+        """`name` is one or more Java identifiers joined by `.`; a topic name may contain the
+        wildcards `*`, `**` and `>`. The broker refuses invalid names."""
         if not name:
             raise ValueError("a destination has a name")
         self.name = name
@@ -63,7 +64,7 @@ class Destination:
 
 
 class Queue(Destination):
-    """One of its consumers gets a message."""
+    """Destination that delivers each message to one consumer."""
 
     __slots__ = ()
     type = DestType.QUEUE
@@ -71,7 +72,7 @@ class Queue(Destination):
 
 
 class Topic(Destination):
-    """Each of its subscriptions gets a message."""
+    """Destination that delivers each message to every subscription."""
 
     __slots__ = ()
     type = DestType.TOPIC
@@ -79,7 +80,10 @@ class Topic(Destination):
 
 
 class TemporaryQueue(Queue):
-    """Made by `Session.temporary_queue`: any connection may send to it, only that one receive."""
+    """Temporary queue: any connection may send to it, only its creator may receive.
+
+    Made by `Session.temporary_queue`.
+    """
 
     __slots__ = ()
     type = DestType.QUEUE | DestType.TEMP
@@ -87,7 +91,7 @@ class TemporaryQueue(Queue):
 
 
 class TemporaryTopic(Topic):
-    """Made by `Session.temporary_topic`."""
+    """Temporary topic. Made by `Session.temporary_topic`."""
 
     __slots__ = ()
     type = DestType.TOPIC | DestType.TEMP
@@ -95,22 +99,22 @@ class TemporaryTopic(Topic):
 
 
 def named(name: str | Destination) -> Destination:
-    """What a caller gives: a name means a queue."""
+    """Return the destination; a plain name becomes a queue."""
     return Queue(name) if isinstance(name, str) else name
 
 
 def temporary_name(queue: bool, origin: str, port: int) -> str:
     """Make a name for a temporary destination, in the form that the Java client uses (section 6).
 
-    In place of the Java client's number it ends with 128 random bits, so that only who is given the
-    name can send there.
+    The name ends with 128 random bits instead of the Java client's number, so that only clients
+    that receive the name can send to the destination.
     """
     prefix = TEMPORARY_QUEUE if queue else TEMPORARY_TOPIC
     return f"{prefix}{origin}/{port}/{secrets.token_hex(16)}"
 
 
 def destination(address: Address) -> Destination:
-    """What a message names, as an application sees it."""
+    """Return the client-side destination for an address in a message."""
     kind, name = address
     temporary = name.startswith((TEMPORARY_QUEUE, TEMPORARY_TOPIC))
     if kind is Kind.QUEUE:

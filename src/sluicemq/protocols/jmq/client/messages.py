@@ -1,4 +1,4 @@
-"""Messages as Python sees them. Public through `client`.
+"""Messages and their conversion to Python values. Public through `client`.
 
     JMS            Python
     TextMessage    str
@@ -32,21 +32,21 @@ from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Packet
 
 COMPRESS: Final = "JMS_SUN_COMPRESS"
-"""Property of a message that is sent compressed."""
+"""Property that marks a message as compressed."""
 COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
 UNCOMPRESSED_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
 
 LARGEST: Final = 1 << 28
-"""Bytes of a body that is decompressed here."""
+"""Maximum size of a decompressed body, in bytes."""
 
 
 class MessageFormatError(ValueError):
-    """A body that is not what its type says, or cannot be a body."""
+    """Body that does not match its message type, or value that cannot be a body."""
 
 
 class JavaObject(bytes):
-    """A serialised Java object. It stays bytes: only `value` looks into it, and it reads nothing
-    but the closed set of types that maps and streams may hold, and maps and lists of them."""
+    """Serialised Java object, kept as bytes. `value` decodes only the closed set of types that
+    maps and streams may hold, and maps and lists of them."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ class JavaObject(bytes):
 
     @property
     def value(self) -> object:
-        """Raises MessageFormatError for an object of any other class."""
+        """Decoded object. Raises MessageFormatError for an object of any other class."""
         try:
             return java.loads(self)
         except ProtocolError as error:
@@ -68,11 +68,11 @@ class JavaObject(bytes):
 
 
 Body = str | bytes | bytearray | memoryview | Mapping[str, object] | list[object] | None
-"""Of a message that is sent; a tuple counts as a list."""
+"""Value of a message body; a tuple counts as a list."""
 
 
 def encode_body(body: object) -> tuple[PacketType, bytes]:
-    """The type of message that a value makes, and its bytes. Raises MessageFormatError."""
+    """Encode a value; return the message type and the bytes. Raises MessageFormatError."""
     try:
         match body:
             case None:
@@ -93,7 +93,7 @@ def encode_body(body: object) -> tuple[PacketType, bytes]:
 
 
 def decode_body(packet: Packet) -> object:
-    """The inverse, from a packet that came. Raises MessageFormatError."""
+    """Decode the body of a received packet. Raises MessageFormatError."""
     try:
         body = _inflated(packet) if packet.flags & packets.Z else packet.body
         match packet.type:
@@ -120,12 +120,12 @@ def _inflated(packet: Packet) -> bytes:
 
 
 class Options(NamedTuple):
-    """What is said of a message when it is sent, beside its body.
+    """Delivery options of a sent message.
 
-    persistent   it survives the broker; sending waits until it would
+    persistent   the message survives a broker restart; the broker confirms it
     priority     0-9
-    ttl          seconds, 0 = for ever
-    delay        seconds until a consumer may have it
+    ttl          lifetime in seconds, 0 = for ever
+    delay        seconds before the message becomes deliverable
     """
 
     persistent: bool = True
@@ -140,7 +140,7 @@ class Options(NamedTuple):
         ttl: float | None,
         delay: float | None,
     ) -> Options:
-        """With what is not None. Raises ValueError."""
+        """Return a copy with the values that are not None. Raises ValueError."""
         options = Options(
             self.persistent if persistent is None else persistent,
             self.priority if priority is None else priority,
@@ -157,7 +157,7 @@ class Options(NamedTuple):
 def deflated(
     body: bytes, properties: Mapping[str, object] | None
 ) -> tuple[bytes, dict[str, object]]:
-    """A body that is to be compressed, and the properties that say so (section 9.5)."""
+    """Compress a body; return it with the properties that mark it (section 9.5)."""
     small = zlib.compress(body)
     return small, {
         **(properties or {}),
@@ -169,13 +169,13 @@ def deflated(
 
 _UNREAD: Final = object()
 _NOT_PASSED_ON: Final = ("JMSX", "JMS_SUN_")
-"""How names of properties begin that are not the application's."""
+"""Prefixes of property names reserved for JMS and Open MQ."""
 
 
 class Message:
-    """A message that has been received. Nothing in it changes.
+    """Received message; immutable.
 
-    Its fields can raise MessageFormatError, for a header, a property or a body that is broken.
+    Its fields raise MessageFormatError for an invalid header, property or body.
     """
 
     __slots__ = ("_body", "_header", "packet")
@@ -192,19 +192,19 @@ class Message:
 
     @property
     def kind(self) -> PacketType:
-        """TEXT_MESSAGE, BYTES_MESSAGE, …"""
+        """Message type: TEXT_MESSAGE, BYTES_MESSAGE, …"""
         return PacketType(self.packet.type)
 
     @property
     def body(self) -> object:
-        """See the table above; decoded when it is first asked for."""
+        """Body as a Python value (table in the module docstring); decoded on first access."""
         if self._body is _UNREAD:
             self._body = decode_body(self.packet)
         return self._body
 
     @property
     def raw(self) -> bytes:
-        """The body's bytes, not decoded but decompressed."""
+        """Body as bytes, decompressed but not decoded."""
         try:
             packet = self.packet
             return _inflated(packet) if packet.flags & packets.Z else packet.body
@@ -213,7 +213,7 @@ class Message:
 
     @property
     def shown(self) -> bytes:
-        """The body as text for people: maps and streams as JSON, others as they are."""
+        """Body as readable text: maps and streams as JSON, others unchanged."""
         try:
             match self.packet.type:
                 case PacketType.MAP_MESSAGE:
@@ -226,7 +226,7 @@ class Message:
 
     @property
     def seconds_left(self) -> float:
-        """Until it expires; 0 = it never does, or has."""
+        """Seconds until the message expires; 0 = never, or already expired."""
         return max(0.0, (self.expiration - now_ms()) / 1000) if self.expiration else 0.0
 
     @property
@@ -238,7 +238,7 @@ class Message:
 
     @property
     def own_properties(self) -> dict[str, Property]:
-        """Without those that JMS and Open MQ themselves use."""
+        """Properties without those reserved for JMS and Open MQ."""
         return {
             name: value
             for name, value in self.properties.items()
@@ -247,29 +247,29 @@ class Message:
 
     @property
     def destination(self) -> Destination:
-        """Where it was sent to."""
+        """Destination the message was sent to."""
         header = self._variable
         return destination(header.queue if self.packet.flags & packets.Q else header.topic)
 
     @property
     def reply_to(self) -> Destination | None:
-        """Where a reply is wanted."""
+        """Destination for replies, or None."""
         address = self._variable.reply_address(bool(self.packet.flags & packets.Q))
         return None if address is None else destination(address)
 
     @property
     def correlation_id(self) -> str:
-        """ "" without one."""
+        """JMSCorrelationID; "" if absent."""
         return self._variable.correlation_id or ""
 
     @property
     def type(self) -> str:
-        """JMSType; "" without one."""
+        """JMSType; "" if absent."""
         return self._variable.type or ""
 
     @property
     def priority(self) -> int:
-        """0-9."""
+        """Priority, 0-9."""
         return self.packet.priority
 
     @property
@@ -278,27 +278,27 @@ class Message:
 
     @property
     def timestamp(self) -> int:
-        """When it was sent; ms since the epoch."""
+        """Time of sending, in ms since the epoch."""
         return self.packet.timestamp
 
     @property
     def expiration(self) -> int:
-        """ms since the epoch; 0 = never."""
+        """Expiration time in ms since the epoch; 0 = never."""
         return self.packet.expiration
 
     @property
     def delivery_time(self) -> int:
-        """Before which no consumer was to see it; ms since the epoch, 0 = at once."""
+        """Earliest delivery time in ms since the epoch; 0 = immediately."""
         return self._variable.delivery_time
 
     @property
     def redelivered(self) -> bool:
-        """It may have been received before."""
+        """True if the message may have been delivered before."""
         return bool(self.packet.flags & packets.R)
 
     @property
     def delivery_count(self) -> int:
-        """How often it has been delivered, this time included; 0 if the broker does not say."""
+        """Number of deliveries including this one; 0 if the broker does not send it."""
         return self._variable.delivery_count
 
     @property
@@ -315,5 +315,5 @@ class Message:
 
 
 def now_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Return the current time in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

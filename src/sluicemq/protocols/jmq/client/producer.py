@@ -1,4 +1,4 @@
-"""Sending messages. Public through `client`."""
+"""Producers. Public through `client`."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ from sluicemq.protocols.jmq.properties import encode_properties
 from sluicemq.protocols.jmq.wire import Packet, encode_head
 
 OUTSTANDING: Final = 256
-"""Messages of a session that may wait for their confirmations."""
+"""Maximum number of unconfirmed messages per session."""
 
 _PSEUDO_MAC: Final = bytes([os.urandom(1)[0] | 0x80]) + os.urandom(5)
-"""Of this process; with the address, a port and a number it makes a SysMessageID (section 4)."""
+"""Random id of this process; part of a SysMessageID with address, port, number (section 4)."""
 _numbers: Final = count(1)
 _LOOPBACK: Final = b"\x7f\0\0\x01"
 
 
 class Sending(Protocol):
-    """What a producer needs of its session."""
+    """Session interface used by a producer."""
 
     id: int
     transaction: int
     confirmations: Confirmations
 
     async def ready(self) -> RequestChannel:
-        """The connection. Raises ConnectionLost, RequestTimeout."""
+        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
 
     def touch(self) -> None:
-        """Something has been done in the transaction."""
+        """Mark the transaction as used. Raises TransactionLost."""
 
     def leave(self, producer: Producer) -> None:
-        """It is closed."""
+        """Remove a closed producer."""
 
 
 class _Route:
-    """A destination, as the broker knows this producer there.
+    """Broker-side producer for one destination on one connection.
 
-    origin  address and port of this end
+    origin  local address and port
     """
 
     __slots__ = ("credit", "destination", "header", "id", "origin", "transaction")
@@ -75,7 +75,7 @@ class _Route:
         channel.producers[self.id] = self.credit
 
     def plain_header(self, transaction: int) -> bytes:
-        """The variable header of a message that has nothing special."""
+        """Return the variable header of a message without optional fields."""
         if transaction != self.transaction:
             self.header = self.full_header(transaction, None, None, None, 0)
             self.transaction = transaction
@@ -89,7 +89,7 @@ class _Route:
         type: str | None,
         delivery_time: int,
     ) -> bytes:
-        """Raises MessageFormatError for what does not fit into one."""
+        """Return a variable header. Raises MessageFormatError if a field does not fit."""
         try:
             return encode_header(
                 self.destination.name,
@@ -107,7 +107,7 @@ class _Route:
 
 
 class Producer(AsyncClient):
-    """Sends to one destination, or, without one, to any. Made by `Session.producer`."""
+    """Producer for one destination or, without one, for any. Made by `Session.producer`."""
 
     def __init__(
         self,
@@ -141,18 +141,18 @@ class Producer(AsyncClient):
         compress: bool = False,
         wait: bool = True,
     ) -> str:
-        """Send, and return the message's id once the broker has it.
+        """Send a message and return its id once the broker has confirmed it.
 
-        body        a value (see `messages`), or a Message that was received: then its properties,
-                    correlation id, reply-to and type are sent along unless they are given
+        body        a value (see `messages`), or a received Message, whose properties, correlation
+                    id, reply-to and type are copied unless they are given
         to          for a producer without a destination
-        persistent, priority, ttl, delay    instead of the producer's own; see Options
-        wait        False: do not wait for the confirmation, as long as no more than the client's
-                    `outstanding` are waited for; `confirm` does, and so does a commit
+        persistent, priority, ttl, delay    override the producer's defaults; see Options
+        wait        False: return without the confirmation unless the client's `outstanding` limit
+                    is reached; `confirm` and a commit wait for it
 
-        A message that is not persistent is not confirmed. Raises Refused, ConnectionLost,
-        RequestTimeout; after the last two it is not known whether the broker has it.
-        MessageFormatError and ValueError for what cannot be sent.
+        The broker does not confirm non-persistent messages. Raises Refused, ConnectionLost,
+        RequestTimeout; after the last two the outcome is unknown.
+        MessageFormatError and ValueError for invalid arguments.
         """
         if isinstance(body, Message):
             properties = body.own_properties if properties is None else properties
@@ -223,10 +223,10 @@ class Producer(AsyncClient):
         return sysid_text(sysid)
 
     async def send_all(self, bodies: Iterable[object], **options: Any) -> int:
-        """Send many, without waiting for each one's confirmation; returns their number once the
-        broker has them all. `options` are those of `send`.
+        """Send many messages with pipelined confirmations, and return their number.
 
-        Raises as `send` for the first that fails: those after it may have been sent.
+        Returns once the broker has confirmed all. `options` are those of `send`.
+        Raises as `send` for the first failure; later messages may have been sent.
         """
         number = 0
         for body in bodies:
@@ -236,12 +236,12 @@ class Producer(AsyncClient):
         return number
 
     async def confirm(self) -> None:
-        """Wait until the broker has all that the session has sent. Raises Refused, ConnectionLost,
-        RequestTimeout."""
+        """Wait until the broker has confirmed all messages of the session. Raises Refused,
+        ConnectionLost, RequestTimeout."""
         await self._session.confirmations.settled(self._timeout)
 
     async def close(self) -> None:
-        """Raises as `confirm`, for what was sent and not confirmed."""
+        """Close the producer after its messages are confirmed. Raises as `confirm`."""
         if self._closed:
             return
         self._closed = True
@@ -249,12 +249,12 @@ class Producer(AsyncClient):
         try:
             await self.confirm()
         finally:
-            with suppress(ConnectionLost):  # then there is nothing to close
+            with suppress(ConnectionLost):  # a lost connection has closed the producer
                 channel = await self._session.ready()
                 await self.end(channel)
 
     async def end(self, channel: RequestChannel) -> None:
-        """Take leave of the broker. Raises ClientError."""
+        """Delete the producer on the broker. Raises ClientError."""
         for route in self._routes.values():
             channel.producers.pop(route.id, None)
             await channel.request(
@@ -265,7 +265,7 @@ class Producer(AsyncClient):
         self._routes.clear()
 
     async def begin(self, channel: RequestChannel) -> None:
-        """Make it known to the broker, also a new one. Raises ClientError."""
+        """Create the producer on the broker, again after a reconnect. Raises ClientError."""
         destinations = [*self._routes] or ([self.destination] if self.destination else [])
         for destination in destinations:
             await self._add(channel, destination)
@@ -305,8 +305,11 @@ class Producer(AsyncClient):
 
 
 async def declare(channel: RequestChannel, destination: Destination) -> None:
-    """CREATE_DESTINATION, as before anything else is said of one; it may exist already. Another
-    connection's temporary destination is not this one's to create. Raises ClientError."""
+    """Send CREATE_DESTINATION, which must precede other requests for a destination.
+
+    The destination may exist. Temporary destinations are skipped, because only the connection that
+    owns one may create it. Raises ClientError.
+    """
     if not destination.is_temporary:
         await channel.request(
             PacketType.CREATE_DESTINATION,
@@ -316,13 +319,13 @@ async def declare(channel: RequestChannel, destination: Destination) -> None:
 
 
 def _last(producer: Credit, connection: Credit) -> int:
-    """Spend both, and say with flags that there is none left."""
+    """Spend one credit of each and return the flags for an exhausted credit."""
     flags = packets.C if producer.spend() else 0
     return flags | packets.F if connection.spend() else flags
 
 
 def _origin(host: str, port: int) -> bytes:
-    """Address and port in a SysMessageID."""
+    """Encode an address and port for a SysMessageID."""
     address = ip_address(host.partition("%")[0]).packed if host else _LOOPBACK
     if len(address) == 4:
         address = b"\xff\0\0\0" + _PSEUDO_MAC + b"\xff\xff" + address

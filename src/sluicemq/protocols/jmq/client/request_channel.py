@@ -1,5 +1,5 @@
-"""One connection of a client: knows who waits for which reply, whom messages are for, and how much
-may be on its way."""
+"""Connection of a client: matches replies to requests, dispatches messages to consumers, and
+applies flow control."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Refused(RequestRefused):
     """The broker answered with a JMQStatus other than OK.
 
     status  a number; see packets.Status
-    reason  the broker's words, or ""
+    reason  the broker's reason text, or ""
     """
 
     def __init__(self, what: str, status: int, reason: str = "") -> None:
@@ -46,7 +46,7 @@ class Refused(RequestRefused):
 
 
 def check(packet: Packet, accepted: Collection[int] = _OK) -> Packet:
-    """The reply, if its status is one of these. Raises Refused."""
+    """Return the reply if its status is accepted. Raises Refused."""
     status = number(packet, "JMQStatus", Status.ERROR)
     if status in accepted:
         return packet
@@ -56,36 +56,36 @@ def check(packet: Packet, accepted: Collection[int] = _OK) -> Packet:
 
 
 def number(packet: Packet, name: str, default: int = 0) -> int:
-    """An integer property of a packet."""
+    """Return an integer property of a packet, or the default."""
     value = packet.properties.get(name)
     return value if isinstance(value, int) else default
 
 
 def text(packet: Packet, name: str) -> str:
-    """A string property of a packet; "" without."""
+    """Return a string property of a packet, or ""."""
     value = packet.properties.get(name)
     return value if isinstance(value, str) else ""
 
 
 class Awaiting(Protocol):
-    """What waits for a reply. Neither method raises."""
+    """Receiver of a reply. Neither method raises."""
 
     def answered(self, packet: Packet) -> None:
-        """The reply has come; called at once, before anything that came after it is looked at."""
+        """Handle the reply; called before any later packet is processed."""
 
     def broken(self, reason: ClientError) -> None:
-        """It cannot come any more."""
+        """Handle the loss of the connection: no reply will arrive."""
 
 
 class Inbox(Protocol):
-    """What messages are for: a consumer, a browser."""
+    """Receiver of messages: a consumer or a browser."""
 
     def put(self, packet: Packet) -> None:
-        """A message. Does not raise."""
+        """Accept a message. Does not raise."""
 
 
 class _Request:
-    """One that somebody awaits. `then` is called with the reply as soon as it has come."""
+    """Request with a future for its reply. Calls `then` as soon as the reply arrives."""
 
     __slots__ = ("_then", "future")
 
@@ -105,9 +105,8 @@ class _Request:
 
 
 class Credit:
-    """Messages that may be sent until the broker says RESUME_FLOW (section 6.2); None = any number.
-
-    `waiting` is set while there may be one.
+    """Number of messages that may be sent before the next RESUME_FLOW (section 6.2); None = no
+    limit.
     """
 
     __slots__ = ("_left", "_open")
@@ -117,7 +116,7 @@ class Credit:
         self.grant(granted)
 
     def grant(self, granted: int) -> None:
-        """So many from now on; negative = any number."""
+        """Set the number of messages that may be sent; negative = no limit."""
         self._left = None if granted < 0 else granted
         if granted:
             self._open.set()
@@ -125,7 +124,7 @@ class Credit:
             self._open.clear()
 
     def spend(self) -> bool:
-        """One is sent; whether it is the last that may be."""
+        """Count one sent message; return True if the credit is now exhausted."""
         if self._left is None:
             return False
         self._left -= 1
@@ -139,7 +138,7 @@ class Credit:
         return self._open.is_set()
 
     async def wait(self, timeout: float) -> None:
-        """Until one may be sent. Raises RequestTimeout."""
+        """Wait until a message may be sent. Raises RequestTimeout."""
         if self._open.is_set():
             return
         try:
@@ -150,15 +149,15 @@ class Credit:
 
 
 class RequestChannel(Connection["Packet | Oversized"]):
-    """A connection, from its first packet to its last.
+    """Client side of one JMQ connection.
 
-    inboxes    by consumer id
-    producers  by producer id: what may be sent
-    credit     the same for the connection
-    level      JMQProtocolLevel that was agreed
+    inboxes    receivers of messages by consumer id
+    producers  credit by producer id
+    credit     credit of the whole connection
+    level      negotiated JMQProtocolLevel
     id         JMQConnectionID
-    final      the broker said that it is no use to connect again
-    heard      something has come, or gone, since it was last set to False
+    final      True if the broker asked the client not to reconnect
+    heard      True if data was received or sent since it was last set to False
     """
 
     def __init__(
@@ -168,7 +167,7 @@ class RequestChannel(Connection["Packet | Oversized"]):
         flow: int,
         lost: Callable[[RequestChannel, ClientError], None],
     ) -> None:
-        """`flow` is how many messages the broker sends until RESUME_FLOW; 0 = any number."""
+        """`flow` limits the messages the broker sends before RESUME_FLOW; 0 = no limit."""
         super().__init__(Decoder(limits), timeout)
         self.inboxes: dict[int, Inbox] = {}
         self.producers: dict[int, Credit] = {}
@@ -187,7 +186,7 @@ class RequestChannel(Connection["Packet | Oversized"]):
         self._complaint = ""
 
     def local(self) -> tuple[str, int]:
-        """This end's address and port; ("", 0) over a Unix socket."""
+        """Return the local address and port; ("", 0) for a Unix socket."""
         assert self._transport is not None
         name = self._transport.get_extra_info("sockname")
         return (name[0], name[1]) if isinstance(name, tuple) else ("", 0)
@@ -204,9 +203,9 @@ class RequestChannel(Connection["Packet | Oversized"]):
         accepted: Collection[int] = _OK,
         then: Callable[[Packet], None] | None = None,
     ) -> Packet:
-        """Ask, and return the reply. One refused with RETRY is asked a second time (section 3.1).
+        """Send a request and return the reply. A RETRY reply is retried once (section 3.1).
 
-        `then` is called with a reply that is accepted, before what came behind it is looked at.
+        Calls `then` with an accepted reply before any later packet is processed.
         Raises Refused, ConnectionLost, RequestTimeout.
         """
 
@@ -237,13 +236,13 @@ class RequestChannel(Connection["Packet | Oversized"]):
         finally:
             self.forget(identity)
             if waiting.future.done() and not waiting.future.cancelled():
-                waiting.future.exception()  # it is known, or nobody wants to
+                waiting.future.exception()  # marks it as retrieved, so asyncio logs no warning
         if not waiting.future.done():
             raise RequestTimeout(f"no answer in {self.timeout} s")
         return waiting.future.result()
 
     async def challenged(self) -> Packet:
-        """The broker's first AUTHENTICATE_REQUEST. Raises ConnectionLost, RequestTimeout."""
+        """Return the broker's first AUTHENTICATE_REQUEST. Raises ConnectionLost, RequestTimeout."""
         await asyncio.wait([self._challenge], timeout=self.timeout)
         if not self._challenge.done():
             raise RequestTimeout(f"the broker does not ask who this is since {self.timeout} s")
@@ -252,19 +251,19 @@ class RequestChannel(Connection["Packet | Oversized"]):
     def ask(
         self, kind: PacketType, waiting: Awaiting, body: bytes = b"", header: bytes = b""
     ) -> None:
-        """Ask, and let `waiting` have the reply. Raises as `write`."""
+        """Send a request whose reply goes to `waiting`. Raises as `write`."""
         identity = self.expect(waiting)
         self.write(encode_packet(kind, packets.A, identity, header=header, body=body))
 
     def expect(self, waiting: Awaiting) -> int:
-        """The consumer id of a packet whose reply this waits for. Raises as `check`."""
+        """Register for a reply; return the consumer id for the request. Raises as `check`."""
         self.check()
         self._count += 1
         self._pending[self._count] = waiting
         return self._count
 
     def forget(self, identity: int) -> None:
-        """Wait for that reply no longer."""
+        """Stop waiting for a reply."""
         self._pending.pop(identity, None)
 
     def tell(
@@ -275,13 +274,13 @@ class RequestChannel(Connection["Packet | Oversized"]):
         *,
         header: bytes = b"",
     ) -> None:
-        """Say something that has no reply. Raises as `write`."""
+        """Send a packet that has no reply. Raises as `write`."""
         self.write(encode_packet(kind, 0, 0, properties, header=header, body=body))
 
     # --- flow
 
     def held(self, change: int) -> None:
-        """So many messages more, or fewer, wait here to be taken."""
+        """Adjust the number of buffered messages; resume the flow at half of the limit."""
         self._held += change
         if self._paused and self._held <= self._flow // 2 and self.lost is None:
             self._paused = False
@@ -290,21 +289,21 @@ class RequestChannel(Connection["Packet | Oversized"]):
     # --- Connection
 
     def write(self, data: bytes) -> None:
-        """See Connection."""
+        """Send bytes. Raises as Connection.write."""
         self.heard = True
         super().write(data)
 
     def arrived(self, frames: list[Packet | Oversized]) -> None:
-        """See Connection."""
+        """Dispatch received packets; a protocol error ends the connection."""
         self.heard = True
         try:
             for packet in frames:
                 if isinstance(packet, Oversized):
                     raise ProtocolError(f"a packet of {packet.size} bytes came")
                 if not packet.is_message:
-                    packet.properties  # noqa: B018 - a fault is the connection's, not the reader's
+                    packet.properties  # noqa: B018 - decode here, so that an error ends the connection
                 self._take(packet)
-                if self.lost is not None:  # nothing counts that comes behind a goodbye
+                if self.lost is not None:  # packets after a GOODBYE are ignored
                     return
         except ProtocolError as error:
             self.lose(ConnectionLost(f"the broker broke the protocol: {error}"))
@@ -318,7 +317,7 @@ class RequestChannel(Connection["Packet | Oversized"]):
                 self._paused = True
             if inbox is not None:
                 inbox.put(packet)
-            else:  # of a consumer that has just been closed
+            else:  # its consumer has just been closed
                 self.held(0)
         elif kind == PacketType.RESUME_FLOW:
             self._resume(packet)
@@ -326,14 +325,14 @@ class RequestChannel(Connection["Packet | Oversized"]):
             if packet.flags & packets.A:
                 self.write(encode_reply(PacketType.PING_REPLY, packet.consumer_id, Status.OK))
         elif kind == PacketType.AUTHENTICATE_REQUEST and packet.consumer_id not in self._pending:
-            # behind HELLO_REPLY; further rounds of it come instead of a reply
+            # it follows HELLO_REPLY; further rounds replace the reply to AUTHENTICATE
             if not self._challenge.done():
                 self._challenge.set_result(packet)
         elif kind == PacketType.GOODBYE:
             self.final = packet.properties.get("JMQExit") is True
             self._complaint = text(packet, "JMQGoodbyeReasonString") or "it said goodbye"
             self.lose(ConnectionLost(f"the broker ended the connection: {self._complaint}"))
-            self.abort()  # the broker may leave that to us
+            self.abort()  # the broker may wait for the client to close
         else:
             self._answer(packet)
 
@@ -350,30 +349,30 @@ class RequestChannel(Connection["Packet | Oversized"]):
             credit.grant(granted)
 
     def eof_received(self) -> None:
-        """See Connection."""
-        said = f": {self._complaint}" if self._complaint else ""
-        self.lose(ConnectionLost(f"the broker closed the connection{said}"))
+        """Handle the end of the broker's data: the connection is lost."""
+        reason = f": {self._complaint}" if self._complaint else ""
+        self.lose(ConnectionLost(f"the broker closed the connection{reason}"))
 
     def release(self, reason: ClientError) -> None:
-        """See Connection."""
+        """Fail all pending requests and wake all waiting senders."""
         pending = [*self._pending.values()]
         self._pending.clear()
         for waiting in pending:
             waiting.broken(reason)
         for credit in (self.credit, *self.producers.values()):
-            credit.grant(-1)  # who waits finds out when it sends
+            credit.grant(-1)  # a waiting sender fails on its next send
         if not self._challenge.done():
             self._challenge.set_exception(type(reason)(str(reason)))
             self._challenge.exception()
         self._lost(self, reason)
 
     def discard(self) -> None:
-        """Close, without waiting for anything."""
+        """Close the connection at once."""
         self.lose(ConnectionLost("the client is closed"))
         if self._transport is not None:
             self._transport.close()
 
     def leave(self, transport: asyncio.Transport) -> None:
-        """See Connection. The goodbye has been said; it is this side that closes (section 5.5)."""
+        """Close after GOODBYE: the client closes the connection (section 5.5)."""
         self.lose(ConnectionLost("the client is closed"))
         transport.close()

@@ -15,7 +15,7 @@ from sluicemq.protocols.jmq.client.session import Session
 
 
 class Requests:
-    """A session with a temporary queue, and those who wait for what comes to it."""
+    """Request-reply exchange over one session with a temporary reply queue."""
 
     def __init__(
         self, session: Session, queue: TemporaryQueue, consumer: Consumer, producer: Producer
@@ -28,7 +28,7 @@ class Requests:
 
     @classmethod
     async def start(cls, session: Session) -> Self:
-        """Raises ClientError."""
+        """Create the reply queue with its consumer and a producer. Raises ClientError."""
         queue = await session.temporary_queue()
         consumer = await session.consumer(queue)
         return cls(session, queue, consumer, await session.producer())
@@ -43,7 +43,7 @@ class Requests:
         persistent: bool,
         ttl: float | None,
     ) -> JmqMessage:
-        """See JmqClient.request."""
+        """Send a request and return its reply. Raises as JmqClient.request."""
         correlation_id = uuid4().hex
         reply: asyncio.Future[JmqMessage] = asyncio.get_running_loop().create_future()
         names = [correlation_id]
@@ -59,7 +59,7 @@ class Requests:
                     type=type,
                     persistent=persistent,
                     ttl=timeout if ttl is None else ttl,
-                    wait=False,  # so that its id is known before anybody can have answered
+                    wait=False,  # the id must be registered before a reply can arrive
                 )
                 names.append(identity)
                 self._waiting[identity] = reply
@@ -82,11 +82,11 @@ class Requests:
                         waiting.set_exception(ConnectionLost(str(lost)))
                 return
             except (ClientError, ValueError):
-                continue  # a reply that cannot be read, or not be acknowledged
+                continue  # the reply cannot be decoded or acknowledged
             if reply is not None and not reply.done():
                 reply.set_result(message)
 
     async def close(self) -> None:
-        """Whoever waits gets ConnectionLost. Raises as Session.close."""
+        """Close the session; pending requests fail with ConnectionLost. Raises as Session.close."""
         await self._session.close()
         await self._task

@@ -1,4 +1,4 @@
-"""Sessions: what acknowledgements and transactions are about. Public through `client`."""
+"""Sessions: the scope of acknowledgements and transactions. Public through `client`."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from sluicemq.protocols.jmq.wire import Packet
 
 LAZY_BLOCKS: Final = 10
 LAZY_SECONDS: Final = 7.0
-"""So many messages, or so long, a DUPS_OK session keeps acknowledgements back (section 7.2)."""
+"""Number of messages, and seconds, a DUPS_OK session delays acknowledgements (section 7.2)."""
 
 ANY: Final = Options()
 TemporaryT = TypeVar("TemporaryT", TemporaryQueue, TemporaryTopic)
 
 
 class TransactionLost(ConnectionLost):
-    """The connection broke within the transaction: nothing of it has been done."""
+    """The connection was lost during the transaction; none of its work has taken effect."""
 
 
 class Owner(Protocol):
-    """What a session needs of its client."""
+    """Client interface used by a session."""
 
     timeout: float
     prefetch: int
@@ -58,20 +58,20 @@ class Owner(Protocol):
     share_client_id: bool
 
     async def ready(self) -> RequestChannel:
-        """The connection. Raises ConnectionLost, RequestTimeout."""
+        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
 
     def leave(self, session: Session) -> None:
-        """It is closed."""
+        """Remove a closed session."""
 
     def temporary_origin(self) -> str:
         """Return the client id, or else the local address."""
 
 
 class Session(AsyncClient):
-    """Made by `JmqClient.session`; ends with `close`, or with its `async with`.
+    """JMS session. Made by `JmqClient.session`; closed by `close` or by its `async with`.
 
-    Any number of tasks may use it, but what acknowledges, commits or gives back does so for all of
-    it.
+    Any number of tasks may use it, but acknowledge, commit, rollback and recover affect the whole
+    session.
     """
 
     def __init__(self, owner: Owner, ack_mode: AckMode, transacted: bool) -> None:
@@ -79,12 +79,12 @@ class Session(AsyncClient):
         self.ack_mode = AckMode.NONE if transacted else ack_mode
         self.transacted = transacted
         self.transaction = 0
-        """Id of the one that sends and acknowledgements belong to; 0 = none."""
+        """Id of the transaction that sends and acknowledgements belong to; 0 = none."""
         self.confirmations = Confirmations()
         self.xa = XaResource(self)
-        """Global transactions; not for transacted sessions, which have their own."""
+        """Global transactions; not available in transacted sessions, which use local ones."""
         self.halted = False
-        """No message is handed over: they are on their way back."""
+        """True while messages return to the broker; consumers deliver none meanwhile."""
         self._owner = owner
         self._turn = asyncio.Lock()
         self._channel: RequestChannel | None = None
@@ -93,14 +93,14 @@ class Session(AsyncClient):
         self._temporaries: list[Destination] = []
         self._replier: Producer | None = None
         self._unsettled: dict[bytes, None] = {}
-        """Ack blocks of what has been handed over and not acknowledged, or not yet committed."""
+        """Ack blocks of delivered messages that are not yet acknowledged or committed."""
         self._lazy: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self._touched = False
         self._lost_work = False
         self._closed = False
 
-    # --- what it makes
+    # --- factories
 
     async def producer(
         self,
@@ -111,10 +111,10 @@ class Session(AsyncClient):
         ttl: float = 0.0,
         delay: float = 0.0,
     ) -> Producer:
-        """Something that sends to a destination, or, without one, to any.
+        """Create a producer for a destination or, without one, for any destination.
 
         priority    0-9
-        ttl, delay  seconds; see Options. Each is what holds if `send` says nothing else
+        ttl, delay  seconds; see Options. `send` may override each of these defaults
 
         Raises Refused (status 403, 404, …), ConnectionLost, RequestTimeout.
         """
@@ -123,7 +123,7 @@ class Session(AsyncClient):
         producer = Producer(self, where, options, self._owner.outstanding, self._owner.timeout)
         channel = await self.ready()
         await producer.begin(channel)
-        channel.check()  # from now on a new connection gets it too
+        channel.check()  # reconnects recreate only registered producers
         self._producers.append(producer)
         return producer
 
@@ -138,14 +138,14 @@ class Session(AsyncClient):
         shared: bool = False,
         prefetch: int = 0,
     ) -> Consumer:
-        """Something that receives from a destination.
+        """Create a consumer of a destination.
 
-        selector  which messages; SQL, JMS 1.1 section 3.8
-        no_local  not those that this connection has sent
-        name      of a subscription of a topic that is durable, shared, or both
-        durable   the subscription takes messages also while nobody receives
-        shared    others may receive from the subscription too; each gets a part of the messages
-        prefetch  messages that may wait here; 0 = as the client says
+        selector  SQL message selector (JMS 1.1 section 3.8)
+        no_local  exclude messages sent by this connection
+        name      name of a durable or shared topic subscription
+        durable   the subscription keeps messages while it has no consumer
+        shared    several consumers may share the subscription's messages
+        prefetch  messages buffered in the client; 0 = the client's default
 
         Raises Refused (400 for a wrong selector, 403, 404, 409, …), ConnectionLost, RequestTimeout,
         ValueError.
@@ -166,19 +166,19 @@ class Session(AsyncClient):
         return consumer
 
     def browser(self, queue: str | Destination, selector: str = "") -> Browser:
-        """Something that looks at the messages of a queue and takes none."""
+        """Create a browser, which reads the messages of a queue without consuming them."""
         return Browser(self, named(queue), selector)
 
     async def temporary_queue(self) -> TemporaryQueue:
-        """A queue that only this connection can receive from, and that ends with it."""
+        """Create a queue that only this connection can receive from; it is deleted with it."""
         return await self._temporary(TemporaryQueue)
 
     async def temporary_topic(self) -> TemporaryTopic:
-        """A topic that only this connection can receive from, and that ends with it."""
+        """Create a topic that only this connection can receive from; it is deleted with it."""
         return await self._temporary(TemporaryTopic)
 
     async def delete(self, temporary: TemporaryQueue | TemporaryTopic) -> None:
-        """Delete a temporary destination of this session; it has no consumers any more.
+        """Delete a temporary destination of this session. It must not have consumers.
 
         Raises Refused, ConnectionLost, RequestTimeout.
         """
@@ -191,7 +191,7 @@ class Session(AsyncClient):
             self._temporaries.remove(temporary)
 
     async def unsubscribe(self, name: str) -> None:
-        """Delete a durable subscription of this client id; nobody receives from it any more.
+        """Delete a durable subscription of this client id. It must not have consumers.
 
         Raises Refused (404, 409), ConnectionLost, RequestTimeout.
         """
@@ -206,9 +206,9 @@ class Session(AsyncClient):
         properties: Mapping[str, object] | None = None,
         persistent: bool = False,
     ) -> str:
-        """Answer a message that asked for it, with its correlation id, or with its id.
+        """Send a reply with the request's correlation id, or its message id if it has none.
 
-        Returns and raises as `Producer.send`; ValueError if it did not ask.
+        Returns and raises as `Producer.send`; ValueError if the request has no reply destination.
         """
         to = request.reply_to
         if to is None:
@@ -226,13 +226,16 @@ class Session(AsyncClient):
     # --- acknowledgements
 
     async def acknowledge(self, message: JmqMessage, only: bool) -> None:
-        """What JmqMessage.acknowledge does."""
+        """Acknowledge all delivered messages of a CLIENT session, or one with `only`.
+
+        Raises as JmqMessage.acknowledge.
+        """
         if self.ack_mode != AckMode.CLIENT:
             return
         channel = message.channel
         channel.check()
         if self.transaction:
-            return  # it was acknowledged with the others of the transaction
+            return  # acknowledged within the transaction
         wanted = [message.block] if only else [*self._unsettled]
         blocks = [block for block in wanted if block in self._unsettled]
         if blocks:
@@ -241,7 +244,7 @@ class Session(AsyncClient):
                 self._unsettled.pop(block, None)
 
     async def handed(self, consumer: Consumer, packet: Packet, block: bytes) -> None:
-        """A message goes to the application: acknowledge it as the session does.
+        """Acknowledge a message delivered to the application, depending on the session's mode.
 
         Raises Refused, ConnectionLost, RequestTimeout.
         """
@@ -269,7 +272,7 @@ class Session(AsyncClient):
                 await channel.request(PacketType.ACKNOWLEDGE, body=block)
 
     def expired(self, channel: RequestChannel, block: bytes) -> None:
-        """A message that came too late to be handed over is a dead one."""
+        """Acknowledge a message that expired before delivery as dead."""
         header = encode_header(transaction_id=self.transaction)
         channel.tell(
             PacketType.ACKNOWLEDGE,
@@ -279,18 +282,17 @@ class Session(AsyncClient):
         )
 
     def _flush(self, channel: RequestChannel) -> None:
-        """Send the acknowledgements that were kept back."""
+        """Send the delayed acknowledgements of a DUPS_OK session."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         blocks, self._lazy = self._lazy, []
         if blocks:
-            with suppress(ConnectionLost):  # they come again: duplicates are all right
+            with suppress(ConnectionLost):  # the broker redelivers; DUPS_OK allows duplicates
                 channel.tell(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
 
     async def recover(self) -> None:
-        """Give back what has been received and not acknowledged: it comes again, marked as
-        redelivered, before anything else.
+        """Return unacked messages to the broker, which redelivers them before any others.
 
         Raises Refused, ConnectionLost, RequestTimeout; ValueError in a transacted session.
         """
@@ -303,7 +305,7 @@ class Session(AsyncClient):
 
     @asynccontextmanager
     async def _turning(self) -> AsyncIterator[RequestChannel]:
-        """While messages are on their way back nobody gets one."""
+        """Halt delivery while the session returns messages to the broker."""
         async with self._turn:
             channel = await self.ready()
             self._flush(channel)
@@ -316,7 +318,7 @@ class Session(AsyncClient):
                     consumer.go_on()
 
     def _give_back(self, channel: RequestChannel, transaction: int) -> None:
-        """REDELIVER what has not been handed over, then what has (section 7.4)."""
+        """Send REDELIVER for the undelivered messages, then for the delivered (section 7.4)."""
         unseen = b"".join(consumer.give_back() for consumer in self._consumers)
         seen = b"".join(self._unsettled)
         self._unsettled.clear()
@@ -332,12 +334,12 @@ class Session(AsyncClient):
     # --- transactions
 
     async def commit(self) -> None:
-        """Do all that was sent and received since the last commit or rollback, or nothing of it.
+        """Commit all sends and receives since the last commit or rollback, atomically.
 
         Raises TransactionLost, after which the next transaction has begun; Refused, also for a
-        message that was sent without waiting, after which to roll back is all that can be done;
-        ConnectionLost and RequestTimeout, after which it is not known. ValueError if the session is
-        not transacted.
+        message sent without waiting, after which the caller must roll back; ConnectionLost and
+        RequestTimeout, after which the outcome is unknown. ValueError if the session is not
+        transacted.
         """
         self._check_transacted()
         async with self._turn:
@@ -355,8 +357,8 @@ class Session(AsyncClient):
                 await self._start(channel)
 
     async def rollback(self) -> None:
-        """Undo all that was sent and received since the last commit or rollback. What was received
-        comes again, marked as redelivered.
+        """Roll back all sends and receives since the last commit or rollback. The broker redelivers
+        the received messages, marked as redelivered.
 
         Raises Refused, ConnectionLost, RequestTimeout; ValueError if the session is not transacted.
         """
@@ -384,35 +386,35 @@ class Session(AsyncClient):
             raise TransactionLost("the connection broke within the transaction")
 
     async def _start(self, channel: RequestChannel) -> None:
-        """The next transaction of a transacted session."""
+        """Start the next transaction of a transacted session."""
         self._touched = False
         self.transaction = 0
         reply = await channel.request(PacketType.START_TRANSACTION, {"JMQSessionID": Long(self.id)})
         self.transaction = number(reply, "JMQTransactionID")
 
     def touch(self) -> None:
-        """Something is done in the transaction. Raises TransactionLost if a part of it is lost."""
+        """Mark the transaction as used. Raises TransactionLost if a part of it is lost."""
         if self._lost_work:
             raise TransactionLost("the connection broke within the transaction: roll back")
         if self.transaction:
             self._touched = True
 
     def enter(self, transaction: int) -> None:
-        """What follows belongs to a global transaction; 0 = to none."""
+        """Add the following work to a global transaction; 0 = none."""
         self.transaction = transaction
         self._touched = False
         self._lost_work = False
 
-    # --- life
+    # --- lifecycle
 
     async def ready(self) -> RequestChannel:
-        """The connection. Raises ConnectionLost, RequestTimeout."""
+        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
         if self._closed:
             raise ConnectionLost("the session is closed")
         return await self._owner.ready()
 
     async def begin(self, channel: RequestChannel) -> None:
-        """Make it known to the broker. Raises ClientError."""
+        """Create the session on the broker. Raises ClientError."""
         self._channel = channel
         properties = None if self.transacted else {"JMQAckMode": self.ack_mode}
         reply = await channel.request(PacketType.CREATE_SESSION, properties)
@@ -421,7 +423,7 @@ class Session(AsyncClient):
             await self._start(channel)
 
     def forget(self) -> None:
-        """The connection is lost, and with it what is here."""
+        """Reset the state that belonged to the lost connection."""
         self._lost_work = self._lost_work or self._touched
         self._touched = False
         self._unsettled.clear()
@@ -436,24 +438,24 @@ class Session(AsyncClient):
         self.xa.forget()
 
     async def begin_temporaries(self, channel: RequestChannel) -> None:
-        """Make them again, on a new connection. Raises ClientError."""
+        """Recreate the temporary destinations on a new connection. Raises ClientError."""
         for temporary in self._temporaries:
             await self._create(channel, temporary)
 
     async def begin_consumers(self, channel: RequestChannel) -> None:
-        """The same."""
+        """Recreate the consumers on a new connection. Raises ClientError."""
         for consumer in self._consumers:
             await consumer.begin(channel)
 
     async def begin_producers(self, channel: RequestChannel) -> None:
-        """The same."""
+        """Recreate the producers on a new connection. Raises ClientError."""
         for producer in self._producers:
             await producer.begin(channel)
 
     async def close(self) -> None:
-        """Give back what was received and not acknowledged or not committed.
+        """Close the session; the broker requeues messages not acknowledged or committed.
 
-        Raises RequestTimeout; Refused for what was sent without waiting and refused.
+        Raises RequestTimeout; Refused if the broker refused a message sent without waiting.
         """
         if self._closed:
             return
@@ -484,14 +486,14 @@ class Session(AsyncClient):
             await channel.request(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
 
     def finish(self, reason: ClientError) -> None:
-        """There will be nothing more."""
+        """Mark the session closed; its consumers fail with `reason`."""
         self._closed = True
         self.forget()
         for consumer in self._consumers:
             consumer.finish(reason)
 
     def leave(self, part: Consumer | Producer) -> None:
-        """A part of it is closed."""
+        """Remove a closed consumer or producer."""
         if isinstance(part, Consumer):
             if part in self._consumers:
                 self._consumers.remove(part)

@@ -1,25 +1,25 @@
-"""Where a JMQ client connects to, and how: told by a URL or by Open MQ's own broker addresses.
+"""Connection targets of a JMQ client: URLs and Open MQ broker addresses.
 
     jmq[+tls]://[user[:password]@]host[:port][,host[:port]…][?option=value&…]
     jmq+unix:///path[?option=value&…]
-    mq://host:7676/jms mq://other:7676/ssljms       as imqAddressList, with blanks or commas
-    mqtcp://host:port/jms, mqssl://host:port/ssljms      the service itself, no port mapper
-    mq+ssl://host:port                                   TLS, from the port mapper on
+    mq://host:7676/jms mq://other:7676/ssljms       as imqAddressList, separated by blanks or commas
+    mqtcp://host:port/jms, mqssl://host:port/ssljms      the service's port, no port mapper
+    mq+ssl://host:port                                   TLS, also for the port mapper
 
-A host's port is that of its port mapper, which tells the port of the service; with `direct` it is
-the service's own. A service whose row says `tls` is spoken to over TLS.
+The port is that of the host's port mapper, which returns the service's port; with `direct` it is
+the service's own port. The client uses TLS for a service that the port mapper lists with `tls`.
 
-Names of options do not depend on letter case, nor on `_`, `-` and blanks between their words:
+Option names ignore letter case, `_`, `-` and blanks between words:
 
     username (user), password
     client id                    needed for durable subscriptions
-    share client id              true or false: others may use the client id too
-    service                      jms, ssljms, …; which the port mapper is asked for
+    share client id              true or false: other connections may use the client id too
+    service                      jms, ssljms, …; the service looked up in the port mapper
     direct                       true or false
     insecure                     true or false
-    ca                           file of certificates that are trusted
+    ca                           file of trusted certificates
     timeout, keep alive (ping interval)     seconds, or hh:mm:ss
-    flow                         messages on their way here until this side says it wants more
+    flow                         messages the broker may send before the client requests more
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _SPACES: Final = re.compile(r"[\s,]+")
 
 
 class Target(NamedTuple):
-    """One broker or several that stand for each other.
+    """One broker, or several equivalent ones.
 
     hosts            tried in this order; a name or address, and a port
     path             of a Unix socket, instead of hosts; without a port mapper
     client_id        "" = none
-    share_client_id  others may use the client id too, and share its subscriptions
+    share_client_id  other connections may use the client id and share its subscriptions
     service          name of the service; "" = jms, or ssljms over TLS
     direct           the port is the service's own
-    tls              from the port mapper on
+    tls              use TLS, also for the port mapper
     ca               file of trusted certificates; "" = the system's
-    insecure         whoever answers is taken for the broker
+    insecure         do not verify the broker's certificate
     timeout          seconds
-    keep_alive       seconds of silence until a ping; 0 = none
-    flow             messages of the whole connection on their way here at a time; 0 = no limit
+    keep_alive       idle seconds before a ping; 0 = no pings
+    flow             messages in transit for the whole connection; 0 = no limit
     """
 
     hosts: targets.Hosts = (("127.0.0.1", DEFAULT_PORT),)
@@ -74,7 +74,7 @@ class Target(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Raises ConfigurationError, which never shows a password."""
+        """Parse a URL or an address list. Raises ConfigurationError, never with a password."""
         scheme = _SCHEME.match(text)
         if scheme is not None:
             return _parse_url(text[scheme.end() :], scheme.group(1).lower().split("+")[1:])
@@ -93,7 +93,7 @@ def _parse_url(text: str, modifiers: list[str]) -> Target:
 
 
 def _parse_addresses(text: str) -> Target:
-    """Addresses of one kind, for the same service."""
+    """Parse a list of addresses of the same scheme and service."""
     found: list[Target] = []
     for item in filter(None, _SPACES.split(text)):
         address = _ADDRESS.match(item)
@@ -141,5 +141,5 @@ def _with_options(target: Target, options: Mapping[str, str]) -> Target:
 
 
 def tls_context(target: Target) -> ssl.SSLContext:
-    """What the target says of certificates. Raises ConfigurationError."""
+    """Return the TLS context for the target's certificates. Raises ConfigurationError."""
     return targets.tls_context(target.ca, insecure=target.insecure, named=not target.path)

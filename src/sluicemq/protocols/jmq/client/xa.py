@@ -1,11 +1,11 @@
-"""Global transactions, as a transaction manager drives them (JTA's XAResource). Public through
+"""Global transactions controlled by a transaction manager (JTA's XAResource). Public through
 `client`.
 
     await session.xa.start(xid)
     …                                    send and receive with the session
     await session.xa.end(xid)
     await session.xa.prepare(xid)
-    await session.xa.commit(xid)         by any connection, also after the broker's restart
+    await session.xa.commit(xid)         from any connection, also after a broker restart
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from sluicemq.protocols.jmq.wire import Packet
 
 
 class Branching(Protocol):
-    """What a resource needs of its session."""
+    """Session interface used by an XA resource."""
 
     transacted: bool
     transaction: int
     confirmations: Confirmations
 
     async def ready(self) -> RequestChannel:
-        """The connection. Raises ConnectionLost, RequestTimeout."""
+        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
 
     def enter(self, transaction: int) -> None:
-        """What follows belongs to it; 0 = to none."""
+        """Add the following sends and acknowledgements to a transaction; 0 = none."""
 
 
 class XaResource:
-    """The session's part in global transactions: `Session.xa`.
+    """XA resource of a session: `Session.xa`.
 
-    All methods raise Refused (404 for an Xid that is not known, 500 for a state that does not allow
-    it, …), ConnectionLost, RequestTimeout; ProtocolError for an Xid with a part of more than 64
-    bytes.
+    All methods raise Refused (404 for an unknown Xid, 500 if the transaction's state does not allow
+    the operation, …), ConnectionLost, RequestTimeout; ProtocolError for an Xid with a part of more
+    than 64 bytes.
     """
 
     def __init__(self, session: Branching) -> None:
@@ -47,9 +47,9 @@ class XaResource:
         self._started: dict[Xid, int] = {}
 
     async def start(self, xid: Xid, flags: int = XaFlag.NOFLAGS) -> None:
-        """What the session does from now on belongs to `xid`. Flags: JOIN, RESUME.
+        """Associate the session's following work with `xid`. Flags: JOIN, RESUME.
 
-        Raises ValueError for a transacted session, or if another one has not been ended.
+        Raises ValueError for a transacted session, or if another transaction has not been ended.
         """
         session = self._session
         if session.transacted:
@@ -61,8 +61,10 @@ class XaResource:
         session.enter(self._started[xid])
 
     async def end(self, xid: Xid, flags: int = XaFlag.SUCCESS) -> None:
-        """What the session does from now on does not belong to `xid` any more. Flags: SUSPEND,
-        FAIL. Raises Refused for what was sent without waiting and refused, too."""
+        """End the session's association with `xid`. Flags: SUSPEND, FAIL.
+
+        Also raises Refused if the broker refused a message sent without waiting.
+        """
         session = self._session
         channel = await session.ready()
         try:
@@ -73,28 +75,28 @@ class XaResource:
         await self._ask(PacketType.END_TRANSACTION, xid, flags)
 
     async def prepare(self, xid: Xid) -> None:
-        """From now on it can be committed whatever happens."""
+        """Prepare the transaction: the broker stores it so that it survives a restart."""
         await self._ask(PacketType.PREPARE_TRANSACTION, xid)
 
     async def commit(self, xid: Xid, *, one_phase: bool = False) -> None:
-        """Of a prepared one, or, `one_phase`, of one that has been ended."""
+        """Commit a prepared transaction or, with `one_phase`, an ended one."""
         flags = XaFlag.ONEPHASE if one_phase else XaFlag.NOFLAGS
         await self._ask(PacketType.COMMIT_TRANSACTION, xid, flags)
         self._started.pop(xid, None)
 
     async def rollback(self, xid: Xid) -> None:
-        """Of one that has been ended or prepared. What was received comes again."""
+        """Roll back an ended or prepared transaction. Its received messages are redelivered."""
         await self._ask(
             PacketType.ROLLBACK_TRANSACTION, xid, XaFlag.NOFLAGS, {"JMQRedeliver": True}
         )
         self._started.pop(xid, None)
 
     def forget(self) -> None:
-        """The connection is lost: what it was known by there means nothing to another."""
+        """Drop the transaction ids: they are valid only on the lost connection."""
         self._started.clear()
 
     async def recover(self) -> list[Xid]:
-        """Those that are prepared and wait to be completed."""
+        """Return the Xids of the prepared transactions."""
         channel = await self._session.ready()
         reply = await channel.request(
             PacketType.RECOVER_TRANSACTION, {"JMQXAFlags": XaFlag.STARTRSCAN}
@@ -109,7 +111,7 @@ class XaResource:
         flags: int | None = None,
         more: dict[str, object] | None = None,
     ) -> Packet:
-        """START and END name the Xid alone; the others also what this session knows it by."""
+        """Send an XA request: START and END carry only the Xid, others also the transaction id."""
         body = encode_xid(xid)
         properties = dict(more or {})
         if flags is not None:
