@@ -1,4 +1,4 @@
-"""Threads for work that would hold up the event loop."""
+"""Threads for work that would block the event loop."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ Result = TypeVar("Result")
 
 
 class BackgroundThread:
-    """One thread or a few, so that such work takes as many processors at most; first come, first
-    served."""
+    """Thread pool of fixed size, which limits the processors used. Jobs start in order."""
 
     def __init__(self, notify: Callable[[Callable[[], object]], object], threads: int = 1) -> None:
-        """`notify` has something called on the event loop; it is called in another thread."""
+        """Use `notify` to call a function on the event loop from a background thread."""
         self._notify = notify
         self._executor = ThreadPoolExecutor(threads, "background")
 
     def submit(self, work: Callable[[], Result], done: Callable[[Result], None]) -> Future[Result]:
-        """See protocols.link.Background. A job that is cancelled is never `done`."""
+        """Run `work` in a thread, then call `done` with its result on the event loop.
+
+        A cancelled job does not call `done`."""
         future = self._executor.submit(work)
 
         def finished(future: Future[Result]) -> None:
@@ -32,5 +33,5 @@ class BackgroundThread:
         return future
 
     def close(self) -> None:
-        """Begin nothing more; what has begun ends by itself."""
+        """Cancel the jobs that have not started, without waiting for running jobs."""
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The operating system's clocks, for the engine, and deadlines that are measured by them."""
+"""System clocks for the engine, and deadlines measured by them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sluicemq.broker import Clock
 from sluicemq.broker.scans import Deadline, StartDeadline
 
 TOLERANCE_NS: Final = 1_000_000
-"""How far wall time may be from the system's before it follows."""
+"""Largest deviation from the system's wall time before it is measured again, in ns."""
 ATTEMPTS: Final = 3
-"""Readings of both clocks, of which the one with the least time between them counts."""
+"""Number of readings of both clocks; the one with the shortest gap counts."""
 
 
 class SystemClock(Clock):
-    """Wall time for what is stored and shown, monotonic time for everything that expires.
+    """Wall time for stored and displayed times, monotonic time for expirations.
 
     Both are derived from one reading of the monotonic clock and the measured difference of the
     two clocks. So `epoch` changes only when the wall clock is set or slewed by a millisecond:
@@ -37,7 +37,7 @@ class SystemClock(Clock):
         deviation = time.time_ns() - steady - self._ahead
         if not -TOLERANCE_NS < deviation < TOLERANCE_NS:
             self._measure()
-        # Zero means "never" in the engine, so the steady clock must not show it.
+        # Zero means "never" in the engine, so the steady clock must not be zero.
         self.steady = steady // 1_000_000 + 1
         self.wall = self.steady + self._epoch
 
@@ -54,13 +54,13 @@ class SystemClock(Clock):
 
 
 def _ahead_ns() -> int:
-    """What the wall clock is ahead of the monotonic one; too much by the time between readings."""
+    """Return wall time minus monotonic time in ns, too large by the gap between the readings."""
     steady = time.monotonic_ns()
     return time.time_ns() - steady
 
 
 def time_budget(seconds: float, clock: Callable[[], float] = time.perf_counter) -> StartDeadline:
-    """Return what starts deadlines of `seconds`, measured by `clock`."""
+    """Return a function that starts a deadline of `seconds`, measured by `clock`."""
 
     def start() -> Deadline:
         end = clock() + seconds

@@ -1,4 +1,4 @@
-"""The settings in force, as the administration shows them."""
+"""Effective settings for the management service."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from sluicemq.server.units import Unit, format_quantity
 
 
 class EffectiveConfiguration:
-    """See `sluicemq.admin.server_interface.Configuration`."""
+    """Effective configuration: each setting with its value, default and source."""
 
     def __init__(self, config: Config, origins: Mapping[str, str]) -> None:
-        """`origins`: see `loading.LoadedConfig`."""
+        """Take the source of each setting from `origins`, by dotted name (`LoadedConfig`)."""
         self._config = config
         self._origins = origins
 
     def settings(self) -> list[SettingView]:
-        """See Configuration."""
+        """Return all settings, then those of each listener."""
         return [*self._plain(), *self._listeners()]
 
     def declares(self, address: Address) -> bool:
-        """See Configuration."""
+        """Return whether the configuration declares the destination."""
         return address in self._config.destinations
 
     def _plain(self) -> Iterator[SettingView]:
@@ -54,14 +54,14 @@ def _view(name: str, setting: Setting, value: Any, source: str) -> SettingView:
     default = None if setting.default is msgspec.NODEFAULT else setting.default
     return SettingView(
         name=name,
-        value=_shown(value, setting.unit),
-        default=_shown(default, setting.unit),
+        value=_display_value(value, setting.unit),
+        default=_display_value(default, setting.unit),
         unit=str(setting.unit or "") if setting.unit is not Unit.MODE else "",
         source=source,
         meaning=setting.meaning,
     )
 
 
-def _shown(value: Any, unit: Unit | None) -> bool | int | float | str | None:
-    shown: bool | int | float | str | None = plain(value)
-    return format_quantity(value, unit) if unit is Unit.MODE and value is not None else shown
+def _display_value(value: Any, unit: Unit | None) -> bool | int | float | str | None:
+    result: bool | int | float | str | None = plain(value)
+    return format_quantity(value, unit) if unit is Unit.MODE and value is not None else result

@@ -1,5 +1,5 @@
-"""The batch of one iteration of the event loop: everything that arrives within the iteration is
-handled, then the engine is flushed once, then each connection is written to once."""
+"""Batch of one event loop iteration: all input of the iteration is handled, then the engine is
+flushed once, then each connection is written to once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class EventLoopBatch:
-    """Begins and ends batches, and wakes the engine when its deadline is due.
+    """Event loop batches, and the timer that runs the engine at its next deadline.
 
-    `failed` is called with whatever the engine could not survive; then `dead` is set, and nothing
-    is sent, acknowledged or given back any more.
+    If the engine raises, the batch sets `dead` and calls `failed` with the exception. From then
+    on it sends, acknowledges and requeues nothing.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class EventLoopBatch:
             self.loop.call_soon(self._end)
 
     def outgoing(self, connection: Connection) -> None:
-        """The connection has bytes to send at the end of the batch."""
+        """Schedule a write of the connection's bytes at the end of the batch."""
         self._outgoing[connection] = None
         if not self._open:
             self.begin()
 
     def halt(self) -> None:
-        """Send and acknowledge nothing any more."""
+        """Stop sending and acknowledging for good."""
         self.dead = True
         self._outgoing.clear()
 
     def fail(self, error: Exception) -> None:
-        """The broker cannot go on."""
+        """Halt and report the error, unless the batch is halted already."""
         if not self.dead:
             self.halt()
             self._failed(error)
@@ -70,7 +70,7 @@ class EventLoopBatch:
         except Exception as error:
             self.fail(error)
             return
-        # Writing may settle deliveries, which makes work for the next batch.
+        # Writing may acknowledge deliveries, which adds work to the next batch.
         outgoing, self._outgoing = self._outgoing, {}
         for connection in outgoing:
             connection.flush()
@@ -83,7 +83,7 @@ class EventLoopBatch:
             self._alarm.cancel()
         self._alarm_at = deadline
         delay = max(0, deadline - self.broker.clock.steady)
-        # a day is short enough for the event loop's own clock, and an early alarm does no harm
+        # The event loop's clock takes a day; a timer that fires early only sets the next one.
         self._alarm = self.loop.call_later(min(delay / 1000, 86_400.0), self._ring)
 
     def _ring(self) -> None:

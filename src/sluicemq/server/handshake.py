@@ -1,8 +1,9 @@
-"""A server's TLS context whose failing handshakes tell the peer why.
+"""TLS context of a server that sends the alert of a failed handshake to the peer.
 
 When a handshake fails, OpenSSL has written an alert - "unknown ca", "protocol version" - for the
 peer, but the event loop closes the connection without sending it, and the peer would only see the
-connection end. So the TLS object sends it itself, to the socket that its task has named.
+connection end. Therefore the TLS object sends the
+alert itself, to the socket in the context variable `ARRIVING`.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from contextvars import ContextVar
 from typing import Final
 
 ARRIVING: Final[ContextVar[socket.socket | None]] = ContextVar("arriving", default=None)
-"""The connection that the current task shakes hands with."""
+"""Socket of the connection whose TLS handshake the current task performs."""
 
 
 class _Handshake(ssl.SSLObject):
-    """One connection's TLS."""
+    """TLS object of one connection."""
 
     outgoing: ssl.MemoryBIO
     peer: socket.socket | None = None
 
     def do_handshake(self) -> None:
-        """As usual; if it fails, the alert is sent."""
+        """Perform the handshake; if it fails, send the alert and raise ssl.SSLError."""
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -39,7 +40,7 @@ class _Handshake(ssl.SSLObject):
 
 
 class HandshakeContext(ssl.SSLContext):
-    """See the module; a context of a server."""
+    """TLS context of a server whose connections send the alert of a failed handshake."""
 
     sslobject_class = _Handshake
 
@@ -51,7 +52,7 @@ class HandshakeContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """As usual; remembers where an alert has to go."""
+        """Return the TLS object, with the socket to which it sends an alert."""
         made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         if isinstance(made, _Handshake):
             made.outgoing = outgoing

@@ -1,4 +1,4 @@
-"""How late the event loop comes to what is due: what everybody waits for beside their own work."""
+"""Lag of the event loop: the delay of every timer and connection besides its own work."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Final
 from sluicemq.model.histogram import Histogram
 
 INTERVAL_SECONDS: Final = 0.05
-"""Between two looks: twenty a second cost nothing that can be measured."""
+"""Time between two measurements; twenty per second have no measurable cost."""
 
 
 class LoopLag:
-    """A timer that notes by how much it is late. `histogram` has all of that; the loop's timers go
-    by the millisecond, so that one of them is nothing."""
+    """Timer that records its own delay in `histogram`, in seconds.
+
+    Timers of the loop have a resolution of 1 ms, so a delay of 1 ms is not a lag."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -23,11 +24,11 @@ class LoopLag:
         self.histogram = Histogram()
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start measuring."""
         self._set()
 
     def stop(self) -> None:
-        """No more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Log lines that clients can cause at any rate: so many a minute, and a count of the others."""
+"""Rate limit for log lines that clients can cause: a number per minute, the others counted."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ _MINUTE: Final = 60.0
 
 
 class Notices:
-    """A log of at most `most` lines a minute; the first line of a later minute has a field
-    `left_out` with the number of lines that were not written before it."""
+    """Log of at most `most` lines per minute.
+
+    The first line of a later minute has a field `left_out`: the number of suppressed lines."""
 
     __slots__ = ("_clock", "_left_out", "_log", "_most", "_since", "_written")
 
     def __init__(self, log: Callable[..., Any], most: int, clock: Callable[[], float]) -> None:
-        """`log` takes a text and fields, `clock` returns steady seconds."""
+        """Write to `log`, which takes a text and fields; `clock` returns monotonic seconds."""
         self._log = log
         self._most = most
         self._clock = clock
@@ -25,7 +26,7 @@ class Notices:
         self._left_out = 0
 
     def say(self, text: str) -> None:
-        """Write a line, or count it if there are too many."""
+        """Write a line, or count it if this minute's lines are used up."""
         now = self._clock()
         if now - self._since >= _MINUTE:
             self._since = now

@@ -1,13 +1,13 @@
-"""Addresses that clients are told: of the services of JMS, and of the console.
+"""Addresses that the broker announces: those of the JMS services and of the console.
 
-The port mapper sends JMS clients to listeners of this broker:
+The port mapper directs JMS clients to listeners of this broker:
 
     row                          listener
-    portmapper tcp PORTMAPPER    the one that was asked
-    jms        tcp NORMAL        the one that was asked if it serves that, else the first that does
-    ssljms     tls NORMAL        the same with TLS
+    portmapper tcp PORTMAPPER    the one the client is connected to
+    jms        tcp NORMAL        the same if it serves JMS, else the first listener that does
+    ssljms     tls NORMAL        like jms, with TLS
 
-A service that no listener has gets no row: a port of 0 would mean that it is paused.
+A service without a listener gets no row, because port 0 means that the service is paused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WITH_JMS: Final = ("jmq", "auto")
 
 
 class Opened(Protocol):
-    """A listener in service: its `url` has the port it really has."""
+    """Open listener, whose `url` has the bound port."""
 
     @property
     def options(self) -> Listener: ...
@@ -34,9 +34,9 @@ class Opened(Protocol):
 
 
 def services(opened: Iterable[Opened], asked: Listener) -> Iterator[Service]:
-    """The rows for a client that has connected to the listener with those options."""
+    """Yield the rows for a client of the listener whose options are `asked`."""
     reachable = [each for each in opened if _is_reachable(each)]
-    # stable: the listener that was asked comes first, the others in their order
+    # The sort is stable: the client's listener comes first, the others keep their order.
     reachable.sort(key=lambda each: each.options is not asked)
     if reachable and reachable[0].options is asked:
         protocol = "tls" if asked.url.tls else "tcp"
@@ -49,7 +49,7 @@ def services(opened: Iterable[Opened], asked: Listener) -> Iterator[Service]:
 
 
 def jms_address(opened: Iterable[Opened]) -> tuple[str, int]:
-    """Host and port by which monitors know the broker; ("localhost", 0) if it serves no JMS."""
+    """Return host and port that identify the broker; ("localhost", 0) if it serves no JMS."""
     for each in opened:
         if _is_reachable(each):
             host = each.url.host
@@ -58,7 +58,7 @@ def jms_address(opened: Iterable[Opened]) -> tuple[str, int]:
 
 
 def console_addresses(opened: Iterable[Opened]) -> Iterator[str]:
-    """URLs of the console for a browser, one for each HTTP listener with a port."""
+    """Yield the URLs of the console, one for each HTTP listener with a port."""
     for each in opened:
         url = each.url
         if url.protocol == "http" and not url.path:

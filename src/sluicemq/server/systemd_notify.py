@@ -1,9 +1,9 @@
-"""Telling the service manager how the process is, as systemd's sd_notify(3) does.
+"""Notifications of the process state for systemd, as sd_notify(3) sends them.
 
-A datagram of `NAME=value` lines to the socket in NOTIFY_SOCKET. Without that variable, which only a
-service of Type=notify has, nothing is told. With WATCHDOG_USEC the manager expects to hear from the
-process that often, and takes one that is silent for hung: it is told twice as often by what keeps
-the event loop's house, so that silence means that the loop stands still.
+A notification is a datagram of `NAME=value` lines to the socket in NOTIFY_SOCKET. Without that
+variable, which only a service of Type=notify has, nothing is sent. If WATCHDOG_USEC is set, systemd
+regards the process as hung when no notification arrives for that time. The event loop sends one
+twice per interval, so missing notifications mean that the loop is blocked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Self
 
 
 class Notifier:
-    """Says how the process is. What cannot be told is nobody's loss: errors are ignored."""
+    """Sender of notifications to the service manager. Errors of the socket are ignored."""
 
     def __init__(
         self,
@@ -25,8 +25,10 @@ class Notifier:
         watchdog: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`address`: path of a socket, or "@" and an abstract name; "" = nobody is told. `watchdog`
-        in seconds, 0 = none."""
+        """Send to `address`: a socket's path, or "@" and an abstract name; "" sends nothing.
+
+        `watchdog` is the interval of systemd's watchdog in seconds, 0 = no watchdog.
+        """
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._every = watchdog / 2
         self._clock = clock
@@ -34,33 +36,36 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Self:
-        """As the manager has said. Takes its variables away: they are not for child processes."""
+        """Return a notifier for the variables that systemd has set.
+
+        Removes the variables, because child processes must not use them.
+        """
         address = environment.pop("NOTIFY_SOCKET", "")
         usec = environment.pop("WATCHDOG_USEC", "")
         pid = environment.pop("WATCHDOG_PID", "")
-        meant = not pid or pid == str(os.getpid())
-        watchdog = int(usec) / 1e6 if usec.isdecimal() and meant else 0.0
+        is_addressee = not pid or pid == str(os.getpid())
+        watchdog = int(usec) / 1e6 if usec.isdecimal() and is_addressee else 0.0
         return cls(address, watchdog)
 
     def ready(self, status: str) -> None:
-        """The start is over. `status` is a sentence for people, here and below."""
-        self._tell("READY=1", f"STATUS={status}")
+        """Report that the broker has started. `status` is a sentence for the administrator."""
+        self._send("READY=1", f"STATUS={status}")
 
     def stopping(self, status: str) -> None:
-        """The end has begun."""
-        self._tell("STOPPING=1", f"STATUS={status}")
+        """Report that the broker is shutting down."""
+        self._send("STOPPING=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
-        """What it is doing."""
-        self._tell(f"STATUS={status}")
+        """Report the status text only."""
+        self._send(f"STATUS={status}")
 
     def alive(self) -> None:
-        """The event loop turns. To be called about every second; tells only as often as needed."""
+        """Notify the watchdog if half its interval has passed. Call this about every second."""
         if self._every and self._clock() >= self._next:
             self._next = self._clock() + self._every
-            self._tell("WATCHDOG=1")
+            self._send("WATCHDOG=1")
 
-    def _tell(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> None:
         if not self._address:
             return
         with (

@@ -1,5 +1,7 @@
-"""A `SpanRecord` as the span that is sent: names and attributes by OpenTelemetry's conventions for
-messaging, and what is our own as `sluicemq.…`."""
+"""Conversion of a `SpanRecord` to an exported span.
+
+Names and attributes follow OpenTelemetry's conventions for messaging; attributes without a
+convention begin with `sluicemq.`."""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from sluicemq.server.tracing.span_recorder import SpanRecord
 
 SYSTEM: Final = "sluicemq"
 TEMPORARY: Final = "(temporary)"
-"""Stands for the name of a temporary destination in the name of a span."""
+"""Placeholder for the name of a temporary destination in span names."""
 
 _KINDS: Final = {
     "publish": SpanKind.SERVER,
@@ -39,7 +41,10 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
-    """What makes the spans of one broker. `instance` is the identity of its data."""
+    """Return a function that makes the spans of one broker.
+
+    `instance` is the identity of the broker's data.
+    """
     resource = Resource.create(
         {
             "service.name": service,
@@ -52,7 +57,7 @@ def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
     def make(span_record: SpanRecord) -> ReadableSpan:
         state = TraceState.from_header([span_record.state]) if span_record.state else None
         facts = span_record.facts
-        name = TEMPORARY if facts.temporary else _shown(facts.destination)
+        name = TEMPORARY if facts.temporary else _printable(facts.destination)
         return ReadableSpan(
             name=f"{span_record.operation} {name}",
             context=SpanContext(span_record.trace, span_record.span, False, _SAMPLED, state),
@@ -73,12 +78,12 @@ def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
 
 
 def attributes(span_record: SpanRecord) -> dict[str, AttributeValue]:
-    """What is said of a span."""
+    """Return the attributes of the span."""
     facts = span_record.facts
-    said: dict[str, AttributeValue] = {
+    result: dict[str, AttributeValue] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": span_record.operation,
-        "messaging.destination.name": _shown(facts.destination),
+        "messaging.destination.name": _printable(facts.destination),
         "messaging.message.body.size": facts.size,
         "sluicemq.destination.kind": "topic" if facts.topic else "queue",
         "sluicemq.sequence": facts.sequence,
@@ -86,22 +91,25 @@ def attributes(span_record: SpanRecord) -> dict[str, AttributeValue]:
         "sluicemq.durability": Durability(facts.durability).name.lower(),
     }
     if span_record.operation in _TYPES:
-        said["messaging.operation.type"] = _TYPES[span_record.operation]
+        result["messaging.operation.type"] = _TYPES[span_record.operation]
     if facts.temporary:
-        said["messaging.destination.temporary"] = True
+        result["messaging.destination.temporary"] = True
     if facts.message_id:
-        said["messaging.message.id"] = _shown(facts.message_id)
+        result["messaging.message.id"] = _printable(facts.message_id)
     if facts.correlation_id:
-        said["messaging.message.conversation_id"] = _shown(facts.correlation_id)
+        result["messaging.message.conversation_id"] = _printable(facts.correlation_id)
     if span_record.subscription:
-        said["messaging.destination.subscription.name"] = _shown(span_record.subscription)
+        result["messaging.destination.subscription.name"] = _printable(span_record.subscription)
     if span_record.attempts:
-        said["sluicemq.delivery.attempt"] = span_record.attempts
+        result["sluicemq.delivery.attempt"] = span_record.attempts
     if span_record.outcome:
-        said["sluicemq.outcome"] = span_record.outcome
-    return said
+        result["sluicemq.outcome"] = span_record.outcome
+    return result
 
 
-def _shown(text: str) -> str:
-    """Names are what clients make them: what is no UTF-8 is shown as the bytes that it is."""
+def _printable(text: str) -> str:
+    """Return the text with characters that UTF-8 cannot encode as backslash escapes.
+
+    Clients choose the names, so these can contain such characters.
+    """
     return text.encode("utf-8", "backslashreplace").decode()
