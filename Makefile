@@ -101,6 +101,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports
+	$(BIN)/python tools/wording.py
 
 # The variable silences an advertisement.
 docs: setup

@@ -811,6 +811,9 @@ class Model:
 
     def unsettle(self, entry: Entry, transaction: Transaction, consumer: Consumer) -> None:
         transaction.acks.remove((entry, consumer))
+        if consumer.subscription.closed:  # the destination was deleted, and its messages with it
+            self.give_back(entry, True)
+            return
         entry.holder = consumer
         entry.delivered = self.steady
         if consumer.window.refill:

@@ -159,7 +159,7 @@ class ConsoleFixture:
 def visiting(
     browser: Browser, console: ConsoleFixture, trusted: tuple[str, ...] = (), **options: Any
 ) -> Iterator[BrowserPage]:
-    """Somebody who looks at the console; nothing may go wrong in the page meanwhile.
+    """Open a page of the console, and check that no error occurred in it.
 
     `trusted` are parts of messages of the browser's console that are expected.
     """

@@ -98,7 +98,7 @@ class BrowserSessions:
         return identity
 
     def end(self, session: BrowserSession) -> None:
-        """Nobody is logged in by it any more."""
+        """Log the session out."""
         self._found.pop(session.key, None)
 
     def _over(self, session: BrowserSession) -> bool:

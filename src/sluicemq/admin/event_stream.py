@@ -55,7 +55,7 @@ class EventStream(Response):
         self._call = call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Nobody reads `receive`: that the reader has gone is known by its connection."""
+        """Send events until the connection reports its end; `receive` is not read."""
         body = "http.response.body"
         self._pages.open += 1
         try:

@@ -299,7 +299,7 @@ class HttpSession:
         return SessionInfo("http", self._caller.user)
 
     def consumers(self) -> tuple[()]:
-        """Nobody receives messages by HTTP."""
+        """Return no consumers: HTTP connections have none."""
         return ()
 
     def _look(self) -> None:

@@ -297,7 +297,7 @@ class AuditLog(Protocol):
     """Lines since the start, by event; those of a log that is switched off, too."""
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
-        """Somebody has asked for a change: one line. `result` is `done` or why not."""
+        """Log a requested change as one line. `result` is `done` or the reason for the refusal."""
 
     def recent(self, limit: int) -> list[AuditLine]:
         """The last lines, the latest first."""

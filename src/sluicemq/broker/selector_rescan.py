@@ -104,8 +104,8 @@ class SelectorRescan:
         self._subscription.selective.add(pending_queue, pending_queue.selector)
 
     def leave(self, pending_queue: PendingQueue) -> bool:
-        """Nobody uses the pending queue any more. True if it has been waiting for its pass until
-        now."""
+        """Stop the rescan of a pending queue that is no longer used. Return whether it was still
+        waiting for its pass."""
         if pending_queue in self._following:
             del self._following[pending_queue]
             self._expected.remove(pending_queue, pending_queue.selector)

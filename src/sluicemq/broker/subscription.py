@@ -320,7 +320,7 @@ class Subscription:
 
     @property
     def holders(self) -> list[Consumer]:
-        """Whoever may hold a delivery."""
+        """Return the consumers that may hold a delivery."""
         return [*self.consumers, *self.retired]
 
     def enter_line(self, consumer: Consumer) -> None:

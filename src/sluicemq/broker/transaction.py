@@ -132,7 +132,7 @@ class Transaction:
 
 
 def _nothing() -> None:
-    """Nobody waits for the end of this commit or preparation."""
+    """Do nothing at the end of a commit or preparation."""
 
 
 class Transactions:

@@ -75,7 +75,7 @@ SettingsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[SETTING=VALUE]...",
-        help="As in the configuration file: max_messages=1000 message_ttl=1h; NAME= is as usual.",
+        help="As in the configuration file: max_messages=1000; NAME= restores the default.",
         show_default=False,
     ),
 ]
@@ -335,7 +335,7 @@ def _settings_table(item: Item) -> RenderableType:
         rows.append(
             (f"  {name}", f"{written}".lower() if isinstance(value, bool) else f"{written}")
         )
-    return pairs(rows) if rows else Text("  as usual", style="dim")
+    return pairs(rows) if rows else Text("  default", style="dim")
 
 
 def _settings(given: list[str] | None) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Restored(NamedTuple):
 
 
 def _nothing(count: int) -> None:
-    """Nobody wants to know how far it is."""
+    """Ignore the progress."""
 
 
 def restore(

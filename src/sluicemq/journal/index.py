@@ -73,7 +73,7 @@ def _padded(size: int) -> int:
 
 
 def _go_on() -> None:
-    """Nobody waits for the interpreter."""
+    """Do not yield to other threads."""
 
 
 def build_index(

@@ -113,7 +113,7 @@ def _no_warning(text: str) -> None:
 
 
 def _ignore(durable: int) -> None:
-    """Nobody wants to know."""
+    """Ignore the durable sequence number."""
 
 
 class FileJournal(Appender):

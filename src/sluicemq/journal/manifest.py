@@ -119,7 +119,7 @@ class Verdict(msgspec.Struct, kw_only=True):
 
 
 def _nothing(count: int) -> None:
-    """Nobody wants to know how far it is."""
+    """Ignore the progress."""
 
 
 def verify(backup: Path, *, records: bool = True, advance: Advance = _nothing) -> Verdict:

@@ -28,7 +28,7 @@ from sluicemq.model.message import Message
 
 
 def _ignore(durable: int) -> None:
-    """Nobody wants to know."""
+    """Ignore the durable sequence number."""
 
 
 def _ignore_space(report: SpaceReport) -> None:

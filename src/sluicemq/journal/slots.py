@@ -130,7 +130,7 @@ class Slots:
     def create(
         self, name: str, position: int = 0, limit_bytes: int | None = None, lease: int = 0
     ) -> Slot:
-        """JournalError if there is one of that name or a number makes no sense.
+        """Create a slot. Raises JournalError if the name exists or a number is invalid.
 
         `lease` in ms, 0 = none: after that, unless it is renewed, the slot holds nothing.
         """

@@ -1,13 +1,13 @@
-"""From one format version to another, of a journal that no broker has open.
+"""Upgrade and downgrade of the format version of a journal that no broker has open.
 
-A broker reads the older versions and goes on in the newest, so an upgrade only makes all files say
-so. An older release refuses the newer version, and would not know what it is told there. Version 2
-came with records that say who was given what, how destinations stand, and which batches there are;
-on the way back they are left out, and the engine's state is told in the older way.
+A broker reads the older versions and writes the newest, so an upgrade only changes the version in
+all files. An older release refuses the newer version, because it does not know its records.
+Version 2 added records of deliveries, of the depth of destinations and of batches; a downgrade
+omits them, and writes the engine's state in the older form.
 
-Each file is replaced as a whole, and whatever mixture a crash leaves can be read by this release:
-call it again. For that the segments are taken from the last to the first, and none says any more
-where the one before it ends.
+Each file is replaced as a whole, and this release can read any mixture of versions that a crash
+leaves: repeat the command then. Segments are therefore processed from the last to the first, and
+none states any more where the previous one ends.
 """
 
 from __future__ import annotations

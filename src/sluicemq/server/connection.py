@@ -490,7 +490,7 @@ class Connection(asyncio.Protocol):
         self.disconnect(reason)
 
     def disconnect(self, reason: str) -> None:
-        """Somebody wants it closed: let the session say why, but not for long."""
+        """Let the session send the reason and close, within a time limit."""
         if self._ended:
             return
         batch = self._batch

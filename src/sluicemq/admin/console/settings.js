@@ -111,7 +111,7 @@ export function settingFields(kind, settings = {}) {
   );
 }
 
-/** What the form says otherwise than `before`; what was emptied is null: as usual again. */
+/** Return the settings that differ from `before`; an emptied field is null, which restores the default. */
 export function changedSettings(form, kind, before) {
   const specs = specsFor(kind, before).flatMap(([, all]) => all);
   const typed = values(form, specs);

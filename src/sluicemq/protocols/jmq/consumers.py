@@ -79,7 +79,7 @@ class JmsConsumer:
     number   JMQConsumerID
     prefetch messages it is sent before it has to ask, at most
     engines  the engine's consumers: one, or one for each topic that a wildcard matches
-    held     by SysMessageID: the how-manieth message of this consumer it was, and the delivery
+    held     by SysMessageID: delivery index within this consumer, and the delivery
     passed   the highest of these numbers that has been acknowledged
     known    the client has been told its number, which it has to be before anything is delivered
     closed   DELETE_CONSUMER has been said; it is there only for what it still holds

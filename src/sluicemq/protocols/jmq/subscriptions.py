@@ -122,7 +122,7 @@ class QueueSubscription:
         consumer.add(engine)
 
     def lost(self, consumer: JmsConsumer, engine: Consumer) -> None:
-        """Somebody else has removed the queue. If it may not be created again, so be it."""
+        """Attach the consumer again after its queue was deleted, unless the broker refuses that."""
         with suppress(BrokerError):
             self.attach(consumer)
 
@@ -198,7 +198,7 @@ class TopicSubscription:
                 self._join(self._consumer, topic)
 
     def lost(self, consumer: JmsConsumer, engine: Consumer) -> None:
-        """Somebody else has removed the topic; or the subscription alone, and that on purpose."""
+        """Attach the consumer again if its topic was deleted, not if only its subscription was."""
         if self._pattern is None and engine.subscription.destination.removed:
             with suppress(BrokerError):
                 self._join(consumer, find_or_create(self._broker, self._topic, consumer.creator))

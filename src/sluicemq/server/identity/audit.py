@@ -42,7 +42,7 @@ class Audit:
             self._log = structlog.wrap_logger(None, wrapper_class=unfiltered).bind(logger=LOGGER)
 
     def login(self, peer: str, user: str, how: str) -> None:
-        """Somebody has logged in; `how` is password or token."""
+        """Log a login; `how` is password or token."""
         self._say("login", peer=peer, user=shown_user(user), how=how)
 
     def login_failed(self, peer: str, user: str, how: str, wait: float) -> None:
@@ -59,7 +59,7 @@ class Audit:
         self._say("denied", peer=peer, user=user or "(nobody)", what=_shown(what))
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
-        """Somebody has asked for a change; `result` is `done` or why not."""
+        """Log a requested change; `result` is `done` or the reason for the refusal."""
         self._say("change", peer=peer, user=user or "(everybody)", what=_shown(what), result=result)
 
     def recent(self, limit: int) -> list[AuditLine]:

@@ -26,14 +26,14 @@ SHORT_PASSWORD: Final = 12
 """Characters below which a new password is accepted with a warning."""
 MEMORY_KIB: Final = 19_456
 PASSES: Final = 2
-LANES: Final = 1
+PARALLELISM: Final = 1
 
-_hasher: Final = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
+_hasher: Final = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=PARALLELISM)
 
 NO_DIGEST: Final = "0"
 """Stands for the digest form of a user who has none, so that the comparison takes as long."""
 UNKNOWN: Final = (
-    f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}"
+    f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={PARALLELISM}"
     "$c2x1aWNlbXEtbm8tdXNlcg$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 )
 """The hash of no password: checked for users that do not exist or have no password, so that it

@@ -50,7 +50,7 @@ export function show({ signal }) {
       "div",
       { class: "pair check" },
       other,
-      h("label", { for: other.id }, "only what is not as usual"),
+      h("label", { for: other.id }, "show only non-default values"),
     ),
   );
   const beside = h(
