@@ -64,6 +64,15 @@ def test_exceptions_are_for_one_word_in_some_files(
     ]
 
 
+def test_exception_may_cover_every_word(
+    tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text("lane = 1  # makes no sense\n")
+    exceptions = tool.read_exceptions("a.py *  # examples\n")
+    assert tool.check(["a.py"], exceptions, complete=True) == []
+
+
 def test_exception_that_nothing_needs_is_reported(
     tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,8 @@
 
 Checks the given tracked files, or all of them. Each finding is one line, `path:line: "word": use
 "term"`, and makes the exit status 1. `tools/wording.allow` lists exceptions, one per line, as
-`PATH-GLOB WORD  # reason`; an exception that nothing needs is a finding as well.
+`PATH-GLOB WORD  # reason`, where `*` means every word; an exception that nothing needs is a
+finding as well.
 
 Three kinds of places are checked: parts of identifiers and file names against WORDS, comments,
 strings and documentation against PHRASES, and the first word of docstrings against OPENERS.
@@ -85,7 +86,7 @@ class Allowed(NamedTuple):
     word: str
 
     def covers(self, finding: Finding) -> bool:
-        return fnmatch(finding.path, self.pattern) and self.word == finding.word
+        return fnmatch(finding.path, self.pattern) and self.word in ("*", finding.word)
 
 
 def check_file(path: str, text: str) -> Iterator[Finding]:
