@@ -2,7 +2,7 @@
 
     python tools/wording.py [PATH...]
 
-Checks the given tracked files, or all of them. Each finding is one line, `path:line: "word": use
+Checks the given files, or all of the project. Each finding is one line, `path:line: "word": use
 "term"`, and makes the exit status 1. `tools/wording.allow` lists exceptions, one per line, as
 `PATH-GLOB WORD  # reason`, where `*` means every word; an exception that nothing needs is a
 finding as well.
@@ -59,6 +59,8 @@ OPENERS: Final = frozenset({"Nobody", "Said", "Somebody", "Told", "Whoever"})
 """First words of a docstring that say nothing about what the function does."""
 
 TEXT_SUFFIXES: Final = frozenset({".css", ".html", ".js", ".md", ".toml", ".yaml", ".yml"})
+GENERATED: Final = frozenset({"build", "dist"})
+"""Directories that are not checked without git, besides hidden ones."""
 SELF: Final = "tools/wording.py"
 ALLOW: Final = Path(__file__).with_name("wording.allow")
 _PARTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -160,14 +162,30 @@ def check(paths: list[str], exceptions: list[Allowed], *, complete: bool) -> lis
     return lines
 
 
+def project_files() -> list[str]:
+    """Return the tracked files below the working directory.
+
+    Without git, which an unpacked archive does not have, these are all files outside of hidden and
+    generated directories.
+    """
+    try:
+        git = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True)
+        if git.returncode == 0:
+            return git.stdout.split("\0")
+    except OSError:
+        pass  # git is not installed
+    return [
+        str(path)
+        for path in sorted(Path().rglob("*"))
+        if not any(part.startswith(".") or part in GENERATED for part in path.parts)
+    ]
+
+
 def main(arguments: list[str]) -> int:
-    tracked = subprocess.run(
-        ["git", "ls-files", "-z", "--", *arguments], capture_output=True, text=True, check=True
-    ).stdout.split("\0")
     paths = [
         path
-        for path in tracked
-        if Path(path).suffix in TEXT_SUFFIXES | {".py"} and path != SELF and Path(path).exists()
+        for path in arguments or project_files()
+        if Path(path).suffix in TEXT_SUFFIXES | {".py"} and path != SELF and Path(path).is_file()
     ]
     try:
         exceptions = read_exceptions(ALLOW.read_text("utf-8")) if ALLOW.exists() else []
