@@ -48,7 +48,9 @@ def test_a_net_service_declares_queues_that_others_use(clients: Clients) -> None
 
 
 def test_whose_a_queue_is_survives_a_kill(start: Clients) -> None:
-    start.php().send("php", b"1")
+    php = start.php()
+    php.send("php", b"1")
+    php.confirm()
     start.dotnet().create_queue("dotnet", Options(max_queue_size=5))
     start.broker.kill()
     start.broker.start()

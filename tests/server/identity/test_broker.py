@@ -230,7 +230,7 @@ def test_first_user_disconnects_clients_that_need_a_login_now(
         said = " ".join("".join(capsys.readouterr()).split())
         assert "Added root, the first user." in said
         assert "were connected without one are disconnected" in said
-        assert f"stay open to everybody who reaches these listeners: phpmq://127.0.0.1:{phpmq}" in (
+        assert f"stay open to anyone who reaches these listeners: phpmq://127.0.0.1:{phpmq}" in (
             said.replace("127.0.0.1:0", f"127.0.0.1:{phpmq}")
         )
         with pytest.raises(ConnectionLost):
