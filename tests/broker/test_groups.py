@@ -175,6 +175,31 @@ def test_a_message_that_was_not_durable_yet_when_the_last_member_left(
     assert fixture.journal.stats().live == 0
 
 
+@pytest.mark.parametrize("members", [0, 1])
+def test_message_that_expires_before_it_is_durable_ends_for_every_subscription(
+    fixture: BrokerFixture, members: int
+) -> None:
+    topic = fixture.topic(hold=True)
+    first = join(fixture, topic, "first")
+    if not members:
+        leave(fixture, first)
+    other = fixture.read(fixture.broker.subscribe(topic, "other"))
+    message = fixture.message(topic, "1", expiration=fixture.clock.wall + 100)
+    fixture.broker.publish(topic, message)
+    fixture.clock.advance(200)
+    fixture.broker.flush()
+    fixture.send(topic, "2")
+    assert other.got() == ["2"]
+    assert topic.statistics.expired == 2
+    other.settle()
+    if members:
+        first.settle()
+    else:
+        fixture.broker.purge(topic)
+    fixture.broker.flush()
+    assert fixture.journal.stats().live == 0
+
+
 def test_a_long_backlog_costs_the_leaving_member_nothing(fixture: BrokerFixture) -> None:
     """The subscription itself changes its role: no message is touched."""
     topic = fixture.topic(hold=True)

@@ -372,14 +372,16 @@ class Destination:
     def fan_out(self, message: Message, targets: list[Subscription], held: bool) -> None:
         """Give a visible message to its subscriptions, none of which is closed. `held`: it was for
         the group when it came, and was journaled so, whatever the settings are by now."""
+        group: list[Subscription] = []
         if held:
             group = [target for target in targets if self._is_of_group(target)]
             targets = [target for target in targets if not self._is_of_group(target)]
-            self._give_group(message, group)
         if message.durability:
             passing = sum(1 for target in targets if not target.durable)
-            if passing:
+            if passing:  # before the group, where an expired message is completed at once
                 self.core.journal.retain(message.sequence, passing)
+        if held:
+            self._give_group(message, group)
         for target in targets:
             target.add(message, target.journaling(message))
 
