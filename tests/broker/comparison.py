@@ -778,6 +778,9 @@ class ModelComparison:
             if not entry.sequence:
                 match = [d for d in free if self.name_of(d) == entry.model_message.name]
                 assert match, f"{entry} is missing"
+                if len(match) > 1:  # dead letters of one message from several subscriptions
+                    origin = entry.model_message.origin
+                    match.sort(key=lambda d: origin_of(self.broker.core.glance(d)) != origin)
                 free.remove(match[0])
                 entry.sequence, entry.order = match[0].sequence, match[0].order
             elif not entry.order:
