@@ -72,9 +72,9 @@ def test_url_and_path_of_a_read_still_exclude_each_other() -> None:
 
 
 def test_table_without_options_says_where_they_are_to_be_given() -> None:
-    with pytest.raises(ConfigurationError, match="only when CREATE TABLE makes it"):
+    with pytest.raises(ConfigurationError, match="only in CREATE TABLE"):
         parse_options({})
-    with pytest.raises(ConfigurationError, match="only when CREATE TABLE makes it"):
+    with pytest.raises(ConfigurationError, match="only in CREATE TABLE"):
         sink.read({"destination": "q"})
 
 

@@ -150,7 +150,7 @@ def test_views_and_tables_in_sql(
         reader = spark.read.option("url", url).option("destinations", queue)
         events = reader.table("tables.events")
         assert [events.count(), events.where("priority = 7").count(), events.count()] == [2, 1, 2]
-        with pytest.raises(PySparkException, match="only when CREATE TABLE makes it"):
+        with pytest.raises(PySparkException, match="only in CREATE TABLE"):
             spark.table("tables.events").count()
         spark.sql("INSERT INTO answers (body) VALUES ('3')")
         assert reader.table("tables.events").count() == 3
