@@ -172,9 +172,7 @@ class AuthenticationMissing(AccessError):
 
 
 class AuthenticationFailed(AccessError):
-    """The credentials are wrong, or too many logins have failed; the text does not state the
-    reason.
-    """
+    """The credentials are wrong or came too often; the text does not state which part is wrong."""
 
 
 class TooManyFailures(AuthenticationFailed):
