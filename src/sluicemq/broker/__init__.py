@@ -1,4 +1,4 @@
-"""The engine: pure and synchronous. Time comes from a Clock, durability from a Journal."""
+"""Broker engine: pure and synchronous. A Clock provides time, a Journal durability."""
 
 from sluicemq.broker.batches import BatchAnswer
 from sluicemq.broker.clock import Clock, ManualClock

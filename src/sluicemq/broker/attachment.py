@@ -1,4 +1,4 @@
-"""Who is served: consumers come, stand in line, retire and go."""
+"""Consumers of a subscription: attach, activate, retire and detach."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def attach(
     ack_timeout: int | None,
     owner: object = None,
 ) -> Consumer:
-    """Add a consumer and give it what waits.
+    """Attach a consumer and dispatch ready messages to it.
 
     Raises DestinationPrivate, SubscriptionInUse, LimitExceeded.
     """
@@ -64,7 +64,7 @@ def attach(
 
 
 def detach(consumer: Consumer) -> None:
-    """Remove a consumer; what it holds goes back to its original position."""
+    """Remove a consumer and return its unacked deliveries to their original positions."""
     if consumer in consumer.subscription.consumers:
         _leave(consumer)
         release(consumer)
@@ -74,7 +74,7 @@ def detach(consumer: Consumer) -> None:
 
 
 def retire(consumer: Consumer, kept: Iterable[int], attempted: bool) -> None:
-    """Remove a consumer that goes on holding some of its deliveries: see Broker.retire."""
+    """Remove a consumer that keeps some of its deliveries: see Broker.retire."""
     subscription = consumer.subscription
     if consumer not in subscription.consumers:
         return
@@ -90,8 +90,7 @@ def retire(consumer: Consumer, kept: Iterable[int], attempted: bool) -> None:
 
 
 def reselect(consumer: Consumer, selector: Selector) -> None:
-    """Serve an attached consumer by another selector from now on. It goes on holding what it
-    has."""
+    """Change the selector of an attached consumer, which keeps its unacked deliveries."""
     subscription = consumer.subscription
     _leave_pending_queue(consumer)
     consumer.pending_queue = _pending_queue(subscription, selector)
@@ -100,7 +99,7 @@ def reselect(consumer: Consumer, selector: Selector) -> None:
 
 
 def elect(subscription: Subscription) -> None:
-    """Failover: the consumers of highest rank, then longest attached, are served."""
+    """Activate the consumers of highest rank, then longest attached (failover)."""
     consumers = subscription.consumers
     limit = subscription.destination.settings.active_consumers or len(consumers)
     for place, consumer in enumerate(sorted(consumers, key=_by_rank)):
@@ -128,7 +127,7 @@ def _expect_room(subscription: Subscription, selector: Selector) -> None:
 
 
 def expect_load(destination: Destination, load: int) -> None:
-    """Raise LimitExceeded if the selectors of a destination may not cost that much together."""
+    """Raise LimitExceeded if the selectors of a destination exceed the permitted load."""
     limit = destination.core.selector_load
     if limit and load > limit:
         raise LimitExceeded(
@@ -157,7 +156,7 @@ def _pending_queue(subscription: Subscription, selector: Selector | None) -> Pen
 
 
 def _leave(consumer: Consumer) -> None:
-    """It gets nothing any more."""
+    """Detach the consumer from its subscription, so that nothing more is dispatched to it."""
     subscription = consumer.subscription
     del subscription.consumers[consumer]
     consumer.window.consumers.remove(consumer)

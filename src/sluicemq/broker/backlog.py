@@ -1,9 +1,8 @@
-"""The older part of a long line, packed.
+"""Backlog: the older part of a long pending queue, packed in chunks.
 
-A delivery that waits costs some 200 bytes as an object. In a backlog of millions nothing is known
-of most of them but what the journal says too: such ones are packed, a chunk of them in arrays of 12
-bytes each, and become objects again when the chunk's turn comes, or one by one when somebody else
-wants to hold them too.
+A waiting delivery costs some 200 bytes as an object. Most deliveries in a backlog of millions have
+no state beyond that in the journal: these are packed in chunks, in arrays of 12 bytes each, and
+become objects again when the chunk reaches the front, or one by one when another holder needs them.
 """
 
 from __future__ import annotations
@@ -23,18 +22,19 @@ if TYPE_CHECKING:
 
 
 class PackedChunk:
-    """Deliveries that differ in sequence and size only. They are READY, have never been tried,
-    never expire, stand at their original place and in this line only, and their messages are in
-    the journal.
+    """Deliveries that differ in sequence and size only.
 
-    orders  of each, which are also their sequences
-    last    the order of the last one, also when that has been taken out
+    They are READY, have not been attempted, never expire, are in their original position and in
+    this pending queue only, and their messages are in the journal.
+
+    orders  order of each delivery, which is also its sequence
+    last    order of the last one, even after its removal
     """
 
     __slots__ = ("_journaled", "_priority", "_sizes", "_subscription", "last", "orders")
 
     def __init__(self, deliveries: list[Delivery]) -> None:
-        """`deliveries` have been found to be `alike`."""
+        """Pack `deliveries`, for which `alike` must be True."""
         first = deliveries[0]
         self._subscription: Subscription = first.subscription
         self._priority = first.priority
@@ -45,7 +45,7 @@ class PackedChunk:
 
     @staticmethod
     def alike(deliveries: list[Delivery]) -> bool:
-        """Whether they can make a chunk. Must not be empty; all are READY, of one priority."""
+        """Return whether deliveries, at least one, all READY and of one priority, can be packed."""
         journaled = deliveries[0].journaled
         return bool(journaled) and all(
             delivery.message is None
@@ -60,11 +60,11 @@ class PackedChunk:
         return len(self.orders)
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Each as an object, made anew."""
+        """Iterate over the deliveries as new objects."""
         return self.after(0, len(self.orders))
 
     def after(self, order: int, count: int) -> Iterator[Delivery]:
-        """The first `count` behind that order."""
+        """Yield the first `count` deliveries behind that order."""
         subscription, priority, journaled = self._subscription, self._priority, self._journaled
         start = bisect_right(self.orders, order)
         sequences = self.orders[start : start + count]
@@ -73,12 +73,12 @@ class PackedChunk:
             yield Delivery(subscription, sequence, None, priority, size, journaled, 0, 0)
 
     def find(self, order: int) -> Delivery | None:
-        """The one with that order, if it is there."""
+        """Return the delivery with that order, or None."""
         found = list(self.after(order - 1, 1))
         return found[0] if found and found[0].order == order else None
 
     def remove(self, sequence: int) -> bool:
-        """Take one out; False if it is not there."""
+        """Remove a delivery; return False if it is not present."""
         place = bisect_left(self.orders, sequence)
         if place == len(self.orders) or self.orders[place] != sequence:
             return False
@@ -88,9 +88,9 @@ class PackedChunk:
 
 
 class Backlog:
-    """What stands in a line before its youngest part: objects, then chunks, in order.
+    """Deliveries before the newest part of a pending queue: objects, then chunks, in order.
 
-    packed  how many are in chunks, and so no objects
+    packed  number of deliveries in packed chunks
     """
 
     __slots__ = ("_chunks", "_front", "packed")
@@ -101,7 +101,7 @@ class Backlog:
         self.packed = 0
 
     def add(self, deliveries: list[Delivery], pack: bool) -> None:
-        """Behind all others; packed if that is allowed and possible. Must not be empty."""
+        """Append deliveries, at least one; packed if `pack` is set and possible."""
         if pack and PackedChunk.alike(deliveries):
             self._chunks.append(PackedChunk(deliveries))
             self.packed += len(deliveries)
@@ -109,7 +109,7 @@ class Backlog:
             self._chunks.append(Chunk(deliveries))
 
     def front(self) -> deque[Delivery]:
-        """The deliveries next in line, to take from its left end; empty when none are left."""
+        """Return the next deliveries, to be taken from the left end; empty when none are left."""
         while not self._front and self._chunks:
             chunk = self._chunks.popleft()
             if isinstance(chunk, PackedChunk):
@@ -118,13 +118,17 @@ class Backlog:
         return self._front
 
     def __iter__(self) -> Iterator[Delivery]:
-        """All, in order; those in a chunk as objects of the moment, good for reading only."""
+        """Iterate over all deliveries in order; those in chunks as temporary objects for
+        reading.
+        """
         yield from self._front
         for chunk in self._chunks:
             yield from chunk
 
     def after(self, order: int, count: int) -> list[Delivery]:
-        """The first `count` behind that order; those in a chunk as objects of the moment."""
+        """Return the first `count` deliveries behind that order; those in chunks as temporary
+        objects.
+        """
         found = behind(self._front, order, count)
         if len(found) < count:
             start = bisect_right(self._chunks, order, key=_last)
@@ -135,7 +139,7 @@ class Backlog:
         return found
 
     def runs(self, order: int, clean: bool) -> Iterator[Run]:
-        """All behind that order, and perhaps some before; `clean`: all of them are READY."""
+        """Yield all deliveries behind that order, perhaps some before; `clean`: all are READY."""
         if self._front and self._front[-1].order > order:
             yield run_of(Chunk(list(self._front)), clean)
         start = bisect_right(self._chunks, order, key=_last)
@@ -146,7 +150,7 @@ class Backlog:
                 yield run_of(chunk, clean)
 
     def find(self, order: int) -> Delivery | None:
-        """The one with that order, whatever its state."""
+        """Return the delivery with that order, in any state, or None."""
         if self._front and self._front[-1].order >= order:
             return at(self._front, order)
         place = bisect_left(self._chunks, order, key=_last)
@@ -155,13 +159,13 @@ class Backlog:
         return self._chunks[place].find(order)
 
     def last(self) -> int:
-        """The order of the last one, 0 if there is none."""
+        """Return the order of the last delivery, 0 if there is none."""
         if self._chunks:
             return _last(self._chunks[-1])
         return self._front[-1].order if self._front else 0
 
     def remove(self, sequence: int) -> bool:
-        """Take one out of its chunk; False if it is in none."""
+        """Remove a delivery from its chunk; return False if it is in none."""
         place = bisect_left(self._chunks, sequence, key=_last)
         if place < len(self._chunks):
             chunk = self._chunks[place]
@@ -173,7 +177,7 @@ class Backlog:
         return False
 
     def discard(self, order: int) -> bool:
-        """Take one out, wherever it is but in the front; False if it is not there."""
+        """Remove a delivery that is not in the front; return False if it is not present."""
         place = bisect_left(self._chunks, order, key=_last)
         if place == len(self._chunks):
             return False
@@ -188,11 +192,11 @@ class Backlog:
 
     @property
     def empty(self) -> bool:
-        """Nothing is there."""
+        """True if there are no deliveries."""
         return not self._front and not self._chunks
 
     def compact(self) -> int:
-        """Forget the objects that are no longer READY. Returns how many deliveries are left."""
+        """Remove the objects that are no longer READY; return the number of deliveries left."""
         self._front = deque(ready_of(self._front))
         left = len(self._front) + self.packed
         chunks: deque[PackedChunk | Chunk] = deque()
@@ -210,13 +214,13 @@ class Backlog:
 
 
 def behind(line: deque[Delivery], order: int, count: int) -> list[Delivery]:
-    """The first `count` of a line in order that stand behind that order."""
+    """Return the first `count` deliveries of an ordered deque behind that order."""
     start = bisect_right(line, order, key=_order) if line else 0
     return list(islice(line, start, start + count))
 
 
 def at(line: deque[Delivery], order: int) -> Delivery | None:
-    """The one of a line in order that has that order."""
+    """Return the delivery of an ordered deque with that order, or None."""
     place = bisect_left(line, order, key=_order)
     if place < len(line) and line[place].order == order:
         return line[place]
@@ -232,14 +236,14 @@ def _last(chunk: PackedChunk | Chunk) -> int:
 
 
 def oldest(line: deque[Delivery], count: int) -> tuple[list[Delivery], int]:
-    """Take the first `count` out of a line. Returns those that are READY, and how many are not."""
+    """Remove the first `count` deliveries; return the READY ones, and the number of others."""
     taken = [line.popleft() for _ in range(count)]
     ready = ready_of(taken)
     return ready, count - len(ready)
 
 
 def chained(backlog: Backlog | None, line: Iterable[Delivery] | None) -> Iterator[Delivery]:
-    """A whole line: its older part, if it has one, and the rest."""
+    """Iterate over the backlog, if there is one, and the rest of the pending queue."""
     if backlog is not None:
         yield from backlog
     if line is not None:

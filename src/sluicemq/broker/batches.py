@@ -1,26 +1,27 @@
-"""Exactly-once batches: what a data pipeline writes, in parts that it may have to send again.
+"""Exactly-once batches: rows written by a data pipeline, in parts that may be sent repeatedly.
 
-A writer numbers its batches upwards. Of each, every partition comes as one part, or as several in
-order, the last of them `final`. A part is one journal unit: its messages and a record that it was
-written, so after a crash both are there or neither. Sent again, it changes nothing:
+A writer numbers its batches in ascending order. Each partition of a batch arrives as one part, or
+as several in order, the last of them `final`. A part is one journal unit: its messages and a record
+that it was written, so after a crash either both are present or neither is. The broker compares
+each part with the parts it knows:
 
-    batch below the writer's latest       there already: the writer went on, so it was complete
-    partition whose final part is known   there already: a repetition may bring the rows in another
-                                          order and so cut otherwise; but if they are other rows,
-                                          its final part is a conflict
-    known part of another partition       there already if its rows are the same, in any order; else
-                                          a conflict
+    batch below the writer's latest       written already: the writer continued, so it was complete
+    partition whose final part is known   written already: a repetition may contain the rows in
+                                          another order and split them differently; but if the rows
+                                          differ, its final part is a conflict
+    known part of another partition       written already if its rows are the same, in any order;
+                                          otherwise a conflict
     next part                             to be written
-    later part                            a conflict: parts before it are missing
+    later part                            a conflict: earlier parts are missing
 
-Rows are compared by their number and a digest (BatchPart.digest). Digests of parts add up to that
-of their partition, whatever the order of the rows and the cuts between the parts.
+Rows are compared by their number and a digest (BatchPart.digest). The digests of the parts add up
+to that of the partition, regardless of the order of the rows and of the split into parts.
 
-A writer belongs to the user who wrote first as it: another user could skip its batches by writing a
-later one. Who may write as whose writer is for the callers to check (`owner_of`).
+A writer belongs to the user that used its name first: another user could skip its batches by
+writing a later one. The callers check which users may write under a writer's name (`owner_of`).
 
-A writer is forgotten after RETENTION_MS, or when there are more than `batch_writers`: the oldest
-of the same owner goes first, so that no user can make the broker forget the writers of others.
+The broker forgets a writer after RETENTION_MS, or if there are more than `batch_writers`: the
+oldest of the same owner is forgotten first, so that no user can displace the writers of others.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ if TYPE_CHECKING:
 
 RETENTION_MS: Final = 30 * 24 * 60 * 60 * 1000
 LONGEST_WRITER: Final = 255
-"""Characters."""
+"""Longest name of a writer, in characters."""
 MOST_PARTITIONS: Final = 1 << 20
 
 
 class BatchAnswer(NamedTuple):
-    """What became of a part.
+    """Result of writing a part.
 
-    already   it was there before
-    sequence  to wait for (Broker.when_durable) before answering, also if `already`
+    already   True if the part had been written before
+    sequence  sequence to wait for (Broker.when_durable) before responding, also if `already`
     """
 
     already: bool
@@ -71,18 +72,17 @@ class BatchAnswer(NamedTuple):
 
 
 class Writer:
-    """What is remembered of a writer.
+    """State of one writer.
 
-    batch     its latest
+    batch     number of its latest batch
     seen      wall ms of its last part
     sequence  record of its last part; 0 = on disk since before the start
-    done      partitions that are complete, ascending
-    rows      of each of them, in all
-    digests   of each of them: the sum of its parts' digests
-    partial   of the others, digest and rows of each part
-    repeated  digest and rows of each part of a complete partition that has come again since the
-              start
-    owner     user that it belongs to, "" = nobody yet
+    done      complete partitions, ascending
+    rows      number of rows of each complete partition
+    digests   digest of each complete partition: the sum of its parts' digests
+    partial   digest and rows of each part of the incomplete partitions
+    repeated  digest and rows of each part of a complete partition that was repeated since the start
+    owner     user that owns the writer, "" = none yet
     """
 
     __slots__ = (
@@ -116,21 +116,22 @@ class Writer:
         return None
 
     def repeat(self, part: BatchPart) -> bool:
-        """Note a part of a complete partition that has come again.
+        """Record a repeated part of a complete partition.
 
-        Return False if it is the last part and the rows of the repetition are not those of the
-        first time. They cannot be compared if the broker was restarted during the repetition.
+        Return False if it is the last part and the rows of the repetition differ from those written
+        first. They cannot be compared if the broker was restarted during the repetition.
         """
         repeated = self.repeated.setdefault(part.partition, {})
         repeated[part.part] = (part.digest, part.rows)
         if not part.final:
             return True
-        # they come in order, so these are of this repetition, also if another one was cut short
+        # parts arrive in order, so these belong to this repetition even if an earlier one was
+        # interrupted
         parts = [repeated[number] for number in range(part.part + 1) if number in repeated]
         return len(parts) <= part.part or _sum(parts) == self.total(part.partition)
 
     def add(self, part: BatchPart) -> None:
-        """A part has been written."""
+        """Record a part that has been written."""
         if not part.final:
             self.partial.setdefault(part.partition, []).append((part.digest, part.rows))
             return
@@ -143,19 +144,19 @@ class Writer:
 
 
 class Batches:
-    """The broker's memory of writers, by name, the one that wrote last at the end."""
+    """Registry of batch writers by name, ordered by their last write, the latest at the end."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.writers: OrderedDict[str, Writer] = OrderedDict()
 
     def owner_of(self, writer: str) -> str:
-        """Return the user that the writer belongs to; "" for nobody, or an unknown writer."""
+        """Return the user that owns the writer; "" if it has no owner or is unknown."""
         known = self.writers.get(writer)
         return "" if known is None else known.owner
 
     def find(self, part: BatchPart) -> BatchAnswer | None:
-        """The answer for a part that is there already; None if it is to be written.
+        """Return the result for a part that was written before; None if it is to be written.
 
         Raises BatchConflict, and LimitExceeded for names and numbers beyond their ranges.
         """
@@ -190,10 +191,11 @@ class Batches:
     def check(
         self, messages: Sequence[tuple[Address, Message]], creator: str | None = None
     ) -> list[Refusal]:
-        """Which of these would be refused now, in order. Raises BrokerStopping. Destinations that
-        have to be created count against the quota of `creator` (see Registry.resolve).
+        """Return the messages that the broker would refuse now, in order. Raises BrokerStopping.
 
-        As in any transaction, what it brings itself does not count against the limits.
+        Destinations that have to be created count against the quota of `creator` (see
+        Registry.resolve). As in any transaction, the messages of the batch itself do not count
+        against the limits.
         """
         return self._plan(messages, creator)[1]
 
@@ -203,12 +205,11 @@ class Batches:
         messages: Sequence[tuple[Address, Message]],
         creator: str | None = None,
     ) -> BatchAnswer:
-        """Publish the messages of a part that is not there yet, all or none; `creator` as in
-        `check`.
+        """Publish all messages of a part that is not written yet, or none; `creator` as in `check`.
 
-        Before anything has happened it raises BatchRefused (with every refusal, see `check`),
-        BatchConflict, BrokerStopping, LimitExceeded (see `find`). Messages of no durability are
-        gone after a restart, but the part is not written again.
+        Before any change it raises BatchRefused (with every refusal, see `check`), BatchConflict,
+        BrokerStopping, or LimitExceeded (see `find`). Messages with durability NONE are lost in a
+        restart, but the part is not written again.
         """
         found = self.find(part)
         if found is not None:
@@ -223,7 +224,7 @@ class Batches:
                 message = broker.redirect(message, destination, queue)
                 destination = queue
             if message.durability:
-                # numbering appends records of its own, which must not end up inside the unit
+                # numbering appends records of its own, which must not become part of the unit
                 broker.number(destination)
             accepted.append((destination, message))
         for destination, message in accepted:
@@ -237,8 +238,9 @@ class Batches:
     def _plan(
         self, messages: Sequence[tuple[Address, Message]], creator: str | None
     ) -> tuple[list[tuple[Destination, Message, Destination | None]], list[Refusal]]:
-        """Destination of each message, with the dead-letter queue if it has to go there; and what
-        is refused."""
+        """Return the destination of each message with its dead-letter queue if it goes there; and
+        refusals.
+        """
         broker = self._broker
         if broker.stopping:
             raise BrokerStopping("the broker is shutting down")
@@ -267,7 +269,7 @@ class Batches:
     # --- memory --------------------------------------------------------------------------------
 
     def remember(self, part: BatchPart, wall: int, sequence: int) -> None:
-        """The part has been written, at `wall` ms: now, or before a restart (sequence 0)."""
+        """Record a part written at `wall` ms: now, or before a restart (sequence 0)."""
         writer = self.writers.pop(part.writer, None)
         if writer is None or part.batch > writer.batch:
             writer = Writer(part.batch, part.owner)
@@ -284,12 +286,12 @@ class Batches:
             writers.popitem(last=False)
         while len(writers) > self._broker.settings.batch_writers:
             oldest = next(name for name, each in writers.items() if each.owner == latest.owner)
-            if oldest == latest.writer:  # its owner has no other
+            if oldest == latest.writer:  # the owner has no other writer
                 oldest = next(iter(writers))
             del writers[oldest]
 
     def state(self) -> list[WriterState]:
-        """For a snapshot."""
+        """Return the state of all writers for a snapshot."""
         return [
             WriterState(
                 name,
@@ -305,7 +307,7 @@ class Batches:
         ]
 
     def recover(self, states: list[WriterState]) -> None:
-        """From a snapshot."""
+        """Recover the writers from a snapshot."""
         for state in states:
             writer = self.writers[state.name] = Writer(state.batch, state.owner)
             writer.seen = state.seen
@@ -316,7 +318,7 @@ class Batches:
 
 
 def _sum(parts: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Return digest and rows of all parts together."""
+    """Return the digest and the number of rows of all parts together."""
     return sum(digest for digest, _ in parts) & DIGEST_MASK, sum(rows for _, rows in parts)
 
 

@@ -1,4 +1,4 @@
-"""What is in a subscription: at one moment, or found step by step."""
+"""Browsing of a subscription: a snapshot, or a scan in steps."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ if TYPE_CHECKING:
     from sluicemq.model.message import Message
 
 STEP: Final = 50
-"""Deliveries found together."""
+"""Deliveries examined together."""
 
 
 class BrowseSnapshot:
-    """Numbers of messages in queue order; each comes with the message itself if the journal does
-    not have it, else it is to be fetched. Costs 8 bytes for one that is journaled, however long the
-    line is; what has gone since is still listed."""
+    """Sequences of messages in queue order.
+
+    Each comes with the message if it is not journaled; otherwise the caller fetches it. A journaled
+    message costs 8 bytes, whatever the length of the queue; messages that have ended since are
+    still listed.
+    """
 
     __slots__ = ("_messages", "_sequences")
 
     def __init__(self, deliveries: Iterable[Delivery], steady: int) -> None:
-        """Delayed deliveries and those that have expired by `steady` are left out."""
+        """Take the snapshot without delayed deliveries and those that have expired by `steady`."""
         self._sequences = array("Q")
         self._messages: dict[int, Message] = {}
         for delivery in deliveries:
@@ -51,10 +54,10 @@ class BrowseSnapshot:
 
 
 def scan(subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
-    """Yield what a BrowseSnapshot has, in queue order, found while it is asked for.
+    """Yield the items of a BrowseSnapshot in queue order, determined step by step.
 
-    The subscription may change meanwhile. What arrives after the beginning is left out; what is
-    dispatched meanwhile may be. None = nothing in this step; the scan goes on.
+    The subscription may change meanwhile. Messages that arrive after the start are left out;
+    messages dispatched meanwhile may be. None = no message in this step; the scan continues.
     """
     core = subscription.core
     cursor = Cursor(subscription.everything, core.journal.next_sequence())
@@ -69,14 +72,14 @@ def scan(subscription: Subscription) -> Iterator[tuple[int, Message | None] | No
         elif unacked[0].state == TAKEN:
             found = [unacked.popleft()]
         else:
-            unacked.popleft()  # released or over: if it is READY again, the cursor has passed it
+            unacked.popleft()  # released or ended: if it is READY again, the cursor has passed it
         steady = core.clock.steady
         listed = [_browsed(each, steady) for each in _merged(found, unacked)]
         yield from listed or (None,)
 
 
 def _merged(found: list[Delivery], unacked: deque[Delivery]) -> Iterator[Delivery]:
-    """What a cursor has found, and before each delivery those that are unacked and precede it."""
+    """Merge a cursor's deliveries with the unacked ones that precede each of them."""
     for delivery in found:
         here = place(delivery)
         while unacked and place(unacked[0]) < here:

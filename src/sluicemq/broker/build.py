@@ -1,4 +1,4 @@
-"""Which build this is: Python throughout, or with the modules that setup.py names compiled."""
+"""Build variant: pure Python, or with the modules named in setup.py compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries in a row, sorted, and a list of their orders, by which they are found."""
+"""Chunks: sorted deliveries with an array of their orders for binary search."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Chunk:
-    """See the module. Who has one sees to it that it is not empty."""
+    """Sorted, non-empty list of deliveries. The owner ensures that it is not empty."""
 
     __slots__ = ("deliveries", "orders")
 
     def __init__(self, deliveries: list[Delivery]) -> None:
-        """`deliveries` are in order."""
+        """Create a chunk of `deliveries`, which are sorted by order."""
         self.deliveries = deliveries
         self.orders = array("Q", [delivery.order for delivery in deliveries])
 
@@ -31,27 +31,27 @@ class Chunk:
 
     @property
     def last(self) -> int:
-        """The order of the last one."""
+        """Order of the last delivery."""
         return self.orders[-1]
 
     def add(self, delivery: Delivery) -> None:
-        """Where its order places it."""
+        """Insert a delivery at the position of its order."""
         place = bisect_left(self.orders, delivery.order)
         self.orders.insert(place, delivery.order)
         self.deliveries.insert(place, delivery)
 
     def append(self, delivery: Delivery) -> None:
-        """Behind all others."""
+        """Append a delivery with the highest order."""
         self.orders.append(delivery.order)
         self.deliveries.append(delivery)
 
     def pop(self) -> Delivery:
-        """Remove and return the first one."""
+        """Remove and return the first delivery."""
         del self.orders[0]
         return self.deliveries.pop(0)
 
     def remove(self, order: int) -> bool:
-        """Take the one with that order out; False if it is not there."""
+        """Remove the delivery with that order; return False if it is not present."""
         place = bisect_left(self.orders, order)
         if place == len(self.orders) or self.orders[place] != order:
             return False
@@ -59,34 +59,34 @@ class Chunk:
         return True
 
     def split(self, place: int) -> Chunk:
-        """Keep those before the place, and return the others."""
+        """Remove the deliveries from index `place` on and return them as another chunk."""
         others = Chunk(self.deliveries[place:])
         del self.deliveries[place:], self.orders[place:]
         return others
 
     def find(self, order: int) -> Delivery | None:
-        """The one with that order, whatever its state."""
+        """Return the delivery with that order, in any state, or None."""
         place = bisect_left(self.orders, order)
         if place < len(self.orders) and self.orders[place] == order:
             return self.deliveries[place]
         return None
 
     def after(self, order: int, count: int) -> list[Delivery]:
-        """The first `count` behind that order, whatever their state."""
+        """Return the first `count` deliveries behind that order, in any state."""
         start = bisect_right(self.orders, order)
         return self.deliveries[start : start + count]
 
     def ready(self) -> array[int]:
-        """The orders of those that are READY."""
+        """Return the orders of the READY deliveries."""
         return array("Q", [d.order for d in self.deliveries if d.state == READY])
 
 
 class Run:
-    """Some of a line, as one sees them who counts.
+    """Part of a pending queue, for counting.
 
-    orders  of those that are READY
-    end     the order of the last one, READY or not
-    cost    how many had to be looked at one by one
+    orders  orders of the READY deliveries
+    end     order of the last delivery in any state
+    cost    number of deliveries that had to be examined one by one
     """
 
     __slots__ = ("cost", "end", "orders")
@@ -98,10 +98,10 @@ class Run:
 
 
 def run_of(chunk: Chunk, clean: bool) -> Run:
-    """`clean`: all of them are READY."""
+    """Return the run of a chunk; `clean` states that all its deliveries are READY."""
     return Run(chunk.orders if clean else chunk.ready(), chunk.last, 0 if clean else len(chunk))
 
 
 def ready_of(deliveries: Iterable[Delivery]) -> list[Delivery]:
-    """Those that are READY."""
+    """Return the READY deliveries."""
     return [delivery for delivery in deliveries if delivery.state == READY]

@@ -1,17 +1,20 @@
-"""Time as the engine sees it: two readings, refreshed once per turn by whoever owns the loop.
+"""Clock of the engine: steady and wall time, read once per iteration by the owner of the event
+loop.
 
-Expiry, delays and timeouts run on the steady reading, so that a clock set forwards or back
-neither expires nor revives a message; what is stored or shown is wall time. A message that
-carries an absolute expiration is converted once, when the engine first sees it, and once more when
-it is read back after a restart: clocklog.py says by which setting of the wall clock.
+Expiry, delays and timeouts use steady time, so that setting the wall clock neither expires nor
+revives a message; stored and displayed times are wall time. The engine converts a message's
+absolute expiration once when the message arrives, and again when it is read back after a restart:
+clocklog.py determines the setting of the wall clock to use.
 """
 
 from __future__ import annotations
 
 
 class Clock:
-    """Readings in whole milliseconds. `refresh` is the only place where time passes; `elapsed` is
-    for measuring how long the engine itself takes, and for nothing else."""
+    """Times in whole milliseconds, constant until `refresh`.
+
+    `elapsed` measures the engine's own run time only.
+    """
 
     __slots__ = ("steady", "wall")
 
@@ -21,19 +24,19 @@ class Clock:
 
     @property
     def epoch(self) -> int:
-        """What the wall clock is ahead of the steady one; it changes when that is set."""
+        """Difference of wall and steady time in ms; it changes when the wall clock is set."""
         return self.wall - self.steady
 
     def refresh(self) -> None:
-        """Read the sources of time again."""
+        """Read the time sources again."""
 
     def elapsed(self) -> float:
-        """Return seconds since some moment, read now where there is a source of time."""
+        """Return seconds since an arbitrary moment, read now if there is a time source."""
         return self.steady / 1000
 
 
 class ManualClock(Clock):
-    """A clock that moves only when told to: for tests and replays."""
+    """Clock that advances only by calls, for tests and replays."""
 
     __slots__ = ()
 
@@ -41,10 +44,10 @@ class ManualClock(Clock):
         super().__init__(wall, steady)
 
     def advance(self, milliseconds: int) -> None:
-        """Let both readings pass `milliseconds`."""
+        """Advance both times by `milliseconds`."""
         self.wall += milliseconds
         self.steady += milliseconds
 
     def set_wall(self, wall: int) -> None:
-        """Set the wall clock, as an administrator or NTP would; the steady clock goes on."""
+        """Set the wall clock, as an administrator or NTP does; steady time is unaffected."""
         self.wall = wall

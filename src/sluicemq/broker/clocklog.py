@@ -1,18 +1,18 @@
-"""How the wall clock was set, as the journal knows it.
+"""Log of wall clock steps in the journal.
 
-A journaled message has its expiration and its delivery time in wall time, as it was when the
-message came. Within a process both run on the steady clock. A restart has only wall time to go by,
-so every step of the wall clock is recorded (CLOCK): a message is judged by the wall clock that it
-was journaled under. Without that, a clock that is set back would hide messages again whose
-delivery time had come, and would prolong the life of others.
+A journaled message has its expiration and delivery time in the wall time of its arrival. Within a
+process both are converted to steady time. After a restart only wall time is available, so every
+step of the wall clock is recorded (CLOCK), and a message is judged by the wall clock that it was
+journaled under. Otherwise a clock set back would hide messages whose delivery time had passed, and
+would prolong the life of others.
 
-    record CLOCK    i64 ms by which the wall clock was set forward (+) or back (-); 0 = not at all
-                    the header's time is the wall clock after that
+    record CLOCK    i64 ms by which the wall clock was set forward (+) or back (-); 0 = no step
+                    the header's time is the wall clock after the step
 
-A step while the broker runs is seen by comparing both clocks. A step back between two runs is seen
-when the wall clock is before the last time in the journal, which is the latest that is known: the
-time between that and the step is not counted. A step forward between two runs cannot be told from
-time that has passed.
+A step while the broker runs is detected by comparing both clocks. A step back between two runs is
+detected if the wall clock is before the last time in the journal; the time between that last record
+and the step is not counted. A step forward between two runs cannot be distinguished from time that
+has passed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sluicemq.journal.format import RecordType
 from sluicemq.journal.port import Journal
 
 STEP_MS: Final = 1000
-"""A smaller difference is left to add up: the wall clock is slewed all the time."""
+"""Smaller differences accumulate: the wall clock is slewed continuously."""
 NOTE_MS: Final = 1000
-"""Between two records that only tell the time."""
+"""Least time between two records without a step."""
 MAX_STEPS: Final = 1000
-"""Steps remembered. The oldest is dropped beyond that."""
+"""Number of steps kept; beyond it the oldest is dropped."""
 
 _BODY: Final = Struct("<q")
 
@@ -66,19 +66,23 @@ class ClockLog:
             self._record(step)
 
     def note_time(self) -> None:
-        """Record the time, at most once per `NOTE_MS`: what was due by now stays due after a
-        restart. Raises JournalFailed."""
+        """Record the time, at most once per `NOTE_MS`. Raises JournalFailed.
+
+        Deliveries due by now stay due after a restart.
+        """
         if self._clock.steady - self._noted >= NOTE_MS:
             self._record(0)
 
     def resume(self, last: int) -> None:
-        """Record a step back since `last`, ms, the last time in the journal."""
+        """Record a step back since `last` (ms), the last time in the journal."""
         if self._clock.wall <= last - STEP_MS:
             self._record(self._clock.wall - last)
 
     def epoch_of(self, sequence: int) -> int:
-        """Return what the wall clock was ahead of the present steady clock, in ms, when the record
-        `sequence` was journaled: wall times in that record less this are steady times."""
+        """Return the difference of wall and present steady time, in ms, at the record `sequence`.
+
+        Wall times in that record minus this difference are steady times.
+        """
         epoch = self._clock.epoch
         for place, step in reversed(self.steps):
             if place <= sequence:
@@ -87,7 +91,7 @@ class ClockLog:
         return epoch
 
     def forget_before(self, sequence: int) -> None:
-        """Drop the steps that no record from `sequence` on needs."""
+        """Drop the steps that records from `sequence` on do not need."""
         self.steps = [step for step in self.steps if step[0] > sequence]
 
     def _record(self, step: int) -> None:

@@ -1,8 +1,8 @@
-"""The payloads of the journal entries that only the engine understands, as MessagePack arrays.
+"""Payloads of the journal entries that only the engine decodes, as MessagePack arrays.
 
-New fields go to the end and get a default, so that an older journal stays readable. Text that
-is not UTF-8 (surrogate escapes, see model/destination.py) is written as in the messages' own meta
-data (journal/meta.py), except where another way is older than that.
+New fields are appended and get a default, so that older journals remain readable. Text that is not
+UTF-8 (surrogate escapes, see model/destination.py) is encoded as in the messages' metadata
+(journal/meta.py), except in fields that are older than that encoding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 Text = str | Ext
-"""See the module."""
+"""Text of an entry; an extension type if it is not UTF-8."""
 
 
 class Attempts(msgspec.Struct, array_like=True):
@@ -42,8 +42,10 @@ class Attempts(msgspec.Struct, array_like=True):
 
 
 class Requeue(msgspec.Struct, array_like=True):
-    """RecordType.REQUEUED: `reference` goes to the tail with a new expiration (wall ms), after
-    so many attempts."""
+    """RecordType.REQUEUED: requeue of `reference` at the tail.
+
+    `expiration` is the new expiration in wall ms, `attempts` the number of attempts so far.
+    """
 
     subscription: int
     expiration: int
@@ -51,12 +53,14 @@ class Requeue(msgspec.Struct, array_like=True):
 
 
 class StoredSettings(msgspec.Struct, array_like=True):
-    """RecordType.SETTINGS: a destination was declared with these settings, or is temporary and
-    so not to be seen again after a restart, or came into being by use. `created` is in wall ms,
-    0 = not known. A name that is not UTF-8 is in `raw_name`. One that is `paused` delivers nothing
-    until it is told to. `creator` is the user whose quota it counts against, "" = any without a
-    name; None = nobody's. One with `default_settings` has the broker's defaults, whatever they are
-    after a restart. `grouped` as in Destination."""
+    """RecordType.SETTINGS: settings of a destination that was declared or created by use.
+
+    Temporary destinations are recorded so that recovery deletes them. `created` is in wall ms, 0 =
+    unknown. A name that is not UTF-8 is in `raw_name`. A `paused` destination delivers nothing
+    until it is resumed. `creator` is the user whose quota it counts against, "" = anonymous users;
+    None = no quota. A destination with `default_settings` gets the broker's defaults as configured
+    after a restart. `grouped` as in Destination.
+    """
 
     kind: Kind
     name: str
@@ -73,7 +77,7 @@ class StoredSettings(msgspec.Struct, array_like=True):
 
     @classmethod
     def of(cls, destination: Destination, defaults: DestinationSettings) -> StoredSettings:
-        """How the journal knows a destination; `defaults` are the broker's."""
+        """Return the entry of a destination; `defaults` are the broker's default settings."""
         name = destination.name
         is_text = _is_utf8(name)
         return cls(
@@ -93,15 +97,15 @@ class StoredSettings(msgspec.Struct, array_like=True):
 
     @property
     def address(self) -> Address:
-        """Of the destination."""
+        """Address of the destination."""
         return Address(self.kind, decode_name(self.raw_name) if self.raw_name else self.name)
 
 
 class SubscriptionEntry(msgspec.Struct, array_like=True):
     """RecordType.SUBSCRIPTION and SUBSCRIPTION_GONE: a durable subscription of a topic.
 
-    A later record of the same number replaces the earlier one. `owner` is the user it belongs to,
-    "" = nobody yet: it was created before there were users, or by a migration.
+    A later record of the same number replaces the earlier one. `owner` is the user that owns it, ""
+    = no owner yet: it was created before there were users, or by a migration.
     """
 
     number: int
@@ -114,7 +118,7 @@ class SubscriptionEntry(msgspec.Struct, array_like=True):
 
     @classmethod
     def of(cls, subscription: Subscription) -> SubscriptionEntry:
-        """How the journal knows a durable subscription."""
+        """Return the entry of a durable subscription."""
         return cls(
             subscription.number,
             escape_text(subscription.destination.name),
@@ -127,15 +131,15 @@ class SubscriptionEntry(msgspec.Struct, array_like=True):
 
     @property
     def address(self) -> Address:
-        """Of the topic."""
+        """Address of the topic."""
         return Address(Kind.TOPIC, as_text(self.topic))
 
 
 class StoredMessage(msgspec.Struct, array_like=True):
-    """A message inside a prepared transaction.
+    """Message inside a prepared transaction.
 
-    meta    message_id to native as the journal's messages have them; older journals have them here
-    sender  the text of the token that no-local goes by; None = none
+    meta    message_id to native, encoded as in the journal's messages; own fields in older journals
+    sender  text of the sender's no-local token; None = none
     """
 
     kind: Kind
@@ -176,7 +180,9 @@ class StoredMessage(msgspec.Struct, array_like=True):
         )
 
     def message(self, record: int) -> Message:
-        """The message as it was sent. Raises JournalDamaged, which names the PREPARED record."""
+        """Return the message as it was sent. Raises JournalDamaged with the PREPARED record's
+        sequence.
+        """
         message = Message(
             Address(self.kind, as_text(self.destination)),
             self.body,
@@ -201,12 +207,12 @@ class StoredMessage(msgspec.Struct, array_like=True):
 
 
 class Prepared(msgspec.Struct, array_like=True):
-    """RecordType.PREPARED: what the transaction will do, acks as (subscription, sequences).
+    """RecordType.PREPARED: the operations of a transaction, acks as (subscription, sequences).
 
     xid      b"" for a part of a large transaction (commits.py), and for the decision to commit one
     parts    PREPARED records without an xid that hold sends and acks before these, in order
-    decided  the parts are committed, and applied unless they are resolved
-    owner    user that began it, "" = nobody, as in SubscriptionEntry
+    decided  True if the parts are committed; they are applied unless they are resolved
+    owner    user that began the transaction, "" = no owner, as in SubscriptionEntry
     """
 
     xid: bytes
@@ -218,7 +224,7 @@ class Prepared(msgspec.Struct, array_like=True):
 
 
 class Resolved(msgspec.Struct, array_like=True):
-    """RecordType.RESOLVED: the end of the prepared transaction at `reference`."""
+    """RecordType.RESOLVED: end of the prepared transaction at `reference`."""
 
     xid: bytes
     committed: bool
@@ -227,14 +233,14 @@ class Resolved(msgspec.Struct, array_like=True):
 class BatchPart(msgspec.Struct, array_like=True, frozen=True):
     """RecordType.BATCH: the messages before it in its unit are this part of a batch (batches.py).
 
-    writer     who writes: 1-255 characters
-    batch      its number, ascending for each writer
-    partition  below 2^20
-    part       its place in the partition, from 0
-    final      the last of its partition
-    digest     of the rows, 64 bits: the sum of their digests, so that their order does not matter
-    rows       how many
-    owner      user that the writer belongs to; "" = nobody yet: there were no users
+    writer     name of the writer, 1-255 characters
+    batch      number of the batch, ascending for each writer
+    partition  number of the partition, below 2^20
+    part       index of the part in the partition, from 0
+    final      True for the last part of the partition
+    digest     64-bit sum of the rows' digests, independent of their order
+    rows       number of rows
+    owner      user that owns the writer; "" = none yet: there were no users
     """
 
     writer: str
@@ -248,13 +254,13 @@ class BatchPart(msgspec.Struct, array_like=True, frozen=True):
 
 
 class WriterState(msgspec.Struct, array_like=True):
-    """What is remembered of a writer of batches.
+    """State of a writer of batches in a snapshot.
 
     seen     wall ms of its last part
     done     complete partitions as packed u32, ascending
-    rows     of each of them in all, as packed u64
-    digests  of each of them, as packed u64
-    partial  of the others: number, and digest and rows of each part
+    rows     number of rows of each complete partition, as packed u64
+    digests  digest of each complete partition, as packed u64
+    partial  incomplete partitions: number, and digest and rows of each part
     owner    as in BatchPart
     """
 
@@ -269,17 +275,17 @@ class WriterState(msgspec.Struct, array_like=True):
 
 
 class State(msgspec.Struct, array_like=True):
-    """The engine's part of a snapshot: everything that the live messages do not tell.
+    """Engine's part of a snapshot: all state that the live messages do not contain.
 
     pending    (subscription, sequences as packed u64) of each durable subscription of a topic, and
                of each topic's group
     attempts   (subscription, [(sequence, attempts)])
     requeued   (subscription, sequence, order, expiration)
     prepared   (sequence of the PREPARED record, its payload); b"" = read the record
-    next_subscription   number for the next durable subscription; none is given twice
-    delivered  (subscription, sequences as packed u64, deliveries of each as packed u32) of what is
-               in flight
-    writers    of batches, the one that wrote last at the end
+    next_subscription   number of the next durable subscription; numbers are never reused
+    delivered  (subscription, sequences as packed u64, deliveries of each as packed u32) of unacked
+               messages
+    writers    writers of batches, ordered by their last write, the latest at the end
     clock_steps  (sequence of the CLOCK record, ms), see clocklog.py
     """
 
@@ -296,7 +302,7 @@ class State(msgspec.Struct, array_like=True):
 
 
 def as_text(written: Text) -> str:
-    """Text as it was before it was written. Raises JournalDamaged."""
+    """Return the text that was encoded. Raises JournalDamaged."""
     if isinstance(written, str):
         return written
     try:
@@ -317,7 +323,7 @@ _StructT = TypeVar("_StructT", bound=msgspec.Struct)
 
 
 def _decoder(struct: type[_StructT]) -> Callable[[bytes], _StructT]:
-    """Reads payloads of one kind. What it returns raises JournalDamaged."""
+    """Return a decoder for payloads of one type; the decoder raises JournalDamaged."""
     decode = msgspec.msgpack.Decoder(struct).decode
 
     def read(payload: bytes) -> _StructT:
@@ -343,7 +349,7 @@ decode_batch = _decoder(BatchPart)
 
 
 def decode_state(payload: bytes) -> State:
-    """The engine's part of a snapshot. Raises JournalDamaged."""
+    """Decode the engine's part of a snapshot. Raises JournalDamaged."""
     state = _decode_state(payload)
     if (
         any(len(sequences) % 8 for _, sequences in state.pending)

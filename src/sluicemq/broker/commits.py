@@ -1,15 +1,15 @@
-"""Commits and preparations of large transactions, a slice per event loop iteration.
+"""Commits and preparations of large transactions, in one slice per event loop iteration.
 
-What the transaction holds is first written in *parts*: PREPARED records without an xid. Then one
-more record decides: a PREPARED record with the xid (for `prepare`), or one that says `decided` (for
-a commit). Only then the parts of a commit are applied, each as one journal unit that ends with the
-RESOLVED of the part:
+The transaction's contents are first written in *parts*: PREPARED records without an xid. One more
+record decides: a PREPARED record with the xid (for `prepare`), or one with `decided` set (for a
+commit). Only then the parts of a commit are applied, each as one journal unit that ends with the
+RESOLVED record of the part:
 
     PREPARED part 1 … | PREPARED decided, parts 1 … n | MESSAGE … RESOLVED part 1 | …
 
-So recovery finishes a commit that is decided, and undoes one that is not; other records may stand
-between the units. Parts are small, and each slice waits until the one before it is on disk: the
-delay that the transaction causes for others is that of one slice.
+So recovery completes a decided commit and undoes an undecided one; other records may be between the
+units. Parts are small, and each slice waits until the previous one is on disk: the transaction
+delays other work by no more than one slice.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ if TYPE_CHECKING:
     from sluicemq.broker.transaction import Transaction, Transactions
 
 SLICE_SECONDS: Final = 0.005
-"""Time after which a slice ends, with the part that is being written or applied."""
+"""Time after which a slice ends, with the part that is being written or applied, in seconds."""
 SLICE_DELIVERIES: Final = 1000
-"""Deliveries after which a slice ends, because showing them takes time when they are durable. A
-transaction that makes no more, in no more bytes than a slice has, is not large."""
+"""Deliveries after which a slice ends: making durable messages visible takes time.
+
+A transaction with no more deliveries and no more bytes than a slice is not large.
+"""
 SLICE_BYTES: Final = 4 << 20
 PART_DELIVERIES: Final = 64
 PART_BYTES: Final = 256 << 10
 
 
 class Part(NamedTuple):
-    """Sends and acks of a large transaction that one PREPARED record without an xid holds.
+    """Sends and acks of a large transaction in one PREPARED record without an xid.
 
     record  sequence of that record
-    sends   how many messages
-    acks    how many deliveries
+    sends   number of messages
+    acks    number of deliveries
     """
 
     record: int
@@ -54,10 +56,10 @@ class Part(NamedTuple):
 
 
 class Commits:
-    """Runs the slices.
+    """Runner of the slices.
 
-    slice_seconds, slice_deliveries, part_deliveries  see the constants
-    apply_part  applies all of a transaction, or its next part: Transactions.perform
+    slice_seconds, slice_deliveries, part_deliveries  default to the constants
+    apply_part  applies a whole transaction, or its next part: Transactions.perform
     """
 
     def __init__(self, broker: Broker, transactions: Transactions) -> None:
@@ -70,7 +72,7 @@ class Commits:
         self.part_deliveries = PART_DELIVERIES
 
     def is_large(self, transaction: Transaction) -> bool:
-        """Return whether to commit the transaction at once could hold up the event loop."""
+        """Return whether an immediate commit of the transaction could block the event loop."""
         sends = len(transaction.sends)
         if sends + len(transaction.acks) <= 1:
             return False
@@ -79,17 +81,19 @@ class Commits:
         return deliveries > self.slice_deliveries or transaction.bytes > SLICE_BYTES
 
     def commit(self, transaction: Transaction) -> None:
-        """Begin to commit; `transaction.done` are called at the end."""
+        """Begin to commit; the `transaction.done` callbacks are called at the end."""
         for destination in transaction.destinations.values():
             destination.committing += 1
         self._start(self._commit(transaction))
 
     def prepare(self, transaction: Transaction) -> None:
-        """Begin to prepare under `transaction.xid`; `transaction.done` are called at the end."""
+        """Begin to prepare under `transaction.xid`; the `transaction.done` callbacks are called at
+        the end.
+        """
         self._start(self._prepare(transaction))
 
     def advance(self) -> None:
-        """Do one slice of what is ready for it. Call once per event loop iteration."""
+        """Run one slice of the work that is ready. Called once per event loop iteration."""
         if not self._ready:
             return
         steps = self._ready.popleft()
@@ -100,7 +104,7 @@ class Commits:
             self._broker.wake()
 
     def _start(self, steps: Iterator[int]) -> None:
-        """The next slice may come, but not now: there may be no time left in this iteration."""
+        """Schedule the first slice for a later iteration: this one may have no time left."""
         self._ready.append(steps)
         self._broker.wake()
 
@@ -184,12 +188,12 @@ class Commits:
 
 
 def stored_acks(deliveries: Iterable[Delivery]) -> list[tuple[int, list[int]]]:
-    """Acknowledged deliveries as a PREPARED record holds them."""
+    """Return acknowledged deliveries in the form of a PREPARED record."""
     return [(s.number, sequences) for s, sequences in recorded(deliveries).items()]
 
 
 def recorded(deliveries: Iterable[Delivery]) -> dict[Subscription, list[int]]:
-    """Sequences of those deliveries whose end is journaled, by subscription."""
+    """Return the sequences of deliveries whose end is journaled, by subscription."""
     found: dict[Subscription, list[int]] = {}
     for delivery in deliveries:
         if delivery.journaled == RECORDED:

@@ -1,4 +1,4 @@
-"""Who receives: a consumer of one subscription, and the window of credit it draws from."""
+"""Consumers of subscriptions, and the credit windows that limit their deliveries."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ _numbers: Final = count(1)
 
 
 class Sink(Protocol):
-    """Where deliveries go."""
+    """Receiver of a consumer's deliveries."""
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Take one or more deliveries, in order. Must only queue bytes, never block or raise."""
+        """Accept one or more deliveries, in order. Must only queue bytes, never block or raise."""
 
     def detached(self, consumer: Consumer) -> None:
-        """The destination or subscription was removed by somebody else, and the consumer with
-        it. Called after the removal, so that attaching anew is possible."""
+        """Handle the deletion of the consumer's destination or subscription by another client.
+
+        Called after the deletion, so that attaching again is possible.
+        """
 
 
 class Window:
-    """Credit: how many more deliveries its consumers may be given.
+    """Credit: number of further deliveries that its consumers may receive.
 
-    credit    deliveries allowed now, >= 0; below 0 only if acknowledgements were taken back in a
-              transaction after the credit they gave had been used
-    refill    True: each settled delivery gives one back (prefetch); False: only a grant adds
-    consumers that share it: msglite's ready command waits on several addresses with one credit
+    credit    deliveries allowed now, >= 0; below 0 only if acknowledgements were withdrawn in a
+              transaction after the credit they restored had been used
+    refill    True: each acknowledged delivery restores one (prefetch); False: only grants add
+    consumers consumers that share it: msglite's ready command covers several addresses with it
     """
 
     __slots__ = ("consumers", "credit", "refill")
@@ -43,16 +45,16 @@ class Window:
 
 
 class Consumer:
-    """One consumer attached to one subscription.
+    """Consumer attached to one subscription.
 
-    number       of all consumers since the process began
-    delivered    deliveries it has been given
+    number       number among all consumers since the process began
+    delivered    number of deliveries it has received
     unacked      deliveries it holds, oldest delivery first
-    ack_timeout  ms after which a delivery is taken back, 0 = never
+    ack_timeout  ms after which an unacked delivery is redelivered, 0 = never
     rank         higher is preferred among failover consumers
-    active       False while it stands by for an active consumer to go
-    suspended    True while its connection cannot take more bytes
-    retired      True once it has left, though it may still hold deliveries
+    active       False while it is a standby for an active consumer
+    suspended    True while its connection cannot accept more bytes
+    retired      True once it is detached, though it may still hold deliveries
     """
 
     __slots__ = (
@@ -93,4 +95,4 @@ class Consumer:
         self.suspended = False
         self.retired = False
         self.watched = False
-        """A timer is running for its oldest unacknowledged delivery."""
+        """True while a timer runs for its oldest unacked delivery."""

@@ -1,5 +1,6 @@
-"""What all rooms of the engine share: time, journal, memory accounting, and what is to be done
-before the turn ends."""
+"""Shared state of the engine: time, journal, memory accounting, and work pending in an
+iteration.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +26,16 @@ if TYPE_CHECKING:
 
 ITERATION_DELIVERIES: Final = 1000
 ITERATION_BYTES: Final = 1 << 20
-"""Limits per consumer and iteration, so that no backlog holds up the other connections."""
+"""Limits per consumer and iteration, so that no backlog blocks the other connections."""
 TRIES: Final = 60
-"""Each costs some 5 µs if it has to be read, so that others keep two thirds of the time."""
+"""Reading and matching one takes some 5 µs, so that two thirds of the time remain for other
+work.
+"""
 TRIES_FIRST: Final = 500
 SHORT_BYTES: Final = 4096
-"""To read such a body along costs less than to do without it."""
+"""Reading a body of up to this size costs less than leaving it out."""
 REQUEUED_LIMIT: Final = 1024
-"""Requeued deliveries remembered before those that have gone are looked for."""
+"""Number of requeued deliveries recorded before those that have ended are removed."""
 
 
 class Core:
@@ -40,30 +43,30 @@ class Core:
 
     memory          bytes of messages held in memory: their bodies, and `overhead` for each
     chunk_deliveries  deliveries in a chunk of a backlog
-    memory_budget   above it, journaled bodies are dropped and read back when their turn comes
+    memory_budget   above it, journaled bodies are paged out and read back when they are dispatched
     dirty           subscriptions that may be able to dispatch
-    again           those that used up their share of this turn
-    event_recorder  what the journal is told without being made to write
-    selector_load   nodes of selectors that one message may be evaluated with; 0 = not limited
-    settling        those with acknowledgements not yet given to the journal
+    again           subscriptions that have used up their share of this iteration
+    event_recorder  recorder of deliveries and depths, which cause no writes of their own
+    selector_load   nodes of selectors that one message may be evaluated with; 0 = no limit
+    settling        subscriptions with acknowledgements not yet journaled
     settled         sequence number of the last record of acknowledgements, or of a change of the
                     durable subscriptions
-    tries           deliveries that a subscription tries against new selectors per ms
-    tries_first     the same as soon as there is a new one
+    tries           deliveries that a subscription matches against new selectors per ms
+    tries_first     the same for the first slice of a new selector
     iterations      event loop iterations of the broker so far
-    requeued        deliveries whose place is not the one their sequence gives them, by
-                    (subscription, sequence), and some that have gone since
-    scans           the time that scans may take, and those that wait for theirs
+    requeued        deliveries whose position differs from that of their sequence, by
+                    (subscription, sequence), and some that have ended since
+    scans           time available for scans, and the scans that wait for it
     unpaged         deliveries over the budget that cannot be paged out before they are durable
-    halted          nothing is delivered: there is no space to record acknowledgements
-    unblocking      destinations with parked messages and perhaps room for them
-    subscriptions   what a subscription is made as
-    move_to_dead_letters  moves a delivery to its dead-letter queue; False when there is none,
-                    None when it has no room
-    has_room        whether the dead-letter queue of a destination takes a body of that size
-    refused_retry   ms after which a dead letter is offered again to a queue that had no room
-    dead_letter_queues  the destinations that send their dead letters to each queue
-    dropping_dead_letter_queues  those of them whose limits drop messages, as their protocol demands
+    halted          True while nothing is delivered: there is no space to record acknowledgements
+    unblocking      destinations with parked messages that may have capacity again
+    subscriptions   class of new subscriptions
+    move_to_dead_letters  moves a delivery to its dead-letter queue; returns False if there is none,
+                    None if it has no capacity
+    has_room        returns whether a destination's dead-letter queue accepts a body of that size
+    refused_retry   ms after which a dead letter is offered again to a full dead-letter queue
+    dead_letter_queues  destinations that send their dead letters to each queue
+    dropping_dead_letter_queues  those whose limits drop messages, as their protocol requires
     """
 
     __slots__ = (
@@ -136,20 +139,22 @@ class Core:
         self.unpaged: deque[Delivery] = deque()
         self.unblocking: dict[Destination, None] = {}
         self.subscriptions: type[Subscription]
-        """Set by the registry, as the class needs this one."""
+        """Set by the registry, because that class depends on this one."""
 
     def read(self, delivery: Delivery) -> Message:
-        """The message of a delivery, to look at. Raises JournalDamaged or RecordNotFound."""
+        """Return the message of a delivery, for reading. Raises JournalDamaged or
+        RecordNotFound.
+        """
         return delivery.message or self.journal.fetch(delivery.sequence)
 
     def glance(self, delivery: Delivery) -> Message:
-        """The same, perhaps without its body if that is long."""
+        """Return the message of a delivery, possibly without its body if that is long."""
         if delivery.message is not None or delivery.size <= SHORT_BYTES:
             return self.read(delivery)
         return self.journal.head(delivery.sequence)
 
     def load(self, delivery: Delivery) -> Message:
-        """Bring a paged-out message back. Raises JournalDamaged or RecordNotFound."""
+        """Load a paged-out message into memory. Raises JournalDamaged or RecordNotFound."""
         message = self.journal.fetch(delivery.sequence)
         message.sequence = delivery.sequence
         if not message.references:
@@ -159,7 +164,7 @@ class Core:
         return message
 
     def page_out(self, delivery: Delivery) -> None:
-        """Drop the body of a delivery that the journal can give back."""
+        """Drop the body of a delivery that can be read back from the journal."""
         message = delivery.message
         assert message is not None
         message.references -= 1
@@ -168,7 +173,7 @@ class Core:
         delivery.message = None
 
     def page_out_until(self, durable: int) -> None:
-        """Drop bodies that were over the budget and have become durable meanwhile."""
+        """Page out bodies over the budget that have become durable."""
         unpaged = self.unpaged
         while unpaged and unpaged[0].sequence <= durable:
             delivery = unpaged.popleft()
@@ -177,7 +182,7 @@ class Core:
                 self.page_out(delivery)
 
     def note_requeued(self, delivery: Delivery) -> None:
-        """Remember a delivery that is out of its place for the next snapshot."""
+        """Record a delivery outside its original position, for the next snapshot."""
         self.requeued[delivery.subscription.number, delivery.sequence] = delivery
         if len(self.requeued) > self.requeued_limit:
             self.requeued = {key: d for key, d in self.requeued.items() if d.state != GONE}

@@ -1,4 +1,4 @@
-"""A position in a pending queue that moves on in steps, between which the queue may change."""
+"""Cursor: a position in a pending queue that survives concurrent changes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from sluicemq.broker.pending_queue import PendingQueue
 
 RUN_COST: Final = 20
-"""To pass over a chunk costs as much as to look at so many deliveries."""
+"""Cost of passing over a chunk, in deliveries examined."""
 
 
 class Cursor:
-    """Comes to every delivery that stays READY in the line from the beginning to the end of the
-    scan, highest priority first, then by order.
+    """Cursor over the deliveries that stay READY from the beginning to the end of a scan.
 
-    priority  the one it is at, -1 at the end
-    last      in that priority it has passed everything up to this order
+    The order is by priority, highest first, then by order.
+
+    priority  current priority, -1 at the end
+    last      order up to which it has passed the current priority
     until     order at which it ends within each priority
     """
 
@@ -31,7 +32,7 @@ class Cursor:
     def __init__(
         self, pending_queue: PendingQueue, until: int, priority: int = PRIORITIES - 1, last: int = 0
     ) -> None:
-        """`priority` and `last` are those of an earlier cursor that is to be gone on with."""
+        """Create a cursor; `priority` and `last` are those of an earlier cursor to continue."""
         self._pending_queue = pending_queue
         self.until = until
         self.priority = priority
@@ -42,9 +43,9 @@ class Cursor:
         self.last = 0
 
     def step(self, count: int) -> list[Delivery]:
-        """Up to `count` READY deliveries of one priority; none at the end of the scan.
+        """Return up to `count` READY deliveries of one priority; none at the end of the scan.
 
-        Some may be objects of the moment: Pending queue.pull makes them the line's own.
+        Some may be temporary objects: PendingQueue.pull makes them permanent.
         """
         while self.priority >= 0:
             ready = self.look(count)
@@ -53,8 +54,10 @@ class Cursor:
         return []
 
     def look(self, count: int) -> list[Delivery]:
-        """The same, but it looks at no more than `count`: there may be none although the scan has
-        not ended."""
+        """Examine at most `count` deliveries and return the READY ones.
+
+        The list may be empty although the scan has not ended.
+        """
         if self.priority < 0:
             return []
         found = self._pending_queue.after(self.priority, self.last, count)
@@ -67,14 +70,14 @@ class Cursor:
         return ready_of(found)
 
     def back_to(self, delivery: Delivery) -> None:
-        """Continue behind a delivery that the last step returned: those after it were not looked
-        at."""
+        """Continue behind a delivery that the last step returned: later ones were not processed."""
         self.last = delivery.order
 
     def skip(self, count: int, clean: bool, budget: int) -> int:
-        """Pass over up to `count` READY deliveries, chunk by chunk where it can. Returns how many:
-        fewer than `count` if the scan has ended, or if it had to look at so many that its `budget`
-        was used up. `clean`: all that is in the line is READY.
+        """Pass over up to `count` READY deliveries, by chunks where possible; return their number.
+
+        It is less than `count` if the scan has ended or the `budget` of examined deliveries is used
+        up. `clean` states that all deliveries in the pending queue are READY.
         """
         passed = 0
         while passed < count and budget > 0 and self.priority >= 0:
@@ -106,7 +109,7 @@ class Cursor:
         return passed
 
     def _next(self, runs: Iterator[Run]) -> Run | None:
-        """The next run, as far as the scan goes."""
+        """Return the next run within the range of the scan, or None."""
         run = next(runs, None)
         if run is None or self.last >= self.until:
             return None
@@ -115,7 +118,7 @@ class Cursor:
         return run
 
     def _stop_within(self, here: Run | None, there: Run | None, count: int) -> None:
-        """Pass over `count` of what is in the two runs, which is more."""
+        """Pass over `count` deliveries of two runs, which contain more."""
         orders: list[int] = []
         for run in (here, there):
             if run is not None:
@@ -124,7 +127,7 @@ class Cursor:
             self.last = sorted(orders)[count - 1]
 
     def is_before(self, delivery: Delivery) -> bool:
-        """The scan has still to come to the place of this delivery."""
+        """Return whether the scan has yet to reach the position of this delivery."""
         return delivery.order <= self.until and (
             delivery.priority < self.priority
             or (delivery.priority == self.priority and delivery.order > self.last)
@@ -132,7 +135,7 @@ class Cursor:
 
 
 def _nearest(here: Run | None, there: Run | None) -> int:
-    """Where the first of two runs ends, of which there is one at least."""
+    """Return the end of the first of two runs, of which at least one is present."""
     if here is None:
         assert there is not None
         return there.end

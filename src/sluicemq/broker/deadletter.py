@@ -1,10 +1,10 @@
-"""What a dead letter is: the message as it was, and properties that tell its story.
+"""Dead letters: the original message with properties that describe why and where it failed.
 
-There are four of them; one that a topic had tells two things more, so that it can go back to where
-it was: that it was a topic, and which of its subscriptions gave it up.
+There are four properties; a dead letter of a topic has two more, so that it can be redriven to its
+origin: the kind of the destination, and the subscription that it was in.
 
-JMS clients and selectors see them as Open MQ's properties, JMS_SUN_DMQ_..., too. These are derived
-from the others when they are read; only what cannot be derived is stored.
+JMS clients and selectors also see them as Open MQ's properties, JMS_SUN_DMQ_.... These are derived
+when they are read; only values that cannot be derived are stored.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from sluicemq.model.message import Property
 
 REASON: Final = "deadLetterReason"
-"""expired, max-attempts, overflow, or the word of the client that gave it up."""
+"""Reason: expired, max-attempts, overflow, or a reason given by the client."""
 ORIGIN: Final = "originalQueue"
 ATTEMPTS: Final = "deliveryAttempts"
 TIME: Final = "failedAt"
-"""ISO 8601, UTC."""
+"""Time of the failure, ISO 8601 in UTC."""
 KIND: Final = "originalKind"
-"""`topic`; not there if it was a queue."""
+"""Kind of the origin: `topic`; absent for a queue."""
 SUBSCRIPTION: Final = "originalSubscription"
-"""Of the topic; not there if it never got as far as that."""
+"""Name of the topic's subscription; absent if the message was not in one."""
 
 DEAD_LETTER_PROPERTIES: Final = frozenset({REASON, ORIGIN, ATTEMPTS, TIME, KIND, SUBSCRIPTION})
 
@@ -44,7 +44,7 @@ _DMQ_REASONS: Final = {
     "max-attempts": "UNDELIVERABLE",
     "client": "UNDELIVERABLE",
 }
-"""JMS_SUN_DMQ_UNDELIVERED_REASON; ERROR for reasons of clients' own."""
+"""Values of JMS_SUN_DMQ_UNDELIVERED_REASON; ERROR for reasons given by clients."""
 _DMQ_COMMENTS: Final = {
     "expired": "the message expired before it was acknowledged",
     "overflow": "the destination was full, and the message made room for others",
@@ -54,22 +54,26 @@ _DMQ_COMMENTS: Final = {
 
 
 class DeadLetterPolicy(Protocol):
-    """What one protocol has to say about its messages that cannot be delivered."""
+    """Rules of one protocol for its messages that cannot be delivered."""
 
     def keep(self, message: Message, destination: Destination) -> bool | None:
-        """Whether it becomes a dead letter; None = as the destination's settings say."""
+        """Return whether the message becomes a dead letter; None = the destination's settings
+        decide.
+        """
 
     def dead_letter(
         self, message: Message, origin: str, reason: str, attempts: int, wall: int
     ) -> Message:
-        """As `dead_letter_of`, which it has to begin with."""
+        """Return the dead letter of a message, based on `dead_letter_of`."""
 
 
 def dead_letter_of(message: Message, origin: str, reason: str, attempts: int, wall: int) -> Message:
-    """A copy for the dead-letter queue. It never expires; its destination is set by the broker."""
+    """Return a copy for the dead-letter queue. It never expires; the broker sets its
+    destination.
+    """
     properties = dict(message.properties or {})
     for name in DMQ_PROPERTIES:
-        properties.pop(name, None)  # of an earlier time in a dead-letter queue
+        properties.pop(name, None)  # from an earlier stay in a dead-letter queue
     properties[REASON] = reason
     properties[ORIGIN] = origin
     properties[ATTEMPTS] = attempts
@@ -78,8 +82,7 @@ def dead_letter_of(message: Message, origin: str, reason: str, attempts: int, wa
 
 
 def note_topic(dead_letter: Message, subscription: str) -> None:
-    """Tell of a new dead letter that it comes from a topic, and from which of its subscriptions, if
-    from one."""
+    """Add the topic's properties to a new dead letter; `subscription` is "" if it was in none."""
     assert dead_letter.properties is not None
     dead_letter.properties[KIND] = "topic"
     if subscription:
@@ -87,14 +90,14 @@ def note_topic(dead_letter: Message, subscription: str) -> None:
 
 
 class Origin(NamedTuple):
-    """Where a dead letter was. `subscription` is "" if it was in none of a topic's."""
+    """Origin of a dead letter. `subscription` is "" if it was in no subscription of a topic."""
 
     address: Address
     subscription: str
 
 
 def origin_of(dead_letter: Message) -> Origin | None:
-    """Where to send a dead letter back to; None if it does not say, or is none."""
+    """Return the destination to redrive a dead letter to; None if unknown or not a dead letter."""
     properties = dead_letter.properties or {}
     name = properties.get(ORIGIN)
     if REASON not in properties or not isinstance(name, str) or not name:
@@ -105,7 +108,7 @@ def origin_of(dead_letter: Message) -> Origin | None:
 
 
 def without_dead_letter_properties(dead_letter: Message) -> dict[str, Property]:
-    """The properties that the message had before it became a dead letter."""
+    """Return the properties that the message had before it became a dead letter."""
     return {
         name: value
         for name, value in (dead_letter.properties or {}).items()
@@ -114,14 +117,14 @@ def without_dead_letter_properties(dead_letter: Message) -> dict[str, Property]:
 
 
 def is_dead_letter(message: Message) -> bool:
-    """It has been dead-lettered already, and is not to be so again."""
+    """Return whether the message is a dead letter, which is never dead-lettered again."""
     return bool(message.properties) and REASON in (message.properties or {})
 
 
 # --- Open MQ's properties ------------------------------------------------------------------------
 
 DeadProperties = Mapping[str, "Property"]
-"""The properties of a dead letter: REASON is among them."""
+"""Properties of a dead letter, REASON included."""
 
 
 def _dmq_timestamp(properties: DeadProperties) -> Property:
@@ -163,12 +166,11 @@ DMQ_PROPERTIES: Final[dict[str, Callable[[DeadProperties], Property]]] = {
     f"{DMQ_PREFIX}PRODUCING_BROKER": _dmq_broker,
     f"{DMQ_PREFIX}DEAD_BROKER": _dmq_broker,
 }
-"""Open MQ's properties of a dead letter that does not have them itself."""
+"""Functions that derive Open MQ's properties of a dead letter that does not have them itself."""
 
 
 def dmq_property(properties: DeadProperties | None, name: str) -> Property:
-    """Return one of DMQ_PROPERTIES as the message has it, else derived if it is a dead letter, else
-    None."""
+    """Return one of DMQ_PROPERTIES: stored, else derived if it is a dead letter, else None."""
     if properties is None:
         return None
     value = properties.get(name)

@@ -1,14 +1,14 @@
-"""Messages that some consumers cannot take: they wait for others.
+"""Declined messages: messages that some consumers cannot process and that wait for others.
 
-A consumer may be unable to take a message that it has been given, such as one too large for its
-protocol. It says so (`decline`), and names its kind: consumers of one kind can take the same
-messages. From then on it is served like a consumer with a selector that does not match what its
-kind has declined (pending_queue.py). So such a message blocks nothing, is not offered to that kind
-again, and costs other queues nothing.
+A consumer may be unable to process a message dispatched to it, such as one too large for its
+protocol. It calls `decline` and names its kind: consumers of one kind can process the same
+messages. From then on the broker treats it as a consumer with a selector that does not match the
+messages declined by its kind (pending_queue.py). So a declined message blocks no other message, is
+not dispatched to that kind again, and costs other queues nothing.
 
-    another attached consumer may take it    it waits, in its place
-    no other attached consumer can           it becomes a dead letter
-    the same, but it is one already          it waits
+    another attached consumer can process it    it waits in its position
+    no other attached consumer can              it becomes a dead letter
+    the same, but it is a dead letter           it waits
 """
 
 from __future__ import annotations
@@ -27,17 +27,21 @@ if TYPE_CHECKING:
     from sluicemq.model.message import Message
 
 MOST_DECLINED: Final = 4096
-"""Messages of a subscription that a kind of consumer is known not to take. Beyond it the oldest is
-forgotten: it is offered once more if it comes back to its place."""
+"""Number of declined messages recorded for each kind of consumer and subscription.
+
+Beyond it the oldest one is forgotten: it is dispatched again if it is requeued.
+"""
 
 
 class Acceptable:
-    """Selects what a kind of consumer has not declined, for one subscription."""
+    """Selector of the messages of one subscription that a kind of consumer has not declined."""
 
     __slots__ = ("_declined", "_subscription", "equalities", "nodes", "text")
 
     def __init__(self, subscription: Subscription, text: str) -> None:
-        """`text` cannot be that of a JMS selector."""
+        """Create a selector that matches all messages; `text` must differ from every JMS
+        selector.
+        """
         self.text: str = text
         self.nodes: int = 1
         self.equalities: tuple[Equality, ...] = ()
@@ -46,26 +50,29 @@ class Acceptable:
 
     @property
     def declined(self) -> int:
-        """Number of messages that are remembered."""
+        """Number of declined messages recorded."""
         return len(self._declined)
 
     def __call__(self, message: Message) -> bool:
-        """Whether the message is for these consumers: they may take it, or it has to end here as a
-        dead letter."""
+        """Return whether to dispatch the message to these consumers.
+
+        True unless they have declined it and it waits for others: a declined message that does not
+        wait must come back here to become a dead letter.
+        """
         return message.sequence not in self._declined or not self.waits(message)
 
     def takes(self, message: Message) -> bool:
-        """Whether these consumers have not declined the message."""
+        """Return whether these consumers have not declined the message."""
         return message.sequence not in self._declined
 
     def decline(self, sequence: int) -> None:
-        """Remember that these consumers cannot take a message."""
+        """Record that these consumers cannot process a message."""
         self._declined[sequence] = None
         if len(self._declined) > MOST_DECLINED:
             del self._declined[next(iter(self._declined))]
 
     def waits(self, message: Message) -> bool:
-        """Whether a message that has been declined waits for another consumer."""
+        """Return whether a declined message waits for another consumer."""
         if is_dead_letter(message):
             return True
         for pending_queue in self._subscription.pending_queues.values():
@@ -80,7 +87,7 @@ class Acceptable:
 
 
 def decline(consumer: Consumer, sequences: Iterable[int], kind: str, reason: str) -> None:
-    """Give back what a consumer cannot take; see Broker.decline."""
+    """Return deliveries that a consumer cannot process; see Broker.decline."""
     subscription = consumer.subscription
     held = [sequence for sequence in sequences if sequence in consumer.unacked]
     if not held or consumer not in subscription.consumers:
@@ -94,7 +101,7 @@ def decline(consumer: Consumer, sequences: Iterable[int], kind: str, reason: str
     returned: list[int] = []
     for sequence in held:
         message = consumer.unacked[sequence].message
-        assert message is not None  # in flight
+        assert message is not None  # unacked deliveries have their message in memory
         selector.decline(sequence)
         if selector.waits(message):
             returned.append(sequence)

@@ -1,4 +1,4 @@
-"""One message in one subscription: waiting, delayed, in flight, or gone."""
+"""Deliveries: the state of one message in one subscription."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ TAKEN: Final = 1
 DELAYED: Final = 2
 GONE: Final = 3
 
-# What the journal knows of a delivery.
+# Journaling modes of a delivery.
 UNJOURNALED: Final = 0
-"""Nothing: the message lives in memory only."""
+"""Not journaled: the message is in memory only."""
 HELD: Final = 1
-"""The record must stay readable while this delivery lives, but its end is not journaled."""
+"""The record must stay readable while this delivery exists, but its end is not journaled."""
 SHARED: Final = 2
 """The end of the last of several such deliveries of a message is journaled."""
 RECORDED: Final = 3
-"""Its end is journaled: after a restart the subscription knows it."""
+"""The end of the delivery is journaled, so that it is known after a restart."""
 
 
 class Delivery:
-    """A message's place in a subscription. Millions of these wait in memory, so it is small and
-    lets go of the message itself when the body may be read back from the journal.
+    """One message in one subscription.
 
-    sequence    the message's identity
-    order       place in the queue; equals `sequence` until the message is requeued
-    message     None while paged out; always present while in flight
-    consumer    who holds it, when in flight
+    Millions of deliveries wait in memory, so the object is small and drops the message if the body
+    can be read back from the journal.
+
+    sequence    identity of the message
+    order       position in the queue; equals `sequence` until the message is requeued at the tail
+    message     None while paged out; always present while unacked
+    consumer    consumer that holds it while unacked
     attempts    deliveries so far, this one included
     expires     steady ms, 0 = never
     expiration  the same in wall ms since the epoch
     size        body bytes
-    pinned      True once it stands in more than one line, so that it must stay an object
-    delivered   steady ms of the last delivery; while it is DELAYED, of the end of that
+    pinned      True once it is in more than one pending queue, so that it must stay an object
+    delivered   steady ms of the last delivery; while DELAYED, of the end of the delay
     """
 
     __slots__ = (
@@ -90,5 +92,5 @@ class Delivery:
 
 
 def place(delivery: Delivery) -> tuple[int, int]:
-    """Sorts deliveries in queue order."""
+    """Return the sort key for queue order."""
     return -delivery.priority, delivery.order

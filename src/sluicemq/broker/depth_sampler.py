@@ -1,9 +1,8 @@
-"""How destinations stand, told to the journal now and then: for the pipeline, which sees the
-journal only.
+"""Sampler of queue depths, recorded in the journal periodically for the pipeline.
 
-All destinations are looked at in rounds, a share at a time, and each that has changed since it was
-last told of gets a record. A round takes `gauge_interval`, or longer if there are very many, so
-that no turn of the loop is held up.
+All destinations are examined in rounds, a share at a time, and each that has changed since its last
+record gets a new one. A round takes `gauge_interval`, or longer if there are very many
+destinations, so that no iteration is blocked.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ if TYPE_CHECKING:
     from sluicemq.model.destination import Address
 
 SHARE: Final = 100
-"""Destinations looked at together where a round has time for it. Each costs about 1 µs."""
+"""Destinations examined together if the round has enough time. Each takes about 1 µs."""
 LARGEST_SHARE: Final = 500
 STEPS: Final = 100
-"""Shares to a round."""
+"""Number of shares in a round."""
 
 
 class DepthSampler:
-    """See the module."""
+    """Periodic sampler of the depths of all destinations."""
 
     __slots__ = ("_core", "_delay", "_destinations", "_interval", "_left", "_share")
 
@@ -50,24 +49,24 @@ class DepthSampler:
         core.timers.add(core.clock.steady + self._delay, self._step, None)
 
     def look(self, destination: Destination) -> None:
-        """Tell of one if it has changed, and the journal knows it for good."""
+        """Record the depth of a destination if it has changed and the destination is journaled."""
         waiting, flight = destination.waiting, destination.unacked
         self._tell(destination, (waiting, flight, destination.consumers))
 
     def gone(self, destination: Destination) -> None:
-        """It is about to be removed, with all that it has."""
+        """Record a depth of 0 for a destination that is about to be deleted."""
         if self._interval > 0:
             self._tell(destination, (0, 0, 0))
 
     def finish(self) -> None:
-        """The broker is about to stop: tell of all that have changed."""
+        """Record all changed depths before the broker stops."""
         if self._interval > 0:
             for destination in self._destinations.values():
                 self.look(destination)
 
     def _tell(self, destination: Destination, standing: tuple[int, int, int]) -> None:
         if self._core.event_recorder.suspended:
-            return  # the first round after that reports every change since
+            return  # the first round after the suspension records every change since
         known = destination.number and not destination.temporary and not destination.removed
         if known and destination.recorded_depth != standing:
             destination.recorded_depth = standing

@@ -1,23 +1,24 @@
-"""A destination: its settings, its subscriptions, and who gets a message sent to it.
+"""Destinations: settings, subscriptions, and the routing of published messages to them.
 
 A topic that holds messages (`settings.hold`) may have a *group*: subscriptions whose messages stay
-with the topic when the last of them leaves. To the journal a group is one durable subscription that
-has the topic's number and has done with a message when all of its members have:
+with the topic when the last of them is deleted. The journal treats a group as one durable
+subscription that has the topic's number and ends a message once all of its members have:
 
-    members    who has a message of the group                 journaled when it ends for
-    0          the topic's own subscription, `queue`          that (RECORDED)
-    1          the member                                     the member (RECORDED)
-    2 or more  each that there was when it was published      the last of them (SHARED)
+    members    subscriptions with a message of the group   journaled when it ends for
+    0          the topic's own subscription, `queue`       `queue` (RECORDED)
+    1          the member                                  the member (RECORDED)
+    2 or more  each member present at publication          the last of them (SHARED)
 
-The last member to leave becomes `queue`, with all it has and what it had delivered and was not
-acknowledged; the first one to come takes the place of `queue`. So nothing is moved, whatever the
-number of messages, and their order, attempts and expiry stay as they are. The copies of a member
-that leaves others behind end. After a restart there are no members: all that at least one of them
-had not acknowledged is in `queue`.
+The last member to leave becomes `queue`, with all its ready and unacked messages; the first member
+to join takes the place of `queue`. So no messages are moved, whatever their number, and their
+order, attempts and expiry are unchanged. The copies of a member that leaves other members behind
+end. After a restart there are no members: every message that at least one member had not
+acknowledged is in `queue`.
 
-Other subscriptions are independent of the group. Only at a topic that never had a member do those
-that are not durable stand for it (each copy is SHARED), nothing is held as long as any subscription
-wants it, and the first one that wants a held message takes it out of `queue`.
+Other subscriptions are independent of the group. Only at a topic that never had a member do
+nondurable subscriptions act as the group (each copy is SHARED): no message is held as long as any
+subscription matches it, and the first subscription that matches a held message takes it out of
+`queue`.
 """
 
 from __future__ import annotations
@@ -39,32 +40,32 @@ _DROPPING: Final = frozenset({Overflow.DROP_OLDEST, Overflow.DROP_LOWEST})
 
 
 class Parked(NamedTuple):
-    """A message that waits for room, and whom to tell when it has been accepted."""
+    """Message that waits for capacity, and the callback for its acceptance."""
 
     message: Message
     unblocked: Callable[[], None]
 
 
 class Destination:
-    """See the module. Created by the Broker only.
+    """Queue or topic with its settings, subscriptions and counters. Created by the Broker only.
 
-    number         the journal's name for it; 0 until something about it is journaled
-    queue          a queue's own subscription; of a topic, the one that holds messages while
-                   nobody subscribes (settings.hold)
-    subscriptions  a topic's, by name; changed by `subscribe` and `unsubscribe` only
-    members        those of them that are in the group, in order of arrival
-    grouped        True once the topic has had a member, or is to have one (Broker.form_group)
-    owner          token of the connection a temporary destination belongs to
-    automatic      created by use, so removed when idle
-    creator        user whose quota it counts against, "" = any without a name; None = nobody's
+    number         number in the journal; 0 until something about it is journaled
+    queue          a queue's own subscription; for a topic, the one that holds messages while it
+                   has no subscribers (settings.hold)
+    subscriptions  a topic's subscriptions by name; changed by `subscribe` and `unsubscribe` only
+    members        subscriptions in the group, in order of arrival
+    grouped        True once the topic has had a member, or will have one (Broker.form_group)
+    owner          token of the connection that owns a temporary destination
+    automatic      created by use, and therefore removed when idle
+    creator        user whose quota it counts against, "" = anonymous users; None = no quota
     created        wall ms since the epoch
-    provenance     who created it, and which settings were set on purpose
+    provenance     creator, and the settings that were set explicitly
     staged         messages written to the journal but not yet durable, and so not yet visible
-    parked         messages of blocked producers, in order of arrival
-    committing     commits under way that will publish here
-    dead_letters   the queue that its dead letters go to; None if it has none, or is that itself
-    recorded_depth waiting, in flight and consumers as the journal was last told; None = not known
-    removed        True once it is gone: whoever kept a reference must look it up again
+    parked         messages of blocked publishers, in order of arrival
+    committing     number of commits in progress that will publish here
+    dead_letters   queue of its dead letters; None if it has none or is that queue itself
+    recorded_depth waiting, unacked and consumers as last journaled; None = not known
+    removed        True once it is deleted: holders of a reference must look it up again
     """
 
     __slots__ = (
@@ -133,7 +134,7 @@ class Destination:
         self.parked: deque[Parked] = deque()
         self.committing = 0
         self.held: dict[int, int] = {}
-        """How many SHARED deliveries there are of each message that has some."""
+        """Number of SHARED deliveries of each message that has any, by sequence."""
         self.idle_since = core.clock.steady
         self.used = 0
         self.dead_letters: Address | None = None
@@ -144,7 +145,7 @@ class Destination:
         return f"<Destination {self.address}>"
 
     def apply(self, settings: DestinationSettings) -> None:
-        """Take new settings; they hold for messages and consumers from now on."""
+        """Apply new settings; they take effect for messages and consumers from now on."""
         self.settings = settings
         self.limited = bool(
             settings.max_messages
@@ -157,11 +158,11 @@ class Destination:
 
     @property
     def dead_letter_address(self) -> Address:
-        """The queue that its dead letters go to, if it has any."""
+        """Address of its dead-letter queue, if dead letters are enabled."""
         return Address(Kind.QUEUE, self.settings.dead_letter_queue or f"{self.name}.dlq")
 
     def point_dead_letters(self, queue: Address | None) -> None:
-        """Note which queue its dead letters go to, None = none."""
+        """Register the queue that receives its dead letters, None = none."""
         if queue == self.address:
             queue = None
         if queue == self.dead_letters:
@@ -178,34 +179,37 @@ class Destination:
 
     @property
     def for_dead_letters(self) -> bool:
-        """It is the dead-letter queue of a destination that exists."""
+        """True if it is the dead-letter queue of an existing destination."""
         return self.address in self.core.dead_letter_queues
 
     @property
     def drops(self) -> bool:
-        """It makes room by dropping messages. The limits of a dead-letter queue refuse instead,
-        whatever its policy is, unless its protocol demands that they drop."""
+        """True if it drops messages when full.
+
+        The limits of a dead-letter queue refuse messages instead, regardless of its policy, unless
+        its protocol requires that they drop.
+        """
         if self.settings.overflow not in _DROPPING:
             return False
         return not self.for_dead_letters or self.address in self.core.dropping_dead_letter_queues
 
     def priority(self, priority: int) -> int:
-        """Which place in line a message of that priority has."""
+        """Return the priority at which a message is queued."""
         return priority if self.settings.by_priority else DEFAULT_PRIORITY
 
     @property
     def temporary(self) -> bool:
-        """It lives only as long as the connection that created it."""
+        """True if it is deleted with the connection that created it."""
         return self.owner is not None
 
     @property
     def stays(self) -> bool:
-        """It came into being by use and does not go when it is idle: nor does it at a restart."""
+        """True if it was created by use and is never deleted for being idle, nor by a restart."""
         return self.automatic and self.settings.idle_timeout == 0
 
     @property
     def waiting(self) -> int:
-        """Messages waiting; of a topic, those of its longest subscription."""
+        """Number of waiting messages; for a topic, those of its longest subscription."""
         waiting = self.queue.waiting
         if self.subscriptions:
             for subscription in self.subscriptions.values():
@@ -214,7 +218,7 @@ class Destination:
 
     @property
     def waiting_bytes(self) -> int:
-        """Body bytes waiting; of a topic, those of its largest subscription."""
+        """Body bytes waiting; for a topic, those of its largest subscription."""
         waiting = self.queue.waiting_bytes
         for subscription in self.subscriptions.values():
             waiting = max(waiting, subscription.waiting_bytes)
@@ -222,36 +226,36 @@ class Destination:
 
     @property
     def unacked(self) -> int:
-        """Deliveries in flight."""
+        """Number of unacked deliveries."""
         return self.queue.unacked + sum(s.unacked for s in self.subscriptions.values())
 
     @property
     def bytes(self) -> int:
-        """Body bytes waiting and in flight."""
+        """Body bytes of waiting and unacked messages."""
         flight = self.queue.unacked_bytes
         flight += sum(s.unacked_bytes for s in self.subscriptions.values())
         return self.waiting_bytes + flight
 
     @property
     def consumers(self) -> int:
-        """Consumers attached."""
+        """Number of attached consumers."""
         return len(self.queue.consumers) + sum(
             len(s.consumers) for s in self.subscriptions.values()
         )
 
     def full(self, size: int) -> bool:
-        """A message of `size` bytes would exceed max_messages or max_bytes."""
+        """Return whether a message of `size` bytes would exceed max_messages or max_bytes."""
         limits = self.settings
         if limits.max_messages and self.waiting >= limits.max_messages:
             return True
         return bool(limits.max_bytes and self.waiting_bytes + size > limits.max_bytes)
 
     def touch(self) -> None:
-        """It has been used: the time until it counts as idle begins again."""
+        """Restart the idle time."""
         self.idle_since = self.core.clock.steady
 
     def busy(self) -> bool:
-        """There is a reason to keep it, or there was one since the last call."""
+        """Return whether it is in use, or has been published to since the last call."""
         if self.statistics.published != self.used:
             self.used = self.statistics.published
             self.touch()
@@ -268,7 +272,7 @@ class Destination:
     # --- routing -----------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Messages are for this one too from now on; it replaces one of the same name."""
+        """Route messages to this subscription from now on; it replaces one of the same name."""
         replaced = self.subscriptions.get(subscription.name)
         if replaced is not None:
             self.routes.remove(replaced, replaced.selector)
@@ -276,7 +280,7 @@ class Destination:
         self.routes.add(subscription, subscription.selector, subscription.exclude)
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """No longer; it must be among `subscriptions`."""
+        """Stop routing messages to this subscription, which must be among `subscriptions`."""
         del self.subscriptions[subscription.name]
         self.routes.remove(subscription, subscription.selector)
         if subscription.member:
@@ -287,12 +291,14 @@ class Destination:
 
     @property
     def keeps_group(self) -> bool:
-        """Return whether what the last member has not acknowledged stays here for the next one."""
+        """Return whether messages that the last member has not acknowledged stay for the next
+        member.
+        """
         settings = self.settings
         return self.grouped and settings.hold and not settings.settle_on_send
 
     def join(self, name: str) -> Subscription:
-        """Add a member to the group; the first one has all that is held."""
+        """Add a member to the group and return it; the first member receives all held messages."""
         if self.members:
             member = self.core.subscriptions(self.core, self, name, self.number, shared=False)
         else:
@@ -306,16 +312,17 @@ class Destination:
         return member
 
     def leave(self, member: Subscription) -> None:
-        """Take the last member, which has no consumers any more, out of the group: the topic holds
-        what it has."""
+        """Remove the last member, which has no consumers, from the group; the topic holds its
+        messages.
+        """
         self.unsubscribe(member)
-        self.queue.closed = True  # it is empty: with a member, all that is held is the member's
+        self.queue.closed = True  # it is empty: held messages are the member's
         member.name = ""
         member.shared = True
         self.queue = member
 
     def set_number(self, number: int) -> None:
-        """The journal has given the destination a number."""
+        """Set the number that the journal has assigned to the destination."""
         self.number = self.queue.number = number
         for member in self.members:
             member.number = number
@@ -328,14 +335,13 @@ class Destination:
         return not left
 
     def end_shared(self, sequence: int) -> None:
-        """Tell the journal that the last SHARED delivery of a message has ended."""
+        """Journal the end of the last SHARED delivery of a message."""
         self.core.journal.append_settled(
             self.number, self.number, Cause.ACKNOWLEDGED, [sequence], self.core.clock.wall
         )
 
     def hand_over(self, message: Message, subscription: Subscription) -> None:
-        """Give a message, which has just been taken out of `queue`, to a subscription that is
-        not in the group."""
+        """Add a message just removed from `queue` to a subscription that is not in the group."""
         if message.durability:
             self.held[message.sequence] = 1
         subscription.add(message, SHARED if message.durability else UNJOURNALED)
@@ -343,14 +349,16 @@ class Destination:
     # --- arrival -----------------------------------------------------------------------------
 
     def targets(self, message: Message) -> list[Subscription]:
-        """The subscriptions that want the message, and the one that holds it until there is one."""
+        """Return the subscriptions that match the message, and `queue` if the topic holds the
+        message.
+        """
         chosen = self.routes.targets(message)
         if self.settings.hold and not self.members and (not chosen or self.keeps_group):
             chosen.append(self.queue)
         return chosen
 
     def holds(self, targets: list[Subscription]) -> bool:
-        """Return whether the group is among those that a message is for."""
+        """Return whether the group is among the targets of a message."""
         if not self.settings.hold:
             return False
         return any(self._is_of_group(target) for target in targets)
@@ -361,8 +369,11 @@ class Destination:
         return not (self.grouped or target.durable or self.settings.settle_on_send)
 
     def reserve(self, message: Message, targets: list[Subscription], held: bool) -> int:
-        """How many ends of deliveries the journal has to wait for before it forgets the message,
-        which it has a number for. `held` as in `fan_out`."""
+        """Return the number of ends of deliveries that the journal awaits before it deletes the
+        message.
+
+        The message has its number; `held` as in `fan_out`.
+        """
         routes = [t.number for t in targets if t.number >= DURABLE_SUBSCRIPTION]
         if held:
             routes.append(self.number)
@@ -370,8 +381,11 @@ class Destination:
         return len(routes)
 
     def fan_out(self, message: Message, targets: list[Subscription], held: bool) -> None:
-        """Give a visible message to its subscriptions, none of which is closed. `held`: it was for
-        the group when it came, and was journaled so, whatever the settings are by now."""
+        """Add a visible message to its subscriptions, none of which is closed.
+
+        `held` states that it was published to the group and journaled so, regardless of the present
+        settings.
+        """
         group: list[Subscription] = []
         if held:
             group = [target for target in targets if self._is_of_group(target)]
@@ -386,12 +400,13 @@ class Destination:
             target.add(message, target.journaling(message))
 
     def _give_group(self, message: Message, group: list[Subscription]) -> None:
-        """Give a message to those of the group that it was for and who are still there, or else
-        to whoever is there now."""
+        """Add a message to the members it was published to that still exist, or else to the present
+        ones.
+        """
         if not group:
             group = list(self.members) or [self.queue]
         if group[0] is self.queue and not self.grouped:
-            # nobody wanted it when it was sent; somebody may now that it is visible
+            # no subscription matched at publication; one may match now that the message is visible
             group = self.routes.targets(message) or group
         journaled = UNJOURNALED
         if message.durability:

@@ -1,4 +1,4 @@
-"""Who gets what: the messages of a subscription and its consumers in line."""
+"""Dispatch of a subscription's ready messages to its consumers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def dispatch(subscription: Subscription) -> None:
     """Deliver ready messages to the consumers in line, one each in turn.
 
-    A message may match the selectors of several pending queues, and the first of them gets it. So
-    the pending queue that is served first comes last the next time.
+    A message may match the selectors of several pending queues, and the first of them delivers it.
+    So the pending queue that is served first comes last the next time.
     """
     if subscription.destination.paused or subscription.core.halted:
         return
@@ -55,9 +55,11 @@ def dispatch(subscription: Subscription) -> None:
 
 
 def hand_over(consumer: Consumer, delivery: Delivery) -> None:
-    """Give a delivery to the consumer whose turn it is, whose credit is 1: it could not be given
-    more if that waited for the end of the turn. The delivery is neither in a pending queue nor
-    counted."""
+    """Deliver to the first consumer in line, whose credit is 1, without a pending queue.
+
+    With that credit, waiting for the end of the iteration could not make the batch larger. The
+    delivery is neither in a pending queue nor counted.
+    """
     subscription = consumer.subscription
     sequence = delivery.sequence
     size = delivery.size
@@ -87,10 +89,10 @@ def hand_over(consumer: Consumer, delivery: Delivery) -> None:
 
 
 def serve_one(consumer: Consumer) -> bool:
-    """Give the consumer, whose credit is 1, the first delivery that waits.
+    """Deliver the first ready delivery to the consumer, whose credit is 1.
 
-    False, and nothing is done, if none does, or if it is not as simple as that: then it has to
-    get in line.
+    Return False, without any change, if no delivery is ready or the simple path does not apply: the
+    consumer then has to wait in line.
     """
     subscription = consumer.subscription
     pending_queue = consumer.pending_queue
@@ -117,8 +119,10 @@ def serve_one(consumer: Consumer) -> bool:
 
 
 def _take(subscription: Subscription, pending_queue: PendingQueue) -> Delivery | None:
-    """The first delivery that has not expired, with its message. Raises JournalDamaged,
-    RecordNotFound."""
+    """Remove and return the first delivery that has not expired, with its message, or None.
+
+    Raises JournalDamaged, RecordNotFound.
+    """
     core = subscription.core
     while True:
         delivery = pending_queue.take()
@@ -137,7 +141,7 @@ def _take(subscription: Subscription, pending_queue: PendingQueue) -> Delivery |
 
 
 def _serve(subscription: Subscription, pending_queue: PendingQueue, limit: int) -> int:
-    """Give up to `limit` deliveries per consumer. Returns how many were given."""
+    """Dispatch up to `limit` deliveries per consumer and return the number dispatched."""
     line = pending_queue.line
     if not line or not pending_queue.mask:
         return 0

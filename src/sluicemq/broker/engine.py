@@ -1,9 +1,9 @@
-"""The broker: destinations and what may be done with them.
+"""The broker: destinations, subscriptions, consumers and event loop iterations.
 
-Everything here is synchronous and belongs to one thread. A turn is: calls of any number of
-sessions, then `flush`, which dispatches, journals acknowledgements and starts a group commit.
-What a broker does comes in three layers, each a class: its destinations (registry.py), messages
-that come in (publishing.py), and here those who want them, and the turns.
+All methods are synchronous and run in one thread. An iteration consists of calls by any number of
+sessions, followed by `flush`, which dispatches, journals acknowledgements and starts a group
+commit. The broker has three layers, each a class: destinations (registry.py), publishing
+(publishing.py), and consuming with the event loop iterations (this module).
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from sluicemq.model.errors import (
 from sluicemq.model.message import Message
 
 _NO_OWNER: Final = object()
-"""Stands for the owner of a temporary destination that has been removed."""
+"""Stands for the owner of a temporary destination that has been deleted."""
 
 
 class Broker(PublishOperations):
-    """See the module.
+    """Message broker: the engine that sessions and the administration call.
 
-    `compile_selector` understands the selectors of durable subscriptions that the journal brings
-    back; `start_deadline` limits the time of scans (scans.py).
+    `compile_selector` compiles the selectors of durable subscriptions recovered from the journal;
+    `start_deadline` limits the duration of scans (scans.py).
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Broker(PublishOperations):
         self.batches = Batches(self)
         self.depth_sampler = DepthSampler(self.core, self.destinations)
         self.traffic: dict[str, Traffic] = {}
-        """By protocol, of those that have had clients."""
+        """Traffic by protocol, for protocols that have had clients."""
         self.stats_sampler = StatsSampler(self)
 
     # --- destinations ------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Broker(PublishOperations):
             orphans += self._close(subscription)
             self.durable_subscriptions.pop(subscription.number, None)
         self.depth_sampler.gone(destination)
-        self.core.event_recorder.write()  # as long as the journal knows the destination
+        self.core.event_recorder.write()  # while the journal knows the destination
         destination.removed = True
         if self.destinations.get(destination.address) is destination:
             self.forget(destination)
@@ -98,38 +98,38 @@ class Broker(PublishOperations):
         parked = list(destination.parked)
         destination.parked.clear()
         for message, unblocked in parked:
-            # the producer was promised nothing yet, but it will not send again either
+            # the publisher has no confirmation yet, but will not send the message again
             over = True
             with suppress(BrokerError):
                 over = self.publish(destination, message, unblocked)
             if over:
                 unblocked()
         if destination.owner is not None:
-            # still temporary, but what refers to it must not keep the session in memory
+            # still temporary, but a reference to it must not keep the session in memory
             destination.owner = _NO_OWNER
         for consumer in orphans:
             consumer.sink.detached(consumer)
 
     def _close(self, subscription: Subscription) -> list[Consumer]:
-        """Drop what a subscription holds, and its consumers, which are returned."""
+        """Close a subscription, drop its messages, and return its detached consumers."""
         subscription.closed = True
         subscription.purge(True, Cause.DISCARDED)
         return self._take_consumers(subscription)
 
     def _take_consumers(self, subscription: Subscription) -> list[Consumer]:
-        """Detach the consumers of a subscription, which are returned."""
+        """Detach the consumers of a subscription and return them."""
         consumers = list(subscription.consumers)
         for consumer in consumers:
             attachment.detach(consumer)
         return consumers
 
     def delete_temporary(self, owner: object) -> None:
-        """Remove the temporary destinations of a connection that has gone."""
+        """Delete the temporary destinations of a closed connection."""
         for destination in [d for d in self.destinations.values() if d.owner is owner]:
             self.remove(destination, force=True)
 
     def purge(self, destination: Destination, *, unacked: bool = False) -> int:
-        """Drop the messages that wait, and with `unacked` those in flight. Returns how many."""
+        """Drop the ready messages, and with `unacked` the unacked ones; return the number."""
         count = destination.queue.purge(unacked)
         for subscription in destination.subscriptions.values():
             count += subscription.purge(unacked)
@@ -142,13 +142,17 @@ class Broker(PublishOperations):
         predicate: Callable[[Message], bool] | None = None,
         limit: int = 0,
     ) -> int:
-        """Move waiting messages, in order, as one unit each. Returns how many (0 limit = all)."""
+        """Move ready messages in order, each as one journal unit; return the number.
+
+        `limit` is the largest number of messages to move, 0 = all.
+        """
         moved = 0
         for delivery in source.matching(predicate):
             if limit and moved >= limit:
                 break
             message = delivery.message or self.journal.fetch(delivery.sequence)
-            # its end in wall time may be another by now than when it was sent
+            # the clock may have been set since: the wall time of the expiry may differ from the
+            # original
             expiration = delivery.expires + self.clock.epoch if delivery.expires else 0
             copy = message.copy(target.address, expiration)
             source.withdraw(delivery)
@@ -157,8 +161,11 @@ class Broker(PublishOperations):
         return moved
 
     def reap(self, destination: Destination) -> None:
-        """Remove an automatic destination if it has been idle for its time, unless it is the
-        dead-letter queue of one that exists. Call now and then."""
+        """Delete an automatic destination that has been idle for its `idle_timeout`.
+
+        The dead-letter queue of an existing destination is kept. The caller calls this
+        periodically.
+        """
         if not destination.busy() and not destination.for_dead_letters:
             timeout = destination.settings.idle_timeout
             if timeout is None:
@@ -181,16 +188,18 @@ class Broker(PublishOperations):
         creator: str | None = None,
         member: bool = False,
     ) -> Subscription:
-        """Find or create the subscription `name` of a topic; messages sent from now on are its.
+        """Return the subscription `name` of a topic, creating it if needed.
 
-        A `member` of the group of a topic that holds messages (see destination.py) is neither
-        durable nor shared and has no selector; the first one also has what is held.
+        A new subscription receives messages published from now on. A `member` of the group of a
+        topic that holds messages (see destination.py) is neither durable nor shared and has no
+        selector; the first member also receives the held messages.
 
-        `owner` is the user that a new one belongs to, "" = nobody yet; one that exists keeps its
-        own. Whether the caller may use or replace that one is for the caller to check. A new
-        durable one counts against the quota of `creator` (Identity.creator), None = nobody's.
-        Raises SubscriptionInUse if it exists with other terms and has consumers (JMS 1.1
-        section 6.11.1: with other terms and no consumers it is replaced), LimitExceeded.
+        `owner` is the user that owns a new subscription, "" = none yet; an existing one keeps its
+        owner. The caller checks whether the user may use or replace an existing one. A new durable
+        subscription counts against the quota of `creator` (Identity.creator), None = no quota.
+        Raises LimitExceeded, QuotaExceeded, and SubscriptionInUse if the subscription exists with
+        other terms and has consumers (JMS 1.1 section 6.11.1: with other terms and no consumers it
+        is replaced).
         """
         if selector is not None and selector.text not in topic.routes.routes:
             attachment.expect_load(topic, topic.routes.load_with(selector))
@@ -234,7 +243,7 @@ class Broker(PublishOperations):
     def _check_subscriptions(self, name: str, creator: str | None) -> None:
         """Raise QuotaExceeded unless the user may have one more durable subscription.
 
-        Those of the same name are one: a wildcard has one for each topic.
+        Subscriptions of the same name count once: a wildcard has one for each topic.
         """
         limit = self.settings.max_user_subscriptions
         if creator is None or not limit or len(self.durable_subscriptions) < limit:
@@ -248,7 +257,7 @@ class Broker(PublishOperations):
             )
 
     def claim(self, subscription: Subscription, owner: str) -> None:
-        """Give a subscription to a user; of a durable one this survives a restart."""
+        """Assign a subscription to a user; for a durable one this survives a restart."""
         if subscription.owner == owner or subscription.closed:
             return
         subscription.owner = owner
@@ -264,10 +273,11 @@ class Broker(PublishOperations):
         )
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Remove a subscription of a topic and all it holds.
+        """Delete a subscription of a topic with its messages.
 
-        Of the last member of a group the topic keeps all that was not acknowledged. While the
-        broker stops, the others' is kept, too: the next one to come gets it after the start.
+        For the last member of a group the topic keeps all messages that are not acknowledged. While
+        the broker stops, it keeps those of the other members too: the next member gets them after
+        the restart.
         """
         topic = subscription.destination
         if topic.subscriptions.get(subscription.name) is not subscription:
@@ -292,21 +302,22 @@ class Broker(PublishOperations):
             consumer.sink.detached(consumer)
 
     def form_group(self, topic: Destination) -> None:
-        """Keep what is held by a topic for members of its group, also after a restart."""
+        """Keep the held messages of a topic for members of its group, also after a restart."""
         if not topic.grouped:
             topic.grouped = True
             self.note_settings(topic)
 
     def keeps(self, subscription: Subscription) -> bool:
-        """Whether the topic keeps what a subscription has when that is removed now."""
+        """Return whether the topic would keep the messages of a subscription deleted now."""
         topic = subscription.destination
         return (
             subscription.member and topic.keeps_group and (len(topic.members) == 1 or self.stopping)
         )
 
     def compile_selector(self, text: str) -> CompiledSelector:
-        """Return the selector of that text. Raises SelectorError, also for what exceeds the
-        limits. Thread-safe."""
+        """Return the compiled selector. Raises SelectorError, also if it exceeds the limits.
+        Thread-safe.
+        """
         return compile_selector(text, self.settings.selectors)
 
     # --- consuming ---------------------------------------------------------------------------
@@ -322,56 +333,61 @@ class Broker(PublishOperations):
         ack_timeout: int | None = None,
         owner: object = None,
     ) -> Consumer:
-        """Add a consumer; what waits is dispatched before this returns.
+        """Add a consumer and dispatch ready messages to it before returning.
 
-        `owner` is who asks: a temporary destination serves only the owner it was declared with.
-        Raises DestinationPrivate, SubscriptionInUse.
+        `owner` identifies the caller: a temporary destination serves only the owner it was declared
+        with. Raises DestinationPrivate, SubscriptionInUse.
         """
         return attachment.attach(subscription, sink, window, selector, rank, ack_timeout, owner)
 
     def detach(self, consumer: Consumer) -> None:
-        """Remove a consumer; what it holds goes back to its original position."""
+        """Remove a consumer and return its unacked deliveries to their original positions."""
         attachment.detach(consumer)
 
     def retire(
         self, consumer: Consumer, kept: Iterable[int] = (), *, attempted: bool = False
     ) -> None:
-        """Remove a consumer that has not finished with all it was given.
+        """Remove a consumer that still holds deliveries.
 
-        It is none any more for limits, figures and turns. It goes on holding those deliveries of
-        `kept` that it holds: they may be settled, released and given into transactions through it
-        as before; `detach` gives back what is left. All others go back to their original
-        position, uncounted unless `attempted`. No credit comes back for what it goes on holding.
+        The consumer no longer counts for limits, statistics and dispatch. It keeps the deliveries
+        listed in `kept`: they may be acknowledged, released and added to transactions through it as
+        before; `detach` returns the remaining ones. All other deliveries return to their original
+        positions, and count no attempt unless `attempted`. The deliveries it keeps restore no
+        credit.
         """
         attachment.retire(consumer, kept, attempted)
 
     def again(
         self, consumer: Consumer, sequences: Iterable[int], *, attempted: bool
     ) -> list[Delivery]:
-        """Begin the next delivery of messages that the consumer holds, to the same consumer.
+        """Start the next delivery attempt of unacked messages to the same consumer.
 
-        Returns those that the caller now has to send, in queue order; their `attempts` are what
-        they count now: with `attempted` one more than before, without it the same (they were
-        never shown). Those that have expired meanwhile, or may not be attempted again, are gone
-        or dead letters and not among them; numbers it does not hold are passed over. No credit is
-        asked for, but one comes back for each that is gone if the window refills.
+        Return the deliveries that the caller has to send, in queue order. Their `attempts` are one
+        higher with `attempted`, and unchanged without it (the client never saw them). Deliveries
+        that have expired or may not be attempted again are ended or dead-lettered, and not
+        returned; sequences that the consumer does not hold are ignored. No credit is used, but each
+        ended delivery restores one if the window refills.
         """
         return redelivery.again(consumer, sequences, attempted)
 
     def browse(self, subscription: Subscription, *, unacked: bool = True) -> BrowseSnapshot:
-        """What could be delivered now or, with `unacked`, is in flight, in queue order."""
+        """Return a snapshot of the deliverable and, with `unacked`, unacked messages in queue
+        order.
+        """
         return BrowseSnapshot(subscription.browse(unacked), self.clock.steady)
 
     def scan(self, subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
-        """As `browse`, found step by step while the subscription changes; see browse.scan."""
+        """Iterate like `browse`, in steps, while the subscription changes (see browse.scan)."""
         return scan(subscription)
 
     def fetch(self, sequence: int) -> Message:
-        """A journaled message that is still there. Raises RecordNotFound, JournalDamaged."""
+        """Return a journaled message that still exists. Raises RecordNotFound, JournalDamaged."""
         return self.journal.fetch(sequence)
 
     def grant(self, window: Window, credit: int) -> None:
-        """Add credit; its consumers go to the end of their lines and are served in turn."""
+        """Add credit to a window; its consumers join the end of their lines and are served in
+        turn.
+        """
         window.credit += credit
         for consumer in list(window.consumers):
             if window.credit == 1:
@@ -385,32 +401,32 @@ class Broker(PublishOperations):
                 dispatch(subscription)
 
     def dispatch(self, subscription: Subscription) -> None:
-        """Serve the consumers in line now, without waiting for the end of the turn."""
+        """Serve the consumers in line now, without waiting for the end of the iteration."""
         dispatch(subscription)
 
     def revoke(self, window: Window) -> None:
-        """Take all credit back; deliveries in flight stay with their consumers."""
+        """Set the credit to 0; unacked deliveries stay with their consumers."""
         window.credit = 0
         for consumer in window.consumers:
             consumer.pending_queue.line.pop(consumer, None)
 
     def suspend(self, consumer: Consumer) -> None:
-        """Deliver nothing more to a consumer whose connection cannot take it."""
+        """Pause delivery to a consumer whose connection cannot accept more bytes."""
         consumer.suspended = True
         consumer.pending_queue.line.pop(consumer, None)
 
     def resume(self, consumer: Consumer) -> None:
-        """The connection of a suspended consumer takes bytes again."""
+        """Resume delivery to a suspended consumer whose connection accepts bytes again."""
         if consumer.suspended:
             consumer.suspended = False
             consumer.subscription.enter_line(consumer)
 
     def settle(self, consumer: Consumer, sequence: int) -> bool:
-        """Acknowledge; False if the consumer does not hold that message."""
+        """Acknowledge a message; return False if the consumer does not hold it."""
         return consumer.subscription.settle(consumer, sequence)
 
     def settle_any(self, subscription: Subscription, sequence: int) -> bool:
-        """Acknowledge a message that has been delivered, whoever holds it."""
+        """Acknowledge a message that has been delivered, regardless of its present consumer."""
         return subscription.settle_any(sequence)
 
     def release(
@@ -421,21 +437,28 @@ class Broker(PublishOperations):
         attempted: bool = True,
         spared: bool = False,
     ) -> None:
-        """Give back to the original position (None = all held); see redelivery.release."""
+        """Return deliveries to their original positions (None = all held); see
+        redelivery.release.
+        """
         redelivery.release(consumer, sequences, attempted, spared)
 
     def decline(self, consumer: Consumer, sequences: Iterable[int], kind: str, reason: str) -> None:
-        """Give deliveries back that the consumer, attached without a selector, cannot take.
+        """Return deliveries that the consumer, attached without a selector, cannot process.
 
-        They count no attempt, keep their place, and wait for a consumer that is not of this `kind`.
-        If no other that is attached can take one, it becomes a dead letter with this `reason`,
-        whatever its destination's settings say; a dead letter stays where it is. See declined.py.
+        They count no attempt, keep their position, and wait for a consumer that is not of this
+        `kind`. A message that no other attached consumer can process becomes a dead letter with
+        this `reason`, regardless of its destination's settings; a dead letter stays in its queue.
+        See declined.py.
         """
         declined.decline(consumer, sequences, kind, reason)
 
     def time_out(self, consumer: Consumer, sequences: Iterable[int]) -> None:
-        """Take back what was not acknowledged in time, for a consumer whose time the engine does
-        not watch; see redelivery.time_out."""
+        """Return deliveries that were not acknowledged in time, for a consumer with its own
+        timeout.
+
+        The engine does not watch the acknowledgement timeout of such a consumer; see
+        redelivery.time_out.
+        """
         redelivery.time_out(consumer, sequences)
 
     def requeue(self, subscription: Subscription, sequence: int, expiration: int) -> bool:
@@ -445,26 +468,27 @@ class Broker(PublishOperations):
     def dead_letter(
         self, subscription: Subscription, sequence: int, reason: str, *, force: bool = False
     ) -> bool:
-        """Take a delivered message out; `force` keeps it even if dead_letter is not set."""
+        """Remove a delivered message; `force` dead-letters it even if `dead_letter` is not set."""
         return subscription.dead_letter(sequence, reason, force)
 
     # --- batches -----------------------------------------------------------------------------
 
     def write_batch(self, part: BatchPart, messages: list[tuple[Address, Message]]) -> BatchAnswer:
-        """Publish a part of a batch, unless that has been done before; see Batches.write."""
+        """Publish a part of a batch, unless it has been published before; see Batches.write."""
         return self.batches.write(part, messages)
 
     # --- turns -------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Begin the turn: read the clocks. What follows is journaled under the wall clock's new
-        setting."""
+        """Begin an iteration: read the clocks. Later records carry the new setting of the wall
+        clock.
+        """
         self.clock.refresh()
-        with suppress(JournalFailed):  # the journal has told its owner
+        with suppress(JournalFailed):  # the journal has notified its owner
             self.core.clock_log.look()
 
     def flush(self) -> None:
-        """End the turn: run scans, dispatch, journal acknowledgements, start a group commit."""
+        """End an iteration: run scans, dispatch, journal acknowledgements, start a group commit."""
         core = self.core
         core.scans.run()
         core.iterations += 1
@@ -494,19 +518,21 @@ class Broker(PublishOperations):
         core.scans.end_iteration()
 
     def tick(self) -> None:
-        """Do what time demands: expiry, delays, acknowledgement timeouts. Then `flush`."""
+        """Apply expiry, delays and acknowledgement timeouts that are due. Call `flush`
+        afterwards.
+        """
         now = self.clock.steady
         for delivery in self.core.wheel.due(now):
-            if delivery.state != GONE:  # the end of one may be the end of another
+            if delivery.state != GONE:  # the end of one delivery may end another
                 delivery.subscription.expire(delivery)
         self.core.timers.run(now)
 
     def deadline(self) -> int:
-        """Steady ms at which `tick` has something to do, or NEVER."""
+        """Return the steady time in ms at which `tick` is due, or NEVER."""
         return min(self.core.timers.deadline(), self.core.wheel.deadline())
 
     def traffic_of(self, protocol: str) -> Traffic:
-        """What that protocol's clients send and are given: whoever serves them counts it there."""
+        """Return the traffic counters of a protocol, creating them; its sessions update them."""
         traffic = self.traffic.get(protocol)
         if traffic is None:
             traffic = self.traffic[protocol] = Traffic()

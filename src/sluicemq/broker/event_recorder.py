@@ -1,8 +1,8 @@
-"""What the journal is told but never made to write for: deliveries, and how destinations stand.
+"""Recorder of deliveries and queue depths, which never cause a write to the journal by themselves.
 
-A turn that has anything else to write takes it along; without such a turn it waits for the
-journal's `sync_delay`. So neither costs a write or an fdatasync in a turn that had none before, and
-a crash may take the last of it. A delivery is always told before the message is settled.
+An iteration with other records to write includes them; without such an iteration they wait for the
+journal's `sync_delay`. So they add no write and no fdatasync to an iteration, and a crash may lose
+the latest ones. The delivery of a message is always recorded before its acknowledgement.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class EventRecorder:
-    """See the module.
+    """Buffer of delivery and depth records.
 
-    recording   deliveries are worth a record
-    delivering  subscriptions with deliveries of this turn that are no records yet
-    kept        records to be: type, body, wall ms, number of the destination
-    suspended   disk space is low: nothing of this is recorded
+    recording   True if deliveries are recorded
+    delivering  subscriptions with deliveries of this iteration that are not yet records
+    kept        buffered records: type, body, wall ms, number of the destination
+    suspended   True while disk space is low: nothing is recorded
     """
 
     __slots__ = ("_clock", "_journal", "delivering", "kept", "recording", "suspended")
@@ -47,7 +47,7 @@ class EventRecorder:
         self.kept: list[tuple[int, bytes, int, int]] = []
 
     def suspend(self) -> None:
-        """Record nothing until `resume`, and drop what has not been written."""
+        """Stop recording until `resume`, and drop the records that have not been written."""
         self.suspended = True
         self.recording = False
         self.kept.clear()
@@ -57,13 +57,12 @@ class EventRecorder:
         self.delivering.clear()
 
     def resume(self) -> None:
-        """Record what happens from now on."""
+        """Record deliveries and depths from now on."""
         self.suspended = False
         self.recording = self._journal.deliveries
 
     def deliver(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
-        """These have just been given to a consumer. What the journal will not see the end of is
-        passed over."""
+        """Record deliveries just dispatched to a consumer, unless their end is not journaled."""
         if not self.recording or not subscription.number:
             return
         self.delivering[subscription] = None
@@ -78,12 +77,14 @@ class EventRecorder:
     def record_depth(
         self, destination: Destination, waiting: int, in_flight: int, consumers: int
     ) -> None:
-        """How a destination that the journal knows stands now."""
+        """Record the depth of a journaled destination."""
         body = GAUGE.pack(waiting, in_flight, consumers, 0)
         self.kept.append((RecordType.GAUGE, body, self._clock.wall, destination.number))
 
     def end_iteration(self) -> bool:
-        """Close the turn's deliveries. True when something waits to be written."""
+        """Turn the iteration's deliveries into records; return True if records wait to be
+        written.
+        """
         delivering = self.delivering
         if delivering:
             wall = self._clock.wall
@@ -110,8 +111,9 @@ class EventRecorder:
             self.kept.append((RecordType.REDELIVERED, body, wall, subscription.destination.number))
 
     def write(self) -> None:
-        """Append all of it: something is about to be settled, or written anyway. Never inside a
-        unit."""
+        """Append the buffered records, before an acknowledgement or another write; never inside a
+        unit.
+        """
         if self.delivering or self.kept:
             self.end_iteration()
             kept, self.kept = self.kept, []
@@ -121,7 +123,7 @@ class EventRecorder:
 
 
 def _parts(sequences: list[int]) -> list[list[int]]:
-    """As many as go into one record each."""
+    """Split sequences into lists that fit in one record each."""
     if len(sequences) <= MAX_SETTLED:
         return [sequences]
     return [sequences[i : i + MAX_SETTLED] for i in range(0, len(sequences), MAX_SETTLED)]

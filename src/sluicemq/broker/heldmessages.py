@@ -1,4 +1,4 @@
-"""Messages that a topic held for want of subscriptions, handed to the first one that wants them.
+"""Transfer of messages held by a topic without subscriptions to the first matching subscription.
 
 Members of the topic's group need no scan: see destination.py.
 """
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class HeldMessages:
-    """The scan for one new subscription, in slices of the time that scans have.
+    """Scan for one new subscription, in slices of the time for scans.
 
-    Messages published meanwhile are the subscription's at once, and may be delivered before those
-    that are still to be handed over.
+    Messages published meanwhile go to the subscription immediately, and may be delivered before
+    held ones that are still to be transferred.
     """
 
     __slots__ = ("_cursor", "_delayed", "_held", "_subscription")
@@ -34,7 +34,7 @@ class HeldMessages:
         self._delayed: deque[Delivery] = deque(held.delayed.values())
 
     def begin(self) -> None:
-        """Hand over, now if there is time."""
+        """Start the scan, immediately if there is time."""
         self._held.core.scans.begin(self._run)
 
     def _run(self) -> None:
@@ -63,8 +63,8 @@ class HeldMessages:
         try:
             message = held.core.read(delivery)
         except (JournalDamaged, RecordNotFound):
-            return  # it stays where it is, and is found there
-        if not message.epoch:  # it has been read back
+            return  # it stays in the queue and is reported there
+        if not message.epoch:  # it has been read back from the journal
             expires = delivery.expires
             epoch = held.core.clock.epoch
             message.epoch = delivery.expiration - expires if expires else epoch

@@ -1,16 +1,16 @@
-"""Single messages handled by hand: found by number, deleted, moved, copied, sent once more.
+"""Management operations on single messages: find by sequence, delete, move, copy and redeliver.
 
-             waiting   delayed   in flight   in a transaction
+             waiting   delayed   unacked     in a transaction
     delete   yes       yes       yes         no
     move     yes       yes       no          no
     copy     yes       yes       yes         yes
-    redeliver    -     ready now taken back  no
+    redeliver    -     ready now requeued    no
 
-Each is one unit of the journal, so that after a crash the message is in one place and only there;
-`when_durable` may wait for the number that is returned. A message in flight that is deleted or
-taken back is its consumer's no more: an acknowledgement that still comes means nothing. One that is
-moved keeps what its sender said of its time of delivery and the end of its life; but where a
-destination limits the life of messages, it begins anew.
+Each operation is one journal unit, so that after a crash the message is in exactly one place;
+`when_durable` accepts the sequence that is returned. An unacked message that is deleted or requeued
+no longer belongs to its consumer: the broker ignores a later acknowledgement. A moved message keeps
+its sender's delivery time and expiration; but if a destination limits the lifetime of messages, the
+lifetime starts again.
 """
 
 from __future__ import annotations
@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 
 
 def find(broker: Broker, subscription: Subscription, sequence: int) -> Delivery | None:
-    """The delivery of that message, waiting, delayed or in flight, wherever that is. It may be an
-    object of the moment: good for reading, and for what is in this file if that comes next."""
+    """Return the delivery of a message, waiting, delayed, unacked or in a transaction, or None.
+
+    The object may be a temporary one: it is valid for reading, and for an operation of this module
+    that follows immediately.
+    """
     delivery = subscription.delayed.get(sequence) or subscription.back.get(sequence)
     if delivery is not None:
         return delivery
@@ -65,7 +68,7 @@ def find(broker: Broker, subscription: Subscription, sequence: int) -> Delivery 
 
 
 def in_transactions(broker: Broker, subscription: Subscription) -> Iterator[Delivery]:
-    """What has been acknowledged in transactions that have not ended."""
+    """Yield the deliveries acknowledged in transactions that have not ended."""
     transactions = broker.transactions
     for transaction in (*transactions.open.values(), *transactions.prepared.values()):
         for delivery, _ in transaction.acks:
@@ -74,7 +77,7 @@ def in_transactions(broker: Broker, subscription: Subscription) -> Iterator[Deli
 
 
 def is_held(delivery: Delivery) -> bool:
-    """A consumer has it, or had it and has not settled it outside a transaction."""
+    """Return whether a consumer holds the delivery outside of a transaction."""
     consumer = delivery.consumer
     return consumer is not None and delivery.sequence in consumer.unacked
 
@@ -82,15 +85,17 @@ def is_held(delivery: Delivery) -> bool:
 def in_flight(
     broker: Broker, subscription: Subscription, offset: int, count: int
 ) -> list[Delivery]:
-    """Some of what is in flight, by consumer and then by time."""
+    """Return up to `count` unacked deliveries from `offset` on, by consumer and then by time."""
     held = (consumer.unacked.values() for consumer in subscription.holders)
     everything = chain(chain.from_iterable(held), in_transactions(broker, subscription))
     return list(islice(everything, offset, offset + count))
 
 
 def delete(broker: Broker, subscription: Subscription, deliveries: Iterable[Delivery]) -> int:
-    """End these, which are all of the subscription. Raises ActionRefused for one that is part of a
-    transaction: then nothing has happened."""
+    """End the given deliveries of the subscription and return the sequence to wait for (0 = none).
+
+    Raises ActionRefused, without any change, if one of them is part of a transaction.
+    """
     deliveries = list(deliveries)
     for delivery in deliveries:
         if delivery.state == TAKEN and not is_held(delivery):
@@ -118,7 +123,7 @@ def delete(broker: Broker, subscription: Subscription, deliveries: Iterable[Deli
 
 
 def move(broker: Broker, delivery: Delivery, target: Destination) -> int:
-    """End it here and send it there. Raises ActionRefused: it is in flight, or there is no room."""
+    """Move a message to `target`. Raises ActionRefused if it is unacked or the target is full."""
     message, expiration = _to_move(broker, delivery)
     copy = message.copy(target.address, expiration)
     copy.deliver_at = _deliver_at(broker, delivery, message)
@@ -128,8 +133,11 @@ def move(broker: Broker, delivery: Delivery, target: Destination) -> int:
 def send_back(
     broker: Broker, delivery: Delivery, origin: Origin, creator: str | None = None
 ) -> int:
-    """Send a dead letter back to where it was, as it was. Raises ActionRefused, as `move`, and when
-    the place is not there any more, and cannot be created for `creator`."""
+    """Redrive a dead letter to its original destination and subscription.
+
+    Raises ActionRefused as `move`, and if the origin no longer exists and cannot be created for
+    `creator`.
+    """
     message, _ = _to_move(broker, delivery)
     try:
         target = broker.resolve(origin.address, creator=creator, by=CreatedBy.MANAGEMENT)
@@ -149,7 +157,7 @@ def send_back(
 
 
 def copy_to(broker: Broker, delivery: Delivery, target: Destination) -> int:
-    """Send the same there. Raises ActionRefused when there is no room."""
+    """Publish a copy of a message to `target`. Raises ActionRefused if the target is full."""
     message = broker.core.read(delivery)
     copy = message.copy(target.address, _expiration(broker, delivery))
     copy.deliver_at = _deliver_at(broker, delivery, message)
@@ -163,7 +171,7 @@ def copy_to(broker: Broker, delivery: Delivery, target: Destination) -> int:
 
 
 def redeliver(broker: Broker, delivery: Delivery) -> int:
-    """Have it delivered as soon as possible: see the module. Raises ActionRefused."""
+    """Make a message deliverable as soon as possible, see the module. Raises ActionRefused."""
     subscription = delivery.subscription
     if delivery.state == TAKEN:
         if not is_held(delivery):
@@ -173,7 +181,7 @@ def redeliver(broker: Broker, delivery: Delivery) -> int:
     elif delivery.state == DELAYED:
         scheduled = _deliver_at(broker, delivery, broker.core.glance(delivery))
         if scheduled and delivery.journaled == RECORDED:
-            # else it would be delayed again after a restart
+            # otherwise it would be delayed again after a restart
             subscription.withdraw(delivery)
             return relocate(delivery, delivery.expiration)
         subscription.end_delay(delivery)
@@ -181,7 +189,7 @@ def redeliver(broker: Broker, delivery: Delivery) -> int:
 
 
 def _to_move(broker: Broker, delivery: Delivery) -> tuple[Message, int]:
-    """The message and the end of its life. Raises ActionRefused."""
+    """Return the message and its expiration in wall ms. Raises ActionRefused."""
     if delivery.state == TAKEN:
         if not is_held(delivery):
             raise _in_transaction(delivery)
@@ -190,13 +198,17 @@ def _to_move(broker: Broker, delivery: Delivery) -> tuple[Message, int]:
 
 
 def _expiration(broker: Broker, delivery: Delivery) -> int:
-    """Its end in wall time, which may be another by now than when it was sent."""
+    """Return the expiration in present wall time; the clock may have been set since the
+    publication.
+    """
     return delivery.expires + broker.clock.epoch if delivery.expires else 0
 
 
 def _deliver_at(broker: Broker, delivery: Delivery, message: Message) -> int:
-    """Return the delivery time in present wall time if it has not come yet, else 0. The wall clock
-    may have been set since the message came."""
+    """Return the delivery time in present wall time if it is in the future, else 0.
+
+    The wall clock may have been set since the message arrived.
+    """
     if not message.deliver_at:
         return 0
     epoch = message.epoch or broker.core.clock_log.epoch_of(delivery.sequence)
@@ -223,12 +235,15 @@ def _replace(
 
 
 def _admit(broker: Broker, target: Destination, message: Message) -> tuple[Destination, Message]:
-    """Where the limits let it go, and as what. Raises ActionRefused."""
+    """Return the destination that accepts the message, and the message or its dead letter.
+
+    Raises ActionRefused.
+    """
     if broker.stopping:
         raise BrokerStopping("the broker is shutting down")
     if broker.low_space:
         try:
-            broker.expect_space(message)  # it would be written once more
+            broker.expect_space(message)  # the operation writes another record
         except LowDiskSpace as error:
             raise ActionRefused("low-disk-space", str(error)) from None
     if not target.limited and not target.parked:
@@ -241,7 +256,7 @@ def _admit(broker: Broker, target: Destination, message: Message) -> tuple[Desti
         raise ActionRefused("target-full", str(error)) from None
     except BrokerError as error:
         raise ActionRefused("target-refused", str(error)) from None
-    assert where is not None  # nobody waits for room here
+    assert where is not None  # may_wait is False
     if where is target:
         return target, message
     return where, broker.redirect(message, target, where)

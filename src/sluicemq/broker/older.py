@@ -1,4 +1,4 @@
-"""The engine's part of a snapshot as older versions of the journal's format tell it."""
+"""Conversion of the engine's part of a snapshot to older versions of the journal's format."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from sluicemq.broker.codec import decode_state, encode
 
 
 def state_of_version_1(payload: bytes) -> bytes:
-    """Without what has no place there: which batches have been written, and what is paused. What is
-    in flight has none either, but of a broker that does not run nothing is: what was, counts among
-    the attempts."""
+    """Return a state without the data that version 1 lacks: batches, pauses and unacked deliveries.
+
+    A stopped broker has no unacked deliveries: they count among the attempts.
+    """
     if not payload:
         return payload
     state = decode_state(payload)
@@ -38,5 +39,5 @@ def state_of_version_1(payload: bytes) -> bytes:
 
 
 def writers_in(payload: bytes) -> int:
-    """How many writers of batches a state remembers."""
+    """Return the number of writers of batches in a state."""
     return len(decode_state(payload).writers) if payload else 0

@@ -1,13 +1,13 @@
-"""The waiting line of one selector: deliveries by priority, then order; consumers by turn.
+"""Pending queue of one selector: deliveries by priority, then order; consumers in turn.
 
 A subscription has one pending queue for consumers without a selector and one for each distinct
-selector in use. A delivery stands in every pending queue that it matches and is taken out of only
-one; the others find it no longer READY and skip it. So a selector is evaluated once per message, a
-take is O(1), and the backlog is searched once, when a selector is new (see selector_rescan.py).
+selector in use. A delivery is in every pending queue that it matches and is taken from only one;
+the others find it no longer READY and skip it. So a selector is evaluated once per message, a take
+is O(1), and the backlog is searched only when a selector is new (see selector_rescan.py).
 
-Within a priority there are two sources: a FIFO of first deliveries, and those that came back
-(requeued.py). The lower `order` goes first, which is what "original position" means. The older part
-of a long FIFO is kept in chunks (backlog.py). No delivery stands in a pending queue twice.
+Each priority has two sources: a FIFO of first deliveries, and the requeued deliveries
+(requeued.py). The lower `order` goes first, which preserves the original position. The older part
+of a long FIFO is kept in chunks (backlog.py). No delivery is in a pending queue twice.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 PRIORITIES: Final = 10
 LOOSE: Final = 1024
-"""Objects in a pending queue before those that have gone are looked for."""
+"""Smallest number of objects in a pending queue before deliveries that have ended are removed."""
 FEW: Final = 8
-"""Deliveries looked at together for the first that is READY."""
+"""Deliveries examined together to find the first READY one."""
 
 
 class Selector(Protocol):
-    """A predicate over messages. Two selectors with equal `text` are the same selector.
+    """Predicate over messages. Two selectors with equal `text` are the same selector.
 
-    Every message that it selects fulfils each of `equalities`. To evaluate it takes time that is
-    proportional to `nodes`, 1 at least.
+    Every message that it matches fulfils each of `equalities`. The evaluation time is proportional
+    to `nodes`, at least 1.
     """
 
     text: str
@@ -49,14 +49,14 @@ class Selector(Protocol):
 
 
 class PendingQueue:
-    """See the module. `line` holds the consumers that could take a message now.
+    """Ready deliveries of one selector. `line` holds the consumers that can take a message now.
 
-    fifos     by priority: the FIFO's youngest part,
-    backlogs  the older part in chunks, and
-    requeued  what came back; None when there is nothing
-    mask      a bit for each priority of which there is anything
-    length    deliveries in it, those that are no longer READY included
-    limit     objects among them above which it is to be compacted
+    fifos     newest part of the FIFO, by priority
+    backlogs  older part of the FIFO in chunks, by priority
+    requeued  requeued deliveries by priority; None when there are none
+    mask      a bit for each priority that has deliveries
+    length    number of deliveries, including those that are no longer READY
+    limit     number of objects above which the pending queue is compacted
     """
 
     __slots__ = (
@@ -75,14 +75,14 @@ class PendingQueue:
     )
 
     def __init__(self, chunk_size: int, selector: Selector | None = None) -> None:
-        """`chunk_size`: deliveries in a chunk."""
+        """Create an empty pending queue; `chunk_size` is the number of deliveries in a chunk."""
         self._chunk_size = chunk_size
         self.selector = selector
         self.backlogs: list[Backlog | None] = [None] * PRIORITIES
         self.has_backlog = False
-        """Some priority may have a backlog."""
+        """True if a priority may have a backlog."""
         self.pinned = False
-        """Other pending queues may have some of its deliveries too."""
+        """True if other pending queues may contain some of its deliveries too."""
         self.fifos: list[deque[Delivery] | None] = [None] * PRIORITIES
         self.requeued: list[Requeued | None] = [None] * PRIORITIES
         self.mask = 0
@@ -92,9 +92,9 @@ class PendingQueue:
         self.consumers = 0
 
     def push(self, delivery: Delivery) -> None:
-        """Add a delivery; at once if its order is the highest of its priority.
+        """Append a delivery, in O(1) if its order is the highest of its priority.
 
-        It is not if others overtook it while it was staged.
+        It is not the highest if other messages overtook it while it was staged.
         """
         priority = delivery.priority
         fifo = self.fifos[priority]
@@ -134,13 +134,16 @@ class PendingQueue:
             backlog.add(ready, packing)
 
     def share(self, delivery: Delivery) -> None:
-        """One of its deliveries that is an object is to stand in another pending queue too."""
+        """Mark a delivery object of this queue that will be in another pending queue too."""
         delivery.pinned = True
         self.pinned = True
 
     def pull(self, delivery: Delivery) -> None:
-        """Make sure that this very object stands in the line, and stays an object: somebody else
-        is going to hold it too. It is READY, and has come by `after` or a cursor just now."""
+        """Keep this object of a READY delivery in the pending queue, because another holder needs
+        it.
+
+        The delivery must have just been returned by `after` or by a cursor.
+        """
         self.share(delivery)
         backlog = self.backlogs[delivery.priority]
         if backlog is not None and backlog.remove(delivery.sequence):
@@ -148,8 +151,11 @@ class PendingQueue:
             self._insert(delivery)
 
     def discard(self, delivery: Delivery) -> None:
-        """A READY delivery is to go without being taken. Of the youngest ones, and those next in
-        line, it may stay behind as what it is then: not READY any more."""
+        """Remove a READY delivery without taking it.
+
+        Among the newest deliveries and the next ones it may remain until it is skipped as no longer
+        READY.
+        """
         priority = delivery.priority
         backlog, requeued = self.backlogs[priority], self.requeued[priority]
         if backlog is not None and backlog.discard(delivery.order):
@@ -166,8 +172,10 @@ class PendingQueue:
             self.mask &= ~(1 << priority)
 
     def after(self, priority: int, order: int, count: int) -> list[Delivery]:
-        """The first `count` of a priority behind that order, whatever their state; those in chunks
-        as objects of the moment."""
+        """Return the first `count` deliveries of a priority behind that order, in any state.
+
+        Those in chunks are temporary objects.
+        """
         backlog = self.backlogs[priority]
         found = backlog.after(order, count) if backlog is not None else []
         fifo = self.fifos[priority]
@@ -181,8 +189,11 @@ class PendingQueue:
         return found
 
     def runs(self, priority: int, order: int, clean: bool) -> Iterator[Run]:
-        """What is in the FIFO of a priority behind that order, and perhaps some before; `clean`:
-        all of them are READY."""
+        """Yield the deliveries in the FIFO of a priority behind that order, and perhaps some
+        before.
+
+        `clean` states that all of them are READY.
+        """
         backlog = self.backlogs[priority]
         if backlog is not None:
             yield from backlog.runs(order, clean)
@@ -191,8 +202,9 @@ class PendingQueue:
             yield run_of(Chunk(list(fifo)), clean)
 
     def find(self, priority: int, order: int) -> Delivery | None:
-        """The delivery with that order, whatever its state; one in a chunk as an object of the
-        moment."""
+        """Return the delivery with that order, in any state; one in a chunk as a temporary
+        object.
+        """
         requeued = self.requeued[priority]
         if requeued is not None:
             delivery = requeued.find(order)
@@ -205,8 +217,10 @@ class PendingQueue:
         return backlog.find(order) if backlog is not None else None
 
     def reinsert(self, delivery: Delivery) -> None:
-        """Add a delivery at the place its order gives it, unless it stands there already: taken
-        through another pending queue, it was left behind in this one."""
+        """Insert a delivery at the position of its order, unless it is there already.
+
+        A delivery taken through another pending queue stays in this one until it is skipped.
+        """
         if delivery.pinned and self.find(delivery.priority, delivery.order) is delivery:
             return
         self._insert(delivery)
@@ -226,7 +240,7 @@ class PendingQueue:
             priority = self.mask.bit_length() - 1
             fifo = self.fifos[priority]
             if fifo and not self.has_backlog and self.requeued[priority] is None:
-                # as `_pop`, in the usual case
+                # inlined `_pop` for the common case
                 delivery = fifo.popleft()
                 self.length -= 1
                 if not fifo:
@@ -246,7 +260,9 @@ class PendingQueue:
         return None
 
     def take_oldest(self) -> Delivery | None:
-        """Remove and return the READY delivery with the lowest order, whatever its priority."""
+        """Remove and return the READY delivery with the lowest order, regardless of its
+        priority.
+        """
         while self.mask:
             best = -1
             order = 0
@@ -261,7 +277,7 @@ class PendingQueue:
         return None
 
     def head(self) -> Delivery | None:
-        """The delivery that `take` would return, left in place."""
+        """Return the delivery that `take` would return, without removing it."""
         while self.mask:
             priority = self.mask.bit_length() - 1
             delivery = self._head(priority)
@@ -271,7 +287,7 @@ class PendingQueue:
         return None
 
     def eldest(self) -> Delivery | None:
-        """The READY delivery with the lowest order, perhaps as an object of the moment."""
+        """Return the READY delivery with the lowest order, perhaps as a temporary object."""
         best: Delivery | None = None
         for priority in range(PRIORITIES):
             ready: list[Delivery] = []
@@ -287,7 +303,7 @@ class PendingQueue:
         return best
 
     def _front(self, priority: int) -> deque[Delivery] | None:
-        """Where the FIFO begins."""
+        """Return the deque at the front of the FIFO, None if there is none."""
         backlog = self.backlogs[priority]
         if backlog is not None:
             front = backlog.front()
@@ -323,7 +339,9 @@ class PendingQueue:
         return delivery
 
     def __iter__(self) -> Iterator[Delivery]:
-        """READY deliveries in the order in which they would be taken, good for reading only."""
+        """Iterate over READY deliveries in the order of `take`; the objects are for reading
+        only.
+        """
         for priority in range(PRIORITIES - 1, -1, -1):
             line = chained(self.backlogs[priority], self.fifos[priority])
             requeued = self.requeued[priority]
@@ -334,7 +352,7 @@ class PendingQueue:
                     yield delivery
 
     def loose(self) -> int:
-        """How many of its deliveries are objects."""
+        """Return the number of its deliveries that are objects."""
         count = self.length
         if self.has_backlog:
             for backlog in self.backlogs:
@@ -343,7 +361,7 @@ class PendingQueue:
         return count
 
     def compact(self) -> None:
-        """Forget the deliveries that have been taken elsewhere."""
+        """Remove the deliveries that were taken through other pending queues."""
         self.length = 0
         self.mask = 0
         for priority in range(PRIORITIES):
@@ -368,7 +386,7 @@ class PendingQueue:
         self.limit = 2 * self.loose() + LOOSE
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all deliveries."""
         self.fifos = [None] * PRIORITIES
         self.requeued = [None] * PRIORITIES
         self.backlogs = [None] * PRIORITIES

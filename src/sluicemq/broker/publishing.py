@@ -1,7 +1,7 @@
-"""How messages come in: limits, staging, the journal's word, and dead letters.
+"""Publishing: limits, staging, confirmations by the journal, and dead letters.
 
-A message with Durability.SYNC becomes visible, and its sender is answered, only after the
-fdatasync that holds it: until then it is *staged*.
+A message with Durability.SYNC becomes visible, and its publisher gets its confirmation, only after
+the fdatasync that contains it: until then the message is *staged*.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from sluicemq.model.errors import (
 from sluicemq.model.message import Durability, Message, Origin
 
 PERSISTENT: Final = frozenset({Durability.LAZY, Durability.SYNC})
-"""What a nearly full disk refuses. Messages that are only recorded are in memory, too."""
+"""Durabilities refused while the disk is nearly full. TRANSIENT messages are in memory as well."""
 
 Staged = tuple[Message, Destination, list[Subscription] | None, bool]
-"""A message, where it goes, its targets at a topic, and whether it is for the topic's group."""
+"""A message, its destination, its targets at a topic, and whether the topic's group holds it."""
 
 
 class PublishOperations(Registry):
-    """The part of the broker that the module tells of.
+    """Part of the broker that accepts messages and moves dead letters.
 
-    wake      called whenever a flush is needed although no turn is under way
+    wake      called if a flush is needed outside of an event loop iteration
     stopping  True once no more messages are accepted
-    low_space the journal's disk is nearly full: messages that are journaled are refused
+    low_space True while the journal's disk is nearly full: journaled messages are refused
     staged    messages not yet durable
-    dead_letter_policies  what protocols have to say about dead letters of their messages
+    dead_letter_policies  rules of the protocols for dead letters of their messages
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class PublishOperations(Registry):
         self._settled: deque[tuple[int, Callable[[], None]]] = deque()
         self._flushing = False
         self._syncing = False
-        """A timer runs for what is written and not synced, or kept back for the next write."""
+        """True while a timer runs for records not yet synced, or held back for the next write."""
         self._overdue = False
-        """It has rung: the next commit is synced."""
+        """True once the timer has expired: the next commit is synced."""
         self.core.move_to_dead_letters = self._move_to_dead_letters
         self.core.has_room = self._has_room
         journal.on_durable = self._on_durable
@@ -83,11 +83,12 @@ class PublishOperations(Registry):
         message: Message,
         unblocked: Callable[[], None] | None = None,
     ) -> bool:
-        """Accept a message; its `sequence` is set. See also `when_durable`.
+        """Accept a message and set its `sequence`. See `when_durable` for confirmations.
 
-        False: the destination is full and blocks its producers; the message is parked, and
-        `unblocked` is called when it has been accepted. Without `unblocked` that is an error.
-        Raises LimitExceeded, LowDiskSpace, MessageTooLarge, BrokerStopping, DestinationNotFound.
+        Return False if the destination is full and blocks its publishers: the message is parked,
+        and the broker calls `unblocked` once it is accepted. Without `unblocked` a full destination
+        is an error. Raises LimitExceeded, LowDiskSpace, MessageTooLarge, BrokerStopping,
+        DestinationNotFound.
         """
         if self.stopping:
             raise BrokerStopping("the broker is shutting down")
@@ -116,8 +117,11 @@ class PublishOperations(Registry):
         return True
 
     def record_transient(self, destination: Destination, message: Message) -> None:
-        """Let the journal record a message with durability none, if it is to do so and has the
-        space."""
+        """Set durability TRANSIENT on a message with durability NONE if the journal records those.
+
+        Messages of temporary destinations, and all messages while disk space is low, are not
+        recorded.
+        """
         if (
             not message.durability
             and self.journal.record_transient
@@ -127,7 +131,7 @@ class PublishOperations(Registry):
             message.durability = Durability.TRANSIENT
 
     def expect_space(self, *messages: Message) -> None:
-        """Raises LowDiskSpace if one of them is persistent and there is too little space for it."""
+        """Raise LowDiskSpace if a message is persistent and disk space is low."""
         if self.low_space and any(message.durability in PERSISTENT for message in messages):
             space = self.journal.space_state()
             raise LowDiskSpace(
@@ -137,7 +141,7 @@ class PublishOperations(Registry):
             )
 
     def expect_memory(self) -> None:
-        """Raises LimitExceeded when there is no room for messages that are not journaled."""
+        """Raise LimitExceeded if the memory for messages that are not journaled is used up."""
         if self.core.memory > self.settings.memory_limit:
             raise LimitExceeded(
                 "the broker's memory for messages that are not journaled is used up"
@@ -150,11 +154,11 @@ class PublishOperations(Registry):
         last: bool = True,
         chosen: Subscription | None = None,
     ) -> None:
-        """Take a message without asking for limits; `last` ends the journal unit.
+        """Accept a message without checking limits; `last` ends the journal unit.
 
-        Without `last` the message does not become visible before `show_unit`: to show one may
-        drop another, and that record would end the unit too early. It goes to whoever wants it, or
-        to one of a topic's subscriptions that was `chosen`.
+        Without `last` the message becomes visible only in `show_unit`: making it visible may drop
+        another message, whose record would end the unit too early. The message goes to every
+        matching subscription, or only to `chosen`, a subscription of the topic.
         """
         statistics = destination.statistics
         statistics.published += 1
@@ -189,7 +193,7 @@ class PublishOperations(Registry):
             destination.fan_out(message, targets, held)
 
     def show_unit(self) -> None:
-        """The journal unit is complete: what was accepted in it becomes visible."""
+        """Make the messages accepted in the completed journal unit visible."""
         unit, self._unit = self._unit, []
         for message, destination, targets, held in unit:
             if targets is None:
@@ -201,9 +205,10 @@ class PublishOperations(Registry):
     def admit(
         self, destination: Destination, message: Message, unblocked: Callable[[], None] | None
     ) -> tuple[Destination, Message] | None:
-        """Apply the limits: what to accept where, or None when the message was parked.
+        """Apply the limits; return the destination and message to accept, or None if it was parked.
 
-        That is the message itself, or for Overflow.DEAD_LETTER a dead letter. Raises as `publish`.
+        The message is the given one, or for Overflow.DEAD_LETTER its dead letter. Raises as
+        `publish`.
         """
         target = self.judge(destination, message, unblocked is not None)
         if target is destination:
@@ -218,9 +223,11 @@ class PublishOperations(Registry):
     def judge(
         self, destination: Destination, message: Message, may_wait: bool
     ) -> Destination | None:
-        """Where the limits let a message go: to the destination, to its dead-letter queue, or
-        nowhere as yet (None, only if it `may_wait`). The destination's `message_ttl` counts from
-        now, whatever the clock of the client says. Raises LimitExceeded, MessageTooLarge."""
+        """Apply the limits and return the destination, its dead-letter queue, or None to park.
+
+        None is returned only if `may_wait`. The destination's `message_ttl` counts from now,
+        regardless of the client's clock. Raises LimitExceeded, MessageTooLarge.
+        """
         settings = destination.settings
         size = len(message.body)
         if settings.max_message_bytes and size > settings.max_message_bytes:
@@ -262,14 +269,14 @@ class PublishOperations(Registry):
         return destination
 
     def redirect(self, message: Message, source: Destination, queue: Destination) -> Message:
-        """The dead letter that a message becomes because there is no room for it."""
+        """Return the dead letter of a message that a full destination does not accept."""
         dead = self._make_dead_letter(message, source, "overflow", 0)
         dead.destination = queue.address
         source.statistics.dead_lettered += 1
         return dead
 
     def withdraw(self, destination: Destination, message: Message) -> bool:
-        """Give up on a parked message; False if it has been accepted already."""
+        """Remove a parked message; return False if it has been accepted already."""
         for place, parked in enumerate(destination.parked):
             if parked.message is message:
                 del destination.parked[place]
@@ -278,7 +285,7 @@ class PublishOperations(Registry):
         return False
 
     def unpark(self) -> None:
-        """Accept the messages of blocked producers for which there is room now."""
+        """Accept the parked messages for which their destinations have capacity again."""
         waiting, self.core.unblocking = self.core.unblocking, {}
         for destination in waiting:
             while destination.parked:
@@ -294,7 +301,7 @@ class PublishOperations(Registry):
     # --- disk space ----------------------------------------------------------------------------
 
     def _on_space(self, report: SpaceReport) -> None:
-        """The level of free space has changed."""
+        """Apply a changed level of free disk space."""
         core = self.core
         was_halted = core.halted
         self.low_space = report.level > SpaceLevel.ENOUGH
@@ -318,30 +325,38 @@ class PublishOperations(Registry):
         self.wake()
 
     def when_space(self, waiter: object, callback: Callable[[], None]) -> None:
-        """Call back once when messages that are journaled are accepted again; `waiter` can have
-        one callback."""
+        """Register a single call of `callback` when journaled messages are accepted again.
+
+        Each `waiter` has at most one callback.
+        """
         self._space_waiters[waiter] = callback
 
     def forget_waiter(self, waiter: object) -> None:
-        """Undo `when_space`."""
+        """Cancel the callback registered with `when_space`."""
         self._space_waiters.pop(waiter, None)
 
     def when_durable(self, sequence: int, callback: Callable[[], None]) -> None:
-        """Call back once everything up to `sequence` is on disk; at once if it is."""
+        """Call `callback` once all records up to `sequence` are on disk; immediately if they
+        are.
+        """
         if sequence <= self.journal.durable:
             callback()
         else:
             self._confirmations.append((sequence, callback))
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """Call back, after this turn, once the acknowledgements made so far have been written:
-        the end of this process does not take them back. They are on disk within the journal's
-        `sync_delay`."""
+        """Call `callback` once the acknowledgements made so far are written.
+
+        The call follows after this event loop iteration. Written acknowledgements survive the end
+        of this process; they are on disk within the journal's `sync_delay`.
+        """
         self._settlements.append(callback)
 
     def commit(self) -> None:
-        """The end of a turn: give what has been appended to the journal. It is synced if a message
-        or a sender waits for that, else later."""
+        """End an iteration: commit the appended records to the journal.
+
+        The journal syncs now if a message or a publisher waits for it, otherwise later.
+        """
         journal = self.journal
         if self._settlements:
             settlements, self._settlements = self._settlements, []
@@ -361,14 +376,14 @@ class PublishOperations(Registry):
         journal.commit(sync)
 
     def _set_alarm(self) -> None:
-        """Have what nobody waits for written and synced in time."""
+        """Set a timer to write and sync records for which no client waits."""
         if not self._syncing:
             self._syncing = True
             core = self.core
             core.timers.add(core.clock.steady + self.journal.sync_delay, self._sync, None)
 
     def _sync(self, argument: None) -> None:
-        # not now: what this turn has appended may lack the acknowledgements that came before it
+        # not now: records of this iteration may precede acknowledgements that are not yet appended
         self._syncing = False
         self._overdue = True
 
@@ -378,7 +393,7 @@ class PublishOperations(Registry):
             settled.popleft()[1]()
         if sequence > self.journal.durable and not self._syncing:
             if not self._flushing:
-                self.wake()  # somebody has to see when the alarm rings
+                self.wake()  # the event loop must recompute its deadline for the new timer
             self._set_alarm()
 
     def _on_durable(self, sequence: int) -> None:
@@ -404,9 +419,9 @@ class PublishOperations(Registry):
     def _fan_out(
         self, message: Message, topic: Destination, targets: list[Subscription], held: bool
     ) -> None:
-        """Show a message that was staged; some of its subscriptions may have gone since."""
+        """Make a staged message visible; some of its subscriptions may have been deleted since."""
         if topic.parked:
-            self.core.unblocking[topic] = None  # perhaps nobody took what seemed to wait
+            self.core.unblocking[topic] = None  # a full subscription may be gone
         closed = [target for target in targets if target.closed]
         if closed:
             targets = [target for target in targets if not target.closed]
@@ -419,7 +434,7 @@ class PublishOperations(Registry):
                 self._discard(message, target)
 
     def _discard(self, message: Message, subscription: Subscription) -> None:
-        """Tell the journal that nobody will ever settle the message there."""
+        """Journal that the message will not be delivered in this subscription."""
         self.journal.append_settled(
             subscription.number,
             subscription.destination.number,
@@ -431,8 +446,11 @@ class PublishOperations(Registry):
     # --- dead letters ------------------------------------------------------------------------
 
     def _keeps(self, message: Message, source: Destination, usual: bool) -> bool:
-        """Whether a message that cannot be delivered becomes a dead letter: what its protocol says,
-        or else what is `usual`."""
+        """Return whether an undeliverable message becomes a dead letter.
+
+        The policy of the message's protocol decides; without a decision of the policy, `usual`
+        does.
+        """
         policy = self.dead_letter_policies.get(message.origin)
         if policy is not None:
             keep = policy.keep(message, source)
@@ -456,17 +474,20 @@ class PublishOperations(Registry):
         return dead_letter
 
     def _has_room(self, source: Destination, size: int) -> bool:
-        """Whether the dead-letter queue of a destination takes a body of that size."""
+        """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""
         queue = self.destinations.get(source.dead_letter_address)
         return queue is None or queue is source or takes_dead_letter(queue, size)
 
     def _move_to_dead_letters(self, delivery: Delivery, reason: str, force: bool) -> bool | None:
-        """Replace a delivery by its dead letter. False if it gets none; None if its dead-letter
-        queue has no room, unless it makes room itself for another message."""
+        """Replace a delivery by its dead letter.
+
+        Return False if the delivery gets no dead letter, None if the dead-letter queue has no
+        capacity. An overflow delivery gets no dead letter in that case.
+        """
         source = delivery.subscription.destination
         usual = (force or source.settings.dead_letter) and not source.temporary
         if not usual and not self.dead_letter_policies:
-            return False  # without reading the message
+            return False  # avoids reading the message
         message = delivery.message or self.journal.fetch(delivery.sequence)
         if is_dead_letter(message) or not self._keeps(message, source, usual):
             return False
@@ -488,9 +509,9 @@ class PublishOperations(Registry):
         cause: Cause,
         chosen: Subscription | None = None,
     ) -> int:
-        """End a delivery and publish its successor, in one journal unit; `chosen` as in `accept`.
+        """End a delivery and publish its successor in one journal unit; `chosen` as in `accept`.
 
-        Returns the sequence that `when_durable` is to wait for (0: none).
+        Return the sequence to pass to `when_durable` (0 = none).
         """
         subscription = delivery.subscription
         recorded = delivery.journaled == RECORDED
@@ -517,7 +538,7 @@ class PublishOperations(Registry):
 
 
 def takes_dead_letter(queue: Destination, size: int) -> bool:
-    """Whether the limits of a dead-letter queue allow one more body of that size."""
+    """Return whether the limits of a dead-letter queue allow another body of `size` bytes."""
     if queue.drops or not (queue.limited or queue.parked):
         return True
     largest = queue.settings.max_message_bytes

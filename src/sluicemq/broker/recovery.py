@@ -1,12 +1,13 @@
-"""From the journal back to a running engine, and the engine's part of a snapshot.
+"""Recovery of the engine from the journal, and the engine's part of a snapshot.
 
-The journal knows which messages are live. The engine only adds what that does not tell: the
-settings of declared destinations, durable subscriptions and what each still has to deliver,
-attempts, places changed by requeueing, prepared transactions, and batches. All bodies stay on disk.
+The journal knows which messages are live. The engine adds the state that the messages do not
+contain: settings of declared destinations, durable subscriptions and their pending messages,
+attempts, positions changed by requeueing, prepared transactions, and batches. All bodies stay on
+disk.
 
-A delivery that the end of the broker interrupted counts as an attempt, as it does for a consumer
-that goes: it may have been seen. Nothing becomes a dead letter by that alone: the limit is only
-looked at when the next delivery has failed.
+A delivery interrupted by the end of the broker counts as an attempt, as for a consumer that
+disconnects: the client may have seen it. Recovery itself dead-letters no message for its attempts:
+the limit is checked only after the next failed delivery.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ if TYPE_CHECKING:
 
 
 def snapshot(broker: Broker) -> bytes:
-    """The engine's part of a snapshot, as of everything appended to the journal so far.
+    """Return the engine's part of a snapshot, up to the last record appended to the journal.
 
-    Costs time for what is unusual (requeued, attempted, pending on durable subscriptions), not
-    for the backlog of queues.
+    Its cost depends on exceptional messages (requeued, attempted, pending on durable
+    subscriptions), not on the backlog of queues.
     """
     pending = {number: array("Q") for number in broker.durable_subscriptions}
     for number, subscription in broker.durable_subscriptions.items():
@@ -126,14 +127,14 @@ def _may_hold(topic: Destination) -> bool:
 
 
 def _recorded(subscription: Subscription) -> Iterator[int]:
-    """Sequences of what the subscription alone has the end of to journal."""
+    """Return the sequences of deliveries whose end this subscription alone journals."""
     return (d.sequence for d in subscription.browse() if d.journaled == RECORDED)
 
 
 def recover(broker: Broker, recovery: Recovery) -> int:
-    """Fill a new broker from its journal. Returns how many deliveries wait.
+    """Fill a new broker from its journal and return the number of waiting deliveries.
 
-    Raises ConfigurationError if a durable subscription has a selector nobody here can compile.
+    Raises ConfigurationError if the selector of a durable subscription cannot be compiled.
     """
     replay = _Recovery(broker, recovery)
     replay.read()
@@ -144,11 +145,11 @@ def recover(broker: Broker, recovery: Recovery) -> int:
 
 
 class _Recovery:
-    """What the journal tells, on its way into the broker.
+    """State read from the journal, applied to the broker when all records are read.
 
     attempts   failed deliveries, by subscription and sequence
-    flying     deliveries of what was not settled after them, by subscription, then by sequence
-    delivered  the same by both, once all has been read
+    flying     deliveries not acknowledged afterwards, by subscription, then by sequence
+    delivered  sum of both, once all records have been read
     """
 
     def __init__(self, broker: Broker, recovery: Recovery) -> None:
@@ -162,13 +163,13 @@ class _Recovery:
         self.delivered: dict[tuple[int, int], int] = {}
         self.requeued: dict[tuple[int, int], tuple[int, int]] = {}
         self.payloads: dict[int, bytes] = {}
-        """Of PREPARED records that are not resolved; b"" = not read."""
+        """Payloads of PREPARED records that are not resolved; b"" = not read."""
         self.prepared: dict[int, Prepared] = {}
         self.declared: dict[Address, StoredSettings] = {}
         self.orphans: dict[int, list[int]] = {}
 
     def read(self) -> None:
-        """Snapshot, then everything after it."""
+        """Read the snapshot, then all records after it."""
         if self.recovery.state:
             self._take(decode_state(self.recovery.state))
         for record in self.recovery.events():
@@ -241,7 +242,9 @@ class _Recovery:
         self.broker.core.clock_log.steps.extend(state.clock_steps)
 
     def _skip_number(self, number: int) -> None:
-        """No later subscription gets it, or it would inherit what an earlier one left."""
+        """Prevent the reuse of a subscription number, whose old messages a new subscription would
+        inherit.
+        """
         broker = self.broker
         broker.next_subscription = max(
             broker.next_subscription, (number & ~DURABLE_SUBSCRIPTION) + 1
@@ -256,7 +259,7 @@ class _Recovery:
             self.settled.setdefault(subscription, set()).update(sequences)
 
     def _is_topic(self, number: int) -> bool:
-        """Whether it is the number of a topic, and so of its group."""
+        """Return whether the number is that of a topic, and so of its group."""
         address = self.broker.journal.addresses.get(number)
         return address is not None and address.kind is Kind.TOPIC
 
@@ -273,7 +276,9 @@ class _Recovery:
             self.attempts[attempts.subscription, sequence] = count
 
     def deliver(self) -> int:
-        """Build destinations, subscriptions and their deliveries."""
+        """Create the destinations, subscriptions and deliveries; return the number of
+        deliveries.
+        """
         for address, settings in self.declared.items():
             if not settings.temporary and not self._only_if_used(settings):
                 self._adopt(address, settings)
@@ -304,16 +309,22 @@ class _Recovery:
         return count
 
     def _only_if_used(self, settings: StoredSettings) -> bool:
-        """Whether a destination came into being by itself, with the settings of any other, and goes
-        when it is idle: without messages or durable subscriptions it does not come back."""
+        """Return whether a destination is recovered only if it has messages or durable
+        subscriptions.
+
+        This applies to destinations created by use, with default settings, that are deleted when
+        idle.
+        """
         stays = settings.paused or settings.grouped or settings.settings.idle_timeout == 0
         return settings.automatic and settings.default_settings and not stays
 
     def _adopt(
         self, address: Address, settings: StoredSettings | None, created: int = 0
     ) -> Destination:
-        """Bring a destination back; without settings, an automatic one. `created` is in wall ms, if
-        the journal does not know better."""
+        """Recover a destination; without settings, as an automatic one.
+
+        `created` is in wall ms and applies unless the journal has the time of creation.
+        """
         if settings is None:
             return self.broker.adopt(address, None, created=created)
         return self.broker.adopt(
@@ -328,7 +339,10 @@ class _Recovery:
         )
 
     def _destination(self, row: Row) -> Destination | None:
-        """None if it is gone, or was temporary: a crash came before its messages were settled."""
+        """Return the destination of a row; None if it is deleted or was temporary.
+
+        After a crash a temporary destination may have messages that were not acknowledged.
+        """
         broker = self.broker
         address = broker.journal.addresses.get(row.destination)
         if address is None:
@@ -341,7 +355,7 @@ class _Recovery:
         return destination
 
     def _dead_letter_orphans(self) -> None:
-        """Settle what nobody will, and forget the temporary destinations."""
+        """Journal the end of messages without a subscription, and forget temporary destinations."""
         journal = self.broker.journal
         wall = self.broker.clock.wall
         for number, sequences in self.orphans.items():
@@ -379,7 +393,9 @@ class _Recovery:
     def _distribute(
         self, topic: Destination, row: Row, held: dict[tuple[int, int], list[Delivery]]
     ) -> int:
-        """Place a message of a topic where it still has to be delivered. Returns in how many."""
+        """Add a topic's message to the subscriptions that still have to deliver it; return their
+        number.
+        """
         sequence = row.sequence
         if sequence <= self.recovery.position:
             numbers = (topic.number, *(s.number for s in topic.subscriptions.values()))
@@ -396,18 +412,18 @@ class _Recovery:
         if topic.number in chosen:
             references -= 1
             count += self._hold(topic, row, held)
-        # of subscriptions that have gone, or have settled it without the journal's knowledge
+        # references of deleted subscriptions, or of ends that were not journaled
         self._orphan(row, references)
         return count
 
     def _hold(
         self, topic: Destination, row: Row, held: dict[tuple[int, int], list[Delivery]]
     ) -> int:
-        """Place what the group of a topic has not done with. Returns in how many subscriptions.
+        """Add a message that the topic's group has not ended; return the number of subscriptions.
 
-        If the topic never had a member, a durable subscription may have taken it over. The journal
-        does not know which, so all that want it get it, but those that it was sent to: they have
-        had their own.
+        If the topic never had a member, a durable subscription may have taken the message over. The
+        journal does not record which one, so all matching subscriptions get it, except those that
+        it was published to: they had their own copy.
         """
         takers: list[Subscription] = []
         if topic.subscriptions and not topic.grouped:
@@ -426,7 +442,7 @@ class _Recovery:
         return len(takers)
 
     def _orphan(self, row: Row, references: int) -> None:
-        """So many settlements that the journal waits for will not come."""
+        """Record that `references` ends which the journal awaits will not be journaled."""
         if references > 0:
             self.orphans.setdefault(row.destination, []).extend([row.sequence] * references)
 
@@ -481,7 +497,7 @@ class _Recovery:
             self.prepared[record] = decode_prepared(payload or journal.entry(record).payload)
 
     def _held(self) -> dict[tuple[int, int], list[Delivery]]:
-        """Where to put the deliveries that prepared transactions have acknowledged."""
+        """Return an empty list for each delivery that a prepared transaction has acknowledged."""
         held: dict[tuple[int, int], list[Delivery]] = {}
         for prepared in self.prepared.values():
             for subscription, sequences in prepared.acks:
@@ -490,8 +506,7 @@ class _Recovery:
         return held
 
     def _adopt_prepared(self, held: dict[tuple[int, int], list[Delivery]]) -> None:
-        """Bring back prepared transactions, finish commits that were decided, and undo those that
-        were not."""
+        """Recover prepared transactions, complete decided commits, and undo undecided ones."""
         transactions = self.broker.transactions
         used = {part for prepared in self.prepared.values() for part in prepared.parts}
         for record, prepared in self.prepared.items():
@@ -504,7 +519,7 @@ class _Recovery:
             for part in (*prepared.parts, record):
                 held_by = self.prepared.get(part)
                 if held_by is None:
-                    continue  # that part has been applied
+                    continue  # the part has been applied
                 sends = held_by.sends
                 if prepared.decided:
                     sends = [send for send in sends if send.durability.survives]

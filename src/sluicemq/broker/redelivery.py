@@ -1,8 +1,7 @@
-"""What comes back, and what is sent once more: to whom it counts, where it goes, and when.
+"""Redelivery: return of unacked deliveries, their attempts, delays and new positions.
 
-A delivery that has been attempted may be due again after a delay, or be over: its time may have
-come, or it has had all the attempts that its destination allows. Otherwise it stands where it
-stood before, in front of what came later.
+An attempted delivery may be delayed, or end because it has expired or has used all attempts that
+its destination allows. Otherwise it returns to its original position, before later messages.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ def release(
     attempted: bool = True,
     spared: bool = False,
 ) -> None:
-    """Give deliveries back to their original position; None = all that it holds.
+    """Return deliveries to their original positions; None = all that the consumer holds.
 
-    With `attempted` False the delivery does not count: it was prefetched and never shown.
-    With `spared` it counts, but not even the last one is followed by the dead-letter queue.
+    With `attempted` False the delivery counts no attempt: it was prefetched and not processed. With
+    `spared` it counts, but even the last attempt does not lead to the dead-letter queue.
     """
     held = consumer.unacked
     if sequences is None:
@@ -42,8 +41,10 @@ def release(
 
 
 def time_out(consumer: Consumer, sequences: Iterable[int]) -> None:
-    """Take deliveries back that have not been acknowledged in time: each is tried again after
-    its delay. Those that the consumer does not hold are passed over."""
+    """Return deliveries that were not acknowledged in time; each is redelivered after its delay.
+
+    Sequences that the consumer does not hold are ignored.
+    """
     settings = consumer.subscription.destination.settings
     for sequence in sequences:
         delivery = consumer.unacked.pop(sequence, None)
@@ -79,7 +80,9 @@ def give_back(
     delay: int = 0,
     spared: bool = False,
 ) -> None:
-    """Deliveries in flight that nobody holds any more become ready, delayed, expired or dead."""
+    """Make unacked deliveries removed from their consumer ready, delayed, expired or dead-
+    lettered.
+    """
     for delivery in returned:
         subscription.unacked -= 1
         subscription.unacked_bytes -= delivery.size
@@ -108,7 +111,7 @@ def give_back(
         subscription.waiting += 1
         subscription.waiting_bytes += delivery.size
         if delivery.expires:
-            core.wheel.add(delivery, now)  # where it is already, unless it was handed over
+            core.wheel.add(delivery, now)  # handed-over deliveries are not in the wheel yet
         if delay:
             if delivery.attempts:
                 subscription.back[delivery.sequence] = delivery
@@ -121,7 +124,7 @@ def give_back(
 
 
 def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list[Delivery]:
-    """Begin the next delivery of what a consumer holds to the same one: see Broker.again."""
+    """Start the next attempt of deliveries at the same consumer: see Broker.again."""
     subscription = consumer.subscription
     now = subscription.core.clock.steady
     held = consumer.unacked
@@ -167,9 +170,9 @@ def _journal_attempts(subscription: Subscription, counted: list[tuple[int, int]]
 
 
 def hold(consumer: Consumer, delivery: Delivery) -> None:
-    """Let the consumer hold a delivery again that it had given into a transaction."""
+    """Return a delivery from a transaction to the consumer that acknowledged it there."""
     subscription = consumer.subscription
-    # the time for an acknowledgement begins anew, so the oldest delivery stays the first
+    # the acknowledgement timeout starts again, so the oldest delivery stays first
     delivery.delivered = subscription.core.clock.steady
     consumer.unacked[delivery.sequence] = delivery
     if consumer.retired:
@@ -181,14 +184,14 @@ def hold(consumer: Consumer, delivery: Delivery) -> None:
 
 
 def watch(consumer: Consumer) -> None:
-    """Run a timer for a delivery that the consumer has just got."""
+    """Start the acknowledgement timer for a delivery that the consumer has just received."""
     consumer.watched = True
     core = consumer.subscription.core
     core.timers.add(core.clock.steady + consumer.ack_timeout, _check_acks, consumer)
 
 
 def _check_acks(consumer: Consumer) -> None:
-    """Take back what has been unacknowledged for too long."""
+    """Return deliveries that have been unacked for longer than the timeout."""
     consumer.watched = False
     core = consumer.subscription.core
     now = core.clock.steady
@@ -213,8 +216,10 @@ def requeue(subscription: Subscription, sequence: int, expiration: int) -> bool:
 
 
 def relocate(old: Delivery, expiration: int) -> int:
-    """Put a delivery that stands nowhere, and is not counted, at the tail with that expiration.
-    Returns the number of its new place, which `when_durable` may wait for."""
+    """Append a delivery, which is uncounted and in no pending queue, at the tail.
+
+    `expiration` is in wall ms. Return the sequence of its new position, for `when_durable`.
+    """
     subscription = old.subscription
     core = subscription.core
     old.state = GONE

@@ -1,4 +1,4 @@
-"""Which destinations there are: found, created, declared, and known to the journal by number."""
+"""Registry of destinations: lookup, creation, declaration, quotas and journal numbers."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from sluicemq.model.errors import (
 _Key = TypeVar("_Key")
 
 DEAD_LETTERS: Final = DestinationSettings()
-"""Of a dead-letter queue that nobody has declared: it takes every dead letter and keeps it."""
+"""Settings of an undeclared dead-letter queue: it accepts and keeps every dead letter."""
 
 
 class Registry:
-    """The part of the broker that the module tells of."""
+    """Part of the broker that looks up, creates and counts destinations."""
 
     def __init__(
         self, journal: Journal, clock: Clock, settings: BrokerSettings, scans: Scans
@@ -56,34 +56,34 @@ class Registry:
         self.durable_subscriptions: dict[int, Subscription] = {}
         self.next_subscription = 1
         self.creations: list[Callable[[Destination], None]] = []
-        """Called with each destination that comes into being; those must not raise."""
+        """Callbacks for each created destination; they must not raise."""
         self.removals: list[Callable[[Destination], None]] = []
-        """Called with each destination that has just gone; those must not raise either."""
+        """Callbacks for each deleted destination; they must not raise."""
         self._awaited: dict[str, list[Callable[[Destination], None]]] = {}
         self.created: Counter[str] = Counter()
-        """How many destinations each user has created; "" = those who have no name."""
+        """Number of destinations created by each user; "" = anonymous users."""
         self.temporary: Counter[object] = Counter()
-        """How many temporary destinations each owner has."""
+        """Number of temporary destinations of each owner."""
 
     @property
     def identity(self) -> bytes:
-        """8 bytes that stay the same for the life of the data directory."""
+        """Identity of the data directory: 8 bytes that never change."""
         return self.journal.identity
 
     def queue(
         self, name: str, creator: str | None = None, by: CreatedBy = CreatedBy.BROKER
     ) -> Destination:
-        """The queue of that name, created if need be. Raises as `resolve`."""
+        """Return the queue of that name, creating it if needed. Raises as `resolve`."""
         return self.resolve(Address(Kind.QUEUE, name), creator=creator, by=by)
 
     def topic(
         self, name: str, creator: str | None = None, by: CreatedBy = CreatedBy.BROKER
     ) -> Destination:
-        """The topic of that name, created if need be. Raises as `resolve`."""
+        """Return the topic of that name, creating it if needed. Raises as `resolve`."""
         return self.resolve(Address(Kind.TOPIC, name), creator=creator, by=by)
 
     def find(self, address: Address) -> Destination | None:
-        """The destination, if it exists."""
+        """Return the destination, or None if it does not exist."""
         return self.destinations.get(address)
 
     def resolve(
@@ -96,13 +96,14 @@ class Registry:
         settings: DestinationSettings | None = None,
         provenance: Provenance | None = None,
     ) -> Destination:
-        """Find or automatically create. Raises DestinationNotFound, LimitExceeded.
+        """Return a destination, creating it if needed. Raises DestinationNotFound, LimitExceeded.
 
-        `defaults`: what a protocol's clients expect of a new one. They yield to the broker's own if
-        those are anything but the usual, `settings` do not. A dead-letter queue has its own,
-        whoever is the first to use it, and exists as soon as it is one. A new destination counts
-        against the quota of `creator` (Identity.creator), None = nobody's; `by` is who uses it, and
-        so has created it. `provenance` is that of a new one if more is known.
+        `defaults` are the settings that a protocol's clients expect of a new destination. The
+        broker's default settings override them if they are configured; they do not override
+        `settings`. A dead-letter queue has settings of its own, regardless of its first user, and
+        exists as soon as it is named as one. A new destination counts against the quota of
+        `creator` (Identity.creator), None = no quota; `by` is the kind of user that creates it by
+        use. `provenance` is that of a new one if more is known.
         """
         destination = self.destinations.get(address)
         if destination is not None:
@@ -120,8 +121,10 @@ class Registry:
         return self.create(address, settings, None, True, creator, provenance)
 
     def expect_creation(self, address: Address, creator: str | None) -> None:
-        """Raise DestinationNotFound or LimitExceeded unless a destination may come into being by
-        use; `creator` as in `resolve`."""
+        """Raise DestinationNotFound or LimitExceeded unless the destination may be created by use.
+
+        `creator` as in `resolve`.
+        """
         settings = self.settings
         allowed = (
             settings.auto_create_queues
@@ -135,20 +138,26 @@ class Registry:
         self._check_limits(address, creator)
 
     def provenance_of(self, by: CreatedBy) -> Provenance:
-        """Return what is known of a destination that comes into being by use: only what the
-        configuration says of all of them has been set on purpose."""
+        """Return the provenance of a destination created by use.
+
+        Only the defaults given in the configuration count as set explicitly.
+        """
         return Provenance(by, frozenset(self.settings.given_defaults))
 
     def find_dead_letter_queue(self, address: Address) -> Destination | None:
-        """The queue if it is the dead-letter queue of a destination that exists, created if need
-        be; else None."""
+        """Return the queue, creating it if needed, if it is a dead-letter queue; otherwise None.
+
+        It is a dead-letter queue if an existing destination sends its dead letters to it.
+        """
         sources = self.core.dead_letter_queues.get(address)
         return self.dead_letter_queue(next(iter(sources))) if sources else None
 
     def dead_letter_queue(self, source: Destination) -> Destination:
-        """The queue for the dead letters of a destination, created whatever the limits are if it
-        does not exist. One that came into being by use before it became a dead-letter queue gets
-        its settings."""
+        """Return the dead-letter queue of a destination, creating it regardless of the limits.
+
+        A queue that was created by use before it became a dead-letter queue gets a dead-letter
+        queue's settings.
+        """
         address = source.dead_letter_address
         queue = self.destinations.get(address)
         if queue is None:
@@ -168,11 +177,13 @@ class Registry:
         return queue
 
     def await_creation(self, name: str, callback: Callable[[Destination], None]) -> None:
-        """Call back when there is a queue or topic of that name, once; there must be none now."""
+        """Call `callback` once when a queue or topic of that name is created; none may exist
+        now.
+        """
         self._awaited.setdefault(name, []).append(callback)
 
     def stop_waiting(self, name: str, callback: Callable[[Destination], None]) -> None:
-        """End an `await_creation` that has not called back."""
+        """Cancel an `await_creation` whose callback has not been called."""
         waiting = self._awaited[name]
         waiting.remove(callback)
         if not waiting:
@@ -188,14 +199,14 @@ class Registry:
         provenance: Provenance | None = None,
         created: int = 0,
     ) -> Destination:
-        """Create on purpose, or take new settings for an existing one; survives a restart.
+        """Create a destination explicitly, or change an existing one's settings; survives a
+        restart.
 
-        With an `owner` it is temporary: nobody can declare it again, nothing about it is kept. A
-        new one, and an automatic one from now on, counts against the quota of `creator`, None =
-        nobody's. Without a `provenance` the settings that this changes were set on purpose.
-        `created` is the time of creation of a new one in wall ms, 0 = now; an existing one keeps
-        its own.
-        Raises DestinationConflict, LimitExceeded.
+        With an `owner` it is temporary: it cannot be declared again, and no settings are journaled.
+        A new destination, or an automatic one that becomes declared, counts against the quota of
+        `creator`, None = no quota. Without a `provenance` the changed settings count as set
+        explicitly. `created` is the time of creation of a new one in wall ms, 0 = now; an existing
+        one keeps its own. Raises DestinationConflict, LimitExceeded.
         """
         settings = settings or DestinationSettings()
         destination = self.destinations.get(address)
@@ -242,14 +253,14 @@ class Registry:
         return destination
 
     def pause(self, destination: Destination) -> None:
-        """Accept messages but deliver none until `unpause`, also after a restart."""
+        """Pause delivery until `unpause`, also after a restart. Messages are still accepted."""
         if not destination.paused:
             destination.paused = True
             if not destination.temporary:
                 self.note_settings(destination)
 
     def unpause(self, destination: Destination) -> None:
-        """Deliver again."""
+        """Resume delivery."""
         if destination.paused:
             destination.paused = False
             for subscription in (destination.queue, *destination.subscriptions.values()):
@@ -258,7 +269,7 @@ class Registry:
                 self.note_settings(destination)
 
     def note_settings(self, destination: Destination) -> None:
-        """Let the journal know what a destination is to be like after a restart."""
+        """Journal the settings that a destination is to have after a restart."""
         self.journal.append_entry(
             RecordType.SETTINGS,
             encode(StoredSettings.of(destination, self.settings.defaults)),
@@ -269,8 +280,10 @@ class Registry:
     def expect_pair(
         self, address: Address, settings: DestinationSettings, creator: str | None
     ) -> None:
-        """Raise LimitExceeded unless a destination of these settings and its dead-letter queue, if
-        it is to have one, may be created as far as they do not exist."""
+        """Raise LimitExceeded unless a destination and its dead-letter queue may be created.
+
+        The dead-letter queue counts if `settings` request one. Existing destinations do not count.
+        """
         needed = {address}
         if settings.dead_letter:
             queue = settings.dead_letter_queue or f"{address.name}.dlq"
@@ -280,8 +293,9 @@ class Registry:
             self._check_limits(address, creator, missing)
 
     def _check_limits(self, address: Address, creator: str | None, count: int = 1) -> None:
-        """Raise LimitExceeded unless there may be `count` more destinations, and of that
-        creator."""
+        """Raise LimitExceeded unless `count` more destinations may exist, in total and for the
+        creator.
+        """
         limit = self.settings.max_destinations
         if limit and len(self.destinations) + count > limit:
             raise LimitExceeded(f"{address}: there are {limit} destinations already, the limit")
@@ -310,14 +324,14 @@ class Registry:
         return next(iter(sources)) if sources else None
 
     def _count(self, destination: Destination, change: int) -> None:
-        """Keep the quotas up to date: a destination has come (1) or gone (-1)."""
+        """Update the quotas for a created (1) or deleted (-1) destination."""
         if destination.creator is not None:
             _change(self.created, destination.creator, change)
         if destination.owner is not None:
             _change(self.temporary, destination.owner, change)
 
     def forget(self, destination: Destination) -> None:
-        """Take a destination that is removed off the list of those that exist."""
+        """Remove a deleted destination from the registry."""
         del self.destinations[destination.address]
         destination.point_dead_letters(None)
         self._count(destination, -1)
@@ -332,8 +346,11 @@ class Registry:
         provenance: Provenance | None = None,
         created: int = 0,
     ) -> Destination:
-        """Create a destination, whatever the limits are. `creator` as in `resolve`; without a
-        `provenance` the broker creates it; `created` as in `declare`."""
+        """Create a destination regardless of the limits.
+
+        `creator` as in `resolve`; without a `provenance` the broker is its creator; `created` as in
+        `declare`.
+        """
         destination = Destination(
             self.core, address, settings, owner, automatic, created, creator, provenance
         )
@@ -356,8 +373,11 @@ class Registry:
         provenance: Provenance | None = None,
         grouped: bool = False,
     ) -> Destination:
-        """Create a destination that the journal knows already; without settings, an automatic one
-        with the broker's. `created`, `creator` and `provenance` as in Destination."""
+        """Create a destination that the journal knows already.
+
+        Without settings it is automatic, with the broker's defaults. `created`, `creator` and
+        `provenance` as in Destination.
+        """
         if settings is None:
             automatic = True
             settings = self.settings.defaults
@@ -372,12 +392,14 @@ class Registry:
         return destination
 
     def adopt_subscription(self, subscription: Subscription) -> None:
-        """Take in a durable subscription that the journal knows already."""
+        """Register a durable subscription that the journal knows already."""
         subscription.destination.subscribe(subscription)
         self.durable_subscriptions[subscription.number] = subscription
 
     def number(self, destination: Destination) -> int:
-        """The journal's number of the destination, and so of its own subscription."""
+        """Return the journal number of the destination and of its own subscription, assigning one
+        if needed.
+        """
         number = destination.number
         if not number:
             number = self.journal.destination(destination.address)
@@ -399,5 +421,5 @@ def _change(counter: Counter[_Key], key: _Key, change: int) -> None:
 
 
 def shown_creator(creator: str) -> str:
-    """Return how an error names the user whose quota is used up."""
+    """Return the text that identifies the user in a quota error."""
     return f"user {creator}" if creator else "users without a name"

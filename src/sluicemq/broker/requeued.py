@@ -1,8 +1,8 @@
-"""Deliveries that came back to a line, in order.
+"""Requeued deliveries of a pending queue, in order.
 
-They come in any order and leave at the front, mostly; but any chunk of them is to be found without
-sorting, however many there are. So they stand in chunks, each small enough that to insert somewhere
-costs next to nothing. For few it costs about what a heap does, for many less.
+They are added in any order and mostly removed at the front; but any range must be found without
+sorting, however many there are. So they are kept in chunks that are small enough for cheap
+insertion. For few deliveries the cost is about that of a heap, for many it is lower.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
 
 CHUNK: Final = 512
-"""Deliveries to a chunk; one of twice as many is split."""
+"""Deliveries in a chunk; a chunk of twice that size is split."""
 
 
 class Requeued:
-    """See the module. No two of them have the same order."""
+    """Sorted collection of requeued deliveries with distinct orders."""
 
     __slots__ = ("_chunks", "_lasts", "_length")
 
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []
         self._lasts: list[int] = []
-        """The last order of each chunk."""
+        """Order of the last delivery of each chunk."""
         self._length = 0
 
     def __len__(self) -> int:
@@ -40,7 +40,7 @@ class Requeued:
             yield from chunk.deliveries
 
     def add(self, delivery: Delivery) -> None:
-        """Where its order places it. There must be none of that order."""
+        """Insert a delivery at the position of its order, which must not be present."""
         order = delivery.order
         lasts = self._lasts
         self._length += 1
@@ -62,11 +62,11 @@ class Requeued:
             lasts.insert(place, chunk.last)
 
     def first(self) -> Delivery:
-        """The one with the lowest order. There must be one."""
+        """Return the delivery with the lowest order. There must be one."""
         return self._chunks[0].deliveries[0]
 
     def pop(self) -> Delivery:
-        """Remove and return it."""
+        """Remove and return the delivery with the lowest order."""
         chunk = self._chunks[0]
         delivery = chunk.pop()
         self._length -= 1
@@ -75,7 +75,7 @@ class Requeued:
         return delivery
 
     def discard(self, order: int) -> bool:
-        """Take the one with that order out; False if it is not there."""
+        """Remove the delivery with that order; return False if it is not present."""
         place = bisect_left(self._lasts, order)
         if place == len(self._lasts):
             return False
@@ -90,12 +90,12 @@ class Requeued:
         return True
 
     def find(self, order: int) -> Delivery | None:
-        """The one with that order, whatever its state."""
+        """Return the delivery with that order, in any state, or None."""
         place = bisect_left(self._lasts, order)
         return self._chunks[place].find(order) if place < len(self._lasts) else None
 
     def after(self, order: int, count: int) -> list[Delivery]:
-        """The first `count` behind that order, whatever their state."""
+        """Return the first `count` deliveries behind that order, in any state."""
         found: list[Delivery] = []
         for chunk in islice(self._chunks, bisect_right(self._lasts, order), None):
             found += chunk.after(order, count - len(found))
@@ -104,12 +104,12 @@ class Requeued:
         return found
 
     def runs(self, order: int, clean: bool) -> Iterator[Run]:
-        """All behind that order, and perhaps some before; `clean`: all of them are READY."""
+        """Yield all deliveries behind that order, perhaps some before; `clean`: all are READY."""
         for chunk in islice(self._chunks, bisect_right(self._lasts, order), None):
             yield run_of(chunk, clean)
 
     def compact(self) -> None:
-        """Forget those that are no longer READY."""
+        """Remove deliveries that are no longer READY."""
         ready = ready_of(self)
         parts = [ready[start : start + CHUNK] for start in range(0, len(ready), CHUNK)]
         self._chunks = [Chunk(part) for part in parts]

@@ -1,14 +1,15 @@
-"""Who wants a message, without asking every selector: subscriptions of a topic, pending queues of a
-queue.
+"""Selector index: targets of a message without evaluating every selector.
 
-Takers with the same selector share a route, so that it is asked once. A route whose selector
-demands an equality (selectors/equality.py) lies in the bucket of the values it demands and is asked
-only about messages that have one of them: of a thousand takers with `id = ... AND price > 3`
-one or two are asked. Routes without an equality are asked about every message.
+It serves the subscriptions of a topic and the pending queues of a queue, both called takers here.
 
-What a message costs is bounded by the `load`: the nodes of all selectors that are asked about every
-message, and for each field those of the fullest bucket. The broker limits it, as one publisher pays
-for the selectors of all consumers.
+Takers with the same selector share a route, so that the selector is evaluated once. A route whose
+selector requires an equality (selectors/equality.py) is stored in the buckets of the required
+values and evaluated only for messages that have one of them: of a thousand takers with `id = ...
+AND price > 3` one or two are evaluated. Routes without an equality are evaluated for every message.
+
+The cost of a message is bounded by the `load`: the nodes of all selectors that are evaluated for
+every message, and for each field those of the fullest bucket. The broker limits the load, because
+each publisher pays for the selectors of all consumers.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _Taker = TypeVar("_Taker")
 
 
 class Route(Generic[_Taker]):
-    """The takers with one selector, or without one.
+    """Takers with one selector, or without a selector.
 
-    equality  by which it is found, None if it is asked about every message
-    everyone  those that want messages whoever sent them
-    choosy    those that exclude a sender, and whom
+    equality  equality by which the route is found, None if it is evaluated for every message
+    everyone  takers that accept messages of all senders
+    choosy    takers that exclude a sender, with that sender
     """
 
     __slots__ = ("choosy", "equality", "everyone", "selector")
@@ -43,21 +44,21 @@ class Route(Generic[_Taker]):
         self.choosy: dict[_Taker, object] = {}
 
     def add(self, taker: _Taker, exclude: object) -> None:
-        """It has the selector, and wants no messages of the sender `exclude`, if not None."""
+        """Add a taker; `exclude` is the sender whose messages it does not accept, or None."""
         if exclude is None:
             self.everyone[taker] = None
         else:
             self.choosy[taker] = exclude
 
     def remove(self, taker: _Taker) -> None:
-        """It must have been added."""
+        """Remove a taker, which must have been added."""
         if taker in self.everyone:
             del self.everyone[taker]
         else:
             del self.choosy[taker]
 
     def collect(self, message: Message, chosen: list[_Taker]) -> None:
-        """Add those that want a message which the selector has selected."""
+        """Append the takers that accept a message which the selector matches."""
         chosen.extend(self.everyone)
         for taker, exclude in self.choosy.items():
             if message.sender != exclude:
@@ -65,7 +66,7 @@ class Route(Generic[_Taker]):
 
 
 class Index(Generic[_Taker]):
-    """The routes that demand something of one field; a route may lie in several buckets.
+    """Routes that require a value of one field; a route may be in several buckets.
 
     peak  nodes of the selectors in the fullest bucket
     """
@@ -77,21 +78,21 @@ class Index(Generic[_Taker]):
         self.buckets: dict[Bucket, dict[str, Route[_Taker]]] = {}
         self.peak = 0
         self._nodes: dict[Bucket, int] = {}
-        """Nodes of the selectors in each bucket."""
+        """Number of nodes of the selectors in each bucket."""
         self._totals: dict[int, int] = {}
-        """How many buckets have so many nodes."""
+        """Number of buckets for each number of nodes."""
 
     def peak_with(self, equality: Equality, nodes: int) -> int:
-        """Return the peak with a selector of so many nodes, too."""
+        """Return the peak including another selector with that many nodes."""
         return max(self.peak, nodes + max(self._nodes.get(b, 0) for b in equality.buckets))
 
     def add(self, bucket: Bucket, text: str, route: Route[_Taker], nodes: int) -> None:
-        """Put a route into a bucket."""
+        """Add a route to a bucket."""
         self.buckets.setdefault(bucket, {})[text] = route
         self.peak = max(self.peak, self._count(bucket, nodes))
 
     def remove(self, bucket: Bucket, text: str, nodes: int) -> None:
-        """Take a route out of a bucket. The peak falls at most as far as it has risen."""
+        """Remove a route from a bucket and lower the peak; amortized O(1)."""
         routes = self.buckets[bucket]
         del routes[text]
         if not routes:
@@ -101,7 +102,7 @@ class Index(Generic[_Taker]):
             self.peak -= 1
 
     def _count(self, bucket: Bucket, nodes: int) -> int:
-        """Add to the nodes of a bucket; returns how many it has."""
+        """Add to the nodes of a bucket and return their new number."""
         totals = self._totals
         before = self._nodes.pop(bucket, 0)
         if before:
@@ -116,13 +117,13 @@ class Index(Generic[_Taker]):
 
 
 class Routes(Generic[_Taker]):
-    """All routes of a topic, or of a queue.
+    """All routes of a topic or of a queue.
 
-    unselective  the takers without a selector
-    routes       those with one, by its text
-    asked        those of them that are asked about every message
-    indexes      the others, by field
-    load         nodes that a message may have to be evaluated with, at most
+    unselective  takers without a selector
+    routes       takers with a selector, by its text
+    asked        routes that are evaluated for every message
+    indexes      the other routes, by field
+    load         largest number of nodes that one message may be evaluated with
     """
 
     __slots__ = ("asked", "indexes", "load", "routes", "unselective")
@@ -135,7 +136,7 @@ class Routes(Generic[_Taker]):
         self.load = 0
 
     def load_with(self, selector: Selector) -> int:
-        """Return the load that there is with that selector, too; it must not be there yet."""
+        """Return the load including that selector, which must not be present yet."""
         equality = self._choose(selector)
         if equality is None:
             return self.load + selector.nodes
@@ -147,7 +148,7 @@ class Routes(Generic[_Taker]):
         return self.load + index.peak_with(equality, selector.nodes) - index.peak
 
     def add(self, taker: _Taker, selector: Selector | None, exclude: object = None) -> None:
-        """Messages are for this one too from now on."""
+        """Route messages to this taker from now on."""
         route = self.unselective
         if selector is not None:
             known = self.routes.get(selector.text)
@@ -158,7 +159,7 @@ class Routes(Generic[_Taker]):
         route.add(taker, exclude)
 
     def remove(self, taker: _Taker, selector: Selector | None) -> None:
-        """No longer; it must have been added, with that selector."""
+        """Stop routing to this taker, which must have been added with that selector."""
         if selector is None:
             self.unselective.remove(taker)
             return
@@ -169,7 +170,7 @@ class Routes(Generic[_Taker]):
             self._displace(selector, route)
 
     def targets(self, message: Message) -> list[_Taker]:
-        """Those that want the message."""
+        """Return the takers that match the message."""
         chosen: list[_Taker] = []
         self.unselective.collect(message, chosen)
         if not self.routes:
@@ -188,8 +189,10 @@ class Routes(Generic[_Taker]):
         return chosen
 
     def _choose(self, selector: Selector) -> Equality | None:
-        """Choose the equality that tells a route apart best: the one whose buckets hold the
-        fewest others. `kind = 'order' AND id = 17` goes by id once many have that kind."""
+        """Return the most selective equality: the one whose buckets hold the fewest other routes.
+
+        `kind = 'order' AND id = 17` is indexed by id once many routes require that kind.
+        """
         if not selector.equalities:
             return None
         return min(selector.equalities, key=self._crowd)
@@ -201,7 +204,7 @@ class Routes(Generic[_Taker]):
             self.load += selector.nodes
             return
         if not equality.buckets:
-            return  # it contradicts itself: no message is ever selected
+            return  # the condition contradicts itself: it never matches
         index = self.indexes.get(equality.field)
         if index is None:
             index = self.indexes[equality.field] = Index(field_reader(equality))
@@ -211,7 +214,9 @@ class Routes(Generic[_Taker]):
         self.load += index.peak
 
     def _crowd(self, equality: Equality) -> tuple[int, bool]:
-        """How many share the fullest bucket; of two alike, a field that is read anyway."""
+        """Return the size of the fullest bucket; if equal, a field that is read anyway is
+        preferred.
+        """
         index = self.indexes.get(equality.field)
         if index is None:
             return 0, True

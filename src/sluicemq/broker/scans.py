@@ -1,12 +1,13 @@
-"""The time that scans may take of each event-loop iteration.
+"""Time limit of scans in each event loop iteration.
 
-A scan is work whose length depends on how many messages there are: a browse, a new selector tried
-on what waits, a purge, a list. All scans of a broker share one deadline per event-loop iteration,
-so that a thousand of them delay other connections by no more than one does. What is left goes on
-in later iterations, first come, first served.
+A scan is work whose length depends on the number of messages: a browse, the matching of ready
+messages against a new selector, a purge, a list. All scans of a broker share one deadline per
+iteration, so that a thousand of them delay other connections no more than one does. The rest
+continues in later iterations, first come, first served.
 
-The engine has no clock. It is given a function that starts a deadline; `flush` ends the iteration.
-A scan looks at one message before it asks `over`, so each slice makes progress.
+The engine has no clock of its own: the caller provides a function that starts a deadline; `flush`
+ends the iteration. A scan examines one message before it calls `over`, so each slice makes
+progress.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ StartDeadline = Callable[[], Deadline]
 
 
 def unlimited() -> Deadline:
-    """Start a deadline that never comes: for programs that serve nobody else meanwhile."""
+    """Start a deadline that never expires, for programs that serve no other clients meanwhile."""
     return _never
 
 
@@ -31,21 +32,21 @@ def _never() -> bool:
 
 
 class Scans:
-    """Scans that wait for their next slice, and the deadline that all of them share."""
+    """Queue of scans that wait for their next slice, and their common deadline."""
 
     __slots__ = ("_deadline", "_start", "_waiting", "_wake")
 
     def __init__(self, start: StartDeadline, wake: Callable[[], None]) -> None:
-        """`wake` schedules a flush."""
+        """Create an empty queue; `wake` schedules a flush."""
         self._start: Final = start
         self._wake: Final = wake
         self._deadline: Deadline | None = None
-        """That of this iteration, once something has asked for it."""
+        """Deadline of this iteration, once a scan has asked for it."""
         self._waiting: deque[tuple[Callable[[], object], bool]] = deque()
 
     @property
     def waiting(self) -> int:
-        """Scans that wait for their next slice."""
+        """Number of scans that wait for their next slice."""
         return len(self._waiting)
 
     def over(self) -> bool:
@@ -66,17 +67,17 @@ class Scans:
             step()
 
     def schedule(self, step: Callable[[], object], *, outside: bool = False) -> None:
-        """Call `step` in a later flush, when its turn comes.
+        """Call `step` in a later flush, in order of scheduling.
 
-        With `outside` it only resumes work that runs outside the flush, such as a coroutine. That
-        work gets the time of its iteration, so no other scan is called after it.
+        With `outside` it only resumes work outside the flush, such as a coroutine. That work uses
+        the time of its iteration, so no other scan is called after it.
         """
         if not self._waiting:
             self._wake()
         self._waiting.append((step, outside))
 
     def run(self) -> None:
-        """Call the scans that wait, each at most once, until the time is used up."""
+        """Call the waiting scans, each at most once, until the time is used up."""
         waiting = self._waiting
         for _ in range(len(waiting)):
             if self.over():
@@ -87,7 +88,7 @@ class Scans:
                 break
 
     def end_iteration(self) -> None:
-        """The next question starts a new deadline."""
+        """End the iteration: the next call of `over` starts a new deadline."""
         self._deadline = None
         if self._waiting:
             self._wake()

@@ -1,14 +1,15 @@
-"""What waits, tried against selectors that are new.
+"""Selector rescan: matching of ready messages against new selectors.
 
-A consumer may come with a selector that nobody has used yet, to a line of millions. Each of them
-has to be read and tried, which takes seconds, and meanwhile everybody else is to be served. So it
-is done in slices, of a share of each millisecond and never longer than scans may take (scans.py):
-one pass along the line for all selectors that were new when it began; those that come later wait
-for the next pass. Of a packed backlog only what a selector wants becomes objects.
+A consumer may attach with a new selector to a queue of millions of messages. Reading and matching
+them takes seconds, in which the broker must serve other clients. So the rescan runs in slices, each
+a share of a millisecond's work and limited by the time of scans (scans.py): one pass over the queue
+for all selectors that were new when it began; later selectors wait for the next pass. Deliveries of
+a packed backlog become objects only if a selector matches them.
 
-What arrives during the pass is tried at once, so that the pass ends however much arrives; but it
-is kept back until the pass has passed its priority, lest it overtake what is older. The pass waits
-when each of its pending queues has enough to go on with and nobody waits for the next one.
+Messages that arrive during the pass are matched immediately, so that the pass ends regardless of
+the arrival rate; but they are kept back until the pass has completed their priority, so that they
+do not overtake older messages. The pass pauses when each of its pending queues has enough
+deliveries and no selector waits for the next pass.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ if TYPE_CHECKING:
     from sluicemq.broker.subscription import Subscription
 
 ENOUGH: Final = 1000
-"""Deliveries in a pending queue that need no others yet."""
+"""Number of deliveries in a pending queue that needs no more for now."""
 STEP: Final = 50
-"""Deliveries tried between two looks at what there is enough of."""
+"""Deliveries matched between two checks of the pending queues' lengths."""
 IDLE: Final = 3
-"""So many times more is tried when there was no turn since the last slice but the slice's own."""
+"""Factor of the budget when the broker is idle: no iteration but the last slice's own has run."""
 LONGEST: Final = 10
-"""ms that one slice makes up for at most."""
+"""Longest pause that one slice makes up for, in ms."""
 TRIED_BYTES: Final = 1 << 13
 """Bytes of a body that cost as much as another delivery."""
 
 
 class SelectorRescan:
-    """The pass of one subscription. It ends by itself."""
+    """Rescan of one subscription. It ends by itself."""
 
     __slots__ = (
         "_armed",
@@ -56,20 +57,20 @@ class SelectorRescan:
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
         self._pending_queues: dict[PendingQueue, None] = {}
-        """Those whose selectors are being tried."""
+        """Pending queues of the present pass."""
         self._routes: Routes[PendingQueue] = Routes()
-        """The same, by what they want."""
+        """Routes to the pending queues of the present pass."""
         self._following: dict[PendingQueue, None] = {}
-        """Those that wait for the next pass."""
+        """Pending queues that wait for the next pass."""
         self._expected: Routes[PendingQueue] = Routes()
-        """The same, by what they want."""
+        """Routes to the pending queues that wait for the next pass."""
         self._kept: list[tuple[PendingQueue, Delivery]] = []
-        """What came since the pass began and its pending queues want."""
+        """Matching deliveries that arrived since the pass began."""
         self._armed = False
         self._last = 0
         """Steady ms of the last slice."""
         self._iterations = 0
-        """Turns that had ended when it came."""
+        """Number of iterations that had ended at the last slice."""
         self._cursor = self._begin()
 
     def _begin(self) -> Cursor:
@@ -77,12 +78,13 @@ class SelectorRescan:
         return Cursor(subscription.everything, subscription.core.journal.next_sequence())
 
     def load_with(self, selector: Selector) -> int:
-        """Return the load (routing.py) of the pending queues that wait for a pass, and that
-        selector."""
+        """Return the load (routing.py) of the pending queues that wait for a pass, and of
+        `selector`.
+        """
         return self._expected.load_with(selector)
 
     def join(self, pending_queue: PendingQueue) -> None:
-        """Try what waits against the selector of a pending queue that is new."""
+        """Match the waiting messages against the selector of a new pending queue."""
         if self._pending_queues:
             self._following[pending_queue] = None
             self._expected.add(pending_queue, pending_queue.selector)
@@ -98,14 +100,15 @@ class SelectorRescan:
             self._try(core.tries_first)
 
     def _enter(self, pending_queue: PendingQueue) -> None:
-        """The pass is for this pending queue too, and so is what arrives from now on."""
+        """Add a pending queue to this pass and route arriving messages to it."""
         self._pending_queues[pending_queue] = None
         self._routes.add(pending_queue, pending_queue.selector)
         self._subscription.selective.add(pending_queue, pending_queue.selector)
 
     def leave(self, pending_queue: PendingQueue) -> bool:
-        """Stop the rescan of a pending queue that is no longer used. Return whether it was still
-        waiting for its pass."""
+        """Stop the rescan of an unused pending queue; return whether it was waiting for its
+        pass.
+        """
         if pending_queue in self._following:
             del self._following[pending_queue]
             self._expected.remove(pending_queue, pending_queue.selector)
@@ -118,8 +121,10 @@ class SelectorRescan:
         return False
 
     def defers(self, pending_queue: PendingQueue, delivery: Delivery) -> bool:
-        """Whether a delivery that has arrived or come back, and that the pending queue wants, is
-        not to stand in it now, because the pass will come to it or has to come further before."""
+        """Return whether a matching delivery must not enter the pending queue yet.
+
+        True if the pass will reach the delivery, or has to complete its priority first.
+        """
         cursor = self._cursor
         if pending_queue not in self._pending_queues or delivery.priority > cursor.priority:
             return False
@@ -130,7 +135,7 @@ class SelectorRescan:
         return True
 
     def resume(self) -> None:
-        """Something has been taken out of the pending queues."""
+        """Resume a paused pass after deliveries were taken from the pending queues."""
         if not self._armed and not self._sated():
             self._last = self._subscription.core.clock.steady
             self._arm()
@@ -161,9 +166,11 @@ class SelectorRescan:
         )
 
     def _try(self, budget: int) -> None:
-        """Continue until the budget or the time of scans is used up. A delivery that goes to a
-        pending queue without enough is not counted: it is work for that pending queue's
-        consumers."""
+        """Continue until the budget or the time of scans is used up.
+
+        A delivery matched for a pending queue that has too few is free of charge: it is work for
+        the consumers of that pending queue.
+        """
         core = self._subscription.core
         everything = self._subscription.everything
         core.dirty[self._subscription] = None
@@ -180,7 +187,7 @@ class SelectorRescan:
                 self._next()
                 return
             if not deliveries and cursor.priority == priority:
-                budget -= 1  # all it has looked at were no longer READY
+                budget -= 1  # all deliveries examined were no longer READY
             for delivery in deliveries:
                 tried += 1
                 cost = 1 + delivery.size // TRIED_BYTES
@@ -199,7 +206,7 @@ class SelectorRescan:
         self._arm()
 
     def _show(self, priority: int) -> None:
-        """The pass has come down to a priority: what was kept of higher ones has its turn."""
+        """Publish the deliveries kept back for priorities that the pass has completed."""
         kept, self._kept = self._kept, []
         for pending_queue, delivery in kept:
             if delivery.priority <= priority:
@@ -208,7 +215,7 @@ class SelectorRescan:
                 pending_queue.push(delivery)
 
     def _next(self) -> None:
-        """Begin the next pass, if somebody waits for it."""
+        """Begin the next pass if pending queues wait for it."""
         self._show(-1)
         self._pending_queues = {}
         self._routes = Routes()

@@ -59,7 +59,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def given_defaults(self) -> dict[str, Any]:
-        """The settings of automatically created destinations that were set on purpose, by name."""
+        """Explicitly set settings of automatically created destinations, by name."""
         usual = DestinationSettings()
         return {
             name: value

@@ -1,4 +1,4 @@
-"""Counters of destinations and protocols, and the rates made from them."""
+"""Counters of destinations and protocols, and the rates derived from them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 
 SMOOTHING_SECONDS: Final = 5.0
 NO_RATE: Final = 0.001
-"""Messages/s: below that it counts as none."""
+"""Messages/s below which a rate is set to 0."""
 
 
 def kept(seconds: float) -> float:
-    """What of a rate remains after so long (> 0)."""
+    """Return the fraction of a rate that remains after `seconds` (> 0)."""
     return exp(-seconds / SMOOTHING_SECONDS)
 
 
 class Traffic:
-    """Messages that come in and go out somewhere.
+    """Counters and rates of published and delivered messages.
 
     published      messages accepted                delivered      deliveries, redeliveries included
     rate_in        messages/s, smoothed             rate_out       deliveries/s, smoothed
@@ -40,7 +40,7 @@ class Traffic:
         self._last_delivered = 0
 
     def sample(self, seconds: float, keep: float) -> None:
-        """Take in what happened during the last `seconds` (> 0), `keep` being `kept(seconds)`."""
+        """Update the rates for the last `seconds` (> 0); `keep` is `kept(seconds)`."""
         arrived = self.published - self._last_published
         left = self.delivered - self._last_delivered
         if arrived or self.rate_in:
@@ -56,10 +56,10 @@ class Traffic:
 class DestinationStats(Traffic):
     """Totals of a destination since it was created or the broker started.
 
-    redelivered    deliveries after the first       settled        acknowledged
-    expired        by their time to live            dropped        by a limit, or given up, and not
-                                                                   moved to a dead-letter queue
-    dead_lettered  moved to a dead-letter queue     rejected       refused to the producer
+    redelivered    deliveries after the first       settled        messages acknowledged
+    expired        messages past their lifetime     dropped        messages dropped by a limit or
+                                                                   rejected, and not dead-lettered
+    dead_lettered  moved to a dead-letter queue     rejected       refused to the publisher
     bytes_in       body bytes accepted              bytes_out      body bytes delivered
     """
 
@@ -86,7 +86,7 @@ class DestinationStats(Traffic):
         self.bytes_out = 0
 
     def add(self, other: DestinationStats) -> None:
-        """Its counters and rates, too."""
+        """Add the counters and rates of `other`."""
         self.published += other.published
         self.delivered += other.delivered
         self.redelivered += other.redelivered

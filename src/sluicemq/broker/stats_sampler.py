@@ -1,8 +1,8 @@
-"""The rounds in which all destinations are looked at: once a second, a share at a time, so that no
-turn of the loop is held up by their number.
+"""Sampler of statistics: a round over all destinations once a second, in shares.
 
-A round brings the rates up to date, adds everything up, and removes what was created by use and has
-been idle for its time. Whoever shows totals shows those of the last round that has ended.
+The shares keep the iterations short, whatever the number of destinations. A round updates the
+rates, computes the totals, and deletes automatic destinations that have been idle for their time.
+Displayed totals are those of the last completed round.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from sluicemq.broker.engine import Broker
 
 SHARE: Final = 100
-"""Destinations looked at together. Each costs about 3 µs."""
+"""Destinations examined together. Each takes about 3 µs."""
 
 DestinationCallback = Callable[["Destination", int, int], None]
-"""Is told how many messages wait at a destination, and how many are in flight."""
+"""Callback with a destination, its number of waiting messages and its number of unacked ones."""
 
 
 class BrokerTotals:
-    """All destinations together.
+    """Totals of all destinations.
 
-    temporary   destinations that belong to a connection
-    consumers   attached
-    waiting     messages, and
-    bytes       of their bodies, those in flight included
-    unacked     deliveries in flight
-    statistics  counters since the broker started, of destinations that have gone too; rates of
-                those that there are
+    temporary   destinations owned by a connection
+    consumers   attached consumers
+    waiting     waiting messages
+    bytes       bytes of message bodies, unacked ones included
+    unacked     unacked deliveries
+    statistics  counters since the broker started, deleted destinations included; rates of existing
+                destinations
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class BrokerTotals:
         self.statistics = DestinationStats()
 
     def take(self, destination: Destination, waiting: int, unacked: int) -> None:
-        """Add a destination."""
+        """Add a destination to the totals."""
         self.destinations += 1
         if destination.topic:
             self.topics += 1
@@ -76,18 +76,18 @@ class BrokerTotals:
 
 
 class StatsSampler:
-    """See the module. `totals` are those of the last round."""
+    """Sampler of all destinations. `totals` are those of the last completed round."""
 
     __slots__ = ("_broker", "_gone", "_late", "_left", "_under_way", "totals")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._left: dict[Destination, None] = {}
-        """Those that this round has still to look at."""
+        """Destinations that this round has still to examine."""
         self._gone = DestinationStats()
-        """Of destinations that are no more."""
+        """Statistics of deleted destinations."""
         self._late = DestinationStats()
-        """Of those that this round has counted before they went."""
+        """Statistics of destinations deleted after this round had counted them."""
         self._under_way = False
         self.totals = BrokerTotals()
         broker.removals.append(self._removed)
@@ -95,9 +95,9 @@ class StatsSampler:
     def round(
         self, seconds: float, on_destination: DestinationCallback | None = None
     ) -> Iterator[None]:
-        """One round, `seconds` (> 0) after the one before; others have their turn at each yield.
+        """Run one round, `seconds` (> 0) after the previous one, and yield after each share.
 
-        Whoever gave the loop back has to begin a turn of the broker before it goes on.
+        A caller that returned to the event loop begins a broker iteration before it continues.
         """
         broker = self._broker
         keep = kept(seconds)

@@ -1,6 +1,6 @@
-"""The one mechanism: a subscription dispatches, acknowledges, redelivers, expires and counts.
+"""Subscriptions: dispatch, acknowledgement, redelivery, expiry and counts of one cursor.
 
-Life of a delivery (state, and the methods that change it):
+Life of a delivery (states, and the methods that change them):
 
     add/recover ──> READY ──dispatch──> TAKEN ──settle──────────────> GONE
                      │ ^                  │ ├──release──> READY
@@ -9,7 +9,8 @@ Life of a delivery (state, and the methods that change it):
                      ├──expiry, purge, overflow─────────────────────────> GONE
     add (deliver_at) ──> DELAYED ──timer──> READY
 
-Who is served is in attachment.py, who gets what in dispatch.py, what comes back in redelivery.py.
+attachment.py adds and removes consumers, dispatch.py selects messages for them, and redelivery.py
+returns unacked messages to the pending queues.
 """
 
 from __future__ import annotations
@@ -46,34 +47,34 @@ if TYPE_CHECKING:
     from sluicemq.model.message import Message
 
 DURABLE_SUBSCRIPTION: Final = 1 << 31
-"""Numbers of durable subscriptions carry this bit; without it a number is a destination's."""
+"""Bit set in the numbers of durable subscriptions; without it the number is a destination's."""
 OFFERED: Final = 4096
-"""Messages without room in their dead-letter queue that are looked at at a time."""
+"""Number of refused deliveries examined in one pass for capacity in the dead-letter queue."""
 OFFERED_MOVES: Final = 256
-"""Of those, how many are moved before others get a turn."""
+"""Number of refused deliveries moved in one pass, so that other work is not delayed."""
 
 
 class Subscription:
-    """See the module.
+    """One independent cursor over a destination's messages, with its consumers.
 
-    name      "" for a queue's own; else unique within the topic
-    number    what the journal calls it, 0 = nothing; members of a group have that of their topic
-    member    a member of its topic's group: see Destination.members
-    exclude   no-local token: messages of this sender are not wanted
-    owner     user that it belongs to; "" = nobody yet, or it is not owned by a user at all
-    waiting   READY and DELAYED deliveries; waiting_bytes their bodies
-    unacked   TAKEN deliveries; unacked_bytes their bodies
-    back      READY and DELAYED deliveries that a consumer has seen, by sequence: it may still
-              settle them by their id
-    pending_queues  by the text of the selector, "" for `everything`, which has none
-    selective which pending queues want a message; not yet those that have still to wait for a pass
-    retired   consumers that have left and still hold deliveries
-    refused   DELAYED deliveries that are over and wait for room in the dead-letter queue, by
-              sequence, with the reason and whether they become dead letters in any case
-    retrying  a timer runs that offers those again
-    rescan    tries what waits against the selectors of pending queues that are new, or None
-    closed    True once it is gone: what still comes back to it is dropped
-    acked, delivered, redelivered   sequences (with attempts) the journal is to be told this turn
+    name      "" for a queue's own subscription; otherwise unique within the topic
+    number    number in the journal, 0 = none; members of a group have their topic's number
+    member    member of its topic's group (see Destination.members)
+    exclude   no-local token: messages of this sender are not delivered
+    owner     user that owns the subscription; "" = no owner yet, or not owned by a user
+    waiting   number of READY and DELAYED deliveries; waiting_bytes = size of their bodies
+    unacked   number of TAKEN deliveries; unacked_bytes = size of their bodies
+    back      READY and DELAYED deliveries that were delivered before, by sequence: the consumer may
+              still acknowledge them by their id
+    pending_queues  by the text of the selector; "" is `everything`, which has no selector
+    selective routes to pending queues, except those that still wait for a rescan pass
+    retired   consumers that are detached and still hold deliveries
+    refused   DELAYED deliveries that have ended and wait for capacity in the dead-letter queue, by
+              sequence, with the reason and whether they are dead-lettered unconditionally
+    retrying  True while a timer runs that offers the refused deliveries again
+    rescan    matches ready messages against the selectors of new pending queues, or None
+    closed    True once the subscription is deleted: returned deliveries are dropped
+    acked, delivered, redelivered   sequences (with attempts) to journal in this iteration
     """
 
     __slots__ = (
@@ -148,8 +149,11 @@ class Subscription:
     # --- arrival -----------------------------------------------------------------------------
 
     def add(self, message: Message, journaled: int, alone: bool = False) -> None:
-        """A message has become visible to this subscription; if `alone`, no other one has that
-        might come before it."""
+        """Add a message that has become visible to this subscription.
+
+        `alone` states that no other subscription has received messages that could be ordered before
+        it.
+        """
         core = self.core
         now = core.clock.steady
         size = len(message.body)
@@ -198,13 +202,15 @@ class Subscription:
                 core.unpaged.append(delivery)
 
     def recover(self, delivery: Delivery, due: int = 0) -> None:
-        """A delivery found in the journal at start; in ascending order. `due` as in `enter`."""
+        """Add a delivery found in the journal at start; called in ascending order. `due` as in
+        `enter`.
+        """
         if delivery.attempts:
             self.back[delivery.sequence] = delivery
         self.enter(delivery, due)
 
     def recover_requeued(self, delivery: Delivery) -> None:
-        """The same for one whose order is out of sequence."""
+        """Add a recovered delivery whose order differs from its sequence."""
         self.waiting += 1
         self.waiting_bytes += delivery.size
         if delivery.expires:
@@ -212,7 +218,7 @@ class Subscription:
         self.put_back(delivery)
 
     def enter(self, delivery: Delivery, due: int) -> None:
-        """`due` is the steady time before which no consumer sees it, 0 = at once."""
+        """Count a delivery as waiting and make it ready at steady time `due` (0 = immediately)."""
         self.waiting += 1
         self.waiting_bytes += delivery.size
         if delivery.expires:
@@ -224,7 +230,7 @@ class Subscription:
             self._line_up(delivery)
 
     def _line_up(self, delivery: Delivery) -> None:
-        """Behind everything of its priority, in every pending queue it matches."""
+        """Append a delivery behind all of its priority, in every pending queue that it matches."""
         everything = self.everything
         everything.push(delivery)
         if len(self.pending_queues) == 1:
@@ -239,7 +245,7 @@ class Subscription:
         self.core.dirty[self] = None
 
     def put_back(self, delivery: Delivery) -> None:
-        """To the place that its order gives it, in every pending queue it matches."""
+        """Return a delivery to its original position, in every pending queue that it matches."""
         delivery.state = READY
         delivery.consumer = None
         if delivery.attempts:
@@ -256,8 +262,7 @@ class Subscription:
         self.core.dirty[self] = None
 
     def tidy(self) -> None:
-        """Let go of what was taken through other pending queues, when it may be most of a pending
-        queue."""
+        """Compact the pending queues in which deliveries taken through other queues may prevail."""
         everything = self.everything
         gone = everything.length - self.ready
         if gone > 64 and gone > everything.loose() // 2:
@@ -279,14 +284,14 @@ class Subscription:
         self.core.timers.add(due, self._undelay, delivery)
 
     def _undelay(self, delivery: Delivery) -> None:
-        # it may have been made ready by hand meanwhile, and be delayed once more
+        # an administrator may have made it ready meanwhile, and it may have been delayed again
         if delivery.state == DELAYED and delivery.delivered <= self.core.clock.steady:
             self.end_delay(delivery)
             if delivery.journaled:
                 self.core.clock_log.note_time()
 
     def end_delay(self, delivery: Delivery) -> None:
-        """A delayed delivery stands in the line now."""
+        """Make a delayed delivery ready."""
         del self.delayed[delivery.sequence]
         self.refused.pop(delivery.sequence, None)
         self.put_back(delivery)
@@ -314,7 +319,7 @@ class Subscription:
     # --- consumers (see also attachment.py) --------------------------------------------------
 
     def let_go(self, consumer: Consumer) -> None:
-        """The consumer holds less than it did; one that is retired is forgotten with the last."""
+        """Forget a retired consumer once it holds no more deliveries."""
         if consumer.retired and not consumer.unacked:
             self.retired.pop(consumer, None)
 
@@ -334,7 +339,7 @@ class Subscription:
 
     @property
     def hungry(self) -> bool:
-        """A consumer is in line and nothing waits for it."""
+        """True if a consumer waits in a line and no ready message is pending for it."""
         return any(
             pending_queue.line and not pending_queue.mask
             for pending_queue in self.pending_queues.values()
@@ -385,7 +390,7 @@ class Subscription:
         return True
 
     def settle_any(self, sequence: int) -> bool:
-        """Acknowledge a message that has been delivered, whoever holds it now."""
+        """Acknowledge a message that has been delivered, regardless of its present consumer."""
         for consumer in self.holders:
             if sequence in consumer.unacked:
                 return self.settle(consumer, sequence)
@@ -397,7 +402,7 @@ class Subscription:
         return False
 
     def flush_acks(self) -> None:
-        """Give the acknowledgements of this turn to the journal as one record."""
+        """Append the acknowledgements of this iteration to the journal as one record."""
         acked = self.acked
         if acked:
             self.acked = []
@@ -414,7 +419,7 @@ class Subscription:
             peer.subscription.enter_line(peer)
 
     def _take_back(self, sequence: int) -> Delivery | None:
-        """Take a delivery out that came back and waits again."""
+        """Remove a requeued delivery from the ready or delayed messages and return it, or None."""
         delivery = self.back.pop(sequence, None)
         if delivery is not None:
             self.take_out(delivery)
@@ -422,11 +427,14 @@ class Subscription:
         return delivery
 
     def seize(self, sequence: int) -> Delivery | None:
-        """Take a message that has been delivered once, whoever holds it now."""
+        """Remove a message that has been delivered before and return it, or None.
+
+        The message may be unacked, or have been requeued since.
+        """
         return self.take_from_holder(sequence) or self._take_back(sequence)
 
     def take_from_holder(self, sequence: int) -> Delivery | None:
-        """Take a delivery off its consumer, giving the credit back."""
+        """Remove an unacked delivery from its consumer and restore the consumer's credit."""
         for consumer in self.holders:
             delivery = consumer.unacked.pop(sequence, None)
             if delivery is not None:
@@ -443,7 +451,7 @@ class Subscription:
     # --- the end of a delivery -----------------------------------------------------------------
 
     def end(self, delivery: Delivery, cause: Cause) -> None:
-        """The delivery is over; the journal is told why. It must not be counted any more."""
+        """End a delivery that is no longer counted, and journal the cause."""
         self.forget(delivery)
         if delivery.journaled == RECORDED:
             self.core.event_recorder.write()
@@ -456,7 +464,7 @@ class Subscription:
             )
 
     def forget(self, delivery: Delivery) -> None:
-        """As `end`, when the journal has been told in another way."""
+        """End a delivery without journaling it, because another record already does."""
         if delivery.state == DELAYED:
             self.delayed.pop(delivery.sequence, None)
             self.refused.pop(delivery.sequence, None)
@@ -481,7 +489,7 @@ class Subscription:
             core.unblocking[self.destination] = None
 
     def withdraw(self, delivery: Delivery) -> None:
-        """Take a waiting delivery out of the line without giving it to a consumer."""
+        """Stop counting a waiting delivery as ready or delayed, without dispatching it."""
         self._leave_waiting(delivery)
         if delivery.state == DELAYED:
             del self.delayed[delivery.sequence]
@@ -489,7 +497,11 @@ class Subscription:
         delivery.state = TAKEN
 
     def take_out(self, delivery: Delivery) -> None:
-        """The same for good, of one that may be an object of the moment. `tidy` afterwards."""
+        """Withdraw a delivery and remove it from the pending queue for good.
+
+        The object may be a temporary one, unpacked from a chunk. The caller calls `tidy`
+        afterwards.
+        """
         if delivery.state == READY:
             self.everything.discard(delivery)
         self.withdraw(delivery)
@@ -499,23 +511,25 @@ class Subscription:
         self.waiting_bytes -= delivery.size
 
     def expire(self, delivery: Delivery) -> None:
-        """A waiting delivery has outlived its time. It may have been taken out of the line."""
+        """Expire a waiting delivery, which may already have been removed from its pending queue."""
         self.take_out(delivery)
         self.expire_uncounted(delivery)
         self.tidy()
 
     def expire_uncounted(self, delivery: Delivery) -> None:
-        """The same for one that does not count as waiting."""
+        """Expire a delivery that is not counted as waiting."""
         self.destination.statistics.expired += 1
         self.finish(delivery, "expired", False)
 
     def drop(self, delivery: Delivery, reason: str, force: bool) -> None:
-        """A delivery that nobody is to have any more becomes a dead letter, or goes, or waits for
-        room in the dead-letter queue. It must not be counted any more."""
+        """Dead-letter a delivery, end it, or keep it until the dead-letter queue has capacity.
+
+        The delivery must no longer be counted as waiting or unacked.
+        """
         self.finish(delivery, reason, force)
 
     def finish(self, delivery: Delivery, reason: str, force: bool) -> None:
-        """The same for one that has been counted as expired if it has."""
+        """Do the same as `drop` for a delivery whose expiry, if any, has already been counted."""
         dead_lettered = self.core.move_to_dead_letters(delivery, reason, force)
         if dead_lettered is None:
             self.keep_refused(delivery, reason, force)
@@ -528,8 +542,11 @@ class Subscription:
             self.end(delivery, Cause.DROPPED)
 
     def keep_refused(self, delivery: Delivery, reason: str, force: bool) -> None:
-        """The dead-letter queue has no room: keep the delivery, which no consumer gets any more,
-        among those that wait, and offer it again after a time."""
+        """Keep a delivery that the full dead-letter queue refused, and offer it again later.
+
+        The delivery counts as waiting and is delivered to no consumer. The next offer follows after
+        `refused_retry` milliseconds.
+        """
         core = self.core
         self.waiting += 1
         self.waiting_bytes += delivery.size
@@ -557,7 +574,7 @@ class Subscription:
             self.core.timers.add(self.core.clock.steady + milliseconds, self._offer_again, None)
 
     def _offer_again(self, argument: None) -> None:
-        """Move what the dead-letter queue has room for by now, oldest first."""
+        """Move refused deliveries for which the dead-letter queue has capacity, oldest first."""
         self.retrying = False
         has_room = self.core.has_room
         moved = 0
@@ -575,7 +592,7 @@ class Subscription:
             self._retry_in(1 if moved == OFFERED_MOVES else self.core.refused_retry)
 
     def dead_letter(self, sequence: int, reason: str, force: bool) -> bool:
-        """Take a delivered message out for good; False when nobody holds it."""
+        """Remove a delivered message for good; return False if no such delivery exists."""
         delivery = self.seize(sequence)
         if delivery is None:
             return False
@@ -583,7 +600,10 @@ class Subscription:
         return True
 
     def purge(self, unacked: bool, cause: Cause = Cause.PURGED) -> int:
-        """Drop what waits, and with `unacked` what is in flight too. Returns how many."""
+        """Drop the ready and delayed messages, and with `unacked` the unacked ones too.
+
+        Return the number of messages dropped.
+        """
         recorded: list[int] = []
         count = 0
         for delivery in self._purged(unacked):
@@ -601,7 +621,7 @@ class Subscription:
         return count
 
     def _purged(self, unacked: bool) -> Iterator[Delivery]:
-        """Each delivery, no longer counted; its caller forgets it."""
+        """Yield each delivery to be purged, no longer counted; the caller ends it with `forget`."""
         for delivery in chain(self.everything, list(self.delayed.values())):
             self._leave_waiting(delivery)
             yield delivery
@@ -615,9 +635,10 @@ class Subscription:
     # --- views -------------------------------------------------------------------------------
 
     def browse(self, unacked: bool = True) -> Iterator[Delivery]:
-        """What is there, in queue order: in-flight ones keep their place; delayed ones last.
+        """Iterate over the deliveries in queue order: unacked ones in their position, delayed ones
+        last.
 
-        For looking only, and only until the next change.
+        The iterator is read-only and valid until the next change of the subscription.
         """
         flight: list[Delivery] = []
         if unacked:
@@ -627,7 +648,9 @@ class Subscription:
         return chain(merge(self.everything, flight, key=place), self.delayed.values())
 
     def failures(self) -> Iterator[tuple[int, int]]:
-        """(sequence, failed attempts) of what is journaled and has failed at least once."""
+        """Yield (sequence, failed attempts) of journaled deliveries that have failed at least
+        once.
+        """
         for delivery in self.back.values():
             if delivery.journaled >= SHARED:
                 yield delivery.sequence, delivery.attempts
@@ -636,15 +659,17 @@ class Subscription:
                 yield delivery.sequence, delivery.attempts - 1
 
     def in_flight(self) -> Iterator[Delivery]:
-        """What its consumers hold and the journal knows."""
+        """Yield the unacked deliveries that are journaled."""
         for consumer in self.holders:
             for delivery in consumer.unacked.values():
                 if delivery.journaled >= SHARED:
                     yield delivery
 
     def matching(self, predicate: Callable[[Message], bool] | None) -> Iterator[Delivery]:
-        """READY deliveries whose message satisfies the predicate, if there is one, in order; to
-        be withdrawn one by one. What arrives meanwhile is not among them."""
+        """Yield, in order, READY deliveries whose message satisfies the predicate, if any.
+
+        The caller withdraws each one. Messages that arrive during the iteration are not included.
+        """
         cursor = Cursor(self.everything, self.core.journal.next_sequence())
         step = cursor.step(1)
         while step:
@@ -656,33 +681,33 @@ class Subscription:
             step = cursor.step(1)
 
     def oldest(self) -> int:
-        """Arrival time (wall ms) of the message that would be delivered next; 0 when none waits."""
+        """Return the arrival time (wall ms) of the next message to deliver; 0 if none is ready."""
         head = self.everything.head()
         return self.core.read(head).arrival if head else 0
 
     @property
     def ready(self) -> int:
-        """Deliveries that wait and are not delayed."""
+        """Number of deliveries that wait and are not delayed."""
         return self.waiting - len(self.delayed)
 
     @property
     def clean(self) -> bool:
-        """All that stands in the line is READY."""
+        """True if every delivery in the main pending queue is READY."""
         return self.everything.length == self.ready
 
     def accepts(self, message: Message) -> bool:
-        """The message's sender is not excluded, and the selector matches."""
+        """Return whether the selector matches and the message's sender is not excluded."""
         if self.exclude is not None and message.sender == self.exclude:
             return False
         return self.selector is None or self.selector(message)
 
     @property
     def durable(self) -> bool:
-        """It is a topic's, and outlives its consumers and the process."""
+        """True if it belongs to a topic and outlives its consumers and the process."""
         return self.number >= DURABLE_SUBSCRIPTION
 
     def journaling(self, message: Message) -> int:
-        """What the journal is to know of this message's delivery here, outside a group."""
+        """Return the journaling mode of this message's delivery here, outside a group."""
         if not message.durability:
             return UNJOURNALED
         return RECORDED if self.durable else HELD

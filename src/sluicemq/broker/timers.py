@@ -1,4 +1,4 @@
-"""What happens later: a heap of calls, and a wheel for the expiry of waiting messages."""
+"""Timers: a heap of scheduled calls, and a wheel for the expiry of waiting messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ NEVER: Final = 1 << 62
 
 
 class Timers:
-    """Calls to be made at a steady time. A call whose reason has gone must notice so itself."""
+    """Calls scheduled by steady time. The callee checks that the reason for the call still
+    exists.
+    """
 
     __slots__ = ("_heap", "_number")
 
@@ -26,7 +28,7 @@ class Timers:
         heappush(self._heap, (when, next(self._number), call, argument))
 
     def deadline(self) -> int:
-        """Steady ms of the next call, or NEVER."""
+        """Return the steady time in ms of the next call, or NEVER."""
         return self._heap[0][0] if self._heap else NEVER
 
     def run(self, now: int) -> None:
@@ -40,11 +42,12 @@ class Timers:
 class ExpiryWheel:
     """Waiting deliveries by the tenth of a second in which they expire.
 
-    Dispatch checks expiry exactly; the wheel only clears what nobody asks for, so it may be up
-    to one slot late. A delivery that goes before its time is taken out, so a long time to live on
-    a fast queue costs nothing. What expires later than in a minute or two waits in a coarse slot
-    of 1024 fine ones, which is spread out when its time comes: else the slots themselves would
-    add up, an empty one for each tenth of a second of the longest time to live.
+    Dispatch checks expiry exactly; the wheel only removes messages that no consumer requests, so it
+    may be up to one slot late. A delivery that ends before its expiry is removed, so a long
+    lifetime in a fast queue costs nothing. A delivery that expires in more than a minute or two
+    waits in a coarse slot of 1024 fine ones, which is distributed when it is due: otherwise the
+    slots themselves would accumulate, an empty one for each tenth of a second of the longest
+    lifetime.
     """
 
     SLOT_MS: Final = 100
@@ -59,7 +62,7 @@ class ExpiryWheel:
         self._coarse_heap: list[int] = []
 
     def add(self, delivery: Delivery, now: int) -> None:
-        """Watch a delivery whose `expires` is set."""
+        """Add a delivery whose `expires` is set."""
         key = delivery.expires // self.SLOT_MS + 1
         coarse = key >> self.COARSE_BITS
         if coarse <= now // self.SLOT_MS >> self.COARSE_BITS:
@@ -81,7 +84,7 @@ class ExpiryWheel:
             slot[delivery] = None
 
     def discard(self, delivery: Delivery) -> None:
-        """The delivery is GONE before its time."""
+        """Remove a delivery that has ended before its expiry."""
         key = delivery.expires // self.SLOT_MS + 1
         slot = self._fine.get(key)
         if slot is None or delivery not in slot:
@@ -90,7 +93,7 @@ class ExpiryWheel:
             slot.pop(delivery, None)
 
     def deadline(self) -> int:
-        """Steady ms at which the next slot is due, or NEVER."""
+        """Return the steady time in ms at which the next slot is due, or NEVER."""
         fine = self._fine_heap[0] if self._fine_heap else NEVER
         coarse = self._coarse_heap[0] << self.COARSE_BITS if self._coarse_heap else NEVER
         key = min(fine, coarse)

@@ -1,8 +1,8 @@
-"""The broker as it is when the ways of messages are traced: the same, and it tells an observer.
+"""Broker classes that also notify an observer of the stages of each message, for tracing.
 
-Tracing costs nothing where it is off, because what it needs is not in the way: these classes take
-the places of those they derive from, and only in a broker that is made with them. Of what they are
-told, observers make what they like; the engine knows neither spans nor clocks.
+The traced classes derive from the ordinary ones and are used only if tracing is enabled, so that
+tracing costs nothing when it is disabled. The engine knows neither spans nor trace clocks;
+observers interpret the notifications.
 
     accepted ──> shown ──────────────────> delivered ──> over ("acknowledged", "released", …)
              └─> durable (SYNC: then shown)
@@ -47,31 +47,37 @@ _CAUSES = {
 
 
 class Observer(Protocol):
-    """Who is told. Nothing of it may raise, and all of it is on the way of every message."""
+    """Receiver of the notifications. Its methods run for every message and must not raise."""
 
     def accepted(self, destination: Destination, message: Message) -> bool:
-        """The message is about to be taken in; until this returns, its properties may be added to.
-        False: it is not followed, and `shown` and `durable` are not called for it."""
+        """Handle a message before it is accepted; properties may be added until this returns.
+
+        Return False to skip the message: `shown` and `durable` are then not called for it.
+        """
 
     def shown(self, message: Message) -> None:
-        """It has its number, and consumers may get it, or have got it already. One that is to be
-        durable first (SYNC) comes by `staged` instead."""
+        """Handle a message that has its sequence and may be delivered, or already has been.
+
+        For a message that must first be durable (SYNC) the broker calls `staged` instead.
+        """
 
     def staged(self, message: Message) -> None:
-        """It has its number, and is shown when it is durable."""
+        """Handle a message that has its sequence and becomes visible once it is durable."""
 
     def durable(self, sequence: int) -> None:
-        """Everything up to there is on disk."""
+        """Handle a sync: every record up to `sequence` is on disk."""
 
     def delivered(self, subscription: Subscription, delivery: Delivery) -> object:
-        """It has been given to a consumer. None: nobody needs to hear how that ends."""
+        """Handle a dispatch to a consumer. Return a handle for `over`, or None to skip `over`."""
 
     def over(self, handling: object, how: str) -> None:
-        """The consumer has it no more. `handling` is what `delivered` has given back."""
+        """Handle the end of a delivery attempt. `handling` is the value that `delivered`
+        returned.
+        """
 
 
 class TracedEventRecorder(EventRecorder):
-    """Also tells the observer of deliveries."""
+    """Event recorder that also notifies the observer of deliveries."""
 
     __slots__ = ("observer",)
 
@@ -80,7 +86,7 @@ class TracedEventRecorder(EventRecorder):
         self.observer = observer
 
     def deliver(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
-        """See EventRecorder."""
+        """Record the deliveries and notify the observer of each one."""
         super().deliver(subscription, deliveries)
         assert isinstance(subscription, TracedSubscription)
         for delivery in deliveries:
@@ -91,9 +97,9 @@ class TracedEventRecorder(EventRecorder):
 
 
 class TracedSubscription(Subscription):
-    """Also tells the observer how deliveries end.
+    """Subscription that also notifies the observer of the end of each delivery.
 
-    handled  what the observer has given for deliveries that consumers hold, by sequence
+    handled  handles returned by the observer for unacked deliveries, by sequence
     """
 
     __slots__ = ("_how", "handled", "observer")
@@ -115,50 +121,50 @@ class TracedSubscription(Subscription):
         self.observer = event_recorder.observer
         self.handled: dict[int, object] = {}
         self._how = ""
-        """How deliveries are over that are being forgotten, if it is not by acknowledgement."""
+        """Cause of the end of the deliveries being forgotten, "" for acknowledgement."""
 
     def settle(self, consumer: Consumer, sequence: int) -> bool:
-        """See Subscription."""
+        """Acknowledge a delivery and notify the observer."""
         done = super().settle(consumer, sequence)
         if done:
             self.over(sequence, ACKNOWLEDGED)
         return done
 
     def put_back(self, delivery: Delivery) -> None:
-        """See Subscription."""
+        """Return a delivery to its original position and notify the observer."""
         super().put_back(delivery)
         self.over(delivery.sequence, RELEASED)
 
     def delay(self, delivery: Delivery, milliseconds: int) -> None:
-        """See Subscription."""
+        """Delay a delivery and notify the observer."""
         super().delay(delivery, milliseconds)
         self.over(delivery.sequence, RELEASED)
 
     def keep_refused(self, delivery: Delivery, reason: str, force: bool) -> None:
-        """See Subscription."""
+        """Keep a delivery that the dead-letter queue refused and notify the observer."""
         super().keep_refused(delivery, reason, force)
         self.over(delivery.sequence, RELEASED)
 
     def end(self, delivery: Delivery, cause: Cause) -> None:
-        """See Subscription."""
+        """End a delivery and notify the observer of the cause."""
         self._how = _CAUSES.get(cause, REPLACED)
         super().end(delivery, cause)
         self._how = ""
 
     def purge(self, unacked: bool, cause: Cause = Cause.PURGED) -> int:
-        """See Subscription."""
+        """Purge the subscription and notify the observer of the cause for each delivery."""
         self._how = _CAUSES.get(cause, REPLACED)
         count = super().purge(unacked, cause)
         self._how = ""
         return count
 
     def forget(self, delivery: Delivery) -> None:
-        """See Subscription."""
+        """End a delivery that is journaled elsewhere and notify the observer."""
         super().forget(delivery)
         self.over(delivery.sequence, self._how or ACKNOWLEDGED)
 
     def over(self, sequence: int, how: str) -> None:
-        """The consumer that has it, if there is one, has it no more."""
+        """Notify the observer that an unacked delivery, if there is one, has ended."""
         if self.handled:
             handling = self.handled.pop(sequence, None)
             if handling is not None:
@@ -166,7 +172,7 @@ class TracedSubscription(Subscription):
 
 
 class TracedBroker(Broker):
-    """See the module."""
+    """Broker that notifies an observer of accepted, visible, durable and delivered messages."""
 
     def __init__(
         self,
@@ -189,7 +195,7 @@ class TracedBroker(Broker):
         last: bool = True,
         chosen: Subscription | None = None,
     ) -> None:
-        """See PublishOperations."""
+        """Accept a message and notify the observer before and after."""
         observer = self.observer
         if not observer.accepted(destination, message):
             super().accept(destination, message, last, chosen)
@@ -208,7 +214,7 @@ class TracedBroker(Broker):
         cause: Cause,
         chosen: Subscription | None = None,
     ) -> int:
-        """See PublishOperations."""
+        """Replace a delivery by its successor and notify the observer that it has ended."""
         subscription = delivery.subscription
         assert isinstance(subscription, TracedSubscription)
         subscription.over(delivery.sequence, REPLACED)

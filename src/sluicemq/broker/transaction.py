@@ -1,20 +1,20 @@
 """Transactions over sends and acknowledgements, local and two-phase (XA).
 
-              publish, settle                 prepare                    commit
-    (begin) ────────────────> OPEN ───────────────────────> PREPARED ──────────────> (gone)
-                               │  └──────── commit ────────────┼───────────────────> (gone)
-                               └─────────── rollback ──────────┴───────────────────> (gone)
+             publish, settle                 prepare                    commit
+   (begin) ────────────────> OPEN ───────────────────────> PREPARED ──────────────> (gone)
+                              │  └──────── commit ────────────┼───────────────────> (gone)
+                              └─────────── rollback ──────────┴───────────────────> (gone)
 
-Until the commit nothing of it exists for anyone else. After a crash a commit happened whole or not
-at all. A prepared transaction is in the journal and belongs to no connection: it survives a
-restart. Who may end it is decided by its callers, by its owner.
+Other clients see no effect of a transaction before its commit. After a crash a commit has happened
+either completely or not at all. A prepared transaction is in the journal and belongs to no
+connection: it survives a restart. The callers decide by its owner which users may end it.
 
 A small commit is one journal unit. A large one (commits.py) is written and applied in slices, so
-that it does not hold up the event loop; it is COMMITTING meanwhile, and nothing can undo it. In the
-same way a large transaction is PREPARING until its PREPARED record is written.
+that it does not block the event loop; it is COMMITTING meanwhile and cannot be undone. In the same
+way a large transaction is PREPARING until its PREPARED record is written.
 
-What open and prepared transactions send counts against `memory_limit`, and each transaction has
-limits of its own (BrokerSettings.max_transaction_bytes, max_transaction_messages).
+The messages of open and prepared transactions count against `memory_limit`, and each transaction
+has limits of its own (BrokerSettings.max_transaction_bytes, max_transaction_messages).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class TransactionState(Enum):
-    """See the module."""
+    """State of a transaction; the module shows the transitions."""
 
     OPEN = "open"
     PREPARING = "preparing"
@@ -59,20 +59,19 @@ class TransactionState(Enum):
 class Transaction:
     """Sends and acknowledgements that take effect together.
 
-    created when it began, in wall ms since the epoch; of one that the journal brought back, when it
-            was prepared
+    created time of its beginning in wall ms since the epoch; after recovery, of its preparation
     sends   messages in order, with their destinations; applied ones are removed
     acks    deliveries in order, with the consumers that held them (None after a restart); likewise
-    bytes   memory that `sends` count with
-    destinations  those of `sends`; once a commit has begun, where their messages go instead of one
-                  that has been removed
-    parts   records that hold the front of `sends` and `acks`, in order
-    xid     set by `prepare`, as are
-    record  the sequence of its PREPARED record, and
-    payload what that says
-    told    called when it has ended, by whomever: True if it was committed
-    done    called when the preparation or commit under way is durable and applied
-    owner   user that began it; "" = nobody: there were no users then, or it was migrated
+    bytes   memory used by `sends`
+    destinations  destinations of `sends`, each with the one to publish to, which differs once a
+                  commit has begun and the original has been deleted
+    parts   records that hold the first of `sends` and `acks`, in order
+    xid     XA transaction id, set by `prepare`
+    record  sequence of its PREPARED record, set by `prepare`
+    payload payload of that record, set by `prepare`
+    told    callbacks for the end of the transaction; their argument is True if it was committed
+    done    callbacks for a durable and applied preparation or commit
+    owner   user that began it; "" = no owner: it precedes the first user, or was migrated
     """
 
     __slots__ = (
@@ -112,7 +111,7 @@ class Transaction:
 
     @property
     def records(self) -> Iterable[tuple[int, bytes]]:
-        """PREPARED records that are needed after a restart, with what they say; b"" = read it."""
+        """PREPARED records needed after a restart, with their payloads; b"" = read the record."""
         if self.record:
             yield self.record, self.payload
         for part in self.parts:
@@ -126,7 +125,7 @@ class Transaction:
                 frozenset([destination.name for destination in self.destinations]),
                 frozenset([each.subscription.destination.name for each, _ in self.acks]),
             )
-            if self.state is TransactionState.PREPARED:  # nothing is added any more
+            if self.state is TransactionState.PREPARED:  # a prepared transaction no longer changes
                 self._touched = touched
         return touched
 
@@ -136,8 +135,10 @@ def _nothing() -> None:
 
 
 class Transactions:
-    """The broker's transactions: `open` by number, `prepared` by xid. Those being prepared or
-    committed stay where they were until that is done."""
+    """The broker's transactions: `open` by number, `prepared` by xid.
+
+    A transaction stays in its table until a preparation or commit in progress is done.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -147,17 +148,17 @@ class Transactions:
         self.commits = Commits(broker, self)
 
     def begin(self, owner: str = "") -> Transaction:
-        """Begin an empty transaction of that user."""
+        """Begin an empty transaction owned by the user `owner`."""
         transaction = Transaction(next(self._numbers), self._broker.clock.wall, owner)
         self.open[transaction.number] = transaction
         return transaction
 
     def publish(self, transaction: Transaction, destination: Destination, message: Message) -> None:
-        """Send as part of the transaction.
+        """Publish a message as part of the transaction.
 
-        Raises as Broker.publish; LimitExceeded also when the transaction, or all together, would
-        hold too much: it stays open, and what it holds can be committed or rolled back. Raises
-        TransactionError when it has ended, or is prepared or committed.
+        Raises as Broker.publish; LimitExceeded also if the transaction, or all transactions
+        together, would hold too much: it stays open and can be committed or rolled back. Raises
+        TransactionError if it has ended, or is prepared or committed.
         """
         self._expect(transaction, TransactionState.OPEN)
         self._broker.expect_space(message)
@@ -178,7 +179,7 @@ class Transactions:
         self._broker.core.memory += size
 
     def _size(self, message: Message) -> int:
-        """Bytes that the message counts with while it waits for the commit."""
+        """Return the bytes of memory that the message counts while it waits for the commit."""
         return len(message.body) + len(message.native) + self._broker.core.overhead
 
     def _check_limits(self, transaction: Transaction, size: int) -> None:
@@ -203,7 +204,7 @@ class Transactions:
             )
 
     def _remove_send(self, transaction: Transaction) -> tuple[Destination, Message]:
-        """Take the first message out, to apply it."""
+        """Remove the first message to apply it; return its present destination and the message."""
         destination, message = transaction.sends.popleft()
         size = self._size(message)
         transaction.bytes -= size
@@ -211,7 +212,9 @@ class Transactions:
         return transaction.destinations[destination], message
 
     def settle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
-        """Acknowledge as part of the transaction; False if the consumer does not hold it."""
+        """Acknowledge in the transaction; return False if the consumer does not hold the
+        message.
+        """
         self._expect(transaction, TransactionState.OPEN)
         delivery = consumer.unacked.pop(sequence, None)
         if delivery is None:
@@ -228,8 +231,10 @@ class Transactions:
         return True
 
     def unsettle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
-        """Take an acknowledgement back: the consumer holds the delivery again, also one that has
-        retired. Of one that has gone it goes back to its place in the line."""
+        """Withdraw an acknowledgement: the consumer, even a retired one, holds the delivery again.
+
+        If the consumer is detached, the delivery returns to its original position.
+        """
         self._expect(transaction, TransactionState.OPEN)
         for place, (delivery, holder) in enumerate(transaction.acks):
             if delivery.sequence == sequence and holder is consumer:
@@ -247,10 +252,10 @@ class Transactions:
     def prepare(
         self, transaction: Transaction, xid: bytes, done: Callable[[], None] = _nothing
     ) -> None:
-        """First phase. `done` is called when a crash cannot take it back.
+        """Prepare the transaction (first phase). `done` is called once a crash cannot undo it.
 
-        Raises TransactionEnded, and TransactionError when another of that xid is prepared already,
-        or this one of another xid, or it is being committed.
+        Raises TransactionEnded, and TransactionError if another transaction with that xid is
+        prepared, if this one has another xid, or if it is being committed.
         """
         self._expect_some(transaction)
         if transaction.xid == xid and transaction.state is TransactionState.PREPARING:
@@ -283,9 +288,10 @@ class Transactions:
         transaction.record = self._append_prepared(transaction.payload)
 
     def record_decision(self, transaction: Transaction) -> int:
-        """Write that the parts of a transaction are committed, which ends its PREPARED record.
+        """Journal the decision to commit the parts of a transaction, which ends its PREPARED
+        record.
 
-        Returns the sequence to wait for.
+        Return the sequence to wait for.
         """
         before = transaction.record
         parts = [part.record for part in transaction.parts]
@@ -304,8 +310,11 @@ class Transactions:
     def adopt(
         self, record: int, payload: bytes, xid: bytes, created: int, owner: str
     ) -> Transaction:
-        """Bring back what a PREPARED record began before a restart; `adopt_part` gives it its sends
-        and acks. Without an xid it has to be ended at once."""
+        """Recover a transaction from its PREPARED record.
+
+        `adopt_part` adds its sends and acks. A transaction without an xid must be ended
+        immediately.
+        """
         transaction = Transaction(next(self._numbers), created, owner)
         transaction.state = TransactionState.PREPARED
         transaction.xid = xid
@@ -322,9 +331,12 @@ class Transactions:
         sends: list[StoredMessage],
         deliveries: list[Delivery],
     ) -> None:
-        """Add what a PREPARED record holds: that of the transaction itself or, before it, those of
-        its parts in order. `deliveries` are what was acknowledged. Replies to temporary
-        destinations, which have gone with their connections, are dropped."""
+        """Add the sends and acks of a PREPARED record to a recovered transaction.
+
+        The record is that of the transaction itself or, before it, those of its parts in order.
+        `deliveries` are the acknowledged ones. Messages to temporary destinations, which were
+        deleted with their connections, are dropped.
+        """
         broker = self._broker
         before = len(transaction.sends)
         for send in sends:
@@ -341,26 +353,26 @@ class Transactions:
             transaction.parts.append(Part(record, len(transaction.sends) - before, len(deliveries)))
 
     def finish(self, transaction: Transaction) -> None:
-        """After a restart, complete a commit that was decided before."""
+        """Complete a commit that was decided before the restart."""
         for part in transaction.parts:
             self.perform(transaction, part.sends, part.acks, part.record)
         self.resolve(transaction, transaction.record, True)
         self.end(transaction, True)
 
     def find_prepared(self, xid: bytes) -> Transaction:
-        """The prepared transaction with that xid. Raises TransactionNotFound."""
+        """Return the prepared transaction with that xid. Raises TransactionNotFound."""
         transaction = self.prepared.get(xid)
         if transaction is None:
             raise TransactionNotFound(f"no prepared transaction has xid {xid.hex()}")
         return transaction
 
     def commit(self, transaction: Transaction, done: Callable[[], None] = _nothing) -> None:
-        """Make everything happen. `done` is called when it has, and a crash cannot take it back.
+        """Commit a transaction. `done` is called once it is applied and a crash cannot undo it.
 
-        Raises TransactionEnded; TransactionError while it is being prepared; DestinationNotFound,
-        LimitExceeded when a destination has gone and cannot be created again, LowDiskSpace unless
-        it is prepared: then nothing has happened. Once this has returned, nothing can undo the
-        transaction.
+        Raises TransactionEnded; TransactionError while it is being prepared; DestinationNotFound or
+        LimitExceeded if a destination was deleted and cannot be created again; LowDiskSpace unless
+        it is prepared. After an error nothing has changed. Once this has returned, the transaction
+        cannot be undone.
         """
         self._expect_some(transaction)
         if transaction.state is TransactionState.COMMITTING:
@@ -375,7 +387,7 @@ class Transactions:
         for destination in destinations:
             if destination.removed:
                 if transaction.record and destination.temporary:
-                    continue  # a late reply; without it the branch could never be committed
+                    continue  # a late reply, which must not prevent the commit of the branch
                 destinations[destination] = self._broker.resolve(
                     destination.address,
                     creator=destination.creator,
@@ -393,11 +405,12 @@ class Transactions:
         self._broker.when_durable(sequence, done)
 
     def perform(self, transaction: Transaction, sends: int, acks: int, record: int) -> int:
-        """Publish the first `sends` messages and end the first `acks` deliveries, as one journal
-        unit, with the end of the PREPARED record at `record` (0: there is none).
+        """Publish the first `sends` messages and end the first `acks` deliveries in one journal
+        unit.
 
-        Returns the sequence to wait for (0: none). A message to a destination that has been removed
-        since the commit began goes the way of its other messages.
+        The unit also ends the PREPARED record at `record` (0 = none). Return the sequence to wait
+        for (0 = none). A message to a destination deleted since the commit began goes to the
+        destination of its other messages.
         """
         broker = self._broker
         accepted = []
@@ -406,7 +419,7 @@ class Transactions:
             if destination.removed:
                 continue
             if message.durability:
-                # numbering appends records of its own, which must not end up inside the unit
+                # numbering appends records of its own, which must not become part of the unit
                 broker.number(destination)
             accepted.append((destination, message))
         ended = [transaction.acks.popleft()[0] for _ in range(acks)]
@@ -445,9 +458,9 @@ class Transactions:
         return sequence
 
     def rollback(self, transaction: Transaction) -> int:
-        """Undo: sends are forgotten, acknowledged deliveries go back to their place.
+        """Roll back: drop the messages and return acknowledged deliveries to their positions.
 
-        Returns the sequence to wait for before answering (0: none). Raises TransactionEnded, and
+        Return the sequence to wait for before responding (0 = none). Raises TransactionEnded, and
         TransactionError while it is being prepared or committed.
         """
         self._expect_some(transaction)
@@ -457,7 +470,7 @@ class Transactions:
                 "rolled back now"
             )
         sequence = 0
-        # the parts after the record that needs them
+        # parts are resolved after the record that refers to them
         for record, _ in transaction.records:
             sequence = self.resolve(transaction, record, False)
         returned: dict[Subscription, list[Delivery]] = {}
@@ -469,7 +482,7 @@ class Transactions:
         return sequence
 
     def resolve(self, transaction: Transaction, record: int, committed: bool) -> int:
-        """Write that the PREPARED record at `record` is done with."""
+        """Journal the end of the PREPARED record at `record`."""
         return self._broker.journal.append_entry(
             RecordType.RESOLVED,
             encode(Resolved(transaction.xid, committed)),
@@ -478,7 +491,7 @@ class Transactions:
         )
 
     def end(self, transaction: Transaction, committed: bool) -> None:
-        """Forget a transaction that was committed or rolled back."""
+        """Remove a transaction that was committed or rolled back."""
         transaction.state = TransactionState.ENDED
         self.open.pop(transaction.number, None)
         if self.prepared.get(transaction.xid) is transaction:
@@ -489,7 +502,7 @@ class Transactions:
         transaction.acks.clear()
         transaction.destinations.clear()
         transaction.parts.clear()
-        transaction.payload = b""  # who remembers how it ended must not keep its bodies
+        transaction.payload = b""  # a remaining reference must not keep its bodies
         told, transaction.told = transaction.told, None
         if told is not None:
             told(committed)
@@ -509,7 +522,7 @@ class Transactions:
 def stored(
     transaction: Transaction,
 ) -> tuple[list[StoredMessage], list[tuple[int, list[int]]]]:
-    """Sends and acks of the whole transaction as a PREPARED record holds them."""
+    """Return all sends and acks of the transaction in the form of a PREPARED record."""
     return (
         [StoredMessage.of(message) for _, message in transaction.sends],
         stored_acks(delivery for delivery, _ in transaction.acks),

@@ -1,1 +1,1 @@
-"""What a message and a destination are, and every error. Imports nothing else of SluiceMQ."""
+"""Data model: messages, destinations and errors. Imports nothing else of SluiceMQ."""

@@ -1,8 +1,8 @@
-"""Who may do what: operations, permissions by pattern, and the identity a connection acts as.
+"""Access control: operations, permissions by pattern, and the identity of a connection.
 
-A permission gives a user some operations on all destinations whose names match a pattern. In a
-pattern `*` stands for any run of characters, dots and none included; all else stands for itself.
-What a user may do is the union over all matching permissions; a superuser may do everything.
+A permission grants a user some operations on all destinations whose names match a pattern. In a
+pattern `*` matches any run of characters, including dots and the empty run; every other character
+matches itself. A user has the union of all matching permissions; a superuser may do everything.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 
 MAX_PATTERN: Final = 256
-"""Characters of a pattern."""
+"""Longest pattern, in characters."""
 MAX_USER: Final = 64
-"""Characters of a user's name."""
+"""Longest user name, in characters."""
 
 _USER: Final = re.compile(r"[\w.@-]{1,64}\Z")
 _MOST_REMEMBERED: Final = 1024
@@ -57,11 +57,10 @@ class Permission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def matcher(pattern: str, ignore_case: bool = False) -> re.Pattern[str]:
-    """Return the pattern, to be used with `match`. Letter case matters, as in names, unless
-    `ignore_case`.
+    """Return the compiled pattern, to be used with `match`; case-sensitive unless `ignore_case`.
 
-    What stands between two asterisks is taken where it first fits, and never elsewhere (the groups
-    are atomic): with backtracking, many asterisks and a long name would take time without bound.
+    The text between two asterisks matches at its first occurrence only (the groups are atomic):
+    with backtracking, many asterisks and a long name would take unbounded time.
     """
     flags = re.DOTALL | re.IGNORECASE if ignore_case else re.DOTALL
     first, *others = (re.escape(part) for part in pattern.split("*"))
@@ -73,21 +72,21 @@ def matcher(pattern: str, ignore_case: bool = False) -> re.Pattern[str]:
 
 
 def is_user_name(name: str) -> bool:
-    """1 to 64 letters, digits, `-`, `_`, `.` and `@`."""
+    """Return whether the name has 1 to 64 letters, digits, `-`, `_`, `.` and `@`."""
     return _USER.match(name) is not None
 
 
 def is_pattern(pattern: str) -> bool:
-    """1 to 256 characters."""
+    """Return whether the pattern has 1 to 256 characters."""
     return 0 < len(pattern) <= MAX_PATTERN
 
 
 class Identity:
-    """Whom a connection acts as, with the rights of the moment it logged in.
+    """User of a connection, with the permissions at the time of its login.
 
-    name     "" for everybody: a broker that knows no users
-    creator  whose quotas the destinations and subscriptions that it creates count against: all who
-             have no name share one; None = nobody's, for superusers
+    name     name of the user; "" on a broker without users
+    creator  user whose quotas the destinations and subscriptions that it creates count against: all
+             anonymous users share one quota; None = no quota, for superusers
     """
 
     __slots__ = ("_known", "_rules", "creator", "name", "superuser")
@@ -102,7 +101,7 @@ class Identity:
         self._known: dict[tuple[Operation, str], bool] = {}
 
     def may(self, operation: Operation, destination: str) -> bool:
-        """Whether it may do that with the destination of this name."""
+        """Return whether the identity may perform the operation on the destination of this name."""
         if self.superuser:
             return True
         key = (operation, destination)
@@ -118,12 +117,14 @@ class Identity:
         return verdict
 
     def sees(self, destination: str) -> bool:
-        """Whether it has any right there, so that lists show the destination."""
+        """Return whether the identity has any permission there, so that lists include the
+        destination.
+        """
         return self.superuser or any(pattern.match(destination) for pattern, _ in self._rules)
 
 
 EVERYBODY: Final = Identity("", superuser=True)
-"""Who connects to a broker that knows no users."""
+"""Identity of every connection to a broker without users."""
 
 NOBODY: Final = Identity("")
-"""Who connects where nothing may be done without a user: no rights at all."""
+"""Identity of unauthenticated connections to a broker with users: no permissions."""

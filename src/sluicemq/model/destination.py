@@ -39,7 +39,7 @@ def decode_name(raw: bytes) -> str:
 
 
 def encode_name(name: str) -> bytes:
-    """The inverse of `decode_name`."""
+    """Return the bytes of a name, as the inverse of `decode_name`."""
     return name.encode("utf-8", "surrogateescape")
 
 
@@ -108,7 +108,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
 
 
 USUAL: Final = DestinationSettings()
-"""Settings of a destination for which nobody has said anything."""
+"""Default settings of a destination."""
 
 
 class CreatedBy(StrEnum):
@@ -140,8 +140,10 @@ class Provenance(NamedTuple):
     created_ticks: int = 0
 
     def changed(self, names: Iterable[str], unset: Iterable[str] = ()) -> Provenance:
-        """Return what it is after the settings `names` were set, and `unset` were reset to the
-        broker's defaults: nothing that a client wrote for them is true any more."""
+        """Return the provenance after the settings `names` were set and `unset` were reset.
+
+        Reset settings have the broker's defaults. The values of `as_written` are dropped for both.
+        """
         set_now = frozenset(names)
         unset_now = frozenset(unset)
         kept = tuple(

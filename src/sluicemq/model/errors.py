@@ -1,45 +1,45 @@
-"""Everything that SluiceMQ raises on purpose, as one tree.
+"""Hierarchy of the errors raised by SluiceMQ.
 
 SluiceError
 ├── BrokerError                  the broker refuses an operation
-│   ├── DestinationNotFound      it does not exist and may not be created automatically
-│   ├── DestinationConflict      it exists with another meaning (kind, settings, owner)
-│   ├── DestinationInUse         consumers or producers keep it from being removed
+│   ├── DestinationNotFound      the destination does not exist and may not be created by use
+│   ├── DestinationConflict      it exists with another kind, settings or owner
+│   ├── DestinationInUse         it has consumers or publishers and cannot be deleted
 │   ├── SubscriptionNotFound
-│   ├── SubscriptionInUse        a durable or exclusive subscription has its consumers already
+│   ├── SubscriptionInUse        the subscription has its largest number of consumers
 │   ├── LimitExceeded            a limit on messages, bytes, consumers or destinations
 │   │   ├── MessageTooLarge
-│   │   ├── QuotaExceeded        a user or a connection has used up its share
+│   │   ├── QuotaExceeded        a user or a connection has reached its quota
 │   │   └── LowDiskSpace         the journal's disk is nearly full; later it may be accepted
-│   ├── TransactionError         it is not in a state that allows the operation
+│   ├── TransactionError         the transaction's state does not allow the operation
 │   │   ├── TransactionNotFound
 │   │   └── TransactionEnded
-│   ├── BatchConflict            a repeated batch is not what it was the first time
+│   ├── BatchConflict            a repeated batch differs from the first one
 │   ├── BatchRefused             messages of a batch are refused, so none has been published
-│   ├── ActionRefused            a message, as it is, cannot be moved, deleted …
-│   ├── SelectorError            the text of a message selector is not one
+│   ├── ActionRefused            a message's state does not permit moving, deleting …
+│   ├── SelectorError            the text of a message selector is invalid
 │   └── BrokerStopping           the broker no longer accepts messages
-├── AccessError                  who somebody is, or what they may do
-│   ├── AuthenticationMissing    nothing was shown
-│   ├── AuthenticationFailed     it was wrong
-│   │   └── TooManyFailures      it was not looked at: too many logins have failed before
-│   ├── LoginBusy                too many logins wait for their check
-│   ├── AccessDenied             the user may not do that
-│   ├── TooManyConnections       the user or the address has as many as it may have
+├── AccessError                  authentication or authorization failed
+│   ├── AuthenticationMissing    the client sent no credentials
+│   ├── AuthenticationFailed     the credentials are wrong
+│   │   └── TooManyFailures      not verified: too many logins have failed before
+│   ├── LoginBusy                too many logins wait for verification
+│   ├── AccessDenied             the user lacks the permission
+│   ├── TooManyConnections       the user or the address has reached its limit
 │   ├── UserExists
 │   └── UserNotFound
-├── ProtocolError                a peer broke the rules of its wire protocol
-│   └── FrameTooLarge            it announced more than the configured limit
+├── ProtocolError                a peer violated its wire protocol
+│   └── FrameTooLarge            it announced a frame above the configured limit
 ├── JournalError
-│   ├── JournalDamaged           records are damaged where no crash can explain it
+│   ├── JournalDamaged           records are damaged in a way that no crash explains
 │   ├── JournalFailed            a write or fdatasync failed: fatal
 │   ├── JournalLocked            another process has the data directory open
-│   └── RecordNotFound           no such record, or its segment is gone
-├── ConfigurationError           a setting has no meaning or contradicts another
+│   └── RecordNotFound           the record does not exist, or its segment is deleted
+├── ConfigurationError           a setting is invalid or contradicts another
 └── ClientError                  raised by the client libraries
-    ├── ConnectionLost           the broker closed the connection, or it broke
-    ├── RequestRefused           the broker answered with an error of the protocol
-    └── RequestTimeout           no answer within the given time
+    ├── ConnectionLost           the broker closed the connection, or it failed
+    ├── RequestRefused           the broker responded with an error of the protocol
+    └── RequestTimeout           no response within the given time
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SluiceError(Exception):
 
 
 class BrokerError(SluiceError):
-    """The broker refuses an operation; the connection may go on."""
+    """The broker refuses an operation; the connection remains usable."""
 
 
 class DestinationNotFound(BrokerError):
@@ -66,7 +66,7 @@ class DestinationConflict(BrokerError):
 
 
 class DestinationPrivate(BrokerError):
-    """A temporary destination is received from only by the connection that created it."""
+    """Only the connection that created a temporary destination may consume from it."""
 
 
 class DestinationInUse(BrokerError):
@@ -74,11 +74,11 @@ class DestinationInUse(BrokerError):
 
 
 class SubscriptionNotFound(BrokerError):
-    """No subscription of that name."""
+    """No subscription has that name."""
 
 
 class SubscriptionInUse(BrokerError):
-    """The subscription has all the consumers it may have."""
+    """The subscription has the largest permitted number of consumers."""
 
 
 class LimitExceeded(BrokerError):
@@ -90,11 +90,11 @@ class MessageTooLarge(LimitExceeded):
 
 
 class QuotaExceeded(LimitExceeded):
-    """A user or a connection has used up its share of destinations or subscriptions."""
+    """A user or a connection has reached its quota of destinations or subscriptions."""
 
 
 class LowDiskSpace(LimitExceeded):
-    """The file system of the journal has too little free space for what is to be stored."""
+    """The file system of the journal has too little free space for the message."""
 
 
 class TransactionError(BrokerError):
@@ -102,23 +102,23 @@ class TransactionError(BrokerError):
 
 
 class TransactionNotFound(TransactionError):
-    """No such transaction."""
+    """No transaction has that identifier."""
 
 
 class TransactionEnded(TransactionError):
-    """It has been committed or rolled back."""
+    """The transaction has been committed or rolled back."""
 
 
 class BatchConflict(BrokerError):
-    """A part of a batch that was written before comes again with other rows, or out of turn."""
+    """A part of a batch is repeated with other rows, or arrives out of order."""
 
 
 class Refusal(NamedTuple):
-    """One message of a batch that is refused.
+    """Refused message of a batch.
 
-    row      its place among the messages, from 0
-    error    why
-    passing  it is the present state of the broker, not the message: later it may be accepted
+    row      index of the message, from 0
+    error    reason of the refusal
+    passing  True if the broker's present state is the reason: a later attempt may succeed
     """
 
     row: int
@@ -130,7 +130,7 @@ class BatchRefused(BrokerError):
     """Messages of a batch are refused, so none of it has been published."""
 
     def __init__(self, refused: list[Refusal], count: int) -> None:
-        """`refused` is not empty; `count` messages there were in all."""
+        """Describe the refusals, at least one, of a batch of `count` messages."""
         first = refused[0]
         super().__init__(
             f"{len(refused)} of {count} messages are refused; the first, at {first.row}: "
@@ -140,7 +140,7 @@ class BatchRefused(BrokerError):
 
 
 class ActionRefused(BrokerError):
-    """A message that is as it is cannot be moved, deleted or the like. `reason` is for programs."""
+    """The state of a message does not permit an action. `reason` is a code for programs."""
 
     def __init__(self, reason: str, said: str) -> None:
         super().__init__(said)
@@ -148,7 +148,8 @@ class ActionRefused(BrokerError):
 
 
 class SelectorError(BrokerError):
-    """The text of a message selector is not one: what was expected, and where.
+    """The text of a message selector is invalid; the error states the expected text and the
+    position.
 
     position  0-based offset in characters
     """
@@ -159,55 +160,57 @@ class SelectorError(BrokerError):
 
 
 class BrokerStopping(BrokerError):
-    """The broker is shutting down and takes no more messages."""
+    """The broker is shutting down and accepts no more messages."""
 
 
 class AccessError(SluiceError):
-    """Who somebody is, or what they may do; the text may be shown to the client."""
+    """Authentication or authorization failed; the text may be sent to the client."""
 
 
 class AuthenticationMissing(AccessError):
-    """The client has to say who it is, and has not."""
+    """The client must authenticate and has not."""
 
 
 class AuthenticationFailed(AccessError):
-    """What the client showed is wrong, or came too often; the text does not say which part."""
+    """The credentials are wrong or came too often; the text does not state which part is wrong."""
 
 
 class TooManyFailures(AuthenticationFailed):
     """Logins are refused for `retry_after` seconds (>= 1), because too many have failed."""
 
     def __init__(self, subject: str, retry_after: int) -> None:
-        """`subject` names whose logins are refused: "for this user from this address"."""
+        """`subject` names the logins that are refused, such as "for this user from this
+        address".
+        """
         super().__init__(f"too many failed logins {subject}; try again in {retry_after} s")
         self.retry_after = retry_after
 
 
 class LoginBusy(AccessError):
-    """The queue of logins that wait for their check is full."""
+    """The queue of logins waiting for verification is full."""
 
     def __init__(self) -> None:
         super().__init__("the server is busy with other logins; try again")
 
 
 class AccessDenied(AccessError):
-    """The user may not do that."""
+    """The user lacks the permission for the operation."""
 
 
 class TooManyConnections(AccessError):
-    """The user or the address has as many connections as it may have."""
+    """The user or the address has the largest permitted number of connections."""
 
 
 class UserExists(AccessError):
-    """There is a user of that name."""
+    """A user of that name exists already."""
 
 
 class UserNotFound(AccessError):
-    """There is no user of that name."""
+    """No user has that name."""
 
 
 class ProtocolError(SluiceError):
-    """The peer broke the rules of its wire protocol; the text says how."""
+    """The peer violated its wire protocol; the text describes the violation."""
 
 
 class FrameTooLarge(ProtocolError):
@@ -215,15 +218,15 @@ class FrameTooLarge(ProtocolError):
 
 
 class JournalError(SluiceError):
-    """The durable log cannot do what was asked."""
+    """The journal cannot perform the operation."""
 
 
 class JournalDamaged(JournalError):
-    """Records are damaged where no crash can explain it; the text gives segment and offset."""
+    """Records are damaged in a way that no crash explains; the text states segment and offset."""
 
 
 class JournalFailed(JournalError):
-    """A write or fdatasync failed. Nothing may be acknowledged any more."""
+    """A write or fdatasync failed. The broker must not acknowledge messages any more."""
 
 
 class JournalLocked(JournalError):
@@ -235,28 +238,30 @@ class RecordNotFound(JournalError):
 
 
 class ConfigurationError(SluiceError):
-    """A setting has no meaning or contradicts another; the text names it and its source."""
+    """A setting is invalid or contradicts another; the text names the setting and its source."""
 
 
 class ClientError(SluiceError):
-    """Root of what the client libraries raise."""
+    """Root of the errors raised by the client libraries."""
 
 
 class ConnectionLost(ClientError):
-    """The broker closed the connection, or it broke."""
+    """The broker closed the connection, or the connection failed."""
 
 
 class RequestRefused(ClientError):
-    """The broker answered with an error of the protocol."""
+    """The broker responded with an error of the protocol."""
 
 
 class RequestTimeout(ClientError):
-    """The broker did not answer within the given time."""
+    """The broker did not respond within the given time."""
 
 
 def without_traceback(error: ErrorT) -> ErrorT:
-    """Return the error without its traceback and context. Required before an error is kept: the
-    frames of a traceback refer to the object that keeps the error, and to the data it came from.
+    """Return the error without its traceback and context.
+
+    Required before an error is stored: the frames of a traceback refer to the object that stores
+    the error, and to the data that caused it.
     """
     error.__context__ = None
     return error.with_traceback(None)

@@ -1,11 +1,11 @@
-"""How long things took: durations counted in buckets whose bounds stand in a fixed ratio.
+"""Histogram of durations, in buckets whose bounds have a fixed ratio.
 
     bucket          0        1       …   43       44
     seconds up to   16 µs    22.6 µs …   47.5 s   (no bound)
 
-A histogram is written by one thread or several and read by another. What it is asked for - counts
-for metrics, quantiles for people, of all time or of the last minute - comes from copies, so that
-recording stays one addition.
+One or several threads write a histogram and another reads it. Counts for metrics and quantiles for
+display, of all time or of the last minute, are computed from copies, so that recording remains a
+single addition.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Final
 
 FIRST_SECONDS: Final = 16e-6
 BUCKETS: Final = 44
-"""That have a bound."""
+"""Number of buckets with an upper bound."""
 BOUNDS: Final = tuple(FIRST_SECONDS * sqrt(2) ** number for number in range(BUCKETS))
-"""Seconds; each belongs to its bucket."""
+"""Upper bound of each bucket in seconds."""
 
 
 class Distribution:
-    """A histogram as it was at some moment, or what came between two such moments.
+    """Copy of a histogram at one moment, or the difference of two copies.
 
-    counts   of each bucket, not cumulative; the last is what no bound holds
-    sum      seconds of all durations together
-    longest  seconds of the longest one; between two moments, at least that
+    counts   number of durations in each bucket, not cumulative; the last bucket has no bound
+    sum      sum of all durations in seconds
+    longest  longest duration in seconds; in a difference, an upper estimate
     """
 
     __slots__ = ("counts", "longest", "sum")
@@ -39,27 +39,26 @@ class Distribution:
 
     @property
     def bounds(self) -> tuple[float, ...]:
-        """Seconds."""
+        """Upper bounds of the buckets in seconds."""
         return BOUNDS
 
     @property
     def count(self) -> int:
-        """How many durations."""
+        """Number of durations."""
         return sum(self.counts)
 
     def since(self, before: Distribution) -> Distribution:
-        """What has come after `before`, an earlier moment of the same histogram."""
+        """Return the durations recorded after `before`, an earlier copy of the same histogram."""
         counts = tuple(now - then for now, then in zip(self.counts, before.counts, strict=True))
         longest = self.longest
         if longest == before.longest:
-            # it may be older: of the new ones only the bucket is known
+            # the longest may be older: only the buckets of the new durations are known
             highest = max((n for n, count in enumerate(counts) if count), default=-1)
             longest = 0.0 if highest < 0 else min(longest, _upper(highest, longest))
         return Distribution(counts, max(0.0, self.sum - before.sum), longest)
 
     def quantile(self, part: float) -> float:
-        """Seconds that `part` (0-1) of the durations did not exceed, to within a bucket; 0 if there
-        are none."""
+        """Return the `part` quantile (0-1) in seconds, to within a bucket; 0 without durations."""
         count = self.count
         if not count:
             return 0.0
@@ -80,7 +79,7 @@ def _upper(bucket: int, longest: float) -> float:
 
 
 class Histogram:
-    """See the module."""
+    """Thread-safe histogram of durations."""
 
     __slots__ = ("_counts", "_lock", "_longest", "_sum")
 
@@ -91,7 +90,7 @@ class Histogram:
         self._longest = 0.0
 
     def record(self, seconds: float) -> None:
-        """Count one duration; below 0 is 0. On any thread."""
+        """Record a duration; negative ones count as 0. Thread-safe."""
         seconds = max(0.0, seconds)
         bucket = bisect_left(BOUNDS, seconds)
         with self._lock:
@@ -101,6 +100,6 @@ class Histogram:
                 self._longest = seconds
 
     def read(self) -> Distribution:
-        """All so far. On any thread."""
+        """Return a copy of all durations recorded so far. Thread-safe."""
         with self._lock:
             return Distribution(tuple(self._counts), self._sum, self._longest)

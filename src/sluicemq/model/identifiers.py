@@ -1,15 +1,15 @@
-"""Names as JMS can say them.
+"""Conversion of names to JMS identifiers and back.
 
-A JMS property is named by an identifier (JMS 1.1 section 3.8.1.1): a Java letter, `_` or `$`, then
-the same or digits; and the names of destinations that Open MQ's Java client takes are identifiers
-that may have dots. Other protocols name headers and queues as they like. What an identifier lacks
-is written
+A JMS property name is an identifier (JMS 1.1 section 3.8.1.1): a Java letter, `_` or `$`, then the
+same or digits; the destination names that Open MQ's Java client accepts are identifiers that may
+contain dots. Other protocols have no such rule for headers and queues. Characters that an
+identifier cannot contain are escaped:
 
-    -  _HYPHEN_      .  _DOT_      anything else  _xHHHH_, 4 to 6 upper-case hex digits
+    -  _HYPHEN_      .  _DOT_      other characters  _xHHHH_, 4 to 6 upper-case hex digits
 
-so that `content-type` is `content_HYPHEN_type`. (The first two are what Apache Camel writes.) An
-underscore that would read as the beginning of one of these is written `_x005F_`: every name has an
-identifier, no two names have the same, and `from_identifier` finds the name again.
+So `content-type` becomes `content_HYPHEN_type`. (Apache Camel uses the first two escapes as well.)
+An underscore that would read as the start of an escape is written `_x005F_`: every name has an
+identifier, no two names have the same, and `from_identifier` returns the name.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ _LAST_CHARACTER: Final = 0x10FFFF
 
 
 def to_identifier(name: str, dotted: bool = False) -> str:
-    """The name itself if it is an identifier already, as most are; `dotted`: where it does not
-    begin with one, a dot stays a dot. "" stays ""."""
+    """Return the identifier of a name, which is the name itself if it is an identifier already.
+
+    With `dotted`, a dot that is not at the start remains a dot. "" remains "".
+    """
     alike = "_" in name and {match.start() for match in _LOOK_ALIKE.finditer(name)}
     if not alike and (_USUAL_DOTTED if dotted else _USUAL).match(name):
         return name
     said: list[str] = []
     for place, character in enumerate(name):
         kind = unicodedata.category(character)
-        # Java looks at UTF-16, and half a pair is no letter to it
+        # Java classifies UTF-16 units, and a surrogate is not a letter
         fits = kind in (_PART if place else _START) and character <= "\uffff"
         if (fits and not (alike and place in alike)) or (dotted and place and character == "."):
             said.append(character)
@@ -47,7 +49,9 @@ def to_identifier(name: str, dotted: bool = False) -> str:
 
 
 def from_identifier(identifier: str) -> str:
-    """The name that `to_identifier` makes this of; the identifier itself if there is no other."""
+    """Return the name that `to_identifier` converts to this; the identifier itself if there is
+    none.
+    """
     return _WRITTEN.sub(_read, identifier) if "_" in identifier else identifier
 
 

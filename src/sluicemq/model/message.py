@@ -1,4 +1,4 @@
-"""The protocol-neutral message."""
+"""Protocol-neutral message."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ DEFAULT_PRIORITY: Final = 4
 
 
 class BodyKind(IntEnum):
-    """What the body bytes are; decides how another protocol shows them (docs/crossing.md).
+    """Type of a body; determines its conversion for other protocols (docs/crossing.md).
 
-    NONE    there is no body
+    NONE    no body
     TEXT    UTF-8 that is not known to be JSON
     JSON    a JSON value
-    BYTES   anything; the kind of protocols that do not tell text from bytes, too
+    BYTES   any bytes; also the type for protocols that do not distinguish text from bytes
     MAP     a Java serialisation stream of one HashMap or Hashtable: a JMS MapMessage
     STREAM  a Java serialisation stream of any number of values: a JMS StreamMessage
-    OBJECT  a Java serialisation stream of one object, which is never read: a JMS ObjectMessage
+    OBJECT  a Java serialisation stream of one object, which is never decoded: a JMS ObjectMessage
 
-    A body that came by JMQ stays as it was sent, which may be compressed whatever its kind
+    A body received by JMQ is stored as it was sent, and may be compressed regardless of its type
     (protocols/java.py: `expanded`).
     """
 
@@ -37,7 +37,7 @@ class BodyKind(IntEnum):
 
 
 class Origin(IntEnum):
-    """The protocol a message came in by."""
+    """Protocol by which a message was published."""
 
     INTERNAL = 0
     PHPMQ = 1
@@ -47,13 +47,13 @@ class Origin(IntEnum):
 
 
 class Durability(IntEnum):
-    """How far the journal carries a message.
+    """Durability of a message in the journal.
 
-    NONE  memory only; LAZY  journaled, visible and answered at once; SYNC  visible and
-    answered only after the fdatasync that holds it.
-
-    TRANSIENT  as LAZY, but dropped at a restart: what NONE becomes with journal.record_transient.
-    No client can ask for it.
+    NONE       in memory only
+    LAZY       journaled; visible and confirmed immediately
+    SYNC       visible and confirmed only after the fdatasync that contains it
+    TRANSIENT  as LAZY, but dropped at a restart: replaces NONE with journal.record_transient;
+               clients cannot request it
     """
 
     NONE = 0
@@ -63,38 +63,39 @@ class Durability(IntEnum):
 
     @property
     def survives(self) -> bool:
-        """A restart keeps the message: what JMS calls persistent."""
+        """True if the message survives a restart, as persistent messages in JMS."""
         return self is Durability.LAZY or self is Durability.SYNC
 
 
 class Message:
-    """One message. Nothing but the broker's own `sequence`, `arrival`, `references`, `sender` and
-    `epoch` changes after it has been published, because topics share one message among all
-    subscriptions.
+    """Message, shared by all subscriptions of a topic.
 
-    sequence        journal sequence number; 0 until published; orders everything
-    destination     where it was sent
+    After its publication only the broker's own fields `sequence`, `arrival`, `references`, `sender`
+    and `epoch` change.
+
+    sequence        journal sequence number; 0 until published; defines the order of all messages
+    destination     destination that it was sent to
     body            payload as sent
-    kind            what the payload is
+    kind            type of the payload
     priority        0-9 (JMS 1.1 section 3.4.10)
-    arrival         ms since the epoch, by the broker's clock, when the broker took it; 0 until then
-    timestamp       ms since the epoch, by the client's clock where its protocol has such a stamp
-                    (JMSTimestamp), else when the broker received it
+    arrival         ms since the epoch, by the broker's clock, of its acceptance; 0 until then
+    timestamp       ms since the epoch, by the client's clock if its protocol has such a timestamp
+                    (JMSTimestamp), otherwise the time of its arrival at the broker
     expiration      ms since the epoch; 0 = never
-    deliver_at      ms since the epoch before which no consumer sees it; 0 = at once
-    message_id      the sender's own id, or ""
-    correlation_id  or ""
-    reply_to        destination for answers, or None
+    deliver_at      ms since the epoch before which it is not delivered; 0 = immediately
+    message_id      id set by the publisher, or ""
+    correlation_id  correlation id, or ""
+    reply_to        destination for replies, or None
     type            JMSType or similar, or ""
-    properties      the sender's properties and headers, or None when there are none
+    properties      publisher's properties and headers, or None when there are none
     durability      see Durability
-    origin          protocol it came by
-    native          the origin protocol's own framing where it must survive byte for byte, or b""
-    routes          numbers of the durable subscriptions of a topic that took it
-    references      deliveries that keep the body in memory (the broker's bookkeeping)
-    sender          token of the producing connection, for no-local; never stored
-    epoch           what the wall clock was ahead of the steady one, in ms, when the broker took it:
-                    less that, expiration and deliver_at are steady times. Set if it has one of them
+    origin          protocol by which it was published
+    native          original framing if it must be preserved byte for byte, or b""
+    routes          numbers of the durable subscriptions of a topic that received it
+    references      number of deliveries that keep the body in memory
+    sender          token of the publishing connection, for no-local; never stored
+    epoch           difference of wall and steady time in ms at its acceptance: expiration and
+                    deliver_at minus epoch are steady times. Set if it has one of them
     """
 
     __slots__ = (
@@ -168,9 +169,9 @@ class Message:
         expiration: int,
         properties: dict[str, Property] | None = None,
     ) -> Message:
-        """A message of its own for another destination, to be delivered at once.
+        """Return a copy for another destination, to be delivered immediately.
 
-        `properties` replace the message's when given.
+        `properties` replace the message's properties if given.
         """
         return Message(
             destination,

@@ -1,12 +1,12 @@
-"""Messages that a data pipeline writes, as rows: what travels between the sink and the broker.
+"""Rows: wire format of the messages that a data pipeline writes, between the sink and the broker.
 
-A part of a batch is any number of frames, one after another:
+A part of a batch is any number of frames in sequence:
 
-    u32      length of what follows, little-endian
+    u32      length of the rest of the frame, little-endian
     length   a msgpack array of rows, at most FRAME_ROWS of them; each row is an array (`Row`)
 
-Frames are what is decoded at a time: few rows in each let the broker do other things between them.
-Rows of a later version may be longer; those of an earlier one shorter.
+The broker decodes one frame at a time: with few rows in each it can do other work between them.
+Rows of a later version may be longer, those of an earlier one shorter.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.model.message import DEFAULT_PRIORITY, BodyKind, Durability, Property
 
 FRAME_ROWS: Final = 1024
-"""Rows that a frame may have."""
+"""Largest number of rows in a frame."""
 USUAL_ROWS: Final = 256
-"""Rows of the frames that `encode` makes, at most."""
+"""Largest number of rows in a frame made by `encode`."""
 USUAL_BYTES: Final = 256 * 1024
 """Bytes of bodies at which `encode` ends a frame."""
 MOST_PROPERTIES_BYTES: Final = 1024 * 1024
-"""Bytes that the properties of a row may have."""
+"""Largest size of a row's properties in bytes."""
 MOST_NAME_BYTES: Final = 65_540
-"""Bytes that a destination's name may have, before anything else is asked of it."""
+"""Largest size of a destination's name in bytes, checked before the name is decoded."""
 
 MAX_TIME: Final = 253_402_300_799_999
-"""The end of the year 9999, in ms since the epoch: latest time, and longest life."""
+"""End of the year 9999 in ms since the epoch: latest time, and longest lifetime."""
 
 DIGEST_MASK: Final = (1 << 64) - 1
-"""Digests are 64 bits, and add up modulo 2^64."""
+"""Digests have 64 bits and are added modulo 2^64."""
 
 NIL: Final = msgspec.Raw(b"\xc0")
-"""No properties."""
+"""Encoding of absent properties."""
 
 LENGTH: Final = Struct("<I")
 
@@ -53,25 +53,25 @@ Milliseconds = Annotated[int, Meta(ge=0, le=MAX_TIME)]
 
 
 class Row(msgspec.Struct, array_like=True, gc=False):
-    """One message to be written, as the broker reads it. Times in ms since the epoch, 0 = none.
+    """Message to be written, as decoded by the broker. Times in ms since the epoch, 0 = none.
 
-    destination     its name: text, or binary data where a name is not UTF-8 (`name_of`)
-    topic           it is a topic, and no queue
-    body            bytes, which are what `body_kind` says
+    destination     name as text, or as binary data if it is not UTF-8 (`name_of`)
+    topic           True for a topic, False for a queue
+    body            bytes of the type `body_kind`
     body_kind       0 none, 1 text, 2 JSON, 3 bytes, 4 map, 5 stream, 6 object (BodyKind)
     priority        0-9
-    ttl             ms that the message may live from when the broker takes it; 0 = no limit
-    expiration      when its life ends; with a `ttl` the earlier one counts
-    deliver_at      when it may be delivered first
-    message_id      the sender's own, or ""
-    correlation_id  or ""
-    reply_to        name of the destination for answers, or None
-    reply_topic     that is a topic
+    ttl             lifetime in ms from its acceptance by the broker; 0 = no limit
+    expiration      time of expiry; with a `ttl` the earlier one counts
+    deliver_at      earliest time of delivery
+    message_id      id set by the sender, or ""
+    correlation_id  correlation id, or ""
+    reply_to        name of the destination for replies, or None
+    reply_topic     True if `reply_to` is a topic
     type            JMSType or similar, or ""
-    durability      0 in memory only, 1 journaled, 2 journaled and waited for (Durability); what a
-                    batch writes is journaled and waited for whatever this says, as it is one unit
+    durability      0 in memory only, 1 journaled, 2 journaled and synced (Durability); a batch is
+                    always journaled and synced, because it is one unit
     properties      a map of scalars, or nil (`properties_of`)
-    timestamp       when it was sent; 0 = when the broker takes it
+    timestamp       time of sending; 0 = time of its acceptance by the broker
     """
 
     destination: msgspec.Raw
@@ -110,11 +110,11 @@ RowValues = tuple[
     dict[str, Property] | None,
     int,
 ]
-"""A row as its writer has it: the fields of `Row`, in their order."""
+"""Row before it is encoded: the fields of `Row` in their order."""
 
 
 def name_of(raw: bytes | msgspec.Raw) -> str:
-    """The name that `Row.destination` or the like is. ProtocolError if it is none."""
+    """Return the name encoded in `Row.destination` or `Row.reply_to`. Raises ProtocolError."""
     try:
         name: Any = _any.decode(raw) if len(raw) <= MOST_NAME_BYTES else None
     except _UNREADABLE as error:
@@ -127,7 +127,7 @@ def name_of(raw: bytes | msgspec.Raw) -> str:
 
 
 def properties_of(raw: msgspec.Raw) -> dict[str, Property] | None:
-    """`Row.properties`. ProtocolError says what is wrong."""
+    """Return the decoded `Row.properties`. Raises ProtocolError."""
     if len(raw) > MOST_PROPERTIES_BYTES:
         raise ProtocolError(f"the properties have more than {MOST_PROPERTIES_BYTES} bytes")
     try:
@@ -158,7 +158,7 @@ def row(
     properties: dict[str, Property] | None = None,
     timestamp: int = 0,
 ) -> RowValues:
-    """A row of which only some fields are set; see `Row`."""
+    """Return a row with defaults for the other fields; see `Row`."""
     return (
         destination,
         topic,
@@ -180,7 +180,7 @@ def row(
 
 
 def encode(rows: Iterable[RowValues]) -> Iterator[bytes]:
-    """Frames of those rows, each with its length in front; to be joined, or sent as they come."""
+    """Yield frames of the rows, each preceded by its length, to be joined or sent one by one."""
     collected: list[RowValues] = []
     size = 0
     for values in rows:
@@ -195,7 +195,7 @@ def encode(rows: Iterable[RowValues]) -> Iterator[bytes]:
 
 
 def frame(rows: Sequence[Sequence[object]]) -> bytes:
-    """One frame with its length. `rows` has at most FRAME_ROWS, each the fields of `Row`."""
+    """Return one frame with its length. `rows` has at most FRAME_ROWS, each the fields of `Row`."""
     buffer = bytearray(LENGTH.size)
     _encoder.encode_into(rows, buffer, LENGTH.size)
     LENGTH.pack_into(buffer, 0, len(buffer) - LENGTH.size)
@@ -203,7 +203,9 @@ def frame(rows: Sequence[Sequence[object]]) -> bytes:
 
 
 def frames(data: memoryview) -> Iterator[memoryview]:
-    """The frames of a part, without their lengths. ProtocolError when the last is incomplete."""
+    """Yield the frames of a part without their lengths. Raises ProtocolError if one is
+    incomplete.
+    """
     position = 0
     end = len(data)
     while position < end:
@@ -219,8 +221,10 @@ def frames(data: memoryview) -> Iterator[memoryview]:
 
 
 def decode(data: memoryview | bytes) -> list[Row]:
-    """The rows of one frame. ProtocolError says which row and field are wrong; FrameTooLarge for
-    more rows than FRAME_ROWS, before anything is decoded."""
+    """Decode the rows of one frame. Raises ProtocolError with the row and field that are wrong.
+
+    Raises FrameTooLarge for more rows than FRAME_ROWS, before decoding.
+    """
     _expect_few(data)
     try:
         return _decoder.decode(data)
@@ -231,8 +235,8 @@ def decode(data: memoryview | bytes) -> list[Row]:
 def digest(data: memoryview | bytes) -> int:
     """Return the sum of the digests of a frame's rows, modulo 2^64.
 
-    The order of the rows and the frames that they are in make no difference. It tells rows that
-    changed by accident, not those that somebody made to have the same digest. Raises as `decode`.
+    It is independent of the order of the rows and of their split into frames. It detects accidental
+    changes, not rows constructed to have the same digest. Raises as `decode`.
     """
     _expect_few(data)
     try:
@@ -257,7 +261,9 @@ def _expect_few(data: memoryview | bytes) -> None:
 
 
 def announced_rows(data: memoryview | bytes) -> int:
-    """How many rows a frame says it has; 0 if it is no array, which the decoder says better."""
+    """Return the number of rows announced by a frame; 0 if it is no array, which `decode`
+    reports.
+    """
     first = data[0] if data else 0
     if first & 0xF0 == _FIXARRAY:
         return first & 0x0F
@@ -269,7 +275,7 @@ def announced_rows(data: memoryview | bytes) -> int:
 
 
 _UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
-"""What decoders raise: nesting has its limits, too."""
+"""Errors raised by the decoders; nesting is limited as well."""
 _SCALARS: Final = frozenset({bool, int, float, str, bytes, type(None)})
 _encoder: Final = msgspec.msgpack.Encoder()
 _any: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(Any)

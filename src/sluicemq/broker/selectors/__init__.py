@@ -1,8 +1,8 @@
 """Message selectors: conditions over the properties and header fields of messages.
 
-The language is that of JMS 1.1 section 3.8.1, and whoever speaks another protocol may use it too.
-Text goes through reader (grammar.lark -> nodes) and compiler (nodes -> closures); equalities that a
-message must fulfil are found on the way, for the routing of topics.
+The language is that of JMS 1.1 section 3.8.1; clients of other protocols may use it too. The reader
+parses the text (grammar.lark -> nodes) and the compiler makes closures of the nodes; the equalities
+that a matching message must fulfil are derived as well, for the routing of topics.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _RECENT: Final = 256
 
 
 class SelectorLimits(NamedTuple):
-    """What a selector may cost. None = not limited.
+    """Limits of the cost of a selector. None = no limit.
 
-    text   bytes of its text in UTF-8: the time to compile it
-    nodes  identifiers, literals and operations: the time to evaluate it; see nodes.py
+    text   bytes of its text in UTF-8, which determine the time to compile it
+    nodes  identifiers, literals, operations, which determine the time to evaluate it (nodes.py)
     """
 
     text: int | None = 8 * 1024
@@ -47,7 +47,7 @@ class SelectorLimits(NamedTuple):
             )
 
     def check_nodes(self, nodes: int) -> None:
-        """Raise SelectorError if there are too many."""
+        """Raise SelectorError if there are too many nodes."""
         if self.nodes is not None and nodes > self.nodes:
             raise SelectorError(
                 f"the selector has {nodes} identifiers, literals and operations, at most "
@@ -60,11 +60,11 @@ NO_LIMITS: Final = SelectorLimits(None, None)
 
 
 class CompiledSelector:
-    """A predicate over messages: TRUE of them, not FALSE and not UNKNOWN.
+    """Predicate over messages: True if the condition is TRUE, not FALSE or UNKNOWN.
 
-    text        as it was given; selectors with equal text are equal
-    nodes       how many it has; see nodes.py
-    equalities  what is true of every message that it selects; see there
+    text        text as given; selectors with equal text are equal
+    nodes       number of nodes; see nodes.py
+    equalities  equalities that every matching message fulfils; see equality.py
     """
 
     __slots__ = ("__weakref__", "_test", "equalities", "nodes", "text")
@@ -84,26 +84,26 @@ class CompiledSelector:
 
 _in_use: Final[WeakValueDictionary[str, CompiledSelector]] = WeakValueDictionary()
 _recent: Final[deque[CompiledSelector]] = deque(maxlen=_RECENT)
-"""Keeps short ones that nobody uses at the moment."""
+"""Keeps short selectors in memory that were in use recently."""
 
 
 def known_selector(text: str) -> CompiledSelector | None:
-    """Return the selector of that text if it is in use, or has been a short time ago."""
+    """Return the selector of that text if it is in use, or was recently."""
     return _in_use.get(text)
 
 
 def compile_selector(text: str, limits: SelectorLimits = NO_LIMITS) -> CompiledSelector:
     """Return the selector of that text, the same object as long as it is in use. Thread-safe.
 
-    A text without anything but blanks is no condition: whoever takes it for "no selector", as JMS
-    does, must not ask. Raises SelectorError, also for what exceeds the limits.
+    A blank text is not a condition: a caller that treats it as "no selector", as JMS does, must not
+    call this. Raises SelectorError, also if the limits are exceeded.
     """
     limits.check_text(text)
     selector = _in_use.get(text)
     if selector is not None:
         limits.check_nodes(selector.nodes)
     else:
-        # here, because lark takes longer to import than most commands to run
+        # imported here because importing lark takes longer than most commands run
         from sluicemq.broker.selectors.reader import read
 
         condition = read(text)

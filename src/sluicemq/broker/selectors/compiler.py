@@ -1,13 +1,13 @@
-"""Makes closures of a selector's tree.
+"""Compiler of a selector's nodes to closures.
 
-A condition is TRUE, FALSE or UNKNOWN, but nobody ever asks which: at the top one asks whether it is
-TRUE, and NOT asks whether its operand is FALSE. So each condition is compiled for the answer that
-is `wanted`, to a function that says yes or no. AND is TRUE if all operands are, and FALSE if any
-is; OR the other way round; NOT turns the question over; and only comparisons know of NULL, for
-which the answer to both questions is no. That gives exactly SQL's three-valued logic (JMS 1.1
-section 3.8.1.2), without a third value.
+A condition is TRUE, FALSE or UNKNOWN, but the distinction is never needed in full: the selector
+matches if the condition is TRUE, and NOT is TRUE if its operand is FALSE. So each condition is
+compiled for one truth value, `wanted`, to a function that returns whether the condition has it. AND
+is TRUE if all operands are, and FALSE if any is; OR is the reverse; NOT inverts `wanted`; and only
+comparisons handle NULL, for which both functions return False. This implements SQL's three-valued
+logic (JMS 1.1 section 3.8.1.2) exactly, without a third value.
 
-A comparison of unlike types is FALSE, in JMS's words: "if the comparison of non-like type values is
+A comparison of unlike types is FALSE, as JMS defines: "if the comparison of non-like type values is
 attempted, the value of the operation is false". So `NOT (size = 1)` holds for a size of 'large',
 and `size <> 1` does not. With NULL on either side it is UNKNOWN.
 """
@@ -56,17 +56,17 @@ _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": 
 
 
 def always(message: Message) -> bool:
-    """The test of what is settled: yes."""
+    """Return True, as the test of a constant condition."""
     return True
 
 
 def never(message: Message) -> bool:
-    """The test of what is settled: no."""
+    """Return False, as the test of a constant condition."""
     return False
 
 
 def compile_condition(node: Node, wanted: bool) -> Test:
-    """A function that tells whether the condition is TRUE (or FALSE, as `wanted`) of a message."""
+    """Return a function that tests whether the condition is TRUE (or FALSE, as `wanted`)."""
     match node:
         case All(operands=operands) | Any(operands=operands):
             tests = [compile_condition(operand, wanted) for operand in operands]
@@ -160,7 +160,7 @@ def _comparison(node: Comparison, wanted: bool) -> Test:
 
 
 def _holds(compare: Compare, left: Value, right: Value) -> bool:
-    """The comparison of two values that are not NULL."""
+    """Return the result of a comparison of two values that are not NULL."""
     kind, other = type(left), type(right)
     if kind is other:
         # strings and Booleans have no order
@@ -192,7 +192,7 @@ def _property_compares(name: str, compare: Compare, literal: float, wanted: bool
         if properties is None:
             return False
         value = properties.get(name)
-        if type(value) is kind:  # the usual case
+        if type(value) is kind:  # the common case
             return compare(value, literal) is wanted
         if value is None or isinstance(value, bytes):
             return False
@@ -202,7 +202,7 @@ def _property_compares(name: str, compare: Compare, literal: float, wanted: bool
 
 
 def _tested(node: Node, test: Callable[[Value], bool]) -> Test:
-    """Ask about a value; if it is NULL, the answer is no."""
+    """Return a test of a value that is False if the value is NULL."""
     read = _value(node)
 
     def test_value(message: Message) -> bool:

@@ -1,9 +1,9 @@
-"""Equalities that hold of every message a selector selects.
+"""Equalities that every message matched by a selector fulfils.
 
-Of `id = 17 AND price > 3` it is `id = 17`: a topic need not ask the selector about messages with
-another id (routing.py). Where numbers promote, equal values have to be equal keys of a dictionary;
-beyond 2**53 they are not, since 2**53 + 1 is equal to the double 2**53 there. And True must not
-meet 1. So a `bucket` is not always the value itself.
+For `id = 17 AND price > 3` it is `id = 17`: a topic need not evaluate the selector for messages
+with another id (routing.py). Where numbers are promoted, equal values must be equal dictionary
+keys; beyond 2**53 they are not, since 2**53 + 1 is equal to the double 2**53 there. And True must
+differ from 1. So a `bucket` is not always the value itself.
 """
 
 from __future__ import annotations
@@ -23,34 +23,36 @@ from sluicemq.broker.selectors.nodes import (
 )
 
 MAX_VALUES: Final = 64
-"""More alternatives than this are not worth a place for each."""
+"""Largest number of alternatives that are indexed."""
 
 _EXACT_DOUBLES: Final = 2**53
 
 Bucket = str | int | float | tuple[bool] | None
-"""A dictionary key: equal for two values that a selector calls equal, and for no others. That of
-NULL is None, which no equality asks for."""
+"""Dictionary key: equal for two values that a selector considers equal, and for no others.
+
+The key of NULL is None, which no equality requires.
+"""
 
 
 class Equality(NamedTuple):
-    """`field` has one of the values that the buckets stand for."""
+    """Requirement that `field` has one of the values represented by `buckets`."""
 
     field: str
     buckets: frozenset[Bucket]
 
 
 def bucket_of(value: Value) -> Bucket:
-    """The key for a message's value."""
+    """Return the key for a message's value."""
     return (value,) if isinstance(value, bool) else value
 
 
 def field_reader(equality: Equality) -> Read:
-    """What reads the field of an equality from a message."""
+    """Return a function that reads the field of an equality from a message."""
     return reader(equality.field)
 
 
 def equalities(condition: Node) -> tuple[Equality, ...]:
-    """Each is necessary by itself; in the order of the text."""
+    """Return the equalities, each of which is necessary by itself, in the order of the text."""
     return tuple(Equality(field, buckets) for field, buckets in _necessary(condition).items())
 
 
@@ -78,7 +80,7 @@ def _necessary(node: Node) -> dict[str, frozenset[Bucket]]:
 
 
 def _alternatives(branches: list[dict[str, frozenset[Bucket]]]) -> dict[str, frozenset[Bucket]]:
-    """Fields that every branch names, with all of their values."""
+    """Return the fields that occur in every branch, with all of their values."""
     found = {}
     for field in branches[0]:
         if all(field in branch for branch in branches):

@@ -1,9 +1,9 @@
-"""Where the value of an identifier is found in a message.
+"""Access to the value of an identifier in a message.
 
-Header fields by JMS 1.1 section 3.8.1.1: six of them may be used. JMSMessageID, JMSCorrelationID
-and JMSType are NULL when the message has none. Everything else is a property, of which those that
-begin with JMS must be JMSX... or JMS_...; one that does not exist, or has bytes for a value, is
-NULL. `content_HYPHEN_type` is also the header `content-type` of another protocol
+Header fields follow JMS 1.1 section 3.8.1.1: six of them may be used. JMSMessageID,
+JMSCorrelationID and JMSType are NULL if the message has none. Every other identifier is a property;
+names that begin with JMS must begin with JMSX or JMS_. A property that does not exist, or has bytes
+for a value, is NULL. `content_HYPHEN_type` is also the header `content-type` of another protocol
 (model/identifiers.py). A dead letter has Open MQ's properties, JMS_SUN_DMQ_..., which are derived
 (broker/deadletter.py).
 """
@@ -51,19 +51,19 @@ HEADER: Final[dict[str, Read]] = {
 
 
 def reserved(name: str) -> bool:
-    """The name is JMS's own, and not for selectors."""
+    """Return whether the name is reserved by JMS and not permitted in selectors."""
     return name.startswith("JMS") and not (name in HEADER or name.startswith(("JMSX", "JMS_")))
 
 
 def reader(name: str) -> Read:
-    """A function that reads the field or property of that name."""
+    """Return a function that reads the field or property of that name."""
     if name in DMQ_PROPERTIES:
         return _dead_letter_property(name)
     return HEADER.get(name) or _property(name)
 
 
 def is_field(name: str) -> bool:
-    """It is more than the name of one property."""
+    """Return whether reading the name takes more than a lookup of one property."""
     return name in HEADER or name in DMQ_PROPERTIES or from_identifier(name) != name
 
 

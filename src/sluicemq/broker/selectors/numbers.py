@@ -1,8 +1,8 @@
-"""Numbers as Java has them: exact ones are long, approximate ones are double.
+"""Numbers with Java's semantics: exact ones are long, approximate ones are double.
 
 JMS 1.1 section 3.8.1.1 leaves overflow and division to Java: long wraps around, and its division
-truncates towards zero. Where Java throws or gives no number, which is a division by zero and
-arithmetic with what is not a number, the result is NULL.
+truncates towards zero. A division by zero and arithmetic with values that are not numbers give
+NULL.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluicemq.broker.selectors.nodes import Value
 
 LONG_BITS: Final = 64
 LONG_LIMIT: Final = 1 << LONG_BITS - 1
-"""The first positive number that is not a long."""
+"""Smallest positive number that is not a long."""
 
 Operation = Callable[[float, float], float]
 
@@ -29,24 +29,26 @@ _OPERATIONS: Final[dict[str, Operation]] = {
 
 
 NUMBERS: Final = (int, float)
-"""The types of exact and approximate numbers. A Boolean is neither, though Python counts with it,
-so that types have to be compared and not asked with isinstance."""
+"""Types of exact and approximate numbers.
+
+A Boolean is neither, although it is an int in Python, so types are compared without isinstance.
+"""
 
 
 def is_number(value: Value) -> TypeGuard[int | float]:
-    """Exact or approximate."""
+    """Return whether the value is an exact or approximate number."""
     return type(value) in NUMBERS
 
 
 def long(value: int) -> int:
-    """What Java keeps of an integer."""
+    """Return the integer wrapped to Java's long."""
     if -LONG_LIMIT <= value < LONG_LIMIT:
         return value
     return (value + LONG_LIMIT) % (1 << LONG_BITS) - LONG_LIMIT
 
 
 def double(value: float) -> float:
-    """An exact number as Java's promotion makes it approximate."""
+    """Return the number as a double, by Java's promotion."""
     try:
         return float(value)
     except OverflowError:  # a property of another protocol, far beyond long
@@ -54,7 +56,7 @@ def double(value: float) -> float:
 
 
 def calculate(symbol: str, left: Value, right: Value) -> Value:
-    """The result of + - * or /; see the module for NULL."""
+    """Return the result of + - * or /, or NULL as described in the module."""
     if not (is_number(left) and is_number(right)):
         return None
     exact = type(left) is type(right) is int
@@ -74,15 +76,17 @@ def calculate(symbol: str, left: Value, right: Value) -> Value:
 
 
 def negative(value: Value) -> Value:
-    """The value with its sign changed, NULL if it has none."""
+    """Return the negated value, NULL if it is not a number."""
     if not is_number(value):
         return None
     return long(-value) if isinstance(value, int) else -value
 
 
 def read_exact(text: str) -> int:
-    """A Java integer literal as a long, decimal up to LONG_LIMIT (which only a minus brings into
-    the range). Raises ValueError, with a text.
+    """Return a Java integer literal as a long.
+
+    A decimal may be as large as LONG_LIMIT, which only a minus brings into the range. Raises
+    ValueError with a description.
     """
     digits = text.rstrip("lL").lower()
     if digits.startswith("0x"):
@@ -102,7 +106,7 @@ def read_exact(text: str) -> int:
 
 
 def read_approximate(text: str) -> float:
-    """A Java floating-point literal as a double. Raises ValueError, with a text."""
+    """Return a Java floating-point literal as a double. Raises ValueError with a description."""
     if text[-1] in "fF":
         try:
             value = struct.unpack("<f", struct.pack("<f", float(text[:-1])))[0]

@@ -1,4 +1,4 @@
-"""Patterns of LIKE (JMS 1.1 section 3.8.1.1): % is any characters, _ is one, line ends included."""
+"""LIKE patterns (JMS 1.1 section 3.8.1.1): % matches any characters, _ one, line ends included."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from enum import Enum
 from typing import Final
 
 LIMIT: Final = 1024
-"""Characters of a pattern."""
+"""Longest pattern, in characters."""
 PART_WEIGHT: Final = 8
-"""Nodes that a part between two % counts as: it is searched for in the whole value."""
+"""Nodes counted for a part between two %, which is searched for in the whole value."""
 CHARACTER_WEIGHT: Final = 8
-"""Nodes that each of its characters counts as if there is a _ among them: all may be compared at
-each place of the value."""
+"""Nodes counted for each character of such a part if it contains a _.
+
+All of them may be compared at each position of the value.
+"""
 
 
 class Wildcard(Enum):
-    """What stands in a pattern for other characters."""
+    """Wildcard of a pattern."""
 
     ONE = "_"
     ANY = "%"
 
 
 Part = str | Wildcard
-"""Characters that stand for themselves, or a wildcard."""
+"""Literal characters, or a wildcard."""
 
 
 def split(pattern: str, escape: str) -> list[Part]:
-    """The parts of a pattern. A character after `escape` ("" = none) stands for itself.
+    """Split a pattern into parts. A character after `escape` ("" = none) is literal.
 
-    Raises ValueError, with a text, if nothing follows an escape or the pattern is too long.
+    Raises ValueError with a description if nothing follows an escape or the pattern is too long.
     """
     if len(pattern) > LIMIT:
         raise ValueError(f"a pattern of at most {LIMIT} characters")
@@ -58,7 +60,7 @@ def split(pattern: str, escape: str) -> list[Part]:
 
 
 def matcher(parts: list[Part]) -> Callable[[str], object]:
-    """A function that tells, by truth, whether a whole string matches."""
+    """Return a function whose result is true if a whole string matches."""
     if all(isinstance(part, str) for part in parts):
         return "".join(map(str, parts)).__eq__
     match parts:
@@ -72,7 +74,7 @@ def matcher(parts: list[Part]) -> Callable[[str], object]:
 
 
 def weight(parts: list[Part]) -> int:
-    """Return as how many nodes a pattern counts, beside its LIKE."""
+    """Return the number of nodes that a pattern counts, in addition to its LIKE."""
     total = 0
     for run in _runs(parts)[1:-1]:
         total += PART_WEIGHT
@@ -82,7 +84,7 @@ def weight(parts: list[Part]) -> int:
 
 
 def _runs(parts: list[Part]) -> list[list[Part]]:
-    """The parts between each two %."""
+    """Return the parts between the % wildcards."""
     runs: list[list[Part]] = [[]]
     for part in parts:
         if part is Wildcard.ANY:
@@ -93,7 +95,7 @@ def _runs(parts: list[Part]) -> list[list[Part]]:
 
 
 def _length(run: list[Part]) -> int:
-    """The characters that a part matches."""
+    """Return the number of characters that a run matches."""
     return sum(len(part) if isinstance(part, str) else 1 for part in run)
 
 
@@ -102,9 +104,11 @@ def _expression(run: list[Part]) -> str:
 
 
 class _Matcher:
-    """Match parts from left to right, each at the first place that fits: between two % that is as
-    good as any other, so nothing is ever tried again. Parts without _ are found by `str.find`,
-    whose time is linear."""
+    """Matcher of the runs from left to right, each at its first match.
+
+    Between two % the first match is as good as any other, so there is no backtracking. Runs without
+    _ are found by `str.find` in linear time.
+    """
 
     __slots__ = ("_ending", "_ending_length", "_middle", "_start", "_start_length", "_whole")
 

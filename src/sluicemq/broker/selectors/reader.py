@@ -1,4 +1,4 @@
-"""Reads the text of a selector: lark's LALR parser calls a Reader, which makes the nodes.
+"""Reader of a selector's text: lark's LALR parser calls a Reader, which builds the nodes.
 
 Nothing here recurses into the selector, and the time is linear in the length of the text.
 """
@@ -32,7 +32,7 @@ from sluicemq.broker.selectors.nodes import (
 from sluicemq.model.errors import SelectorError
 
 MAX_DEPTH: Final = 200
-"""Parentheses and operations inside one another."""
+"""Largest nesting of parentheses and operations."""
 
 _IDENTIFIER_START: Final = frozenset(("Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Sc", "Pc"))
 _IDENTIFIER_PART: Final = _IDENTIFIER_START | {"Nd", "Mn", "Mc", "Cf"}
@@ -57,18 +57,18 @@ _EXPECTED: Final = (
     ("RPAR", "')'"),
     ("$END", "the end"),
 )
-"""How a message names what could have stood at a place, by the terminal that tells."""
+"""Descriptions of the expected text in an error message, by the terminal that implies them."""
 
 _PART_OF_A_VALUE: Final = frozenset(("STRING", "NOT", "OPEN"))
 
 
 def read(text: str) -> Node:
-    """The condition that a selector is. Raises SelectorError.
+    """Return the condition of a selector. Raises SelectorError.
 
-    Takes some 4 µs for each character of the worst text: limit its length before.
+    It takes up to 4 µs for each character; the caller limits the length first.
     """
     try:
-        # with a transformer, the parser's result is what that makes of the whole
+        # with a transformer, the parser returns the transformed tree
         return _parser().parse(text)  # type: ignore[return-value]
     except UnexpectedToken as error:
         end = error.token.type == "$END"
@@ -84,7 +84,7 @@ def read(text: str) -> Node:
 
 
 def expected(what: str, found: str, position: int) -> SelectorError:
-    """The error for a place where something else must stand."""
+    """Return the error for a position at which other text is expected."""
     return SelectorError(f"expected {what}, found {found} at offset {position}", position)
 
 
@@ -120,7 +120,7 @@ def _kind(node: Node) -> str:
 
 
 def _condition(node: Node) -> Node:
-    """The node, if it may be a condition."""
+    """Return the node if it may be a condition; otherwise raise SelectorError."""
     kind = _kind(node)
     if kind in ("a number", "a string"):
         raise expected("a condition", kind, node.position)
@@ -128,7 +128,7 @@ def _condition(node: Node) -> Node:
 
 
 def _number(node: Node) -> Node:
-    """The node, if its value may be a number."""
+    """Return the node if its value may be a number; otherwise raise SelectorError."""
     kind = _kind(node)
     if kind not in ("a number", "an identifier"):
         raise expected("a number", kind, node.position)
@@ -144,7 +144,7 @@ def _identifier(node: Node) -> Identifier:
 
 
 def _holding(node: Node, parts: Sequence[Node]) -> Node:
-    """The node, now that its parts are known."""
+    """Return the node after setting its depth and size from its parts."""
     depth = size = 0
     for part in parts:
         depth = max(depth, part.depth)
@@ -177,8 +177,11 @@ def _text(token: Token) -> str:
 
 @v_args(inline=True)
 class Reader(Transformer[Token, Node]):
-    """A method for each rule of the grammar. Those that combine check the types of what they get:
-    an error in them is one of the text, just as a missing parenthesis is."""
+    """Transformer with a method for each rule of the grammar.
+
+    The methods that combine nodes check the types of their operands: a type error is an error of
+    the text, like a missing parenthesis.
+    """
 
     def start(self, condition: Node) -> Node:
         return _condition(condition)
@@ -215,7 +218,7 @@ class Reader(Transformer[Token, Node]):
         return Literal(token.start_pos or 0, False)
 
     def nested(self, opening: Token, inside: Node) -> Node:
-        # it is the place of what is inside that an error is to give
+        # errors give the position of the nested node
         return _deepened(inside, inside.depth)
 
     def plus(self, sign: Token, operand: Node) -> Node:
