@@ -62,7 +62,7 @@ ALLOWANCE_SEGMENTS: Final = 4
 
 SMALL_GROUP: Final = 4
 """Records. The owner's thread writes groups up to this size itself: passing a group to another
-thread and receiving the result takes half as long as a fast fdatasync."""
+thread and receiving the result takes 1.5 times as long as a fast fdatasync."""
 START_SECONDS: Final = 0.1
 """Interval between checks of whether the first group has to wait for space."""
 SWIFT: Final = 0.001
