@@ -1,4 +1,4 @@
-"""Building records and counting what they make live: the owner's half of an append.
+"""Construction of records and their liveness: the part of an append in the owner's thread.
 
 A 1 KB message costs about 1.4 µs, of which the CRC takes 0.5.
 """
@@ -37,12 +37,12 @@ from sluicemq.model.errors import JournalError, JournalFailed
 from sluicemq.model.message import Message
 
 NUMBERED_EVERY: Final = 1 << 19
-"""Numbers given without a record before one is written for their sake."""
+"""Sequence numbers assigned without a record before a NUMBERED record is written."""
 LARGEST_RECORD: Final = MAX_RECORD_BYTES - 7
 
 
 class Appender:
-    """The segment that is filled, and the records that have not been handed over yet.
+    """Active segment, and the records that `commit` has not passed to the writer yet.
 
     _parts     buffers, three to a record: header, meta with body, padding
     _fill      size of the segment once they are written
@@ -51,7 +51,7 @@ class Appender:
     _next      the next sequence number
     _recorded  one that a later start is sure to know of, or will
     _open      inside a unit
-    _refusal   why nothing can be appended any more, or ""
+    _refusal   error text that rejects further appends, or ""
     _gone      destinations forgotten since the segment was begun
     """
 
@@ -85,14 +85,14 @@ class Appender:
         self._recorded = sequence - 1
         self._parts: list[bytes] = []
         self._start = GROUP_START
-        """Flag of the next group's first record: set if all before it will have been synced."""
+        """Flags of the next group's first record: GROUP_START if all earlier ones are synced."""
         self._open = False
         self._refusal = ""
         self._fill = SEGMENT_HEADER_BYTES
         self._begin()
 
     def _begin(self) -> None:
-        """Go on in a new segment. The one before it has its `end`."""
+        """Begin a new segment. The caller has set the `end` of the previous one."""
         segments = self._liveness.segments
         previous = segments[-1].first if segments else 0
         self._segment = segment = Segment(self._next, previous)
@@ -103,7 +103,7 @@ class Appender:
         self._gone = {}
 
     def _skip(self) -> None:
-        """The segment has no record yet: let its columns begin with the next number."""
+        """Start the columns of the active segment, which has no record, at the next number."""
         segment = self._segment
         segment.base = self._next
         segment.live.clear()
@@ -274,7 +274,7 @@ class Appender:
             raise JournalError(f"a record of {size} bytes is larger than the format allows")
 
     def _append_own(self, type: int, body: bytes, destination: int = 0) -> int:
-        """A record of the journal's own, which must not end a unit of the broker's."""
+        """Append a record of the journal itself, which must not end a unit of the broker."""
         return self._append(type, body, now(), destination=destination, last=not self._open)
 
     def next_sequence(self) -> int:
@@ -311,7 +311,10 @@ class Appender:
         return self._liveness.release(sequence)
 
     def _carry(self, record: Record, left: int) -> tuple[Segment, int, int]:
-        """Append a record anew, with `left` of its references. Returns where, and its bytes."""
+        """Append a record again as CARRIED with `left` references.
+
+        Return its segment, sequence number and bytes.
+        """
         flags = record.flags & (ROUTED | DELAYED | ENTRY) | UNIT_END
         if not record.is_message:
             flags |= ENTRY
@@ -346,5 +349,5 @@ class Appender:
 
 
 def now() -> int:
-    """µs since the epoch."""
+    """Return the wall clock in µs since the epoch."""
     return time.time_ns() // 1000

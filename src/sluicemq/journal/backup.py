@@ -1,16 +1,17 @@
-"""A copy of a journal from which a broker can start, made while another process writes it.
+"""Backup of a journal from which a broker can start, taken while another process writes it.
 
-A journal is its newest snapshot and the segments from then on, so a copy is one if
+A journal consists of its newest snapshot and the segments since then. A copy is valid if
 
-- the snapshot is no later than the end of the segments that are copied;
-- whatever the snapshot calls live, and everything behind it, is in them.
+- the snapshot is no later than the end of the copied segments;
+- the segments contain every record that is live in the snapshot, and all records after it.
 
-The order of reading sees to that. First a slot (with a lease, should this process be killed): from
-now on no segment goes. Then the snapshot: what was removed before, was so by one that is not newer
-than this. Then the durable end, which is never behind a snapshot that has its name. What lies
-before that end never changes: it is copied in peace, while the broker goes on behind it.
+The order of steps ensures this. First, the backup creates a slot, with a lease in case this process
+is killed: from then on the broker removes no segment. Second, it reads the snapshot: segments
+removed earlier were removed by a snapshot that is not newer. Third, it reads the durable end, which
+is never behind a named snapshot. Bytes before that end never change, so they are copied while the
+broker continues to append.
 
-The result is a prefix of what the broker has confirmed, and every unit in it is whole.
+The result is a prefix of the records that the broker has confirmed, and contains only whole units.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ if TYPE_CHECKING:
 
 SLOT_PREFIX: Final = "backup-"
 NO_LIMIT: Final = 1 << 62
-"""Bytes that the slot may hold back: a backup that is lost half-way helps nobody."""
+"""Limit of the backup's slot in bytes: large enough never to be exceeded."""
 START_SECONDS: Final = 30.0
-"""How long to wait for a broker that is just starting to say how far its journal is on disk."""
+"""Maximum wait for a starting broker to publish the durable end of its journal."""
 
 
 class _Plan(NamedTuple):
-    """What will be copied: of each segment its first number, bytes, and whether all of it."""
+    """Files to copy; per segment its first sequence number, bytes, and whether it is sealed."""
 
     identity: bytes
     snapshot: tuple[int, bytes] | None
@@ -100,17 +101,17 @@ def create(
 ) -> Manifest:
     """Back up the journal in that directory, whether or not a broker has it open.
 
-    target    becomes the backup: a directory that does not exist yet, or is empty
-    extras    further files, by name
-    previous  an earlier backup of the same journal: segments that it has are shared with it (hard
-              links), and either can be removed without the other
-    link      share sealed segments with the data directory, where that is on the same file system
-    rate      bytes in a second to copy at most, 0 = as fast as it goes
-    told      is called now and then
-    cancelled asked now and then; True ends it with BackupCancelled
+    target    directory of the backup; must be empty or not exist
+    extras    additional files, by name
+    previous  earlier backup of the same journal; its segments are shared by hard links, and either
+              backup can be removed without the other
+    link      share sealed segments with the data directory if it is on the same file system
+    rate      maximum bytes per second, 0 = unlimited
+    told      called with the progress after each chunk
+    cancelled called at least after each chunk; True ends the backup with BackupCancelled
 
-    What is there after an error has no manifest. Raises JournalError, JournalDamaged for a source
-    that is, OSError.
+    After an error, the target has no manifest. Raises JournalError, JournalDamaged if the source
+    is damaged, OSError.
     """
     identity = read_identity(journal) if journal.is_dir() else None
     if identity is None:
@@ -139,7 +140,7 @@ def create(
             files.append(copy.segment(first, size, sealed))
         for extra, data in (extras or {}).items():
             files.append(copy.store(extra, data))
-        slots.renew(name, LEASE_MS)  # nothing has been removed if the slot has held until now
+        slots.renew(name, LEASE_MS)  # success proves that the slot kept all segments until now
     except RecordNotFound:
         raise JournalError(
             f"the slot {name} that kept the segments is gone: somebody has dropped it, or the "
@@ -167,7 +168,10 @@ def create(
 
 
 def _earlier(identity: bytes, previous: Path) -> dict[str, File]:
-    """The segments of an earlier backup, by path. JournalError if it is of another journal."""
+    """Return the files of an earlier backup by path.
+
+    Raises JournalError if it is a backup of another journal.
+    """
     manifest = read_manifest(previous)
     if manifest.identity != identity.hex():
         raise JournalError(
@@ -178,7 +182,7 @@ def _earlier(identity: bytes, previous: Path) -> dict[str, File]:
 
 
 def _drop_expired(slots: Slots) -> None:
-    """What killed backups have left, when no broker runs that would remove it."""
+    """Drop expired slots of killed backups; without a running broker they would remain."""
     now = wall()
     for name, slot in slots.list().items():
         if name.startswith(SLOT_PREFIX) and slot.expired(now):
@@ -187,7 +191,7 @@ def _drop_expired(slots: Slots) -> None:
 
 
 def _prepare(target: Path) -> None:
-    """JournalError if something is there already."""
+    """Create the target directory. Raises JournalError if it is not empty."""
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(target.iterdir()):
         raise JournalError(
@@ -210,7 +214,7 @@ def _plan(journal: Path, identity: bytes) -> _Plan:
             size, sealed, previous = _extent(journal, identity, first, following, end)
         except FileNotFoundError:
             before = None
-            continue  # removed by a snapshot that came before ours
+            continue  # removed by a snapshot before the one copied
         if before is not None and previous != before and first > _state_position(found):
             path = segment_path(journal, first)
             raise damaged(path, 16, f"the segment before it, {previous:020d}, is missing")
@@ -228,7 +232,10 @@ def _plan(journal: Path, identity: bytes) -> _Plan:
 
 
 def _newest_snapshot(journal: Path) -> tuple[int, bytes, Snapshot] | None:
-    """Position, bytes and content. One that is damaged is a matter for recovery, not for a copy."""
+    """Return position, bytes and content of the newest intact snapshot, or None.
+
+    Raises JournalDamaged if snapshots exist but none is intact.
+    """
     while True:
         vanished = False
         failure: JournalDamaged | None = None
@@ -263,7 +270,7 @@ def _has_live(packed: bytes) -> bool:
 
 
 def _end(journal: Path, position: int) -> DurableEnd:
-    """How far the journal may be copied: at least as far as a snapshot of that position."""
+    """Return the end up to which to copy, which is at or after the snapshot's position."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         with _stopped(journal) as stopped:
@@ -282,7 +289,7 @@ def _end(journal: Path, position: int) -> DurableEnd:
 
 @contextmanager
 def _stopped(journal: Path) -> Iterator[bool]:
-    """Whether no broker has the journal open; then none can open it inside."""
+    """Yield True, with the journal locked, if no broker has it open."""
     try:
         fd = take_lock(journal, create=False)
     except JournalLocked:
@@ -296,7 +303,7 @@ def _stopped(journal: Path) -> Iterator[bool]:
 
 
 def _last_unit(journal: Path) -> DurableEnd | None:
-    """Where recovery would end the journal: `durable` may be behind after a loss of power."""
+    """Return the end that recovery would find; `durable` may be behind after a power loss."""
     durable = read_durable(journal)
     limit: int | None = None
     for first in reversed(list_segments(journal)):
@@ -320,7 +327,7 @@ def _last_unit(journal: Path) -> DurableEnd | None:
 def _extent(
     journal: Path, identity: bytes, first: int, following: int | None, end: DurableEnd
 ) -> tuple[int, bool, int]:
-    """Bytes of a segment to copy, whether that is a sealed one whole, and the segment before it."""
+    """Return bytes to copy, whether that is a whole sealed segment, and the previous segment."""
     full = records_end(journal, first, following)
     path = segment_path(journal, first)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -342,7 +349,7 @@ def _extent(
 
 
 def _index_offset(fd: int, size: int) -> int:
-    """Where the index of a segment of that size begins; 0 = it is not sealed."""
+    """Return the index offset of a segment of that size, 0 if the segment is not sealed."""
     trailer = decode_trailer(os.pread(fd, TRAILER_BYTES, max(0, size - TRAILER_BYTES)))
     if trailer is None:
         return 0

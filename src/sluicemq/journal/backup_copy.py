@@ -1,4 +1,4 @@
-"""Copying the files of a backup: at a pace, with checksums, and sharing what is there already."""
+"""Rate-limited copying of a backup's files, with checksums and hard links to existing files."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from sluicemq.model.errors import JournalError
 LEASE_MS: Final = 60_000
 RENEW_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.1
-"""Who goes slowly looks so often whether it is still wanted."""
+"""Interval at which a rate-limited copy checks for cancellation."""
 
 
 class CopyProgress(NamedTuple):
-    """How far it is: bytes dealt with, and in all. Those of files that are shared count as well."""
+    """Progress of a backup: bytes processed and total bytes, both including shared files."""
 
     done: int
     total: int
 
 
 class BackupCancelled(JournalError):
-    """Whoever asked for the backup does not want it any more."""
+    """The caller cancelled the backup."""
 
 
 class CopyThrottle:
-    """Tells how far it is, keeps the slot's lease, and does not go faster than it may."""
+    """Progress reporter of a copy that also renews the slot's lease and limits the rate."""
 
     def __init__(
         self,
@@ -56,9 +56,10 @@ class CopyThrottle:
         self._renewed = self._started = time.monotonic()
 
     def advance(self, count: int, *, read: bool = True) -> None:
-        """So many bytes more; `read`: not only counted.
+        """Report `count` more bytes and sleep as long as the rate limit requires.
 
-        Raises BackupCancelled, RecordNotFound if the slot is gone.
+        `read` is False for shared files, which do not count towards the rate. Raises
+        BackupCancelled, or RecordNotFound if the slot is gone.
         """
         self._done += count
         self._read += count if read else 0
@@ -77,7 +78,7 @@ class CopyThrottle:
 
 
 class BackupCopy:
-    """Makes the files of a backup, each on disk when it returns."""
+    """Creator of a backup's files; each method syncs its file before it returns."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class BackupCopy:
         self.copied = 0
 
     def store(self, path: str, data: bytes) -> File:
-        """A file with that content."""
+        """Create a file with that content and return its manifest entry."""
         fd = _new_file(self._target / path)
         try:
             write_at(fd, data, 0)
@@ -108,7 +109,10 @@ class BackupCopy:
         return File(path=path, bytes=len(data), sha256=sha256(data).hexdigest())
 
     def segment(self, first: int, size: int, sealed: bool) -> File:
-        """The first `size` bytes of a segment; `sealed`: that is all of it, and does not change."""
+        """Copy or link the first `size` bytes of a segment and return its manifest entry.
+
+        `sealed` means that the segment is complete and no longer changes.
+        """
         source = segment_path(self._journal, first)
         path = f"{JOURNAL_NAME}/{source.name}"
         fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
@@ -133,8 +137,10 @@ class BackupCopy:
             os.close(fd)
 
     def _share_earlier(self, fd: int, path: str, size: int) -> File | None:
-        """The file of the earlier backup, if it is this one: a segment of that number and size
-        whose end, which has a checksum of all before it, is the same."""
+        """Link the segment from the earlier backup and return its entry, or None if it differs.
+
+        Number, size and trailer are compared; the trailer has a checksum of all bytes before it.
+        """
         file = self._earlier.get(path)
         if self._previous is None or file is None or file.bytes != size:
             return None
@@ -151,9 +157,9 @@ class BackupCopy:
         return file if _linked(old, self._target / path) else None
 
     def _read(self, fd: int, out: int, size: int, source: Path, sealed: bool) -> str:
-        """Read `size` bytes, write them to `out` unless that is -1. Returns their SHA-256.
+        """Read `size` bytes, write them to `out` unless it is -1, and return their SHA-256.
 
-        JournalDamaged if a sealed segment is not what its own checksum says.
+        Raises JournalDamaged if the checksum in a sealed segment's trailer does not match.
         """
         digest = sha256()
         crc = done = 0
@@ -177,13 +183,13 @@ class BackupCopy:
 
 
 def _crc_but_trailer(crc: int, kept: bytes, data: bytes) -> tuple[int, bytes]:
-    """The CRC of everything so far but the last bytes, which may be the trailer; and those."""
+    """Return the CRC without the last bytes, which may be the trailer, and these bytes."""
     data = kept + data
     return crc32(data[:-TRAILER_BYTES], crc), data[-TRAILER_BYTES:]
 
 
 def _linked(source: Path, target: Path) -> bool:
-    """A hard link was made. False where that is not possible."""
+    """Create a hard link. Return False if the file system does not permit it."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,13 +1,13 @@
-"""From a backup to a data directory that a broker can start in.
+"""Restore of a backup into a data directory in which a broker can start.
 
-What happened after the backup is lost, but somebody may remember it: readers of the journal have
-positions behind its end, clients have seen message ids. So no number that may have been given is
-given again: the restored journal goes on LEAP numbers later. And it gets an identity of its own
-unless told otherwise: a reader's checkpoint then says that it belongs to another journal, instead
-of passing over what the restored broker writes.
+Records written after the backup are lost, but journal readers may have positions beyond its end
+and clients may have received message ids from that time. To avoid reusing a sequence number, the
+restored journal continues LEAP numbers later. It also gets a new identity unless the caller keeps
+the old one: a reader's checkpoint is then rejected as belonging to another journal, and the reader
+does not skip records that the restored broker writes.
 
-The journal is put together under another name and renamed at the end: a restore that is interrupted
-leaves no journal, and can be repeated.
+The journal is assembled under a temporary name and renamed at the end: an interrupted restore
+leaves no journal and can be repeated.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from sluicemq.journal.writer import DURABLE_NAME, sync_directory, write_whole
 from sluicemq.model.errors import JournalDamaged, JournalError
 
 LEAP: Final = 1 << 40
-"""Sequence numbers: what 100,000 messages a second need in four months."""
+"""Sequence numbers to skip: four months at 100,000 messages per second."""
 PARTIAL: Final = "journal.restoring"
 ALLOWED: Final = frozenset({PARTIAL, "lost+found"})
-"""In a directory that counts as empty."""
+"""Names that a directory may contain and still count as empty."""
 
 
 class Restored(NamedTuple):
-    """What has been restored; `identity` is the journal's, 32 hex digits."""
+    """Result of a restore; `identity` is the journal's identity in 32 hex digits."""
 
     manifest: Manifest
     identity: str
@@ -58,16 +58,16 @@ class Restored(NamedTuple):
 
 
 def _nothing(count: int) -> None:
-    """Ignore the progress."""
+    """Ignore the progress; the default callback."""
 
 
 def restore(
     backup: Path, data_dir: Path, *, keep_identity: bool = False, advance: Advance = _nothing
 ) -> Restored:
-    """Make a data directory of a backup; every file is compared with its checksum on the way.
+    """Restore a backup into `data_dir` and verify the checksum of every file.
 
-    `data_dir` does not exist, or is empty. What root restores belongs to the owner of that
-    directory. Raises JournalError, JournalDamaged if the backup is, OSError.
+    `data_dir` must be empty or not exist. If root restores, the files are assigned to the owner of
+    that directory. Raises JournalError, JournalDamaged if the backup is damaged, OSError.
     """
     manifest = read_manifest(backup)
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def restore(
             data = b"".join(content)
             if name == IDENTITY_NAME:
                 data = identity.hex().encode() + b"\n"
-            if name != DURABLE_NAME:  # it is not true of what is rewritten
+            if name != DURABLE_NAME:  # it does not apply to the rewritten segments
                 write_whole(partial / name, data)
         elif not directory:
             data = adopted(b"".join(content), manifest.identity, identity.hex())
@@ -111,15 +111,15 @@ def restore(
 
 
 def adopted(data: bytes, old: str, new: str) -> bytes:
-    """What a file says of a journal, said of the restored one: its identity, or the first half of
-    it, by which it is known elsewhere."""
+    """Return `data` with the identity `old` replaced by `new`, in full and in its short form, which
+    is the first half of the digits."""
     for digits in (len(old), len(old) // 2):
         data = data.replace(old[:digits].encode(), new[:digits].encode())
     return data
 
 
 def _checked(backup: Path, file: File, advance: Advance) -> Iterator[bytes]:
-    """The content of a file; JournalDamaged at its end if it is not what was backed up."""
+    """Yield the content of a file. Raises JournalDamaged at its end if the checksum differs."""
     digest = sha256()
     try:
         for data in read_chunks(backup / file.path):
@@ -136,7 +136,7 @@ def _checked(backup: Path, file: File, advance: Advance) -> Iterator[bytes]:
 
 
 def _leap(journal: Path, manifest: Manifest, identity: bytes, sequence: int) -> None:
-    """A segment behind all others, with a record of that number in it."""
+    """Write a final segment that contains one NUMBERED record with that sequence number."""
     last = segment_path(journal, manifest.segment)
     end = manifest.offset
     if any(file.sealed and file.path.endswith(last.name) for file in manifest.files):
@@ -148,7 +148,7 @@ def _leap(journal: Path, manifest: Manifest, identity: bytes, sequence: int) -> 
 
 
 def _hand_over(data_dir: Path, paths: list[Path]) -> None:
-    """To the broker's own user, if it is root who restores."""
+    """Assign the files to the owner of `data_dir` if the caller is root."""
     if os.geteuid() == 0:
         status = data_dir.stat()
         for path in paths:

@@ -1,4 +1,4 @@
-"""Compacting a journal that no broker has open."""
+"""Compaction of a journal that no broker has open."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def compact(
     options: JournalOptions | None = None,
     adopt: Callable[[FileJournal], None] | None = None,
 ) -> tuple[JournalStats, JournalStats]:
-    """Move what is live out of old segments and remove them. Returns sizes before and after.
+    """Move live records out of old segments, remove these, and return stats before and after.
 
-    `adopt` reads the recovery as a broker does and sets `snapshot_source`; without it, what came
-    after the broker's last snapshot stays where it is.
+    `adopt` reads the recovery as a broker does and sets `snapshot_source`; without it, segments
+    after the broker's last snapshot are not compacted.
 
-    Raises as `FileJournal.open`, and JournalFailed.
+    Raises JournalFailed and the errors of `FileJournal.open`.
     """
     journal = FileJournal.open(directory, options)
     try:

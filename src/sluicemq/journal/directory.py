@@ -1,4 +1,4 @@
-"""The data directory itself: who holds it, and which one it is."""
+"""Lock and identity of the data directory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ LOCK_NAME: Final = "lock"
 
 
 def take_lock(directory: Path, *, create: bool = True) -> int:
-    """A descriptor that holds the directory until it is closed. Raises JournalLocked.
+    """Lock the directory and return the descriptor, which holds the lock until it is closed.
 
-    Without `create` it is -1 where nobody has ever held it: the file is the broker's to make.
+    Without `create`, return -1 if the lock file does not exist; only a broker creates it. Raises
+    JournalLocked.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     try:
@@ -37,21 +38,21 @@ def take_lock(directory: Path, *, create: bool = True) -> int:
             f"{directory} is in use by process {holder}. Stop it, or choose another directory."
         ) from None
     holder_line = b"%d\n" % os.getpid()
-    with suppress(OSError):  # on a full file system the lock holds without it
-        os.pwrite(fd, holder_line, 0)  # in the block that is there, if there is one
+    with suppress(OSError):  # on a full file system, the lock works without the process id
+        os.pwrite(fd, holder_line, 0)  # before truncation, to reuse an allocated block
         os.ftruncate(fd, len(holder_line))
     return fd
 
 
 def remove_temporary(directory: Path) -> None:
-    """Files that a crash kept from getting their name."""
+    """Remove temporary files that a crash left."""
     for name in os.listdir(directory):
         if name.endswith(".tmp"):
             (directory / name).unlink()
 
 
 def read_identity(directory: Path) -> bytes | None:
-    """The directory's own 16 bytes; None if it has none yet. Raises JournalDamaged."""
+    """Return the directory's identity of 16 bytes, None if it has none. Raises JournalDamaged."""
     path = directory / IDENTITY_NAME
     try:
         identity = bytes.fromhex(path.read_text("ascii"))
@@ -67,7 +68,7 @@ def read_identity(directory: Path) -> bytes | None:
 
 
 def make_identity(directory: Path) -> bytes:
-    """Draw the 16 bytes of a new directory, and keep them."""
+    """Generate, store and return the identity of a new directory, 16 random bytes."""
     identity = os.urandom(IDENTITY_BYTES)
     write_whole(directory / IDENTITY_NAME, identity.hex().encode() + b"\n")
     return identity

@@ -1,4 +1,4 @@
-"""The bytes of a record, and nothing else.
+"""Binary format of records.
 
 A segment file is a header (segment.py), records, and once it is sealed an index and a trailer
 (index.py). All numbers are little-endian. Every record starts at a multiple of 8:
@@ -31,17 +31,17 @@ Bodies by type:
 
     MESSAGE           the message's body
     CARRIED           a live record moved forward, with its old body and header; `reference` is the
-                      sequence number that it is known by, `references` what was left of them
+                      original sequence number, `references` the remaining references
     SETTLED           u32 subscription, u32 count, u64 sequence x count
-    DESTINATION       u8 kind, then the name: what the header's destination number stands for
-    DESTINATION_GONE  the same; the number is never given again
-    STARTED, STOPPED  JSON, for people
+    DESTINATION       u8 kind, then the name of the destination with the header's number
+    DESTINATION_GONE  same body; the number is never reused
+    STARTED, STOPPED  JSON, for operators
     INDEX             see index.py
-    SNAPSHOT          empty; a snapshot of everything up to here was begun
-    NUMBERED          empty; keeps numbers that were given without a record from being given twice
-    DELIVERED         as SETTLED: first deliveries of messages, by the turn they were made in
-    REDELIVERED       the same of later ones, then u32 deliveries so far x count
-    GAUGE             u64 waiting, u64 in flight, u32 consumers, u32 0: how a destination stands
+    SNAPSHOT          empty; start of a snapshot of all records up to this one
+    NUMBERED          empty; prevents reuse of numbers that were assigned without a record
+    DELIVERED         as SETTLED; first deliveries of messages, per event loop iteration
+    REDELIVERED       as DELIVERED, for later deliveries, then u32 delivery count x count
+    GAUGE             u64 ready, u64 unacked, u32 consumers, u32 0; depth of a destination
     CLOCK             i64 ms: a step of the wall clock (broker/clocklog.py)
     the others        are the broker's (broker/codec.py)
 
@@ -63,7 +63,7 @@ from sluicemq.model.errors import JournalDamaged
 
 
 class RecordType(IntEnum):
-    """What a record says."""
+    """Type of a record."""
 
     MESSAGE = 1
     SETTLED = 2
@@ -90,7 +90,8 @@ class RecordType(IntEnum):
 
 
 class Cause(IntEnum):
-    """Why a delivery ended; MOVED: to another destination, DISCARDED: its subscription went."""
+    """Reason for the end of a delivery. MOVED: to another destination; DISCARDED: the subscription
+    was deleted."""
 
     ACKNOWLEDGED = 1
     EXPIRED = 2
@@ -109,26 +110,26 @@ class Cause(IntEnum):
 UNIT_END: Final = 1
 GROUP_START: Final = 2
 ROUTED: Final = 4
-"""The message names the durable subscriptions it went to (Message.routes)."""
+"""Flag: the message lists the durable subscriptions it was routed to (Message.routes)."""
 ENTRY: Final = 8
-"""What was carried is no message but a record of another live type (PREPARED)."""
+"""Flag: the CARRIED record is not a message but of another live type (PREPARED)."""
 DELAYED: Final = 16
-"""The message is not to be delivered before a time (Message.deliver_at)."""
+"""Flag: the message is not deliverable before a time (Message.deliver_at)."""
 
 FORMAT_VERSION: Final = 2
 HEADER_BYTES: Final = 56
 MAX_RECORD_BYTES: Final = 0xFFFFFFFF
 MAX_REFERENCES: Final = 0xFFFF
 MAX_SETTLED: Final = 1 << 16
-"""Sequence numbers in one SETTLED, DELIVERED or REDELIVERED record; a longer list becomes several
-records."""
+"""Maximum sequence numbers in one SETTLED, DELIVERED or REDELIVERED record; a longer list is split
+into several records."""
 
 SIZE_AND_CRC: Final = Struct("<II")
 REST: Final = Struct("<QqqQIBBBBBBHI")
-"""The header from `sequence` on: the part that the CRC covers."""
+"""Header from `sequence` on, which the CRC covers."""
 HEADER: Final = Struct("<IIQqqQIBBBBBBHI")
 PADDING: Final = tuple(bytes(-size % 8) for size in range(8))
-"""Indexed by size & 7."""
+"""Padding bytes, indexed by size & 7."""
 SETTLED_HEAD: Final = Struct("<II")
 SETTLED_ONE: Final = Struct("<IIQ")
 GAUGE: Final = Struct("<QQII")
@@ -140,7 +141,7 @@ if sys.byteorder != "little":
 
 
 class Record(NamedTuple):
-    """One record, decoded but for its body. Times in the units of the header."""
+    """One record with decoded header and raw body. Times are in the units of the header."""
 
     sequence: int
     type: int
@@ -159,7 +160,7 @@ class Record(NamedTuple):
 
     @property
     def identity(self) -> int:
-        """The sequence number that settlements know the record by."""
+        """Sequence number by which SETTLED records refer to the record."""
         return self.reference if self.type == RecordType.CARRIED else self.sequence
 
     @property
@@ -175,24 +176,24 @@ class Record(NamedTuple):
 
     @property
     def lists_messages(self) -> bool:
-        """It is about a list of messages: they were delivered, or settled."""
+        """True if the record lists messages that were delivered, redelivered or settled."""
         return self.type in (RecordType.SETTLED, RecordType.DELIVERED, RecordType.REDELIVERED)
 
     @property
     def subscription(self) -> int:
-        """Of a record that lists messages."""
+        """Subscription of a record that lists messages."""
         return int.from_bytes(self.body[:4], "little")
 
     @property
     def sequences(self) -> list[int]:
-        """Of a record that lists messages."""
+        """Sequence numbers of a record that lists messages."""
         if self.type == RecordType.REDELIVERED:
             return decode_redelivered(self.body)[1]
         return decode_settled(self.body)[1]
 
     @property
     def address(self) -> Address:
-        """What a DESTINATION or DESTINATION_GONE record names."""
+        """Address in a DESTINATION or DESTINATION_GONE record."""
         return decode_address(self.body)
 
 
@@ -213,7 +214,7 @@ def encode_record(
     durability: int = 0,
     references: int = 0,
 ) -> tuple[bytes, bytes, bytes]:
-    """Header, meta with body, padding. The journal's hot path does the same inline."""
+    """Return header, meta with body, and padding. The journal's hot path does the same inline."""
     start = HEADER_BYTES + len(meta)
     if meta:
         body = meta + body
@@ -237,7 +238,7 @@ def encode_record(
 
 
 def record_size(buffer: memoryview, offset: int) -> int:
-    """Size without padding of the intact record at `offset`, or 0: there is none."""
+    """Return the size without padding of the intact record at `offset`, 0 if there is none."""
     if offset + HEADER_BYTES > len(buffer):
         return 0
     size, crc = SIZE_AND_CRC.unpack_from(buffer, offset)
@@ -255,7 +256,7 @@ def record_size(buffer: memoryview, offset: int) -> int:
 
 
 def decode_record(buffer: memoryview, offset: int, size: int) -> Record:
-    """The record at `offset`, which `record_size` has found intact."""
+    """Return the record at `offset`, which `record_size` has found intact."""
     (
         _,
         _,
@@ -292,14 +293,14 @@ def decode_record(buffer: memoryview, offset: int, size: int) -> Record:
 
 
 def encode_settled(subscription: int, sequences: list[int]) -> bytes:
-    """Body of a SETTLED record."""
+    """Return the body of a SETTLED record."""
     if len(sequences) == 1:
         return SETTLED_ONE.pack(subscription, 1, sequences[0])
     return SETTLED_HEAD.pack(subscription, len(sequences)) + array("Q", sequences).tobytes()
 
 
 def decode_settled(body: bytes) -> tuple[int, list[int]]:
-    """Subscription and sequence numbers. Raises JournalDamaged."""
+    """Return subscription and sequence numbers. Raises JournalDamaged."""
     if len(body) < 8:
         raise JournalDamaged("a SETTLED record is too short")
     subscription, count = SETTLED_HEAD.unpack_from(body)
@@ -311,12 +312,12 @@ def decode_settled(body: bytes) -> tuple[int, list[int]]:
 
 
 def encode_redelivered(subscription: int, sequences: list[int], attempts: list[int]) -> bytes:
-    """Body of a REDELIVERED record."""
+    """Return the body of a REDELIVERED record."""
     return encode_settled(subscription, sequences) + array("I", attempts).tobytes()
 
 
 def decode_redelivered(body: bytes) -> tuple[int, list[int], list[int]]:
-    """Subscription, sequence numbers, deliveries of each so far. Raises JournalDamaged."""
+    """Return subscription, sequence numbers and delivery counts. Raises JournalDamaged."""
     count = int.from_bytes(body[4:8], "little")
     end = 8 + 8 * count
     if len(body) != end + 4 * count:
@@ -328,7 +329,7 @@ def decode_redelivered(body: bytes) -> tuple[int, list[int], list[int]]:
 
 
 def decode_gauge(body: bytes) -> tuple[int, int, int]:
-    """Waiting, in flight, consumers. Raises JournalDamaged."""
+    """Return the counts of ready and unacked messages and consumers. Raises JournalDamaged."""
     if len(body) != GAUGE.size:
         raise JournalDamaged(f"a GAUGE record has {len(body)} bytes, not {GAUGE.size}")
     waiting, in_flight, consumers, _ = GAUGE.unpack(body)
@@ -336,7 +337,7 @@ def decode_gauge(body: bytes) -> tuple[int, int, int]:
 
 
 def encode_address(address: Address) -> bytes:
-    """Body of a DESTINATION record."""
+    """Return the body of a DESTINATION record."""
     return bytes([address.kind]) + encode_name(address.name)
 
 

@@ -1,10 +1,11 @@
-"""Which records are still needed, and where they are.
+"""Reference counts and locations of live records.
 
-Each segment has one byte per sequence number for the settlements that a record still waits for,
-and, once somebody retains something, another for the references that do not survive a restart. A
-byte of 255 says that the number is in a dictionary: it is above 254.
+Each segment has one byte per sequence number for the references that SETTLED records have not yet
+released. After the first `retain`, it has another one for references that do not survive a
+restart. A byte of 255 means that the count is above 254 and stored in a dictionary.
 
-A record that was moved forward (CARRIED) is known by its old number; `carried` gives the new one.
+A record that was moved forward (CARRIED) keeps its old number as its identity; `carried` maps it
+to the new number.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from sluicemq.model.errors import RecordNotFound
 MANY: Final = 255
 LARGEST: Final = 254
 SPAN_LIMIT: Final = 1 << 22
-"""Sequence numbers per segment, after which the next one begins: there are five bytes of memory for
-each, used or not."""
+"""Sequence numbers per segment, after which the next segment begins. Each number takes five bytes
+of memory, whether or not it has a record."""
 
 
 class Segment:
-    """One segment as the owner's thread knows it.
+    """State of one segment in the owner's thread.
 
     first    the number in its name
     base     the sequence number that index 0 of the columns stands for
@@ -79,23 +80,23 @@ class Segment:
         self.before = -1
 
     def count_live(self) -> int:
-        """Records that wait for settlements."""
+        """Return the number of records with unreleased references."""
         return len(self.live) - self.live.count(0)
 
     def needed(self) -> bytes | bytearray:
-        """A byte per sequence number, like `live`: not 0 where something is live or retained."""
+        """Return one byte per sequence number, like `live`: nonzero if live or retained."""
         if len(self.held) == self.held.count(0):
             return self.live
         return bytes(map(or_, self.live, self.held.ljust(len(self.live), b"\0")))
 
     @property
     def is_needed(self) -> bool:
-        """Something in it is live or retained."""
+        """True if a record of the segment is live or retained."""
         return bool(self.count_live()) or len(self.held) > self.held.count(0)
 
 
 class Liveness:
-    """All segments, and the life of every record in them."""
+    """Segments of a journal with the references of all their records."""
 
     __slots__ = ("_firsts", "carried", "held_many", "live_many", "segments")
 
@@ -107,7 +108,7 @@ class Liveness:
         self.held_many: dict[int, int] = {}
 
     def add(self, segment: Segment) -> None:
-        """Segments come in ascending order."""
+        """Add a segment. Callers add segments in ascending order."""
         self.segments.append(segment)
         self._firsts.append(segment.first)
 
@@ -116,7 +117,7 @@ class Liveness:
         del self.segments[place], self._firsts[place]
 
     def find(self, sequence: int) -> Segment | None:
-        """The segment whose columns have a place for that number."""
+        """Return the segment whose columns cover that number, or None."""
         place = bisect_right(self._firsts, sequence) - 1
         if place < 0:
             return None
@@ -124,7 +125,7 @@ class Liveness:
         return segment if 0 <= sequence - segment.base < len(segment.live) else None
 
     def locate(self, sequence: int) -> tuple[Segment, int]:
-        """Segment and the number the record has there now. Raises RecordNotFound."""
+        """Return the segment and the current number of a record. Raises RecordNotFound."""
         if self.carried:
             sequence = self.carried.get(sequence, sequence)
         segment = self.find(sequence)
@@ -135,7 +136,7 @@ class Liveness:
     # --- settlements: references that survive a restart -----------------------------------------
 
     def settle(self, sequences: Sequence[int]) -> None:
-        """One settlement each. What is not live is ignored."""
+        """Release one reference of each record. Records that are not live are ignored."""
         base = 0
         size = 0
         live = bytearray()
@@ -171,19 +172,19 @@ class Liveness:
         self._forget_moved(segment, place, sequence)
 
     def left(self, segment: Segment, sequence: int) -> int:
-        """Settlements that the record at that place still waits for."""
+        """Return the unreleased references of the record at that number."""
         left = segment.live[sequence - segment.base]
         return left if left < MANY else self.live_many[sequence]
 
     def expect(self, segment: Segment, sequence: int, references: int) -> None:
-        """Set how many settlements a record waits for."""
+        """Set the number of unreleased references of a record."""
         segment.changed = True
         _set(segment.live, sequence - segment.base, sequence, references, self.live_many)
 
     # --- references that do not ----------------------------------------------------------------
 
     def retain(self, sequence: int, count: int) -> None:
-        """Raises RecordNotFound."""
+        """Add `count` in-memory references to a record. Raises RecordNotFound."""
         segment, place = self.locate(sequence)
         self._hold(segment, place, self.held(segment, place) + count)
 
@@ -195,7 +196,7 @@ class Liveness:
         _set(held, index, sequence, count, self.held_many)
 
     def held(self, segment: Segment, sequence: int) -> int:
-        """References in memory that the record at that place has."""
+        """Return the in-memory references of the record at that number."""
         index = sequence - segment.base
         if index >= len(segment.held):
             return 0
@@ -203,7 +204,7 @@ class Liveness:
         return held if held < MANY else self.held_many[sequence]
 
     def release(self, sequence: int) -> bool:
-        """True when nothing needs the record any more."""
+        """Drop one in-memory reference. Return True if the record has no references left."""
         try:
             segment, place = self.locate(sequence)
         except RecordNotFound:
@@ -220,7 +221,7 @@ class Liveness:
     def move(
         self, segment: Segment, sequence: int, identity: int, target: Segment, to: int
     ) -> None:
-        """The record at `sequence` goes on at `to`, which has its settlements already."""
+        """Move the record from `sequence` to `to`, which already has its references."""
         held = self.held(segment, sequence)
         self.expect(segment, sequence, 0)
         self.carried[identity] = to

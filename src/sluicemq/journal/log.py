@@ -1,8 +1,8 @@
-"""The journal on disk: appends, group commit, reading back.
+"""Journal on disk: appends, group commit, and reads.
 
-The owner's thread builds records and counts what is live; the writer's threads write. At most one
-group is being written; what is appended meanwhile is the next one. Nothing comes between two
-groups: a segment that is full is sealed on the second thread while the next one is written.
+The owner's thread builds records and tracks liveness; the writer threads write. At most one group
+is being written; records appended meanwhile form the next group. Sealing a full segment does not
+delay the next group: the background thread seals it while the group thread writes the next one.
 """
 
 from __future__ import annotations
@@ -57,29 +57,29 @@ from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Message
 
 ALLOWANCE_SEGMENTS: Final = 4
-"""Segments' worth of bytes that may be saved up for moving leftovers."""
+"""Maximum allowance for moving live records out of old segments, in segments."""
 
 
 SMALL_GROUP: Final = 4
-"""Records. While nobody has more to say than that, a group is written on the owner's thread: to
-hand it to another one and hear from it takes half as long again as a swift fdatasync."""
+"""Records. The owner's thread writes groups up to this size itself: passing a group to another
+thread and receiving the result takes 1.5 times as long as a fast fdatasync."""
 START_SECONDS: Final = 0.1
-"""Between two looks at whether the first group has to wait for space."""
+"""Interval between checks of whether the first group has to wait for space."""
 SWIFT: Final = 0.001
-"""Seconds. On a disk that usually needs longer, the owner's thread never waits for it."""
+"""Seconds. If an fdatasync usually takes longer, the owner's thread never runs it."""
 
 
 IDLE_SEGMENT: Final = 1 << 20
-"""Bytes of records, all done with, at which a segment is ended early while space is low."""
+"""Bytes of records, none live, above which the active segment ends early while space is low."""
 RECLAIM_SECONDS: Final = 10.0
-"""Between two snapshots that are made for the sake of space."""
+"""Minimum interval between two snapshots taken to reclaim space."""
 
 MAX_UNSYNCED: Final = 1 << 20
-"""Bytes that wait for a sync which nobody waits for."""
+"""Maximum bytes written without a sync; a group beyond this is synced."""
 
 
 class Full(NamedTuple):
-    """A segment to be sealed: with the number of its INDEX record and names for its summary."""
+    """Segment to seal, with the number of its INDEX record and the names for its index."""
 
     segment: Segment
     file: SegmentFile
@@ -88,8 +88,8 @@ class Full(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What is written together: buffers, three to a record, where that gets the journal, and
-    whether it is synced. A group without buffers syncs what was written before."""
+    """Records written together: three buffers per record, the resulting end of the journal, and
+    whether to sync. A group without buffers syncs earlier writes."""
 
     parts: list[bytes]
     file: SegmentFile
@@ -101,15 +101,15 @@ Notify = Callable[[Callable[[], None]], object]
 
 
 def _inline(call: Callable[[], None]) -> None:
-    """Without an event loop, `sync` and `close` run what the writer's thread reports."""
+    """Do nothing; without an event loop, `sync` and `close` collect the writer's results."""
 
 
 def _raise(error: JournalError) -> None:
-    """Without somebody to tell, the next append tells."""
+    """Do nothing; if no failure callback is set, the next append raises."""
 
 
 def _no_warning(text: str) -> None:
-    """Ignore warnings until the owner asks for them."""
+    """Ignore warnings until the owner sets a callback."""
 
 
 def _ignore(durable: int) -> None:
@@ -117,7 +117,7 @@ def _ignore(durable: int) -> None:
 
 
 class FileJournal(Appender):
-    """See `port.Journal` for the methods it shares with every journal."""
+    """Journal in the files of a directory; implements `port.Journal`."""
 
     __slots__ = (
         "_asked",
@@ -181,7 +181,7 @@ class FileJournal(Appender):
         on_failure: Callable[[JournalError], None],
         space: DiskSpace,
     ) -> None:
-        """Use `open`."""
+        """Initialize from a recovery; callers use `open`."""
         super().__init__(
             recovery.liveness, recovery.addresses, recovery.next_number, recovery.next_sequence
         )
@@ -211,7 +211,7 @@ class FileJournal(Appender):
         self._unsynced = 0
         """Bytes written since the last sync."""
         self._asked = 0
-        """The next number when `commit` was called last while a group was being written."""
+        """Next sequence number at the last `commit` during the writing of a group."""
         self._asked_sync = False
         self._roll_wanted = False
         self._group: Group | None = None
@@ -228,7 +228,7 @@ class FileJournal(Appender):
         self._sync_last = 0.0
         self._sync_total = 0.0
         self._sync_usual = 2 * SWIFT
-        """Smoothed; at first it is not known to be swift."""
+        """Smoothed sync duration in seconds; the initial value counts as slow."""
         self._last_records = 0
         self._last_bytes = 0
         self._records = 0
@@ -265,13 +265,13 @@ class FileJournal(Appender):
     ) -> FileJournal:
         """Recover the journal of that directory, or create one.
 
-        `notify(f)` must arrange for f() to be called on this thread, soon; it is called from
-        another one. `on_failure` is called once, when a write has failed: the process should
-        stop. `recovery` has what the broker needs to know; call its `done` after that.
+        `notify(f)` must schedule a prompt call of f() on this thread; the writer threads call it.
+        `on_failure` is called once, after a write has failed; the process should then stop.
+        The journal's `recovery` has the broker's state; call its `done` after reading it.
 
-        With `wait_for_space` a full file system is no failure: what finds no space, not even in the
-        reserve, waits for it; call `measure_space` and `check_space` once a second. Without, it
-        fails.
+        With `wait_for_space`, writes that find no space on a full file system, not even in the
+        reserve, wait for space; call `measure_space` and `check_space` once a second. Without it,
+        such writes fail.
 
         Raises JournalLocked, JournalDamaged, JournalError, OSError.
         """
@@ -338,7 +338,7 @@ class FileJournal(Appender):
         if self._parts or self._roll_wanted or (sync and self._unsynced):
             self._hand_over(sync)
         elif self.written < self._next - 1:
-            # these are numbers without records
+            # the numbers since `written` have no records
             self.written = self._next - 1
             self.on_written(self.written)
             if not self._unsynced:
@@ -354,7 +354,7 @@ class FileJournal(Appender):
             or self._fill > self.options.segment_bytes
             or self._next - self._segment.base > SPAN_LIMIT
         )
-        # a sync of the next file would not reach this one
+        # a sync of the next file does not cover this one
         sync = sync or last or self._unsynced > MAX_UNSYNCED
         if parts or (sync and self._unsynced):
             self._parts = []
@@ -364,8 +364,8 @@ class FileJournal(Appender):
             end = DurableEnd(self._segment.first, self._fill, self._recorded)
             self._group = group = Group(parts, self._file, end, sync)
             small = len(parts) <= 3 * SMALL_GROUP and self._sync_usual < SWIFT
-            # the first group of a file also creates it
-            # and one that may have to wait for space must not do that here
+            # the owner's thread neither creates a file, as the first group of a file does,
+            # nor waits for space
             file = self._file
             here = small and file.fd >= 0 and not self.space.low and file.has_room(self._fill)
             run = self._writer.run if here else self._writer.submit
@@ -378,14 +378,14 @@ class FileJournal(Appender):
             self._roll()
 
     def _write(self, group: Group) -> None:
-        """On the writer's thread."""
+        """Write and sync a group, usually on the group thread."""
         if not group.sync:
             group.file.write(group.parts, False)
             return
         started = time.perf_counter()
         group.file.write(group.parts, True)
         self._sync_last = time.perf_counter() - started
-        # one that took very long says little of the next
+        # capped, because a single very slow sync does not predict the next one
         self._sync_usual += (min(self._sync_last, 2 * SWIFT) - self._sync_usual) / 8
         self._durable_file.write(group.end)
 
@@ -407,21 +407,23 @@ class FileJournal(Appender):
             self._upkeep.durable(sequence, size)
         else:
             self._unsynced += size
-        # senders that are answered now have their next message here all the sooner
+        # confirm before the next commit, so that publishers send their next messages earlier
         self.on_written(sequence)
         if self._asked == self._next:
-            self.commit(self._asked_sync)  # there is nothing of a turn that is under way
+            self.commit(self._asked_sync)  # the current event loop iteration has appended nothing
         self._move()
 
     def _move(self) -> None:
-        """Append a slice of what has to leave old segments; it goes with the next group. Not from
-        the reserve: what is moved takes space before it gives some back."""
+        """Append some live records of old segments to the next group.
+
+        While the reserve is being used, no records move: a move takes space before it frees any.
+        """
         allowed = not self._open and not self._refusal and not self.space.spending
         if self._upkeep.moving and allowed:
             self._upkeep.move_slice()
 
     def sync(self) -> None:
-        """Commit, and wait until everything is durable and all work behind it is done.
+        """Commit, and wait until all records are durable and all writer jobs are done.
 
         Raises JournalFailed.
         """
@@ -459,7 +461,7 @@ class FileJournal(Appender):
     # --- segments ------------------------------------------------------------------------------
 
     def _open_file(self) -> None:
-        """For the segment that was just begun. Its first group creates it."""
+        """Prepare the file of the new active segment; its first group creates the file."""
         segment = self._segment
         before = self._liveness.segments[-2:-1]
         header = SegmentHeader(
@@ -477,11 +479,11 @@ class FileJournal(Appender):
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """All there are, in ascending order, as this thread knows them; not to be changed."""
+        """All segments in ascending order, as known to the owner's thread; read-only."""
         return self._liveness.segments
 
     def completed(self, segment: Segment) -> int:
-        """Return when a segment was sealed, in ms since the epoch; 0 if it is not there."""
+        """Return the time a segment was sealed, in ms since the epoch; 0 if it does not exist."""
         return self._upkeep.completed(segment)
 
     def seal(self) -> None:
@@ -489,7 +491,7 @@ class FileJournal(Appender):
         self.commit()
 
     def _roll(self) -> None:
-        """End the segment behind the group that was just handed over, and start the next."""
+        """End the active segment after the last group, and begin the next segment."""
         self._roll_wanted = False
         segment = self._segment
         file = self._file
@@ -509,10 +511,10 @@ class FileJournal(Appender):
         self._snapshot_due = True
 
     def _seal_full(self) -> None:
-        """Its last group is on disk: seal the segment that is full, if there is one.
+        """Seal the full segment, if any, once its last group is on disk.
 
-        This comes before the next group is handed over, and so before anything that a snapshot
-        of a later moment waits for: once that is on disk, the segment is sealed.
+        The job is queued before the next group is submitted, and therefore before any later
+        snapshot: once such a snapshot is on disk, the segment is sealed.
         """
         full = self._full
         if full is not None:
@@ -533,13 +535,13 @@ class FileJournal(Appender):
     # --- snapshots and space -------------------------------------------------------------------
 
     def _recovered_state(self) -> bytes:
-        """What the last start found: for tools, which run no broker."""
+        """Return the recovered broker state, for tools that run no broker."""
         return self._state
 
     def _begin_snapshot(self) -> None:
         own = self.snapshot_source == self._recovered_state
         if not own and not self.recovery.finished:
-            return  # the broker does not know yet what it is to tell
+            return  # the broker has not recovered its state yet
         self._snapshot_due = False
         position = self._append_own(RecordType.SNAPSHOT, b"")
         if not own:
@@ -557,7 +559,7 @@ class FileJournal(Appender):
         self.space.measure()
 
     def check_space(self) -> None:
-        """While space is low, also remove what can go."""
+        """Evaluate the free space and reclaim segments while it is low."""
         space = self.space
         space.poll()
         if self._failed or self._closed:
@@ -568,10 +570,11 @@ class FileJournal(Appender):
             self._reclaim()
 
     def _reclaim(self) -> None:
-        """Give back the space of segments that are done with, before the active one is full.
+        """Remove segments without live records before the active segment is full.
 
-        Segments that only slots have held go as soon as these do. Others take a snapshot, and the
-        active one has to be ended first; that costs records, so it is not done all the time.
+        Segments held only by slots are removed as soon as the slots release them. Other segments
+        require a snapshot, and the active segment must end first. Both append records, so this
+        happens at most once per `RECLAIM_SECONDS`, unless the reserve is being used.
         """
         upkeep = self._upkeep
         upkeep.remove_finished()
@@ -599,14 +602,14 @@ class FileJournal(Appender):
         return self.space.state()
 
     def held_by_slots(self) -> dict[str, int]:
-        """Bytes that could be given back but for a retention slot, by the slot's name."""
+        """Return the bytes that only a retention slot keeps from being reclaimed, by slot name."""
         return self._upkeep.held_by_slots()
 
     def compact(self) -> None:
-        """Empty segments that are not live throughout, and remove what may go.
+        """Move live records out of partly live segments, and remove segments without any.
 
-        Blocks for as long as it takes to write what is moved. Segments that the broker's own
-        part of the snapshot does not cover stay. Raises JournalFailed.
+        Blocks until the moved records are written. Segments that the broker state in the snapshot
+        does not cover remain. Raises JournalFailed.
         """
         self._settle_down()
         self._upkeep.empty(
@@ -621,7 +624,7 @@ class FileJournal(Appender):
         self._settle_down()
 
     def _settle_down(self) -> None:
-        """Write everything, and a snapshot of it."""
+        """Write all records and a snapshot of the result."""
         self._move()
         self.seal()
         self.sync()
@@ -701,7 +704,7 @@ class FileJournal(Appender):
 
 @contextmanager
 def _naming_space(directory: Path) -> Iterator[None]:
-    """Turn an error for want of space into one that says where, and what to do."""
+    """Convert a disk-full OSError to a JournalError with the directory and the remedy."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Reading one record back, by where it is."""
+"""Reads of single records by segment and sequence number."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.errors import RecordNotFound
 
 OPEN_VIEWS: Final = 256
-"""Sealed segments whose index is kept mapped."""
+"""Maximum sealed segments whose index stays mapped."""
 OPEN_FILES: Final = 8
-"""Sealed segments kept open to read records."""
+"""Maximum sealed segments kept open for reading records."""
 FIRST_BYTES: Final = 4096
-"""Read from an unsealed segment before the record's size is known."""
+"""Bytes to read from an unsealed segment before the record's size is known."""
 AHEAD_BYTES: Final = 256 * 1024
-"""Read at once when records are asked for in order."""
+"""Bytes to read at once if records are requested in order."""
 AHEAD_GAP: Final = 64
-"""Sequence numbers between two records that are still asked for in order."""
+"""Maximum sequence number distance of two requests that count as in order."""
 
 
 class Lookup:
-    """Reads what is on disk. Of sealed segments the index is read through a mapping, but records
-    are not: all that a consumed backlog leaves behind would count as this process's memory."""
+    """Reader of records on disk.
+
+    The indexes of sealed segments are memory-mapped. Records are not, because the mapped pages of a
+    consumed backlog would count as memory of this process.
+    """
 
     __slots__ = ("_ahead", "_directory", "_files", "_last", "_sealed", "_views")
 
@@ -44,10 +47,10 @@ class Lookup:
         """Descriptors of sealed segments."""
         self._ahead: ReadAhead | None = None
         self._last = 0
-        """The number asked for last."""
+        """Sequence number of the last request."""
 
     def read(self, segment: Segment, sequence: int) -> Record:
-        """A record on disk. Raises RecordNotFound, JournalDamaged."""
+        """Return a record on disk. Raises RecordNotFound, JournalDamaged."""
         last, self._last = self._last, sequence
         ahead = self._ahead
         if ahead is not None and ahead.first == segment.first:
@@ -72,8 +75,11 @@ class Lookup:
         return self._decode(memoryview(data), segment, sequence, place)
 
     def head(self, segment: Segment, sequence: int) -> Record:
-        """The same; of a record that is longer than `FIRST_BYTES` without its body, and unchecked
-        but for its number."""
+        """Return a record on disk, but without its body if it is longer than `FIRST_BYTES`.
+
+        Only the sequence number of such a long record is checked. Raises RecordNotFound,
+        JournalDamaged.
+        """
         if segment.sealed:
             place, size = self._place_in_sealed(segment, sequence)
             fd = self._descriptor(segment)
@@ -104,7 +110,7 @@ class Lookup:
         return view, view.index
 
     def needed_bytes(self, segment: Segment) -> int:
-        """Size of the records of a sealed segment that are live or retained."""
+        """Return the bytes of the live or retained records of a sealed segment."""
         _, index = self._open(segment)
         base = segment.base
         needed: bytes | bytearray | list[int] = segment.needed()
@@ -115,12 +121,12 @@ class Lookup:
         return sum(compress(index.columns["size"], needed))
 
     def _read_sealed(self, segment: Segment, sequence: int, least: int) -> tuple[int, bytes]:
-        """Where the record is, and the bytes from there on: itself, and `least` if there are."""
+        """Return the record's offset and the bytes from it on, at least `least` if available."""
         place, size = self._place_in_sealed(segment, sequence)
         return place, os.pread(self._descriptor(segment), max(size + 7 & -8, least), place)
 
     def _place_in_sealed(self, segment: Segment, sequence: int) -> tuple[int, int]:
-        """Offset and size. Raises RecordNotFound."""
+        """Return offset and size of a record. Raises RecordNotFound."""
         _, index = self._open(segment)
         row = index.row(sequence)
         if row == index.count or index.sequences[row] != sequence:
@@ -147,7 +153,7 @@ class Lookup:
         return decode_record(data, 0, size)
 
     def forget(self, segment: Segment) -> None:
-        """The segment is about to be removed."""
+        """Close the files of a segment that is about to be removed."""
         if self._ahead is not None and self._ahead.first == segment.first:
             self._ahead = None
         fd = self._sealed.pop(segment.first, None)
@@ -167,7 +173,7 @@ class Lookup:
 
 
 def place_of(segment: Segment, sequence: int) -> int:
-    """Offset of a record in an unsealed segment. Raises RecordNotFound."""
+    """Return the offset of a record in an unsealed segment. Raises RecordNotFound."""
     place = segment.places[sequence - segment.base] << 3
     if not place:
         raise RecordNotFound(f"number {sequence} was given without a record")
@@ -175,7 +181,7 @@ def place_of(segment: Segment, sequence: int) -> int:
 
 
 def find_pending(parts: Sequence[bytes], sequence: int) -> Record | None:
-    """A record among buffers that are still to be written, three to a record."""
+    """Return a record from buffers not yet written, three per record, or None."""
     low = 0
     high = len(parts) // 3
     while low < high:

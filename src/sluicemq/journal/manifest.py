@@ -1,4 +1,4 @@
-"""What a backup holds, and whether it still does.
+"""Manifest of a backup, and verification of its files.
 
 DIR/
   manifest.json        a `Manifest`; written last, so that without it there is no backup
@@ -31,7 +31,7 @@ VERSION: Final = 1
 CHUNK_BYTES: Final = 1 << 20
 
 Advance = Callable[[int], None]
-"""Called with the number of bytes that have been dealt with since the call before."""
+"""Callback with the number of bytes processed since the previous call."""
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_manifest(backup: Path) -> Manifest:
-    """Raises JournalError where there is no backup, or one that was never finished."""
+    """Return the manifest. Raises JournalError if there is no backup or it is unfinished."""
     path = backup / MANIFEST_NAME
     try:
         data = path.read_bytes()
@@ -102,7 +102,7 @@ def read_manifest(backup: Path) -> Manifest:
 
 
 def write_manifest(backup: Path, manifest: Manifest) -> None:
-    """The backup is complete with that, whatever happens next."""
+    """Write the manifest durably, which completes the backup."""
     data = msgspec.json.format(msgspec.json.encode(manifest)) + b"\n"
     write_whole(backup / MANIFEST_NAME, data, mode=0o600)
 
@@ -119,14 +119,14 @@ class Verdict(msgspec.Struct, kw_only=True):
 
 
 def _nothing(count: int) -> None:
-    """Ignore the progress."""
+    """Ignore the progress; the default callback."""
 
 
 def verify(backup: Path, *, records: bool = True, advance: Advance = _nothing) -> Verdict:
-    """Compare every file with its checksum; with `records` also look at every record, index and
-    snapshot, as a broker that starts from it would find them.
+    """Compare every file with its checksum; with `records`, also check every record, index and
+    snapshot in the state that a broker would recover.
 
-    Raises JournalError where there is no backup; what is wrong with one is reported.
+    Raises JournalError if there is no backup. The result reports problems of a backup.
     """
     manifest = read_manifest(backup)
     problems = list(_compare(backup, manifest, advance))
@@ -172,7 +172,7 @@ def _compare(backup: Path, manifest: Manifest, advance: Advance) -> Iterator[str
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:
-    """The content of a file. Raises OSError."""
+    """Iterate over the content of a file in chunks. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while data := os.read(fd, CHUNK_BYTES):

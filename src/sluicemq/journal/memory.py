@@ -1,6 +1,6 @@
-"""A journal that keeps nothing beyond the process: for brokers without a disk, and for tests.
+"""Journal in memory, for brokers without a disk and for tests.
 
-`commit` makes everything durable on the spot and calls `on_durable` before it returns.
+`commit` makes all records durable immediately and calls `on_durable` before it returns.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ def _ignore(durable: int) -> None:
 
 
 def _ignore_space(report: SpaceReport) -> None:
-    """There is no disk that could fill up."""
+    """Ignore the report: without a disk, the level of free space never changes."""
 
 
 class MemoryJournal:
-    """See `port.Journal`. With `history` every record is kept for `read_from`; without, none: then
-    there is nobody that deliveries and gauges could tell something."""
+    """Journal in memory; implements `port.Journal`.
+
+    With `history`, it keeps every record for `read_from`. Without, it keeps none, and records of
+    deliveries and gauges are disabled because they could not be read.
+    """
 
     __slots__ = (
         "_entries",
@@ -235,7 +238,7 @@ class MemoryJournal:
         return sequence
 
     def _append(self, type: int, payload: bytes, time_ms: int, destination: int) -> None:
-        """A record of the journal's own, which must not end a unit of the broker's."""
+        """Append a record of the journal itself, which must not end a unit of the broker."""
         self.append_entry(type, payload, time_ms, destination=destination, last=not self._open)
 
     def _settle(self, sequence: int) -> None:
@@ -299,10 +302,10 @@ class MemoryJournal:
                 yield record
 
     def measure_space(self) -> None:
-        """There is no disk."""
+        """Do nothing; there is no disk."""
 
     def check_space(self) -> None:
-        """There is no disk."""
+        """Do nothing; there is no disk."""
 
     def space_state(self) -> SpaceReport:
         return SpaceReport(SpaceLevel.ENOUGH)
@@ -311,7 +314,7 @@ class MemoryJournal:
         return {}
 
     def seal(self) -> None:
-        """There are no segments."""
+        """Do nothing; there are no segments."""
 
     def fence(self) -> None:
         self._fenced = True

@@ -32,7 +32,7 @@ _DURABILITIES: Final = {int(durability): durability for durability in Durability
 
 
 def has_meta(message: Message) -> bool:
-    """A field is set that the record's header has no room for."""
+    """Return whether a field is set that the record's header cannot store."""
     return bool(
         message.message_id
         or message.properties
@@ -52,7 +52,7 @@ def has_client_timestamp(message: Message) -> bool:
 
 
 def encode_meta(message: Message) -> bytes:
-    """b"" when there is nothing to store."""
+    """Return the encoded fields, b"" if no such field is set."""
     if not has_meta(message):
         return b""
     fields = (
@@ -73,7 +73,7 @@ def encode_meta(message: Message) -> bytes:
 
 
 def decode_message(record: Record, destination: Address) -> Message:
-    """The message of a MESSAGE or CARRIED record. Raises JournalDamaged."""
+    """Return the message of a MESSAGE or CARRIED record. Raises JournalDamaged."""
     kind = _BODY_KINDS.get(record.kind)
     origin = _ORIGINS.get(record.origin)
     durability = _DURABILITIES.get(record.durability)
@@ -97,8 +97,10 @@ def decode_message(record: Record, destination: Address) -> Message:
 
 
 def decode_meta(message: Message, meta: bytes | memoryview, sequence: int) -> None:
-    """Set the fields that `encode_meta` has written. Raises JournalDamaged, which names the record
-    by its sequence."""
+    """Set the fields that `encode_meta` encoded.
+
+    Raises JournalDamaged, with the record's sequence number in its text.
+    """
     try:
         (
             message.message_id,
@@ -130,7 +132,7 @@ def decode_meta(message: Message, meta: bytes | memoryview, sequence: int) -> No
 
 
 def escape_text(text: str) -> str | Ext:
-    """What to write for a text that may not be UTF-8."""
+    """Return the text, or an extension value if it cannot be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -151,7 +153,7 @@ def _escape(value: Any) -> Any:
 
 
 def unescape(code: int, data: bytes | memoryview) -> str | int:
-    """What an extension stands for. Raises ValueError."""
+    """Return the value of an extension. Raises ValueError."""
     if code == RAW_TEXT:
         return bytes(data).decode("utf-8", "surrogatepass")
     if code == BIG_INTEGER:

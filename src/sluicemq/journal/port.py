@@ -1,14 +1,15 @@
-"""What the broker asks of a journal. `log.FileJournal` keeps it on disk, `memory.MemoryJournal`
-in memory; a replicated one would implement the same.
+"""Interface of a journal. `log.FileJournal` implements it on disk, `memory.MemoryJournal` in
+memory; a replicated journal would implement the same interface.
 
-Everything is called on one thread, the owner's, and both callbacks come on it too. A record is
-appended at once and gets its sequence number, is handed over by `commit`, and is durable when
-`on_durable` says so. Appends with last=False and the next one with last=True form one unit:
-after a crash all of them are there or none.
+The owner's thread calls all methods, unless stated otherwise, and receives all callbacks. An
+append assigns a sequence number, `commit` passes the record to the writer, and `on_durable`
+reports when it is durable. Appends with last=False and the next one with last=True form one unit:
+after a crash either all records of a unit exist or none.
 
-A record that can be settled is live: it stays readable until its `references` have been released
-by SETTLED records (RESOLVED for a PREPARED one). `retain` and `release` add references that do
-not survive a restart. All appends raise JournalFailed once the journal has failed or is fenced.
+A message or PREPARED record is live: it stays readable until its `references` have been released
+by SETTLED records, or by RESOLVED for a PREPARED record. `retain` and `release` manage additional
+references that do not survive a restart. All appends raise JournalFailed after the journal has
+failed or has been fenced.
 """
 
 from __future__ import annotations
@@ -44,56 +45,56 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal(Protocol):
-    """See the module."""
+    """Durable log of a broker, called by its owner's thread."""
 
     identity: bytes
-    """8 random bytes, the same for the life of the data directory."""
+    """8 random bytes, constant for the lifetime of the data directory."""
     durable: int
-    """The highest sequence number that a crash cannot take back."""
+    """Highest sequence number that survives a crash of the machine."""
     addresses: dict[int, Address]
     """Destinations by number."""
     written: int
-    """The highest sequence number that the end of this process cannot take back, though a crash of
-    the machine could; at least `durable`."""
+    """Highest sequence number that survives the end of this process, though not necessarily a crash
+    of the machine; at least `durable`."""
     sync_delay: int
-    """ms within which what nobody waits for is to be committed with `sync`."""
+    """Maximum delay in ms before records that no client waits for are committed with `sync`."""
     deliveries: bool
-    """Whether deliveries are worth a record."""
+    """True if the broker records deliveries."""
     record_transient: bool
-    """Whether messages with Durability.NONE are to be appended, as Durability.TRANSIENT."""
+    """True if messages with Durability.NONE are appended, as Durability.TRANSIENT."""
     gauge_interval: int
-    """ms between records of how a destination stands; 0 = there are none."""
+    """Interval in ms between GAUGE records of a destination; 0 = no such records."""
     syncs: Histogram
-    """How long the system took to put what was written on the disk, each time."""
+    """Durations of the fdatasync calls."""
     on_durable: Callable[[int], None]
-    """Called after each group that moves it with the new value of `durable`."""
+    """Called with the new value of `durable` after each group that changes it."""
     on_written: Callable[[int], None]
-    """Called after each group with the new value of `written`."""
+    """Called with the new value of `written` after each group."""
     on_space: Callable[[SpaceReport], None]
-    """Called when the level of free space changes; there is enough until then."""
+    """Called when the level of free space changes; initially there is enough space."""
     snapshot_source: Callable[[], bytes]
-    """Called now and then; gives the broker's own state, to be handed back at the next start."""
+    """Called for each snapshot; returns the broker state that recovery passes to the next start."""
 
     @property
     def pending(self) -> bool:
-        """Records have been appended that the next `commit` will have to write."""
+        """True if records have been appended that no `commit` has passed on yet."""
 
     def next_sequence(self) -> int:
-        """A number for a message that is not journaled."""
+        """Return a sequence number for a message that is not journaled."""
 
     def destination(self, address: Address) -> int:
-        """The destination's number; journaled when it is new."""
+        """Return the destination's number; a new one is assigned and journaled if it has none."""
 
     def forget_destination(self, address: Address) -> None:
-        """The destination is gone. Its number is never given again."""
+        """Record that the destination was deleted. Its number is never reused."""
 
     def append_message(
         self, message: Message, destination: int, references: int = 1, last: bool = True
     ) -> int:
-        """Append the message, set its `sequence` and return it.
+        """Append the message, set its `sequence` and return that number.
 
-        `references` (0-65535) is how often it will be settled. JournalError when it is too large
-        for a record (4 GiB).
+        `references` (0-65535) is the number of references that SETTLED records will release.
+        Raises JournalError if the message is too large for a record (4 GiB).
         """
 
     def append_settled(
@@ -105,8 +106,8 @@ class Journal(Protocol):
         time_ms: int,
         last: bool = True,
     ) -> int:
-        """Append the end of deliveries and release one reference of each. Returns the record's
-        own sequence number. Numbers that are not live are recorded and otherwise ignored."""
+        """Append a SETTLED record, release one reference of each of `sequences`, and return the
+        record's own sequence number. Numbers that are not live are recorded but release nothing."""
 
     def append_entry(
         self,
@@ -119,55 +120,60 @@ class Journal(Protocol):
         references: int = 0,
         last: bool = True,
     ) -> int:
-        """Append a record of another type. RESOLVED releases its `reference`."""
+        """Append a record of another type. RESOLVED releases the record `reference`."""
 
     def retain(self, sequence: int, count: int = 1) -> None:
-        """Keep a record readable for `count` releases more. RecordNotFound when it is unknown."""
+        """Add `count` references to a record. Raises RecordNotFound if it is unknown."""
 
     def release(self, sequence: int) -> bool:
-        """Undo one `retain`. True when nothing keeps the record any more."""
+        """Undo one `retain`. Return True if the record has no references left."""
 
     def fetch(self, sequence: int) -> Message:
-        """Read a live message back. RecordNotFound, or JournalDamaged when it is not intact."""
+        """Return a live message. Raises RecordNotFound, or JournalDamaged if it is not intact."""
 
     def head(self, sequence: int) -> Message:
-        """As `fetch`, but of a long message without its body, and then without the check that needs
-        it: to look at many."""
+        """Return a live message like `fetch`, but omit a long body and skip its checksum.
+
+        Intended for reading many messages.
+        """
 
     def entry(self, sequence: int) -> Record:
-        """Read any live record back, with the errors of `fetch`."""
+        """Return a live record of any type. Raises the same errors as `fetch`."""
 
     def commit(self, sync: bool = True) -> None:
-        """Hand over what has been appended; without `sync` it may be written and no more: then it
-        becomes durable with a later group. Nothing happens inside a unit. While a group is being
-        written it goes with the next one, unless something is appended meanwhile: then ask again.
+        """Pass the appended records to the writer as one group.
 
-        So a group never begins between two appends of a turn: who sees one of them after a crash
-        can rely on those before it, acknowledgements included, which come at the end of the turn.
+        Without `sync`, the group may only be written, and becomes durable with a later group. A
+        call inside a unit does nothing. While a group is being written, the records form the next
+        group, unless more records are appended meanwhile: the caller must then commit again.
+
+        A group therefore never begins between two appends of one event loop iteration. If one of
+        these records survives a crash, so do all earlier ones of the iteration; acknowledgements
+        are appended at its end.
         """
 
     def read_from(self, sequence: int) -> Iterator[Record]:
-        """Durable records that are still kept, in order, from that number on."""
+        """Iterate over the retained durable records from that sequence number on, in order."""
 
     def measure_space(self) -> None:
-        """Ask the file system for its free space, which may take long; on any thread."""
+        """Query the free space of the file system. May block; callable on any thread."""
 
     def check_space(self) -> None:
-        """Judge what was measured last. Call once a second."""
+        """Evaluate the last measurement of free space. Call once a second."""
 
     def space_state(self) -> SpaceReport:
-        """The free space as last measured."""
+        """Return the free space as last measured."""
 
     def held_by_slots(self) -> dict[str, int]:
-        """Bytes that could be given back but for a retention slot, by the slot's name."""
+        """Return the bytes that only a retention slot keeps from being reclaimed, by slot name."""
 
     def seal(self) -> None:
-        """End the segment that is written, so that it can be read by column or go."""
+        """End the active segment, so that it can be read by column or removed."""
 
     def fence(self) -> None:
-        """Refuse every further append: somebody else is to write from now on."""
+        """Reject every further append, because another broker takes over writing."""
 
     def stats(self) -> JournalStats: ...
 
     def close(self) -> None:
-        """Make everything durable and let go of the journal. A second call does nothing."""
+        """Make all records durable and release the journal. A second call does nothing."""

@@ -1,4 +1,4 @@
-"""Records read in order: a backlog that is being consumed is read in large pieces."""
+"""Read-ahead buffer for records that are read in order, as in a consumed backlog."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from sluicemq.journal.format import HEADER_BYTES, Record, decode_record, record_
 
 
 class ReadAhead:
-    """A piece of one segment, and where in it the record after the last one begins.
+    """Part of one segment, with the offset at which the next record begins.
 
-    `data` may end anywhere, also in what has not been written yet: whatever is not an intact
-    record is not found, and has to be looked for where it should be.
+    `data` may end anywhere, also within a record that is still being written. `find` does not
+    return a record that is not intact; the caller then reads it from the file.
     """
 
     __slots__ = ("_data", "_next", "first")
 
     def __init__(self, first: int, data: bytes) -> None:
-        """`first` is the segment's; a record begins where `data` begins."""
+        """Use `data` of the segment `first`; it starts at a record."""
         self.first = first
         self._data = memoryview(data)
         self._next = 0
 
     def find(self, sequence: int) -> Record | None:
-        """The record, if it is at or soon after the place where the last one ended."""
+        """Return the record if it is in the buffer after the last one found, else None."""
         data = self._data
         offset = self._next
         last = len(data) - HEADER_BYTES

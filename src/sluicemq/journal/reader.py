@@ -1,4 +1,4 @@
-"""Reading records in order: for the journal itself, for tools, and while the broker writes."""
+"""Sequential reads of records, also while a broker writes the journal."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sluicemq.journal.writer import DurableEnd, read_durable
 
 
 def read_segment(view: SegmentView, end: int, sequence: int) -> Iterator[tuple[int, Record]]:
-    """Offset and record, from that sequence number on, up to offset `end`; no INDEX record.
+    """Iterate over offset and record from a sequence number up to offset `end`, without INDEX.
 
-    Raises JournalDamaged where the records do not reach that far.
+    Raises JournalDamaged if the records end before `end`.
     """
     start = SEGMENT_HEADER_BYTES
     index = view.index
@@ -45,10 +45,10 @@ def read_segment(view: SegmentView, end: int, sequence: int) -> Iterator[tuple[i
 def read_records(
     directory: Path, durable: DurableEnd | None = None, sequence: int = 0
 ) -> Iterator[tuple[SegmentView, int, Record]]:
-    """Segment, offset and record of everything up to the durable end, in order.
+    """Iterate over segment, offset and record of all records up to the durable end, in order.
 
-    Works beside a running broker. Segments removed meanwhile are skipped; one that is created
-    meanwhile is not read. Raises JournalDamaged, JournalError.
+    A broker may run meanwhile. Segments that it removes are skipped, and segments that it creates
+    are not read. Raises JournalDamaged, JournalError.
     """
     durable = durable or read_durable(directory)
     if durable is None:

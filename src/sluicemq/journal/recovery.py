@@ -1,4 +1,4 @@
-"""From the files back to what is live: the newest snapshot, and what was recorded after it."""
+"""Recovery of liveness and names from the newest snapshot and the records after it."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import Durability
 
 SEQUENCE_GAP: Final = 1 << 20
-"""Left free after a restart, for numbers that were given without a record."""
+"""Sequence numbers skipped after a restart, for numbers that were assigned without a record."""
 
 LARGEST_SPAN: Final = 4 * SPAN_LIMIT
-"""No segment has more sequence numbers: it ends with the group that brings it above SPAN_LIMIT."""
+"""Maximum sequence numbers of a segment, which ends with the group that exceeds SPAN_LIMIT."""
 
 _PRIORITIES: Final = bytes(range(10))
 _EVENTS: Final = re.compile(rb"[^\x01\x0c\x0e\x14]")
-"""In a column of types: everything but MESSAGE, CARRIED, INDEX and GAUGE."""
+"""Pattern for a column of types: all types except MESSAGE, CARRIED, INDEX and GAUGE."""
 _APPLIED: Final = re.compile(
     b"[%c%c%c%c%c]"
     % (
@@ -83,20 +83,20 @@ _FOREIGN_TIMES: Final = bytes(
         RecordType.NUMBERED,
     )
 )
-"""Types whose time is a client's, an earlier record's or the journal's own."""
+"""Types with the time of a client, of an earlier record or of the journal itself."""
 
 
 class Row(NamedTuple):
-    """A live message, without its body.
+    """Live message without its body.
 
-    sequence     what it is known by
-    destination  number
+    sequence     original sequence number, also after a move
+    destination  number of the destination
     expiration   ms since the epoch, 0 = never
-    time         ms since the epoch, of publishing
+    time         time of publishing, ms since the epoch
     size         bytes of the body
-    references   settlements it still waits for
-    delayed      it has a time before which it is not delivered
-    transient    a restart drops it (Durability.TRANSIENT)
+    references   number of references not yet released
+    delayed      True if it is not deliverable before a time
+    transient    True if a restart drops it (Durability.TRANSIENT)
     """
 
     sequence: int
@@ -111,7 +111,7 @@ class Row(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One segment with its columns, wherever those come from."""
+    """One segment with its columns, read from its index or built from its records."""
 
     segment: Segment
     view: SegmentView
@@ -119,20 +119,21 @@ class Part(NamedTuple):
 
 
 class Recovery:
-    """What a start finds. `rows` and `events` may be read until `done`.
+    """State of a journal at a start. The caller may read `rows` and `events` until `done`.
 
-    state      the broker's part of the snapshot, b"" if there is none
-    position   the sequence number that it is as of
-    liveness   of every record, now
-    addresses  destinations by number, now
-    finished   `done` has been called
-    report     for people: segments, records, live, seconds, and how the newest segment ended:
-               torn_bytes  cut off behind its last whole unit
-               lost_bytes  missing of what had been durable, as far as that is known
-               emptied     name of the newest segment when it held no record at all, else ""
-               confirmed   "complete": everything up to the published durable end is there;
+    state      broker state in the snapshot, b"" if there is none
+    position   sequence number of that state
+    liveness   current liveness of every record
+    addresses  current destinations by number
+    finished   True after `done`
+    report     summary for the operator: segments, records, live, seconds, and the end of the
+               newest segment:
+               torn_bytes  bytes cut off after its last whole unit
+               lost_bytes  missing bytes that had been durable, as far as known
+               emptied     name of the newest segment if it had no record at all, else ""
+               confirmed   "complete": all records up to the published durable end exist;
                            "lost": data that had been durable is missing;
-                           "unknown": no durable end is published for what was cut off
+                           "unknown": no durable end is published for the segment cut off
     """
 
     def __init__(
@@ -144,11 +145,12 @@ class Recovery:
         mend: bool,
         space: Unreserved | None = None,
     ) -> None:
-        """Read the journal. With `mend` a torn tail is cut off and every segment sealed;
-        without, nothing is changed and nothing beyond the published end is looked at. `space` is
-        asked for room on a full file system.
+        """Read the journal.
 
-        Raises JournalDamaged, or JournalError for a format from the future.
+        With `mend`, cut off a torn tail and seal every segment. Without it, change nothing and
+        read nothing beyond the published end. `space` provides space on a full file system.
+
+        Raises JournalDamaged, or JournalError for a newer format version.
         """
         started = time.monotonic()
         self.directory = directory
@@ -249,7 +251,7 @@ class Recovery:
     def _open(
         self, first: int, following: int | None, durable: DurableEnd | None, verify: bool
     ) -> Part | None:
-        """Map a segment; None when it is the newest one and has no record: then it is removed."""
+        """Map a segment. Discard the newest one and return None if it has no record."""
         path = segment_path(self.directory, first)
         is_last = following is None
         published = durable.offset if durable and durable.segment == first else None
@@ -319,7 +321,7 @@ class Recovery:
             report["confirmed"] = "unknown"
 
     def _find_full(self, view: SegmentView, following: int) -> Tail:
-        """Of one that a crash kept from being sealed after the next had been begun."""
+        """Return the records of a segment that a crash left unsealed before the next one."""
         first = view.header.first
         header = read_segment_header(self.directory, following)
         if first < self._sealed_before or header.previous != first or not header.previous_end:
@@ -328,8 +330,11 @@ class Recovery:
         return find_full(view, header.previous_end)
 
     def _discard(self, path: Path) -> None:
-        """Remove the newest segment, which has no record. A segment gets its name only once its
-        first group is on disk, so it was emptied later: by the file system, or by somebody."""
+        """Report the newest segment, which has no record, and with `mend` remove it.
+
+        A segment gets its name only after its first group is on disk, so the file system or
+        another process has truncated it since then.
+        """
         self.report["emptied"] = path.name
         if self._mend:
             path.unlink()
@@ -337,7 +342,7 @@ class Recovery:
             sync_directory(self.directory)
 
     def _seal_all(self) -> None:
-        """Add what unsealed segments lack. Nothing is changed before all have been read."""
+        """Add index and trailer to unsealed segments, after all segments have been read."""
         for place, tail in self._unsealed:
             segment, view, table = self.parts[place]
             header = view.header
@@ -365,7 +370,7 @@ class Recovery:
     # --- liveness ------------------------------------------------------------------------------
 
     def _load(self, part: Part, saved: SegmentState | None) -> None:
-        """Liveness as the snapshot has it, and of later records as they were written."""
+        """Load liveness from the snapshot, and for later records from their headers."""
         segment, view, index = part
         sequences = index.sequences
         count = index.count
@@ -386,7 +391,7 @@ class Recovery:
             self.liveness.live_many.update(saved.many)
             start = index.row(self._live_position + 1)
         elif count and segment.last <= self._live_position:
-            # removed before the snapshot, and back after a crash: nothing in it is live
+            # a removal undone by a crash: the snapshot has no live record in this segment
             segment.live = bytearray(segment.last - segment.base + 1)
             start = count
         self.liveness.add(segment)
@@ -422,7 +427,7 @@ class Recovery:
                 self.liveness.expect(segment, int(index.sequences[row]), int(references[row]))
 
     def _apply(self) -> None:
-        """Play what came after the snapshot and changes liveness or names."""
+        """Replay the records after the snapshot that change liveness or names."""
         liveness = self.liveness
         for part in self.parts:
             for record in self._after(part, self._live_position, _APPLIED):
@@ -450,7 +455,7 @@ class Recovery:
             liveness.carried.pop(record.reference, None)
 
     def _after(self, part: Part, position: int, types: re.Pattern[bytes]) -> Iterator[Record]:
-        """Records of some types behind a position, in order."""
+        """Iterate over the records of some types after a position, in order."""
         index = part.table
         if part.segment.last <= position:
             return
@@ -467,13 +472,15 @@ class Recovery:
     # --- what the broker reads -------------------------------------------------------------------
 
     def events(self) -> Iterator[Record]:
-        """Everything after `position` but messages and gauges, in order."""
+        """Iterate over the records after `position` in order, except messages and gauges."""
         for part in self.parts:
             yield from self._after(part, self.position, _EVENTS)
 
     def last_time(self) -> int:
-        """Return the broker's wall clock when it wrote its last record, in ms since the epoch; 0
-        if no record tells. It is the last one in order, not the highest."""
+        """Return the broker's wall clock at its last record, in ms since the epoch; 0 if unknown.
+
+        The result is the time of the last record in order, not the maximum.
+        """
         for part in reversed(self.parts):
             types = bytes(part.table.columns["type"]).rstrip(_FOREIGN_TIMES)
             if types:
@@ -481,11 +488,11 @@ class Recovery:
         return 0
 
     def address_of(self, record: Record) -> Address:
-        """What a DESTINATION or DESTINATION_GONE record is about."""
+        """Return the address in a DESTINATION or DESTINATION_GONE record."""
         return decode_address(record.body)
 
     def rows(self) -> Iterator[Row]:
-        """Every message that is live now, ordered by the number it is known by."""
+        """Iterate over the live messages, ordered by original sequence number."""
         moved = sorted(self._moved())
         place = 0
         for part in self.parts:
@@ -497,7 +504,7 @@ class Recovery:
         yield from moved[place:]
 
     def _stayed(self, part: Part) -> Iterator[Row]:
-        """Live MESSAGE records of one segment."""
+        """Iterate over the live MESSAGE records of one segment."""
         segment, _, index = part
         live = segment.live
         if live.count(0) == len(live):
@@ -554,7 +561,7 @@ class Recovery:
             )
 
     def _moved(self) -> Iterator[Row]:
-        """Live messages that were moved forward, under their old numbers."""
+        """Iterate over the live CARRIED messages, under their original sequence numbers."""
         for part in self.parts:
             segment, _, index = part
             types = bytes(index.columns["type"])
@@ -578,7 +585,7 @@ class Recovery:
                 )
 
     def _left_by_row(self, part: Part) -> bytes | bytearray:
-        """Liveness in the order of the columns."""
+        """Return the liveness bytes of a segment in the order of its columns."""
         segment, _, index = part
         base = segment.base
         live = segment.live
@@ -588,7 +595,7 @@ class Recovery:
         return bytes([live[sequence - base] for sequence in index.sequences.tolist()])
 
     def done(self) -> None:
-        """Let go of the files and of everything that only a start needs."""
+        """Close the files and release the data that only a start needs."""
         for part in self.parts:
             part.table.close()
             part.view.close()
@@ -598,7 +605,10 @@ class Recovery:
 
 
 def _check_columns(segment: Segment, view: SegmentView, index: Index) -> None:
-    """Numbers and priorities become indexes: there is memory for each number from the base on."""
+    """Check sequence numbers and priorities, which are used as array indexes.
+
+    Memory is allocated for each number from the base on. Raises JournalDamaged.
+    """
     sequences = index.sequences
     if index.count and not (
         segment.base <= sequences[0] <= segment.last < segment.base + LARGEST_SPAN
@@ -630,7 +640,7 @@ def _missing_liveness(first: int, directory: Path) -> JournalDamaged:
 
 
 def _names_in(view: SegmentView, heads: bytes) -> dict[int, Address]:
-    """Destinations that records of an unsealed segment name."""
+    """Return the destinations in the records of an unsealed segment, by number."""
     found = {}
     offset = SEGMENT_HEADER_BYTES
     for start in range(0, len(heads), 56):

@@ -1,4 +1,4 @@
-"""One segment file as its readers see it. Its records are drawn in format.py, its end in index.py.
+"""Segment files: names, headers and reading. format.py defines records, index.py the index.
 
 The name is the lowest sequence number it may contain, 20 digits, and ".segment". The header:
 
@@ -41,7 +41,7 @@ IDENTITY_BYTES: Final = 16
 
 
 class SegmentHeader(NamedTuple):
-    """What the first 64 bytes say. `previous_end` is an offset in bytes."""
+    """Fields of the first 64 bytes. `previous_end` is an offset in bytes."""
 
     first: int
     previous: int
@@ -55,7 +55,7 @@ def segment_path(directory: Path, first: int) -> Path:
 
 
 def list_segments(directory: Path) -> list[int]:
-    """First sequence numbers of the segments there, ascending."""
+    """Return the first sequence numbers of the segments in a directory, ascending."""
     found = []
     for name in os.listdir(directory):
         stem = name.removesuffix(SUFFIX)
@@ -80,7 +80,7 @@ def encode_segment_header(header: SegmentHeader, version: int = FORMAT_VERSION) 
 
 
 def decode_segment_header(data: bytes | memoryview, path: Path) -> SegmentHeader:
-    """Raises JournalDamaged, or JournalError for a format from the future."""
+    """Decode a header. Raises JournalDamaged, or JournalError for a newer format version."""
     if len(data) < SEGMENT_HEADER_BYTES:
         raise damaged(path, 0, "the segment header is incomplete")
     magic, version, _, first, previous, created, identity, end, crc = SEGMENT_HEADER.unpack_from(
@@ -97,22 +97,22 @@ def decode_segment_header(data: bytes | memoryview, path: Path) -> SegmentHeader
 
 
 def segment_version(data: bytes | memoryview) -> int:
-    """Format version of the segment that begins so; `decode_segment_header` has found it intact."""
+    """Return the format version of a header that `decode_segment_header` has found intact."""
     return int.from_bytes(data[8:12], "little")
 
 
 def read_segment_header(directory: Path, first: int) -> SegmentHeader:
-    """Raises FileNotFoundError, JournalDamaged, JournalError."""
+    """Read a segment's header. Raises FileNotFoundError, JournalDamaged, JournalError."""
     path = segment_path(directory, first)
     with path.open("rb") as file:
         return decode_segment_header(file.read(SEGMENT_HEADER_BYTES), path)
 
 
 def records_end(directory: Path, first: int, following: int | None) -> int:
-    """Where the records of the segment `first` end, as the one after it says; 0 = nobody says.
+    """Return the end of the records of segment `first` as stated by the next one, 0 if unknown.
 
-    Ask before the segment is opened: when the one after it has been removed, this one has its
-    index by then. Damage there is for those to report who read that segment. Raises JournalError.
+    Call this before opening the segment: if the next one has been removed, this one has its index
+    by then. Damage of the next segment is ignored; its reader reports it. Raises JournalError.
     """
     if following is None:
         return 0
@@ -124,7 +124,7 @@ def records_end(directory: Path, first: int, following: int | None) -> int:
 
 
 def damaged(path: Path, offset: int, what: str) -> JournalDamaged:
-    """The one way to report damage: what, where, and what to do."""
+    """Return the error for damage at an offset of a file, with the remedy."""
     return JournalDamaged(
         f"{path}, offset {offset}: {what}. No crash can explain this; nothing has been changed. "
         f"To see what else is affected: sluicemq journal check {path.parent}"
@@ -134,7 +134,7 @@ def damaged(path: Path, offset: int, what: str) -> JournalDamaged:
 def record_offsets(
     view: memoryview, end: int, start: int = SEGMENT_HEADER_BYTES
 ) -> Iterator[tuple[int, int]]:
-    """Offset and size of the intact records up to `end`; stops before the first bad one."""
+    """Iterate over offset and size of the records up to `end`, until the first damaged one."""
     bounded = view[:end]
     while size := record_size(bounded, start):
         yield start, size
@@ -142,14 +142,14 @@ def record_offsets(
 
 
 def sequence_at(view: memoryview, offset: int) -> int:
-    """Sequence number of the record there."""
+    """Return the sequence number of the record at `offset`."""
     return int.from_bytes(view[offset + 8 : offset + 16], "little")
 
 
 class SegmentView:
-    """A segment file mapped for reading. `index` is None while it is not sealed.
+    """Segment file mapped for reading. `index` is None if the segment is not sealed.
 
-    Raises FileNotFoundError, JournalDamaged, JournalError. `close` when done.
+    Raises FileNotFoundError, JournalDamaged, JournalError. Callers `close` the view.
     """
 
     __slots__ = ("_map", "crc", "header", "index", "index_offset", "path", "size", "view")
@@ -196,7 +196,7 @@ class SegmentView:
             raise damaged(self.path, end, f"the trailer counts {records} records")
 
     def verify(self) -> None:
-        """Compare a sealed segment with its CRC. Raises JournalDamaged with the place."""
+        """Compare a sealed segment with its CRC. Raises JournalDamaged with the offset."""
         end = self.size - TRAILER_BYTES
         if crc32(self.view[:end]) == self.crc:
             return
@@ -210,5 +210,5 @@ class SegmentView:
             self.index.close()
             self.index = None
         self.view.release()
-        with suppress(BufferError):  # an error on its way up still refers to it
+        with suppress(BufferError):  # a propagating exception still refers to the map
             self._map.close()

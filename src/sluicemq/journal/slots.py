@@ -1,10 +1,10 @@
 """Retention slots: a reader's position that keeps segments from being removed.
 
 One JSON file per slot, DIRECTORY/slots/NAME.json, replaced as a whole. The reader itself may
-advance it from another process; the journal only reads it, and marks it lost when what is kept
-for its sake alone exceeds its limit, or when it has held segments for longer than
-`journal.slot_idle_limit` without a word from its reader. One with a lease holds nothing any more
-when that is over, and is removed: whoever needed it for a while may have been killed.
+advance it from another process. The journal only reads it, and marks it lost if the bytes kept for
+this slot alone exceed its limit, or if it has held segments for longer than
+`journal.slot_idle_limit` without an update by its reader. A slot with a lease holds no segments
+after the lease expires, and the journal removes it, because its process may have been killed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 SLOTS_DIRECTORY: Final = "slots"
 DEFAULT_SLOT_LIMIT: Final = 10 << 30
 DEFAULT_IDLE_LIMIT: Final = 7 * 24 * 3_600_000
-"""In ms."""
+"""Default of `journal.slot_idle_limit`, in ms."""
 NOTE_MS: Final = 60_000
-"""An acknowledgement that does not move the slot is recorded at most so often, in ms."""
+"""Minimum interval between records of acknowledgements that do not move the slot, in ms."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 _SUFFIX: Final = ".json"
 _LOCK: Final = ".lock"
-"""In the directory of the slots; held by who changes one."""
+"""Lock file in the slots directory; a process holds it while it changes a slot."""
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,12 +57,15 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     abandoned: bool = False
 
     def idle(self, since: int, now: int) -> int:
-        """Return for how many ms it has kept segments without a word from its reader. `since`: when
-        the oldest segment that it keeps was complete. Both in ms since the epoch."""
+        """Return for how many ms the slot has held segments without an update by its reader.
+
+        `since` is the time at which the oldest segment that it holds was sealed. `since` and `now`
+        are in ms since the epoch.
+        """
         return max(0, now - max(self.created, self.moved, since))
 
     def describe_loss(self, name: str) -> str:
-        """Return why it is lost and what to do."""
+        """Return a message with the reason of the loss and the remedy."""
         if self.abandoned:
             why = "its reader did not move it for longer than journal.slot_idle_limit"
         else:
@@ -73,20 +76,20 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def expired(self, now: int) -> bool:
-        """Its lease is over; `now` in ms since the epoch."""
+        """Return True if the lease has expired; `now` is in ms since the epoch."""
         return 0 < self.until <= now
 
 
 def is_slot_name(name: str) -> bool:
-    """Up to 63 characters of a-z 0-9 _ . - and no sign at the start."""
+    """Return whether the name has 1-63 characters of a-z 0-9 _ . - and starts with a-z or 0-9."""
     return _NAME.fullmatch(name) is not None
 
 
 class Slots:
-    """The slots of one data directory. Holds no state: the files are the truth."""
+    """Slots of one data directory. The object holds no state; every call reads the files."""
 
     def __init__(self, directory: Path, limit_bytes: int = DEFAULT_SLOT_LIMIT) -> None:
-        """`limit_bytes` is for slots that are created without one."""
+        """Use `limit_bytes` as the limit of slots that are created without one."""
         self._directory = directory / SLOTS_DIRECTORY
         self._limit_bytes = limit_bytes
 
@@ -107,7 +110,7 @@ class Slots:
             ) from error
 
     def get(self, name: str) -> Slot:
-        """Raises RecordNotFound, JournalDamaged."""
+        """Return the slot of that name. Raises RecordNotFound, JournalDamaged."""
         path = self._path(name)
         try:
             return self._read(path)
@@ -115,7 +118,7 @@ class Slots:
             raise RecordNotFound(f"there is no slot named {name}") from None
 
     def list(self) -> dict[str, Slot]:
-        """All slots by name. Raises JournalDamaged."""
+        """Return all slots by name. Raises JournalDamaged."""
         found = {}
         if self._directory.is_dir():
             for path in sorted(self._directory.iterdir()):
@@ -124,15 +127,15 @@ class Slots:
                     try:
                         found[name] = self._read(path)
                     except FileNotFoundError:
-                        continue  # dropped by somebody else
+                        continue  # dropped by another process
         return found
 
     def create(
         self, name: str, position: int = 0, limit_bytes: int | None = None, lease: int = 0
     ) -> Slot:
-        """Create a slot. Raises JournalError if the name exists or a number is invalid.
+        """Create a slot. Raises JournalError if the name exists or an argument is invalid.
 
-        `lease` in ms, 0 = none: after that, unless it is renewed, the slot holds nothing.
+        `lease` is in ms, 0 = none: the slot holds no segments after it expires without renewal.
         """
         path = self._path(name)
         if limit_bytes is None:
@@ -158,7 +161,10 @@ class Slots:
         return slot
 
     def advance(self, name: str, position: int) -> Slot:
-        """JournalError if the slot is lost or would go back; RecordNotFound."""
+        """Move the slot to `position` and return it.
+
+        Raises JournalError if the slot is lost or would move back, RecordNotFound.
+        """
         with self._alone():
             slot = self._kept(name)
             if position < slot.position:
@@ -166,14 +172,21 @@ class Slots:
             return self._move(name, slot, position)
 
     def reach(self, name: str, position: int) -> Slot:
-        """As `advance`, but a slot that is ahead stays: several may move it for one reader."""
+        """Move the slot to `position` unless it is already ahead, and return it.
+
+        Several processes may move a slot for one reader. Raises JournalError if the slot is lost,
+        RecordNotFound.
+        """
         with self._alone():
             slot = self._kept(name)
             return self._move(name, slot, max(position, slot.position))
 
     def renew(self, name: str, lease: int) -> None:
-        """Hold on for so many ms from now. JournalError if the slot is lost; RecordNotFound if it
-        is gone, as it may be when its lease was over."""
+        """Set the lease to expire `lease` ms from now.
+
+        Raises JournalError if the slot is lost, RecordNotFound if it does not exist, for example
+        because its lease has expired.
+        """
         with self._alone():
             now = wall()
             slot = msgspec.structs.replace(self._kept(name), until=now + lease, moved=now)
@@ -194,13 +207,13 @@ class Slots:
         return slot
 
     def lose(self, name: str, abandoned: bool = False) -> None:
-        """Let the slot hold nothing any more; `abandoned` as in Slot."""
+        """Mark the slot lost, so that it holds no segments; `abandoned` as in Slot."""
         with self._alone():
             slot = msgspec.structs.replace(self.get(name), lost=True, abandoned=abandoned)
             self._write(self._path(name), slot)
 
     def drop(self, name: str) -> None:
-        """Raises RecordNotFound."""
+        """Delete the slot. Raises RecordNotFound."""
         path = self._path(name)
         with self._alone():
             try:
@@ -211,12 +224,15 @@ class Slots:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Whatever process changes a slot meanwhile waits: readers, the broker, commands. What was
-        read of a slot still holds when it is written, above all that it is lost."""
+        """Lock the slots against changes by other processes: readers, the broker, commands.
+
+        A slot that was read inside the context is still current when it is written; in particular,
+        a concurrent loss is not overwritten.
+        """
         try:
             fd = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except FileNotFoundError:
-            yield  # without the directory there is no slot: whoever asks for one is told
+            yield  # without the directory no slot exists; the caller raises
             return
         try:
             owner = self._owner()
@@ -231,7 +247,10 @@ class Slots:
         write_whole(path, msgspec.json.encode(slot) + b"\n", owner=self._owner())
 
     def _owner(self) -> tuple[int, int] | None:
-        """Whose the journal is: what root makes here, the broker's own user has to read."""
+        """Return the journal's user and group id if the caller is root, else None.
+
+        The broker's user must be able to read files that root creates.
+        """
         if os.geteuid() != 0:
             return None
         status = self._directory.parent.stat()
@@ -239,7 +258,7 @@ class Slots:
 
 
 def wall() -> int:
-    """ms since the epoch."""
+    """Return the wall clock in ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 

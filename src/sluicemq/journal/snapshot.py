@@ -1,6 +1,6 @@
-"""Everything that recovery would otherwise have to replay, as of one sequence number.
+"""Snapshot of the recovery state as of one sequence number, which shortens the replay.
 
-A file NNNNNNNNNNNNNNNNNNNN.snapshot, named for that number:
+The file NNNNNNNNNNNNNNNNNNNN.snapshot is named after that number:
 
     offset  size
        0     8   "SLUICESN"
@@ -9,7 +9,7 @@ A file NNNNNNNNNNNNNNNNNNNN.snapshot, named for that number:
       16     8   bytes of the payload
       24     …   payload: a `Snapshot` as a msgpack array
 
-Only the newest is kept. It is renamed into place after it has been synced, so that one which is
+Only the newest snapshot is kept. It gets its name after it has been synced, so a snapshot that is
 not intact was damaged later.
 """
 
@@ -74,17 +74,17 @@ class Snapshot(msgspec.Struct, array_like=True):
 
     @property
     def sealed_before(self) -> int:
-        """Segments below this one were sealed when the snapshot was written."""
+        """First number of the last segment; all earlier ones were sealed before the snapshot."""
         return self.segments[-1].first if self.segments else 0
 
 
 class Capture:
-    """What the owner's thread copies, for the writer's second thread to pack and write.
+    """Copy of the owner's state that the background thread packs and writes.
 
-    raw       segment and copy of its `live`, where that has changed since the last snapshot
-    finished  segments with nothing live, which may go once this is on disk
-    waits     for its position to be durable
-    written   it is on disk; False where there was no space for it
+    raw       segments whose `live` changed since the last snapshot, each with a copy of it
+    finished  segments without live records, removable once the snapshot is on disk
+    waits     True until its position is durable
+    written   True if the snapshot is on disk, False if the disk was full
     """
 
     __slots__ = ("finished", "raw", "snapshot", "waits", "written")
@@ -103,7 +103,7 @@ class Capture:
 
 
 def capture_segments(liveness: Liveness) -> Capture:
-    """The liveness part of a snapshot; costs a copy of what changed since the one before."""
+    """Return the liveness part of a snapshot, copying what changed since the last one."""
     many: dict[int, list[tuple[int, int]]] = {}
     for sequence, count in liveness.live_many.items():
         segment = liveness.find(sequence)
@@ -120,7 +120,7 @@ def capture_segments(liveness: Liveness) -> Capture:
         if segment.changed:
             state.live = bytes(segment.live)
             segment.alive = segment.count_live()
-            segment.changed = not segment.sealed  # appends do not say that they change it
+            segment.changed = not segment.sealed  # appends do not set `changed`
             raw.append((segment, state))
         if not segment.alive:
             finished.append(segment)
@@ -129,9 +129,9 @@ def capture_segments(liveness: Liveness) -> Capture:
 
 
 def write_snapshot(directory: Path, capture: Capture, space: Unreserved) -> None:
-    """Pack, write and make durable, then remove older ones. Runs on the writer's second thread.
+    """Pack, write and sync a snapshot, then remove older ones. Runs on the background thread.
 
-    Where there is no space for it, nothing is changed, and `written` stays False.
+    If the disk is full, no file changes and `written` stays False.
     """
     for _, state in capture.raw:
         state.live = compress(state.live, 1)
@@ -155,13 +155,13 @@ def snapshot_path(directory: Path, position: int) -> Path:
 
 
 def encode_snapshot(snapshot: Snapshot, version: int = FORMAT_VERSION) -> bytes:
-    """The bytes of the file."""
+    """Return the content of the snapshot file."""
     payload = msgspec.msgpack.encode(snapshot)
     return SNAPSHOT_HEAD.pack(SNAPSHOT_MAGIC, version, crc32(payload), len(payload)) + payload
 
 
 def list_snapshots(directory: Path) -> list[tuple[int, Path]]:
-    """Position and path, newest first."""
+    """Return position and path of all snapshots, newest first."""
     found = []
     for name in os.listdir(directory):
         stem = name.removesuffix(SUFFIX)
@@ -171,12 +171,12 @@ def list_snapshots(directory: Path) -> list[tuple[int, Path]]:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Raises JournalDamaged, or JournalError for a format from the future."""
+    """Read a snapshot. Raises JournalDamaged, or JournalError for a newer format version."""
     return decode_snapshot(path.read_bytes(), path)
 
 
 def decode_snapshot(data: bytes, path: Path) -> Snapshot:
-    """The file `path` has that content. Raises as `read_snapshot`."""
+    """Decode the content of the file `path`. Raises the errors of `read_snapshot`."""
     if len(data) < SNAPSHOT_HEAD.size:
         raise damaged(path, len(data), "the snapshot is incomplete")
     magic, version, crc, length = SNAPSHOT_HEAD.unpack_from(data)
@@ -197,10 +197,10 @@ def decode_snapshot(data: bytes, path: Path) -> Snapshot:
 
 
 def newest_snapshot(directory: Path) -> Snapshot | None:
-    """The newest that is intact; None if there is none at all.
+    """Return the newest intact snapshot, None if there is no snapshot.
 
-    An older one is only there when a crash came between the renaming of the newest and the removal
-    of the others; until then nothing that the older one needs has been removed.
+    An older one exists only if a crash occurred between the rename of the newest one and the
+    removal of the others. At that time, no segment that the older one needs has been removed.
     """
     failure: JournalDamaged | None = None
     for _, path in list_snapshots(directory):

@@ -1,4 +1,4 @@
-"""Where an unsealed segment ends: what a crash tore off, and what only damage explains.
+"""End of an unsealed segment: distinction between a tail torn by a crash and damage.
 
 After a crash of the machine the last write may be there in part, in any order of its pages. So
 the first bad record ends the segment, unless something shows that it was on disk before:
@@ -25,7 +25,7 @@ from sluicemq.journal.segment import (
 from sluicemq.journal.writer import DurableEnd
 
 SEQUENCE_LEAP: Final = 1 << 32
-"""A record whose number is further from the last good one is none."""
+"""Maximum distance of a record's number from the last intact record."""
 
 # A header in 8-byte steps: type, flags, priority, origin, kind, durability are within bounds.
 _PLAUSIBLE: Final = re.compile(
@@ -35,11 +35,11 @@ _PLAUSIBLE: Final = re.compile(
 
 
 class Tail(NamedTuple):
-    """The last segment's whole units.
+    """Whole units of the last segment.
 
     heads   headers of their records, joined
-    end     where the last of them ends
-    torn    bytes behind it that a crash left; zeros at the end, perhaps reserved, do not count
+    end     end offset of the last unit
+    torn    bytes after it that a crash left, without trailing zeros, which may be reserved space
     """
 
     heads: bytes
@@ -48,9 +48,9 @@ class Tail(NamedTuple):
 
 
 def find_tail(view: SegmentView, durable: DurableEnd | None, limit: int | None = None) -> Tail:
-    """Where the whole units of an unsealed segment end. Raises JournalDamaged.
+    """Return the whole units of an unsealed segment. Raises JournalDamaged.
 
-    With `limit` the segment is only looked at up to there, and must be intact as far as that.
+    With `limit`, the segment is read only up to that offset and must be intact up to it.
     """
     end = view.size if limit is None else min(limit, view.size)
     heads: list[bytes] = []
@@ -83,9 +83,9 @@ def find_tail(view: SegmentView, durable: DurableEnd | None, limit: int | None =
 
 
 def find_full(view: SegmentView, end: int) -> Tail:
-    """The same for one that has another after it, which says that its records end at `end`.
+    """Return the units of an unsealed segment whose successor states `end` as its records' end.
 
-    Only index and trailer may be missing there. Raises JournalDamaged.
+    Only index and trailer may be missing. Raises JournalDamaged.
     """
     tail = find_tail(view, None, end)
     if tail.end != end:
@@ -96,7 +96,7 @@ def find_full(view: SegmentView, end: int) -> Tail:
 
 
 def has_later_group(view: memoryview, start: int, last: int) -> bool:
-    """An intact record behind `start` was written after it had been synced."""
+    """Return whether an intact group starts after `start`, which proves that `start` was synced."""
     data = bytes(view[start:])
     for match in _PLAUSIBLE.finditer(data, 52):
         offset = start + match.start() - 44

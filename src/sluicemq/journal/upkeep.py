@@ -1,4 +1,4 @@
-"""Snapshots, and after each of them the removal and emptying of segments."""
+"""Snapshots, and the removal and compaction of segments after each snapshot."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 
 class Upkeep:
-    """What a journal does for the next start and for its space.
+    """Snapshots and space reclamation of a journal.
 
-    carry    appends the record anew as CARRIED with what is left of its references; returns its
-             segment, sequence number and bytes
-    failed   called when something shows that the journal cannot be trusted
-    fraction segments with less live are emptied
-    allowance bytes that may be saved up for moving, see `reclaim.Allowance`
-    idle_limit as journal.slot_idle_limit
-    warn     called with what somebody should know of a slot
-    space    of the file system; while it is low, segments are reclaimed without waiting for the
-             next one to be full
-    drop_slots  no slot holds a segment while space is low
+    carry       appends the record again as CARRIED with its remaining references; returns its
+                segment, sequence number and bytes
+    failed      called with an error that shows that the journal cannot be trusted
+    fraction    live fraction below which the live records of a segment are moved out
+    allowance   maximum bytes to accumulate for moving records, see `reclaim.Allowance`
+    idle_limit  value of journal.slot_idle_limit
+    warn        called with warnings about slots, for the operator
+    space       disk space; while it is low, segments are reclaimed before the active one is full
+    drop_slots  True if no slot holds a segment while space is low
     """
 
     __slots__ = (
@@ -90,7 +89,7 @@ class Upkeep:
         self._failed = failed
         self._idle_limit = idle_limit
         self._idle: set[str] = set()
-        """Slots that a warning was given of."""
+        """Idle slots about which a warning was issued."""
         self._warn = warn
         self._capture: Capture | None = None
         self._mover = Mover(self._move)
@@ -98,21 +97,21 @@ class Upkeep:
         self._space = space
         self._drop_slots = drop_slots
         self._finished: list[Segment] = []
-        """Nothing in them is live as of the last snapshot, and slots hold them."""
+        """Segments without live records as of the last snapshot, held by slots."""
         self._position = 0
-        """Of the broker's part of that snapshot."""
+        """Position of the broker state in that snapshot."""
         self.fraction = fraction
         self.unwritten = False
-        """There was no space for the last snapshot."""
+        """True if there was no space for the last snapshot."""
 
     @property
     def taking(self) -> bool:
-        """A snapshot is under way."""
+        """True while a snapshot is being taken."""
         return self._capture is not None
 
     @property
     def moving(self) -> bool:
-        """There are segments to empty."""
+        """True while live records of old segments remain to be moved."""
         return not self._mover.idle
 
     def take_snapshot(
@@ -123,7 +122,7 @@ class Upkeep:
         next_number: int,
         addresses: Mapping[int, Address],
     ) -> None:
-        """Copy what a snapshot needs; it is written once `position` is durable."""
+        """Capture a snapshot; the writer writes it once `position` is durable."""
         capture = capture_segments(self._liveness)
         snapshot = capture.snapshot
         snapshot.position = position
@@ -142,7 +141,7 @@ class Upkeep:
         self._allowance.discount(HEADER_BYTES)
 
     def durable(self, sequence: int, size: int) -> None:
-        """Everything up to there is on disk now, with a group of `size` bytes."""
+        """Note that `sequence` is durable, with a group of `size` bytes; write a due snapshot."""
         self._allowance.written(size)
         capture = self._capture
         if capture is not None and capture.waits and capture.snapshot.position <= sequence:
@@ -157,7 +156,7 @@ class Upkeep:
         self.unwritten = not capture.written
         if self.unwritten:
             for segment, _ in capture.raw:
-                segment.changed = True  # what has been packed is on no disk
+                segment.changed = True  # the packed state was not written
             return
         for segment, state in capture.raw:
             segment.packed = state.live
@@ -168,7 +167,7 @@ class Upkeep:
             self._choose(self._position)
 
     def remove_finished(self) -> None:
-        """Remove the segments that had nothing live at the last snapshot, if no slot holds them."""
+        """Remove segments without live records at the last snapshot that no slot holds."""
         drop = self._drop_slots and self._space.low
         try:
             going, idle = removable(
@@ -181,7 +180,7 @@ class Upkeep:
                 drop=drop,
             )
         except JournalDamaged:
-            # of a slot that cannot be read: it may need everything
+            # an unreadable slot may need every segment
             going, idle = Removable([], [], [], []), []
         self._report(going, idle)
         for segment in going.segments:
@@ -194,14 +193,14 @@ class Upkeep:
 
     @property
     def worth_a_snapshot(self) -> bool:
-        """A segment that the last snapshot has live records of could go with the next one."""
+        """True if the next snapshot would permit removal of a segment that the last one kept."""
         return any(
             segment.sealed and segment.changed and not segment.is_needed
             for segment in self._liveness.segments
         )
 
     def held_by_slots(self) -> dict[str, int]:
-        """Bytes of segments that could go but for a slot, by the slot's name."""
+        """Return the bytes of segments that only a slot keeps from being removed, by slot name."""
         free = [
             segment
             for segment in self._finished
@@ -218,7 +217,7 @@ class Upkeep:
         return held
 
     def completed(self, segment: Segment) -> int:
-        """Return when a segment was sealed, in ms since the epoch, 0 if it is not there."""
+        """Return the time a segment was sealed, in ms since the epoch; 0 if it does not exist."""
         try:
             path = segment_path(self._directory, segment.first)
             return path.stat().st_mtime_ns // 1_000_000
@@ -226,7 +225,7 @@ class Upkeep:
             return 0
 
     def _report(self, going: Removable, idle: list[str]) -> None:
-        """Warn of slots that are lost, and once of each that soon will be."""
+        """Warn about lost slots, and once about each slot that is soon lost."""
         for name in going.lost:
             self._warn(f"the slot {name} is lost: it would hold back more than its limit")
         for name in going.abandoned:
@@ -252,7 +251,7 @@ class Upkeep:
             self._failed(error)
 
     def _remove(self, going: Removable) -> None:
-        """On the writer's second thread."""
+        """Remove segments and update slots, on the writer's background thread."""
         unmarked = [name for name in going.lost if not self._lose(name, wait=False)]
         given_up = [
             name for name in going.abandoned if not self._lose(name, wait=False, abandoned=True)
@@ -262,13 +261,13 @@ class Upkeep:
                 self._slots.drop(name)
         for segment in going.segments:
             segment_path(self._directory, segment.first).unlink(missing_ok=True)
-        for name in unmarked:  # there is space for that now
+        for name in unmarked:  # the removed segments have freed space
             self._lose(name, wait=True)
         for name in given_up:
             self._lose(name, wait=True, abandoned=True)
 
     def _lose(self, name: str, *, wait: bool, abandoned: bool = False) -> bool:
-        """Mark a slot lost. False if there is no space for that."""
+        """Mark a slot lost. Return False if the disk is full."""
         lose = partial(self._slots.lose, name, abandoned=abandoned)
         try:
             self._space.with_space(lose, ENTRY_BYTES, upkeep=True, wait=wait)
@@ -281,11 +280,11 @@ class Upkeep:
         return True
 
     def empty(self, segments: list[Segment]) -> None:
-        """Move everything live out of these."""
+        """Move all live records out of the segments."""
         self._mover.take(segments)
 
     def move_slice(self) -> None:
-        """Move some records forward. Damage among them ends the journal."""
+        """Move some live records to the active segment. A damaged record fails the journal."""
         try:
             self._mover.step()
         except (JournalError, OSError) as error:

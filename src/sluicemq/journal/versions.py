@@ -1,13 +1,13 @@
 """Upgrade and downgrade of the format version of a journal that no broker has open.
 
 A broker reads the older versions and writes the newest, so an upgrade only changes the version in
-all files. An older release refuses the newer version, because it does not know its records.
+all files. An older release rejects the newer version, because it cannot read its records.
 Version 2 added records of deliveries, of the depth of destinations and of batches; a downgrade
 omits them, and writes the engine's state in the older form.
 
-Each file is replaced as a whole, and this release can read any mixture of versions that a crash
-leaves: repeat the command then. Segments are therefore processed from the last to the first, and
-none states any more where the previous one ends.
+Each file is replaced atomically, and this release can read any mixture of versions that a crash
+leaves; repeat the command after a crash. Segments are therefore processed from the last to the
+first, and no rewritten segment states the end of the previous one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from sluicemq.model.errors import JournalError
 
 OLDEST: Final = 1
 LAST_TYPE: Final = {1: RecordType.NUMBERED, 2: RecordType.CLOCK}
-"""Of the record types that a version knows."""
+"""Highest record type of each format version."""
 
 
 class Changed(msgspec.Struct, kw_only=True):
@@ -65,7 +65,7 @@ class Changed(msgspec.Struct, kw_only=True):
 
 
 def versions(directory: Path) -> dict[int, int]:
-    """How many segments there are of each version."""
+    """Return the number of segments by format version."""
     found: Counter[int] = Counter()
     for first in list_segments(directory):
         with segment_path(directory, first).open("rb") as file:
@@ -74,7 +74,7 @@ def versions(directory: Path) -> dict[int, int]:
 
 
 def upgrade(directory: Path) -> Changed:
-    """Make every file one of the newest version. Raises JournalLocked, JournalDamaged."""
+    """Convert every file to the newest version. Raises JournalLocked, JournalDamaged."""
     lock = take_lock(directory)
     try:
         _seal_all(directory)
@@ -97,12 +97,11 @@ def downgrade(
     older_state: Callable[[bytes], bytes],
     options: JournalOptions | None = None,
 ) -> Changed:
-    """Make every file one of an older version, for a release that knows no newer one.
+    """Convert every file to an older version, for a release that supports no newer one.
 
-    `adopt` reads the recovery as a broker does and sets `snapshot_source`, so that what the
-    dropped records say of the engine is in its state; `older_state` is that state as the older
-    version tells it. Raises JournalError for a version that is none, JournalLocked,
-    JournalDamaged.
+    `adopt` reads the recovery as a broker does and sets `snapshot_source`, so that the engine's
+    state includes the effect of the dropped records; `older_state` converts that state to the
+    older version. Raises JournalError for an invalid version, JournalLocked, JournalDamaged.
     """
     if not OLDEST <= version < FORMAT_VERSION:
         raise JournalError(
@@ -142,7 +141,7 @@ def _version_of(path: Path) -> int:
 
 
 def _seal_all(directory: Path) -> None:
-    """As a start does."""
+    """Recover the journal and seal all segments. Raises JournalError if there is no journal."""
     identity = read_identity(directory)
     if identity is None:
         raise JournalError(f"there is no journal in {directory}")
@@ -152,7 +151,7 @@ def _seal_all(directory: Path) -> None:
 def _replace_snapshots(directory: Path, version: int, change: Callable[[bytes], bytes]) -> None:
     for place, (_, path) in enumerate(list_snapshots(directory)):
         if place:
-            path.unlink()  # only a crash has left it
+            path.unlink()  # left by a crash
             continue
         snapshot = read_snapshot(path)
         snapshot.state = change(snapshot.state)
@@ -162,7 +161,7 @@ def _replace_snapshots(directory: Path, version: int, change: Callable[[bytes], 
 
 
 def _publish_end(directory: Path) -> None:
-    """Of a journal whose segments are all sealed."""
+    """Write the `durable` file of a journal with sealed segments only."""
     view = SegmentView(segment_path(directory, list_segments(directory)[-1]))
     try:
         assert view.index is not None
@@ -177,7 +176,7 @@ def _publish_end(directory: Path) -> None:
 
 
 def _write_older(path: Path, version: int, dropped: Counter[int]) -> None:
-    """Write a sealed segment anew, without the records that the version does not know."""
+    """Rewrite a sealed segment without the records that the version does not support."""
 
     def apart(header: SegmentHeader) -> SegmentHeader:
         return header._replace(previous_end=0)
@@ -208,7 +207,7 @@ def _write_older(path: Path, version: int, dropped: Counter[int]) -> None:
 
 
 def _without(view: SegmentView, last_type: int, header: bytes) -> bytes:
-    """The segment with that header, and of its records those up to a type."""
+    """Return the segment with that header and only the records up to type `last_type`."""
     index = view.index
     assert index is not None
     content = bytearray(header)
@@ -242,7 +241,7 @@ def _without(view: SegmentView, last_type: int, header: bytes) -> bytes:
 
 
 def _end_unit(content: bytearray, start: int) -> None:
-    """The record there is the last of its unit."""
+    """Mark the record at `start` as the last of its unit and update its CRC."""
     size = int.from_bytes(content[start : start + 4], "little")
     content[start + 45] |= UNIT_END
     crc = crc32(content[start + 8 : start + size])

@@ -1,11 +1,11 @@
-"""The threads that write, and what they write: segment files and the `durable` file.
+"""Writer threads of the journal, and the files they write: segments and the `durable` file.
 
-The owner's thread submits jobs and never touches a disk. One thread has what somebody waits for:
-groups. The other has what may take its time: index and trailer of segments that are full,
-snapshots, the files of segments to come, removals. Each runs its jobs one after the other and
-reports each back. After the first failure of either no job is run any more, and none that has
-been run counts: an operating system that failed an fsync once may report the next one as a
-success, with the data lost.
+The owner's thread submits jobs and performs no disk I/O. The group thread writes groups, which
+clients wait for. The background thread does the work that is not urgent: it writes the index and
+trailer of full segments, writes snapshots, creates spare segment files and removes segments. Each
+thread runs its jobs in order and reports the completion of each job. After the first failure of
+either thread, no further job runs and jobs that are not yet reported count as failed: after a
+failed fsync, the operating system may report success for the next one although data is lost.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ INDEX_SLACK: Final = 4096
 
 PAUSE: Final = 0.0005
 """Seconds. At 50,000 messages/s the 99th percentile of the latency is 7 ms with this, 9 ms with 0:
-both of the other threads may be waiting for the interpreter."""
+both of the other threads may be waiting for the interpreter lock."""
 
 
 def nothing() -> None:
-    """Nothing waits for this job."""
+    """Do nothing; the completion callback of jobs that need none."""
 
 
 def give_way() -> None:
-    """Let another thread have the interpreter."""
+    """Sleep for `PAUSE` so that another thread can acquire the interpreter lock."""
     time.sleep(PAUSE)
 
 
 class Writer:
-    """Runs jobs on two threads of its own.
+    """Runner of jobs on two dedicated threads.
 
-    notify   schedules a call on the owner's thread; it may be called from any
-    failed   called there, once for every job that does not count, with what went wrong first
+    notify   schedules a call on the owner's thread; may be called from any thread
+    failed   called on the owner's thread with the first error, once for every failed job
     """
 
     def __init__(
@@ -95,18 +95,21 @@ class Writer:
             thread.start()
 
     def run(self, work: Work, done: Done) -> None:
-        """Run `work`, a group, here and now, then `done`; only while no group is outstanding."""
+        """Run the group job `work` on the calling thread, then `done`.
+
+        The caller ensures that no group is outstanding.
+        """
         self.outstanding += 1
         self._attempt(work)
         self._finish(done)
 
     def submit(self, work: Work, done: Done) -> None:
-        """Run `work` on the thread of the groups, then `done` on the owner's."""
+        """Run `work` on the group thread, then `done` on the owner's thread."""
         self.outstanding += 1
         self._groups.put((work, done))
 
     def defer(self, work: Work, done: Done) -> None:
-        """Run `work` on the other one, after what was deferred before, then `done`."""
+        """Run `work` on the background thread after earlier deferred jobs, then `done`."""
         self.outstanding += 1
         self._rest.put((work, done))
 
@@ -117,12 +120,12 @@ class Writer:
                 self._finish(self._results.get_nowait())
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for one job, or so many seconds, and run its `done`."""
+        """Wait up to `timeout` seconds for one job to finish and run its `done`."""
         with suppress(Empty):
             self._finish(self._results.get(timeout=timeout))
 
     def stop(self) -> None:
-        """Let the threads end after the jobs they have."""
+        """Stop both threads after their queued jobs and join them."""
         self._groups.put(None)
         self._rest.put(None)
         for thread in self._threads:
@@ -147,12 +150,12 @@ class Writer:
             work, done = job
             self._attempt(work)
             self._results.put(done)
-            with suppress(RuntimeError):  # the owner's event loop is closed: `wait` gets it
+            with suppress(RuntimeError):  # owner's event loop is closed: `wait` collects
                 self._notify(self.collect)
 
 
 class DurableEnd(NamedTuple):
-    """How far the journal is on disk."""
+    """Position up to which the journal is on disk."""
 
     segment: int
     offset: int
@@ -160,12 +163,12 @@ class DurableEnd(NamedTuple):
 
 
 class DurableFile:
-    """Tells other processes how far they may read. 28 bytes, little-endian:
+    """File from which other processes learn how far they may read. 28 bytes, little-endian:
 
         u64 first sequence number of the segment, u64 offset in it, u64 sequence, u32 CRC-32
 
-    It is written after each fdatasync of the segment and never synced itself: after a crash of
-    the machine it may be behind, but never ahead.
+    The broker writes it after each fdatasync of the segment and never syncs the file itself. After
+    a crash of the machine it may be behind the journal, but never ahead.
     """
 
     def __init__(self, directory: Path, space: Unreserved | None = None) -> None:
@@ -175,7 +178,7 @@ class DurableFile:
         self._fd = (space or Unreserved()).with_space(create, ENTRY_BYTES, upkeep=True)
 
     def write(self, end: DurableEnd) -> None:
-        """Publish the end. Without space for it the file stays behind, which it may be."""
+        """Publish the end. If the disk is full, the file keeps the previous end."""
         try:
             os.pwrite(self._fd, encode_durable(end), 0)
         except OSError as error:
@@ -187,14 +190,14 @@ class DurableFile:
 
 
 def encode_durable(end: DurableEnd) -> bytes:
-    """The content of the file."""
+    """Return the content of the `durable` file for that end."""
     packed = DURABLE.pack(*end, 0)[:-4]
     return packed + crc32(packed).to_bytes(4, "little")
 
 
 def read_durable(directory: Path) -> DurableEnd | None:
-    """The published end, or None when there is none that is intact."""
-    for _ in range(100):  # a write may be seen half done
+    """Return the published end, or None if the file is missing or damaged."""
+    for _ in range(100):  # a concurrent write may be visible in part
         try:
             data = (directory / DURABLE_NAME).read_bytes()
         except FileNotFoundError:
@@ -205,7 +208,7 @@ def read_durable(directory: Path) -> DurableEnd | None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make created, renamed and removed names durable."""
+    """Make created, renamed and removed directory entries durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -216,10 +219,10 @@ def sync_directory(directory: Path) -> None:
 def write_whole(
     path: Path, data: bytes, *, mode: int = 0o640, owner: tuple[int, int] | None = None
 ) -> None:
-    """Replace a file so that after a crash it is the old one or the new one, whole.
+    """Replace a file atomically: after a crash it has either the old or the new content.
 
-    `owner` is a user and a group to give it to, which takes the rights of root. Raises OSError
-    that names the file; nothing is left of the new one then.
+    `owner` is the user id and group id to assign, which requires root. Raises OSError with the
+    file's name; the temporary file is removed in that case.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -242,7 +245,7 @@ def write_whole(
 
 
 def write_at(fd: int, data: bytes, offset: int) -> int:
-    """Write everything, however often the system writes less. Returns the end."""
+    """Write all of `data` at `offset`, repeating short writes, and return the end offset."""
     written = os.pwrite(fd, data, offset)
     if written == len(data):
         return offset + written
@@ -256,9 +259,9 @@ def write_at(fd: int, data: bytes, offset: int) -> int:
 
 
 class Spares:
-    """Files for segments to come, created ahead so that a group does not wait for it.
+    """Empty segment files, created in advance so that no group waits for file creation.
 
-    They have temporary names: a start removes those that were not used.
+    They have temporary names; recovery removes unused ones at the next start.
     """
 
     def __init__(self, directory: Path, space: Unreserved) -> None:
@@ -268,7 +271,7 @@ class Spares:
         self._ready: SimpleQueue[tuple[int, Path]] = SimpleQueue()
 
     def prepare(self) -> None:
-        """Have one more ready, if there is space for it."""
+        """Create one more spare file, unless the disk is full."""
         try:
             self._ready.put(self._create())
         except OSError as error:
@@ -276,7 +279,7 @@ class Spares:
                 raise
 
     def take(self) -> tuple[int, Path]:
-        """Descriptor and path of an empty file, which belongs to the caller now."""
+        """Return descriptor and path of an empty file and transfer ownership to the caller."""
         try:
             return self._ready.get_nowait()
         except Empty:
@@ -287,7 +290,7 @@ class Spares:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640), path
 
     def close(self) -> None:
-        """Remove what is left."""
+        """Close and remove the unused files."""
         with suppress(Empty):
             while True:
                 fd, path = self._ready.get_nowait()
@@ -296,13 +299,13 @@ class Spares:
 
 
 class SegmentFile:
-    """A segment that is not sealed. Its methods are called on the writer's threads: `write` until
-    the last group, then `seal` once; `close` when neither is under way.
+    """Segment that is not sealed. The writer threads call its methods: `write` for each group,
+    then `seal` once; `close` when neither is running.
 
     end      bytes written
-    crc      CRC-32 of them, which the trailer will need
-    heads    headers of all records, which the index will need
-    records  how many there are, once it is sealed
+    crc      CRC-32 of these bytes, for the trailer
+    heads    headers of all records, for the index
+    records  number of records, set by `seal`
     """
 
     __slots__ = (
@@ -330,9 +333,14 @@ class SegmentFile:
         synced: Callable[[float], None] | None = None,
         space: Unreserved | None = None,
     ) -> None:
-        """`preallocate`: bytes to reserve at a time, which ends when the file system cannot do
-        that. `synced` is told how many seconds each fdatasync took, on the thread that waited for
-        it. `space` is asked for room where there is none."""
+        """Describe a segment; the first `write` creates its file.
+
+        preallocate  bytes to reserve at a time; reservation stops if the file system does not
+                     support it
+        synced       called with the duration of each fdatasync in seconds, on the thread that
+                     called it
+        space        provides disk space when a write fails for lack of it
+        """
         self._directory = directory
         self._header = header
         self._spares = spares
@@ -356,7 +364,7 @@ class SegmentFile:
         heads: bytes,
         space: Unreserved | None = None,
     ) -> SegmentFile:
-        """One that a crash left behind: cut to `end` bytes, ready to be sealed."""
+        """Open a segment left by a crash, truncate it to `end` bytes and prepare it for `seal`."""
         space = space or Unreserved()
         file = cls(directory, header, Spares(directory, space), space=space)
         file.fd = os.open(segment_path(directory, header.first), os.O_RDWR | os.O_CLOEXEC)
@@ -370,12 +378,12 @@ class SegmentFile:
         return file
 
     def write(self, parts: list[bytes], sync: bool) -> None:
-        """Append records, each as header, meta with body, padding; with `sync` they, and all before
-        them, are on disk when it returns.
+        """Append records, each as three parts: header, meta with body, padding.
 
-        The file gets its name with the first of them in it and on disk, so that it never lacks a
-        header, and that group counts once the name is on disk too. Where there is no space for
-        them this waits, or fails, as `space` has it; an fdatasync that fails is never repeated.
+        With `sync`, these and all earlier records are on disk when the method returns. The first
+        group is synced before the file gets its final name, so a named segment always has a
+        header, and the method then syncs the directory. If the disk is full, `space` decides
+        whether the method waits or raises OSError. A failed fdatasync is never repeated.
         """
         if self.fd >= 0:
             self._append(parts, sync)
@@ -399,7 +407,7 @@ class SegmentFile:
                 self._synced(time.perf_counter() - started)
 
     def _put(self, data: bytes) -> None:
-        """Write at the end, where space is reserved for it and for the index that is to follow."""
+        """Append `data`, after reserving space for it and for the segment's index."""
         needed = self.end + len(data) + self._index_bytes
         if self._step and needed > self._reserved:
             self._reserve(needed)
@@ -415,23 +423,25 @@ class SegmentFile:
 
     @property
     def _index_bytes(self) -> int:
-        """What index and trailer of the records so far take at most."""
+        """Maximum size of index and trailer for the current records, in bytes."""
         return len(self.heads) // HEADER_BYTES * INDEX_BYTES + INDEX_SLACK
 
     def has_room(self, end: int) -> bool:
-        """Whether a segment of that size, so far without an index, finds its space reserved; also
-        if this file reserves none."""
+        """Return whether `end` bytes of records plus index fit into the reserved space.
+
+        Always True if this file reserves no space.
+        """
         return not self._step or end + self._index_bytes <= self._reserved
 
     def _reserve(self, needed: int) -> None:
-        """Reserve `needed` bytes from the start of the file, and a step more if there is space."""
+        """Reserve `needed` bytes from the start of the file, plus one step if space permits."""
         start = self._reserved
         step = self._step
         try:
             os.posix_fallocate(self.fd, start, needed - start + step)
         except OSError as error:
             if error.errno not in NO_SPACE:
-                self._step = 0  # whether there is room for what is written, the write will tell
+                self._step = 0  # not supported: the write itself reports a full disk
                 return
             self._space.run_short()
             step = 0
@@ -441,7 +451,7 @@ class SegmentFile:
         self._reserved = needed + step
 
     def seal(self, sequence: int, names: Mapping[int, Address]) -> None:
-        """Add index and trailer. `sequence` is the INDEX record's own."""
+        """Append index and trailer. `sequence` is the number of the INDEX record."""
         heads = self.heads
         record = encode_record(
             RecordType.INDEX,
