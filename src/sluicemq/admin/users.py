@@ -266,7 +266,7 @@ def _permission(wanted: WantedPermission) -> Permission:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /users and /roles."""
+    """Return the endpoints of /users and /roles."""
     handlers = UserEndpoints(context.users)
     need = Need.SUPERUSER
     user, role = "/users/{name}", "/roles/{name}"
