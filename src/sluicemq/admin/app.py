@@ -1,8 +1,8 @@
-"""The application behind the HTTP listener: what every request has to pass, and who answers it.
+"""ASGI application of the HTTP listener: the stages of a request, and the dispatch to endpoints.
 
     origin ── route ── login ── permission ── parameters ── body ── handler ── answer ── audit
 
-What there is to ask for is the table of all endpoints; see `routing`.
+The endpoints of all services are in one route table (`routing.RouteTable`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from sluicemq.model.errors import AccessDenied, JournalFailed
 from sluicemq.protocols.access import demand
 
 TOGETHER_BYTES: Final = 256 * 1024 * 1024
-"""Of all JSON bodies that are large and being read."""
+"""Total size limit, in bytes, of the large JSON bodies being read at the same time."""
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
@@ -84,11 +84,11 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""Of all responses that do not say otherwise: nothing of what is told here is a page, to be shown
-in one, or to be kept."""
+"""Default headers of responses: browsers must not render a response as a page, embed it in a
+frame, or cache it. An endpoint can override them."""
 
 NOT_ASKED: Final = RequestIdentity(NOBODY, lambda: NOBODY)
-"""Who sends what nobody has to log in for."""
+"""Identity of requests to endpoints that need no login."""
 
 SERVICES: Final[tuple[Callable[[ApiContext], list[Endpoint]], ...]] = (
     message_actions.endpoints,
@@ -115,11 +115,11 @@ SERVICES: Final[tuple[Callable[[ApiContext], list[Endpoint]], ...]] = (
     users.endpoints,
     batch_writers.endpoints,
 )
-"""Whoever has endpoints."""
+"""Functions that return the endpoints of each service."""
 
 
 class Application:
-    """An ASGI application. All responses that are not what was asked for are refusals in JSON."""
+    """ASGI application of the administration API. Error responses have a JSON body."""
 
     def __init__(self, context: ApiContext) -> None:
         self.context = context
@@ -130,7 +130,7 @@ class Application:
         self._budget = BodyBudget(TOGETHER_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request: send its response, audit it and record its duration."""
         began = perf_counter()
         started = False
 
@@ -153,7 +153,7 @@ class Application:
             if response.status_code == 401 and is_browser(request):
                 del response.headers["WWW-Authenticate"]
             if may_be_unread(request):
-                # of what was not read nobody wants the rest
+                # the session does not read the rest of an unread body
                 response.headers["Connection"] = "close"
         if call is not None and call.audited:
             self._note(call, response)
@@ -166,13 +166,13 @@ class Application:
                 raise
             await refusal(error)(scope, receive, send)
         finally:
-            # what matches no endpoint may be anything, and anything is not counted one by one
+            # an unknown path is no label: clients could create any number of label values
             route = ("", "") if call is None else (call.endpoint.method, call.endpoint.full_path)
             taken = perf_counter() - began
             self.context.figures.requests.record(*route, response.status_code, taken)
 
     async def _admit(self, request: Request) -> Call:
-        """Who asks for what."""
+        """Authenticate a request and match it with its endpoint. Raises Problem, AccessError."""
         check_origin(request)
         self.context.broker.wake()
         endpoint, names = self.table.find(request.method, request.scope["raw_path"])
@@ -183,8 +183,9 @@ class Application:
         return Call(endpoint, request, caller_of(request), who, names, address)
 
     def _permit(self, call: Call) -> None:
-        """AccessDenied, and a line in the audit log, for who lacks what the endpoint needs. Problem
-        for what another page than the one that logged in may have sent."""
+        """Check the permission that the endpoint needs. Raises AccessDenied and writes an audit
+        line if the caller lacks it; raises Problem if the CSRF token of a browser session is
+        missing or wrong."""
         if call.endpoint.changes and call.who.session is not None:
             check_page(call.request, call.who.session)
         needs = call.endpoint.needs
@@ -209,7 +210,7 @@ class Application:
             return _response(call, await endpoint.handler(call))
 
     def _note(self, call: Call, response: Response) -> None:
-        """A line in the audit log for what may have changed something."""
+        """Write an audit line for a request that may have changed something."""
         what = f"{call.request.method} {call.request.url.path} {call.note}".rstrip()
         result = "done" if response.status_code < 400 else str(response.status_code)
         self.context.audit.acted(call.caller.peer, call.identity.name, what, result)
@@ -220,7 +221,8 @@ def _who(identity: Identity) -> str:
 
 
 def _size(request: Request, limit: int) -> int:
-    """Of the body; 0 without one. Problem for one above the limit, or of unknown length."""
+    """Return the size of the body in bytes; 0 without a body. Raises Problem for a body above the
+    limit or of unknown length."""
     headers = request.headers
     if "content-length" not in headers and "transfer-encoding" not in headers:
         return 0

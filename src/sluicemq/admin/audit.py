@@ -36,7 +36,7 @@ class AuditEndpoints:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /audit."""
+    """Return the endpoints of /audit."""
     handlers = AuditEndpoints(context.audit)
     return [
         Endpoint(

@@ -1,13 +1,13 @@
-"""Backups that the broker makes itself, in the directory it is configured for; see
-`sluicemq.journal.backup`.
+"""Endpoints that list and create backups in the configured directory (`sluicemq.journal.backup`).
 
-A backup takes minutes. So its answer comes in lines, each a JSON object with a `state`:
+A backup takes minutes. The response is therefore a stream of lines, each a JSON object with a
+`state`:
 
     {"state": "copying", "done": bytes, "total": bytes}        now and then
     {"state": "done", "backup": …}                             the last one, or
     {"state": "failed", "error": {"code": …, "message": …}}
 
-Who breaks off the connection gives the backup up. One is made at a time.
+Closing the connection cancels the backup. Only one backup runs at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sluicemq.model.errors import JournalError
 
 LINES: Final = "application/x-ndjson"
 TELL_SECONDS: Final = 0.5
-"""Between two lines that say how far it is."""
+"""Minimum interval between two progress lines."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
 
@@ -73,7 +73,7 @@ class BackupList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupEndpoints:
-    """`/backup`. One for all connections of a listener."""
+    """Handlers of `/backup`, shared by all connections of a listener."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -131,11 +131,11 @@ class BackupEndpoints:
 
 
 _running: Final = threading.Lock()
-"""Of the process: it has one journal, and one backup of it at a time is enough."""
+"""Lock that limits the process, which has one journal, to one backup at a time."""
 
 
 class _Work:
-    """One backup: made by a thread, told by the event loop."""
+    """One backup: a thread creates it, the event loop sends its progress."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class _Work:
         self._told = 0.0
 
     def take_name(self) -> None:
-        """Take the name. Problem if there is something of it."""
+        """Create the target directory. Raises Problem if it exists."""
         try:
             self._target.mkdir(mode=0o700)
         except FileExistsError:
@@ -165,11 +165,11 @@ class _Work:
             ) from None
 
     def start(self, peer: str) -> None:
-        """It goes on until it is done, or `lines` has lost its reader."""
+        """Start the backup thread. It runs until the backup is complete or `lines` is closed."""
         threading.Thread(target=self._make, args=(peer,), name="backup", daemon=True).start()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """How it goes, and how it ends."""
+        """Yield the lines of the response: progress, then the result."""
         try:
             while True:
                 line = await self._said.get()
@@ -180,7 +180,7 @@ class _Work:
             self._given_up.set()
 
     def _tell(self, line: dict[str, Any]) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and its listeners with it
+        with suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self._said.put_nowait, line)
 
     def _copying(self, progress: CopyProgress) -> None:
@@ -242,7 +242,7 @@ def _name(text: str) -> str:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """See `routing`."""
+    """Return the endpoints of /backup."""
     handlers = BackupEndpoints(context)
     return [
         Endpoint(

@@ -1,10 +1,10 @@
-"""Messages written as parts of a batch, each part once, however often it is sent.
+"""Endpoint that writes the parts of a batch of messages exactly once.
 
     POST /batches?writer=W&batch=N&partition=N&part=N&final=BOOL[&refused=…][&dead_letter=QUEUE]
 
-The body is frames of rows (`sluicemq.model.rows`). All messages of a part are one unit of the
-journal, together with the record that says that the part is there; the answer comes when that
-is on disk. What the broker knows of a writer's batches is `sluicemq.broker.batches`' business.
+The body is frames of rows (`sluicemq.model.rows`). The broker appends all messages of a part and
+the record of the part to the journal as one unit, and responds once that unit is on disk.
+`sluicemq.broker.batches` holds the state of each writer.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from sluicemq.model.errors import AccessDenied, BatchRefused
 from sluicemq.model.rows import DIGEST_MASK, announced_rows, digest, frames
 
 PART_ROWS: Final = 32_768
-"""Rows of a part: all of them are written in one go, while nothing else is done."""
+"""Maximum number of rows of a part. Writing a part blocks the event loop."""
 TOGETHER_BYTES: Final = 256 * 1024 * 1024
-"""Of all bodies that are being read or written."""
+"""Total size limit, in bytes, of the bodies being read or written at the same time."""
 MOST_TOLD: Final = 100
-"""Refused rows that an answer names."""
+"""Maximum number of refused rows that a response lists."""
 DEAD_LETTER: Final = "sluicemq.sink.dlq"
 
 _LARGEST: Final = (1 << 63) - 1
@@ -91,7 +91,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Outcome(NamedTuple):
-    """What is written of a part: messages, dead letters, and of which rows nothing or those."""
+    """Messages and dead letters to write for a part, and refused rows with their reasons."""
 
     messages: list[Addressed]
     letters: list[Addressed]
@@ -99,7 +99,7 @@ class Outcome(NamedTuple):
 
 
 class BatchEndpoints:
-    """`/batches`. One for all connections of a listener."""
+    """Handlers of `/batches`, shared by all connections of a listener."""
 
     def __init__(self, broker: Broker, limits: ApiLimits) -> None:
         self._broker = broker
@@ -138,15 +138,15 @@ class BatchEndpoints:
             if found is not None:
                 return await self._known(found, part.writer)
             reader = await self._read(call.identity, body)
-            del body  # its messages are enough while the disk is waited for
+            del body  # free the body during the wait for the disk; the messages suffice
             for name in reader.forbidden:
                 call.denied(f"{Operation.PRODUCE} {name}")
             return await self._write(call, part, reader)
 
     def _owner(self, call: Call) -> str:
-        """Return the user that the writer belongs to: the caller, if it is nobody's yet.
+        """Return the user that owns the writer: the caller, if the writer is new.
 
-        Raises AccessDenied if it is another user's and the caller is no superuser.
+        Raises AccessDenied if another user owns it and the caller is no superuser.
         """
         writer = call.query.writer
         identity = call.identity
@@ -160,7 +160,7 @@ class BatchEndpoints:
         return owner
 
     async def _read(self, identity: Identity, body: bytearray) -> PartReader:
-        """A frame at a time; others have their turn between them."""
+        """Decode the rows. Other requests are handled between two frames."""
         reader = PartReader(
             identity, self._broker.clock.wall, self._limits.name, self._limits.targets
         )
@@ -170,15 +170,16 @@ class BatchEndpoints:
         return reader
 
     async def _write(self, call: Call, part: BatchPart, reader: PartReader) -> Written:
-        """Everything up to the append in one turn."""
+        """Write a part and wait until it is on disk. Everything up to the append runs without
+        yielding to the event loop."""
         broker = self._broker
         query: BatchQuery = call.query
         identity = call.identity
         broker.wake()
-        # somebody else may have begun to write as this writer while the rows were read
+        # another user may have become the owner of the writer while the rows were read
         part = replace(part, owner=self._owner(call))
         found = broker.batches.find(part)
-        if found is not None:  # the same part was sent twice at a time
+        if found is not None:  # a concurrent request has written the same part
             return await self._known(found, part.writer)
         outcome = Outcome(reader.messages, [], {})
         if reader.refused:
@@ -188,7 +189,7 @@ class BatchEndpoints:
                 part, outcome.messages + outcome.letters, identity.creator
             )
         except BatchRefused:
-            # rarely: to ask about every message before would take as long as to write it
+            # rare; checking every message beforehand would take as long as writing it
             outcome = self._sort(identity, reader, query)
             answered = broker.batches.write(
                 part, outcome.messages + outcome.letters, identity.creator
@@ -208,7 +209,7 @@ class BatchEndpoints:
         return Written(written=0, already=True, latest=latest, dead_lettered=0, **told_of({}))
 
     async def _durable(self, sequence: int) -> None:
-        """Wait until a crash cannot take it back."""
+        """Wait until the record with that sequence number is on disk."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done() -> None:
@@ -219,7 +220,8 @@ class BatchEndpoints:
         await future
 
     def _sort(self, identity: Identity, reader: PartReader, query: BatchQuery) -> Outcome:
-        """What becomes of a part of which rows are refused. Problem if nothing of it is written."""
+        """Return the messages and dead letters to write for a part with refused rows. Raises
+        Problem if nothing of the part is to be written."""
         refused = dict(reader.refused)
         later: dict[int, str] = {}
         for place, error, passing in self._broker.batches.check(reader.messages, identity.creator):
@@ -237,7 +239,7 @@ class BatchEndpoints:
     def _letters(
         self, identity: Identity, reader: PartReader, refused: Mapping[int, str], queue: str
     ) -> list[Addressed]:
-        """Problem if the queue does not take them."""
+        """Return the dead letters of refused rows. Raises Problem if the queue refuses one."""
         address = Address(Kind.QUEUE, queue)
         wall = self._broker.clock.wall
         letters = []
@@ -257,7 +259,7 @@ class BatchEndpoints:
 
 
 def told_of(refused: Mapping[int, str]) -> dict[str, Any]:
-    """Refused rows as JSON values: how many there are, and the first of them."""
+    """Return the JSON fields for refused rows: their number and the first MOST_TOLD of them."""
     first = sorted(refused.items())[:MOST_TOLD]
     return {
         "refused": [Refusal(row, reason) for row, reason in first],
@@ -290,7 +292,8 @@ def _later(refused: Mapping[int, str]) -> Problem:
 
 
 def _count(body: bytearray) -> int:
-    """Rows of a part. Problem for too many; ProtocolError where frames are broken."""
+    """Return the number of rows of a part. Raises Problem for too many, ProtocolError for invalid
+    frames."""
     rows = sum(announced_rows(frame) for frame in frames(memoryview(body)))
     if rows > PART_ROWS:
         raise Problem(
@@ -305,7 +308,7 @@ def _count(body: bytearray) -> int:
 async def _digest(body: bytearray) -> int:
     """Return the digest of a part's rows. Other requests are handled between two frames.
 
-    Raises ProtocolError (FrameTooLarge) for what is no frame of rows.
+    Raises ProtocolError (FrameTooLarge) for an invalid frame.
     """
     total = 0
     for frame in frames(memoryview(body)):
@@ -315,7 +318,7 @@ async def _digest(body: bytearray) -> int:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /batches."""
+    """Return the endpoints of /batches."""
     handlers = BatchEndpoints(context.broker, context.limits)
     return [
         Endpoint(

@@ -1,11 +1,11 @@
-"""Sessions of browsers: who has logged in once, and need not show it with every request.
+"""Browser sessions: logins that last for more than one request.
 
-A session is known by a random secret in a cookie, made anew at each login: one that a browser
-brings along from before, or that somebody has planted there, becomes nobody's session. Requests
-that change something show a second secret, which only the page that logged in has seen.
+A random secret in a cookie identifies a session. Each login generates a new secret, so that a
+cookie from before the login cannot identify the session (session fixation). Requests that change
+something carry a second secret, the CSRF token, which only the page that logged in has received.
 
-They live in memory, and end with the process, when they have not been used for a while, after a
-time in any case, and when what was logged in with no longer holds.
+Sessions are kept in memory. A session ends with the process, after an idle timeout, after a maximum
+lifetime, and when its credentials are no longer valid.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RANDOM_BYTES: Final = 32
 
 
 class BrowserSession:
-    """One session; `csrf` is what its page shows. Times are steady ms."""
+    """One browser session; `csrf` is its CSRF token. Times are in ms of the steady clock."""
 
     __slots__ = ("began", "csrf", "key", "login_handle", "used")
 
@@ -42,12 +42,12 @@ class BrowserSession:
         self.used = now
 
     def shows(self, token: str) -> bool:
-        """Whether that is what only its page can know."""
+        """Return whether `token` is the CSRF token of the session, in constant time."""
         return hmac.compare_digest(token.encode("utf-8", "replace"), self.csrf.encode())
 
 
 class BrowserSessions:
-    """All of them, whichever listener they were begun at."""
+    """Browser sessions of all HTTP listeners."""
 
     def __init__(
         self,
@@ -58,20 +58,22 @@ class BrowserSessions:
         most: int = MOST,
         secure: bool = False,
     ) -> None:
-        """`idle` and `life` in seconds; `secure`: cookies are for TLS even where there is none."""
+        """Create an empty set of at most `most` sessions. `idle` and `life` are in seconds. With
+        `secure`, cookies have the attribute `Secure` even on listeners without TLS."""
         self._clock = clock
         self._idle = round(idle * 1000)
         self._life = round(life * 1000)
         self._most = most
         self._found: OrderedDict[bytes, BrowserSession] = OrderedDict()
-        """By the hash of the secret; the one that was used last at the end."""
+        """Sessions by the hash of their secret, the least recently used first."""
         self.secure = secure
 
     def __len__(self) -> int:
         return len(self._found)
 
     def begin(self, login_handle: LoginHandle) -> tuple[str, BrowserSession]:
-        """A new one, and its secret. The one unused the longest goes if there are too many."""
+        """Create a session; return its secret and the session. Removes the least recently used
+        sessions above the limit."""
         secret = secrets.token_urlsafe(_RANDOM_BYTES)
         session = BrowserSession(_key(secret), login_handle, self._clock.steady)
         self._found[session.key] = session
@@ -80,7 +82,7 @@ class BrowserSessions:
         return secret, session
 
     def find(self, secret: str) -> BrowserSession | None:
-        """The session with that secret, which is used by this."""
+        """Return the session with that secret and mark it as used; None if there is none."""
         session = self._found.get(_key(secret))
         if session is None or self.current(session) is None:
             return None
@@ -89,7 +91,8 @@ class BrowserSessions:
         return session
 
     def current(self, session: BrowserSession) -> Identity | None:
-        """Whom it acts as now; None when it is over. Does not count as use."""
+        """Return the identity of a session; None if the session has ended. Does not mark the
+        session as used."""
         identity = None
         if session.key in self._found and not self._over(session):
             identity = session.login_handle()
@@ -107,8 +110,8 @@ class BrowserSessions:
 
 
 def cookie(secret: str, *, secure: bool) -> str:
-    """The header that makes a browser keep it until it is closed; one without a secret makes it
-    forget."""
+    """Return the value of a `Set-Cookie` header that stores the secret until the browser closes;
+    with an empty secret, one that deletes the cookie."""
     parts = [f"{COOKIE}={secret}", "Path=/", "HttpOnly", "SameSite=Strict"]
     if secure:
         parts.append("Secure")

@@ -1,14 +1,14 @@
-"""Who sends a request, and whether a browser was tricked into sending it.
+"""Authentication of HTTP requests, and protection against cross-site requests.
 
-Every request shows who it is from: user name and password (basic), a token (bearer), or the cookie
-of a session. What a connection has shown is asked about once: checking passwords is slow on
-purpose. Whether it still holds is looked at with every request.
+Every request carries credentials: user name and password (basic), a token (bearer), or a session
+cookie. The broker verifies the `Authorization` header once per connection, because checking
+passwords is slow on purpose, and checks with every request that the login is still valid.
 
-Web pages of others can make a browser send requests to this machine. Those say where they come
-from (`Origin`, `Sec-Fetch-Site`), or, when a page's own name was made to point here, what they take
-the broker for (`Host`). The first are refused; the second where nobody is asked for a password.
-What comes with a session's cookie and changes something has to show, too, that it is from the page
-that has logged in.
+Foreign web pages can make a browser send requests to the broker. Browsers mark such requests with
+their origin (`Origin`, `Sec-Fetch-Site`); the broker rejects them. A page whose host name resolves
+to the broker's address (DNS rebinding) is detected by the `Host` header; the broker checks it if
+requests need no login. A request that changes something and is authenticated by a session cookie
+must also carry the session's CSRF token.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ CSRF_HEADER: Final = "X-CSRF-Token"
 
 
 class RequestIdentity(NamedTuple):
-    """Who sends a request.
+    """Identity of the sender of a request.
 
-    current  whom it acts as at a later time, for answers that go on for long; None when the login
-             is over
-    session  by which it is known, if it is by one
+    current  returns the identity at a later time, for long-running responses; None once the login
+             is no longer valid
+    session  browser session that authenticates the request; None for other credentials
     """
 
     identity: Identity
@@ -46,11 +46,11 @@ class RequestIdentity(NamedTuple):
 
 
 class Caller:
-    """Who is at the other end of one connection.
+    """Client of one HTTP connection.
 
-    user     whom it has acted as last; "" for nobody in particular
-    leaving  the connection is about to end: answers that go on for long end now
-    gone     it has ended
+    user     user name of the last identified request; "" if anonymous
+    leaving  set when the connection is about to close; long-running responses end then
+    gone     True once the connection is closed
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Caller:
     )
 
     def __init__(self, transport: Transport, access: Access, host: str, tls: bool = False) -> None:
-        """`host`: see HttpSession."""
+        """Create the client of a connection; `host` is the host name of the listener."""
         self._transport = transport
         self._shown = ""
         self._login_handle: LoginHandle | None = None
@@ -79,14 +79,14 @@ class Caller:
 
     @property
     def peer(self) -> str:
-        """For logs."""
+        """Peer address for logs."""
         return self._transport.peer
 
     async def identify(
         self, authorization: str, secret: str, sessions: BrowserSessions
     ) -> RequestIdentity:
-        """Who sends a request with that header and that cookie ("" if it has none).
-        AuthenticationFailed, AuthenticationMissing; Problem for a header that has no meaning."""
+        """Return the identity for an `Authorization` header and a session cookie ("" if absent).
+        Raises AuthenticationFailed, AuthenticationMissing, and Problem for an invalid header."""
         self.access.renew()
         if authorization:
             return await self._by_header(authorization)
@@ -116,7 +116,8 @@ class Caller:
         return self.access.guest
 
     async def login(self, credentials: Credentials) -> Identity:
-        """Whom they admit. AuthenticationFailed, AuthenticationMissing."""
+        """Return the identity that the credentials authenticate. Raises AuthenticationFailed,
+        AuthenticationMissing."""
         future: asyncio.Future[Identity | AccessError] = asyncio.get_running_loop().create_future()
 
         def admitted(verdict: Identity | AccessError) -> None:
@@ -130,7 +131,7 @@ class Caller:
         return verdict
 
     def fault(self, error: Exception) -> None:
-        """Something that the broker may not survive: the connection knows."""
+        """Raise `error` in a callback of the transport: it may be fatal to the broker."""
 
         def fail() -> None:
             raise error
@@ -139,14 +140,14 @@ class Caller:
 
 
 def caller_of(connection: HTTPConnection) -> Caller:
-    """Of a request."""
+    """Return the client that sent a request."""
     caller = connection.scope["state"]["caller"]
     assert isinstance(caller, Caller)
     return caller
 
 
 async def identify(connection: HTTPConnection, sessions: BrowserSessions) -> RequestIdentity:
-    """Who sends a request; see `Caller.identify`."""
+    """Identify the sender of a request. Raises the errors of `Caller.identify`."""
     secret = connection.cookies.get(COOKIE, "")
     header = connection.headers.get("authorization", "")
     caller = caller_of(connection)
@@ -156,7 +157,8 @@ async def identify(connection: HTTPConnection, sessions: BrowserSessions) -> Req
 
 
 def check_page(connection: HTTPConnection, session: BrowserSession) -> None:
-    """Problem for what a page may have sent that has not logged in."""
+    """Check the CSRF token of a request that a browser session authenticates. Raises Problem if the
+    token is missing or wrong."""
     if not session.shows(connection.headers.get(CSRF_HEADER, "")):
         raise Problem(
             403,
@@ -167,14 +169,16 @@ def check_page(connection: HTTPConnection, session: BrowserSession) -> None:
 
 
 def is_browser(connection: HTTPConnection) -> bool:
-    """Whether a page has sent it. Browsers are never asked for a name and a password by the
-    protocol itself: they would keep them, and send them along with requests of other pages."""
+    """Return whether a web page sent the request. The broker sends browsers no
+    `WWW-Authenticate` challenge: they would cache the password and attach it to requests of other
+    pages."""
     headers = connection.headers
     return "sec-fetch-mode" in headers or "x-requested-with" in headers
 
 
 def read_authorization(header: str) -> Credentials:
-    """What an Authorization header shows (RFC 7617, RFC 6750); nothing if it is empty."""
+    """Return the credentials in an `Authorization` header (RFC 7617, RFC 6750); empty credentials
+    for an empty header. Raises Problem for an invalid header."""
     scheme, _, shown = header.partition(" ")
     shown = shown.strip()
     if not header:
@@ -197,7 +201,7 @@ def read_authorization(header: str) -> Credentials:
 
 
 def check_origin(connection: HTTPConnection) -> None:
-    """Problem for requests that a browser sends for somebody else's page; see the module."""
+    """Reject requests that a browser sends for a foreign page. Raises Problem."""
     headers = connection.headers
     host = headers.get("host", "")
     origin = headers.get("origin", "")
@@ -219,7 +223,8 @@ def check_origin(connection: HTTPConnection) -> None:
 
 
 def is_ours(header: str, listening: str) -> bool:
-    """Names that no foreign page can have: addresses, localhost, what the listener says."""
+    """Return whether the `Host` header is a name that no foreign page can have: an IP address,
+    `localhost`, or the host name of the listener."""
     name = header.rpartition(":")[0] if _has_port(header) else header
     if name.startswith("["):
         name = name[1:].rstrip("]")
@@ -233,5 +238,5 @@ def is_ours(header: str, listening: str) -> bool:
 
 
 def _has_port(header: str) -> bool:
-    """`[::1]:7680` and `name:7680` have one, `[::1]` has none."""
+    """Return whether a `Host` header has a port: `[::1]:7680` does, `[::1]` does not."""
     return header.rpartition(":")[2].isdecimal()

@@ -34,7 +34,7 @@ class ConfigurationEndpoints:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /configuration."""
+    """Return the endpoints of /configuration."""
     handlers = ConfigurationEndpoints(context.configuration)
     return [
         Endpoint(

@@ -1,6 +1,6 @@
-"""Who is connected, and how somebody is told to go.
+"""Endpoints that list and close connections.
 
-A superuser sees everybody; others the connections that act as themselves.
+A superuser sees all connections; other users see those with their own user name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.model.access import Identity
 
 LONGEST_REASON: Final = 200
-"""Characters."""
+"""Maximum length of the reason for closing a connection, in characters."""
 _SAID: Final = "closed by an administrator"
 
 
@@ -77,7 +77,7 @@ class ConnectionItem(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ConnectionEndpoints:
-    """`/connections`."""
+    """Handlers of `/connections`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._broker = context.broker
@@ -115,7 +115,7 @@ class ConnectionEndpoints:
 
 
 def may_see(identity: Identity, view: ConnectionView) -> bool:
-    """Whether it is shown that connection."""
+    """Return whether the user may see the connection."""
     return identity.superuser or (bool(identity.name) and view.user == identity.name)
 
 
@@ -148,7 +148,7 @@ def _missing() -> Problem:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /connections."""
+    """Return the endpoints of /connections."""
     handlers = ConnectionEndpoints(context)
     return [
         Endpoint(

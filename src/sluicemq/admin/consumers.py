@@ -104,7 +104,7 @@ def _item(attached: AttachedConsumer) -> ConsumerItem:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /consumers."""
+    """Return the endpoints of /consumers."""
     handlers = ConsumerEndpoints(context)
     return [
         Endpoint(

@@ -179,7 +179,7 @@ def _first(reasons: Counter[str]) -> dict[str, int]:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /dead-letters."""
+    """Return the endpoints of /dead-letters."""
     handlers = DeadLetterEndpoints(context)
     return [
         Endpoint(

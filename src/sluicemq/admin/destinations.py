@@ -486,7 +486,7 @@ def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /destinations, but for messages."""
+    """Return the endpoints of /destinations, but for messages."""
     handlers = DestinationEndpoints(context)
     one = "/destinations/{kind}/{name}"
     return [

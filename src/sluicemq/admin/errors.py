@@ -1,4 +1,4 @@
-"""Refusals, and how they are told: `{"error": {"code": …, "message": …}}`.
+"""Error responses: `{"error": {"code": …, "message": …}}`.
 
 raised                       status  code
 Problem                      its own
@@ -18,7 +18,7 @@ LowDiskSpace                 507     low-disk-space
 LimitExceeded                409     limit-exceeded
 OSError: no space left       507     low-disk-space
 other BrokerError            409     refused
-anything else                500     internal-error, and the log has the rest
+anything else                500     internal-error; details are in the log
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from sluicemq.model.errors import (
 MEDIA_TYPE: Final = "application/json"
 CHALLENGE: Final = 'Basic realm="sluicemq", charset="UTF-8", Bearer realm="sluicemq"'
 RETRY_SECONDS: Final = 1
-"""What clients are told to wait when the broker stops or too many logins wait."""
+"""Value of `Retry-After` while the broker stops or too many logins are pending, in seconds."""
 
 log = structlog.get_logger("sluicemq.http")
 
 
 class Problem(SluiceError):
-    """A request is refused with that status. `code` is for programs, the text for people; `more`
-    is told beside them."""
+    """Error response with a status. `code` is for programs, the message for people; `more` holds
+    additional fields of the error object."""
 
     def __init__(
         self,
@@ -79,19 +79,19 @@ class Problem(SluiceError):
 
 
 def document(code: str, said: str, more: Mapping[str, Any] | None = None) -> bytes:
-    """The body of a refusal."""
-    # names that are no UTF-8 are quoted in what is said
+    """Return the JSON body of an error response."""
+    # the message may quote names that are not UTF-8
     said = said.encode("utf-8", "backslashreplace").decode()
     return msgspec.json.encode({"error": {"code": code, "message": said, **(more or {})}})
 
 
 def answer(content: Any, status: int = 200) -> Response:
-    """A response that says that as JSON."""
+    """Return a response with `content` as JSON."""
     return Response(msgspec.json.encode(content), status, media_type=MEDIA_TYPE)
 
 
 def refusal(error: Exception) -> Response:
-    """The response to a request that ended with that error."""
+    """Return the error response for an exception."""
     problem = _problem(error)
     return Response(
         document(problem.code, str(problem), problem.more),

@@ -139,7 +139,7 @@ def event(name: str, data: bytes) -> bytes:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /events."""
+    """Return the endpoints of /events."""
     handlers = EventEndpoints(context)
     return [
         Endpoint(

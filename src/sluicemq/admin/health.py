@@ -60,7 +60,7 @@ class HealthEndpoints:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /status and /health."""
+    """Return the endpoints of /status and /health."""
     handlers = HealthEndpoints(context)
     live = Endpoint(
         "GET", "/health/live", handlers.live, "The process answers", Need.NOTHING, answer=HealthView

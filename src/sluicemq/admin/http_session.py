@@ -1,4 +1,4 @@
-"""One HTTP connection: between the broker's connection and the application.
+"""HTTP/1.1 sessions: adapters between the broker's transport and the ASGI application.
 
 uvicorn's protocol class parses HTTP/1.1 (with h11, which bounds heads) and runs the application;
 sockets, TLS, idle times and the number of connections are the broker's own, as for every other
@@ -7,9 +7,9 @@ protocol. Its transport is a `protocols.transport.Transport`.
     transport ──receive──> Http11.data_received ──> application
          <──write──── UvicornTransport <───────── its response
 
-Who sends slowly is cut off by a look every PATIENCE_SECONDS: when a head is not complete that was
-not so at the look before, and when of a body that is read less than SLOWEST bytes a second have
-come since then.
+Every PATIENCE_SECONDS the session checks for slow clients. It rejects a request whose head was
+incomplete at the previous check and still is, and a request whose body arrived at less than SLOWEST
+bytes per second since the previous check while the application was reading it.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
     from sluicemq.admin.app import Application
 
 KEEP_ALIVE_SECONDS: Final = 75
-"""How long a connection stays without a request after the first one."""
+"""Idle timeout of a connection after its first request."""
 PATIENCE_SECONDS: Final = 30.0
-"""Between two looks; so the head of a request may take at least so long, and at most twice."""
+"""Interval of the checks for slow clients. A request head may take once to twice this time."""
 SLOWEST: Final = 1024
-"""Bytes of a body in a second."""
+"""Minimum rate of a request body, in bytes per second."""
 
 log = structlog.get_logger("sluicemq.http")
 
 
 class _Forward(logging.Handler):
-    """What uvicorn has to say goes where everything else does. Its warnings tell of bad requests,
-    which are nobody's concern here."""
+    """Handler that forwards uvicorn's log records to the broker's log. Warnings, which report
+    invalid requests, are logged at level debug."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass it on."""
+        """Log the record at level error or debug."""
         if record.levelno >= logging.ERROR:
             error = record.exc_info[1] if record.exc_info else None
             log.error(record.getMessage().strip(), exc_info=error)
@@ -59,12 +59,12 @@ class _Forward(logging.Handler):
 
 
 class HttpService:
-    """What all HTTP connections of a listener share."""
+    """Configuration and state shared by all HTTP connections of a listener."""
 
     def __init__(
         self, application: Application, head: int, patience: float = PATIENCE_SECONDS
     ) -> None:
-        """`head` is how many bytes the head of a request may have; `patience` in seconds."""
+        """Limit request heads to `head` bytes; check for slow clients every `patience` seconds."""
         self.config = Config(
             application,
             http=Http11,
@@ -97,18 +97,18 @@ class UvicornTransport(asyncio.Transport):
         self._closing = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Leaves at the end of the turn."""
+        """Queue `data`; the transport sends it at the end of the event loop iteration."""
         if data and not self._closing:
             self._transport.write((bytes(data),))
 
     def close(self) -> None:
-        """When everything has left."""
+        """Close the connection once all queued bytes are sent."""
         if not self._closing:
             self._closing = True
             self._transport.close()
 
     def is_closing(self) -> bool:
-        """Nothing is written any more."""
+        """Return whether `close` was called; later writes are dropped."""
         return self._closing
 
     def pause_reading(self) -> None:
@@ -123,17 +123,17 @@ class UvicornTransport(asyncio.Transport):
 
 
 class Http11(H11Protocol):
-    """uvicorn's, but stricter (see strict.py), and what it refuses itself is told as everything
-    else is."""
+    """uvicorn's HTTP/1.1 protocol with strict parsing (`strict_http`). Its own error responses
+    have the JSON format of the API."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to read requests from `transport`."""
-        # h11 has no other way to read more strictly than it does
+        # h11 has no public option for stricter parsing
         self.conn._receive_buffer = StrictReceiveBuffer()
         super().connection_made(transport)
 
     def send_400_response(self, msg: str) -> None:
-        """h11 cannot make sense of what was sent, or it is too large for a head."""
+        """Reject a request that h11 cannot parse or whose head is too large."""
         limit = self.config.h11_max_incomplete_event_size
         self.refuse(
             400,
@@ -142,7 +142,7 @@ class Http11(H11Protocol):
         )
 
     def conclude(self) -> bool:
-        """Close when the request that is there has been answered. False if there is none."""
+        """Close the connection after the response in progress. Return False if there is none."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is None or cycle.response_complete or cycle.more_body:
             return False
@@ -150,9 +150,9 @@ class Http11(H11Protocol):
         return True
 
     def refuse(self, status: int, code: str, said: str) -> None:
-        """Say so if nothing has been said yet, and close."""
+        """Send an error response unless a response has begun, and close the connection."""
         if self.cycle is not None:
-            # the application may go on, but nobody listens
+            # the application may still be handling the request; its response is dropped
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -172,7 +172,7 @@ class Http11(H11Protocol):
 
 
 class HttpSession:
-    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
+    """Session of one HTTP connection; implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
         "_begun",
@@ -191,29 +191,32 @@ class HttpSession:
     def __init__(
         self, transport: Transport, http: HttpService, access: Access, *, host: str, tls: bool
     ) -> None:
-        """`host` is the only name, beside addresses and `localhost`, by which guests may call the
-        broker; "" = they may by any."""
+        """Start reading requests from `transport`.
+
+        `host` is the only host name, besides IP addresses and `localhost`, that a `Host` header may
+        have while requests need no login; "" allows every name.
+        """
         self._transport = transport
         self._caller = Caller(transport, access, host, tls)
         self._patience = http.patience
         self._protocol = Http11(http.config, http.state, {"caller": self._caller})
         self._protocol.connection_made(UvicornTransport(transport, tls))
         self._waiting = True
-        """For the rest of a head; at first for any."""
+        """True while a request head is incomplete, and before the first request."""
         self._begun = False
-        """It is the one that was waited for at the last look."""
+        """True if the same head was already incomplete at the previous check."""
         self._in_body = False
-        """A body was being read at the last look."""
+        """True if the application was reading a body at the previous check."""
         self._received = 0
-        """Bytes since then."""
+        """Bytes received since the previous check."""
         self._head = 0
-        """Bytes of the unfinished head that h11 holds."""
+        """Size in bytes of the incomplete head that h11 buffers."""
         self._body = 0
-        """Bytes received of the body of the request that is being answered."""
+        """Bytes received of the body of the current request."""
         self._timer: Timer = transport.call_later(self._patience, self._look)
 
     def receive(self, data: bytes) -> None:
-        """See Session."""
+        """Parse received bytes."""
         self._received += len(data)
         protocol = self._protocol
         in_body = protocol.conn.their_state is h11.SEND_BODY
@@ -228,74 +231,76 @@ class HttpSession:
             self._begun = False
 
     def _settle_body(self) -> None:
-        """Count nothing for the body of a request that has been answered."""
+        """Reset the body's byte count once its request has a complete response."""
         cycle = cast("RequestResponseCycle | None", self._protocol.cycle)
         if self._body and (cycle is None or cycle.response_complete):
             self._body = 0
 
     @property
     def buffered(self) -> int:
-        """See Session. A body counts until its request has been answered."""
+        """Bytes of unfinished input. A body counts until the response to its request is
+        complete."""
         return self._head + self._body
 
     @property
     def incomplete(self) -> bool:
-        """See Session."""
+        """True while a request head or body is incomplete."""
         return self._waiting or self._protocol.conn.their_state is h11.SEND_BODY
 
     @property
     def login(self) -> Login:
-        """Each request says who it is from; the head of the first has to be short."""
+        """Login state. Each request carries its own credentials, so the login is done once the
+        first head is complete."""
         begun = cast("RequestResponseCycle | None", self._protocol.cycle) is not None
         return Login.DONE if begun else Login.NONE
 
     def discard_input(self) -> None:
-        """See Session. What the application has read is its own to drop."""
+        """Stop counting buffered input. The application frees the body bytes it has read."""
         self._head = self._body = 0
 
     def end_of_input(self) -> None:
-        """An answer that is under way is still given, unless its login waits for a check."""
+        """Finish the response in progress, unless its login is still being verified, and close."""
         self._caller.access.cancel_login()
         if not self._protocol.conclude():
             self._transport.close()
 
     def flushed(self) -> None:
-        """A request may have been answered."""
+        """Update the body's byte count: the response may be complete."""
         self._settle_body()
 
     def pause_delivery(self) -> None:
-        """See Session."""
+        """Pause writing of responses."""
         self._protocol.pause_writing()
 
     def resume_delivery(self) -> None:
-        """See Session."""
+        """Resume writing of responses."""
         self._protocol.resume_writing()
 
     def closed(self) -> None:
-        """See Session."""
+        """Release the session's resources after the connection has closed."""
         self._timer.cancel()
         self._caller.gone = True
         self._leave()
         self._protocol.connection_lost(None)
 
     def shutdown(self) -> None:
-        """See Session. An answer that is under way is still given."""
+        """Finish the response in progress and close; the broker is stopping."""
         self._leave()
         self._protocol.shutdown()
 
     def disconnect(self, reason: str) -> None:
-        """The same: who has asked something is answered, and that was that."""
+        """Finish the response in progress and close, with `reason` for the log."""
         self._leave()
         if not self._protocol.conclude():
             self._transport.close(reason)
 
     def _leave(self) -> None:
-        """Wait neither for long answers nor for the check of a login."""
+        """End long-running responses and cancel a login that is being verified."""
         self._caller.leaving.set()
         self._caller.access.cancel_login()
 
     def session_info(self) -> SessionInfo:
-        """See Session."""
+        """Return protocol and user of the connection."""
         return SessionInfo("http", self._caller.user)
 
     def consumers(self) -> tuple[()]:
@@ -303,7 +308,7 @@ class HttpSession:
         return ()
 
     def _look(self) -> None:
-        """Who sends too slowly is cut off."""
+        """Reject the current request if its head or body arrives too slowly."""
         protocol = self._protocol
         received, self._received = self._received, 0
         state = protocol.conn.their_state

@@ -289,7 +289,7 @@ def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /journal, without slots."""
+    """Return the endpoints of /journal, without slots."""
     handlers = JournalEndpoints(context.broker.journal)
     need = Need.SUPERUSER
     return [

@@ -111,7 +111,7 @@ class LoginEndpoints:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /session."""
+    """Return the endpoints of /session."""
     handlers = LoginEndpoints(context)
     return [
         Endpoint(

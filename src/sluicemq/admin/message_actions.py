@@ -1,10 +1,10 @@
-"""What a person does with messages: delete, move, copy, redeliver, send back to where they were.
+"""Endpoint for actions on messages: delete, move, copy, redeliver, and return to the origin.
 
-They are given by id, or chosen by a selector, or all. Each message is handled for itself, as one
-unit of the journal (broker/management.py), and the answer comes when all of it is on disk: whatever
-ends the broker meanwhile, a message is in one place and there once, and the same request goes on
-where it was. Many are handled in slices, for as long as the limits allow; then `next` says where to
-go on. What arrives after the first request is left alone.
+A request selects messages by id, by a selector, or all of them. The broker handles each message as
+one unit of the journal (broker/management.py) and responds when all units are on disk. If the
+broker ends meanwhile, each message is in exactly one place, and the client can repeat the request.
+Large sets are handled in time slices until a limit is reached; `next` in the response continues the
+action. Messages that arrive after the first request are not affected.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from sluicemq.model.errors import (
 
 MOST_IDS: Final = 1000
 MOST_FAILURES: Final = 100
-"""Of which an answer tells; with so many the rest is not tried."""
+"""Maximum number of failures in a response; the action stops when it reaches this number."""
 STEP: Final = 50
-"""Messages looked at together."""
+"""Messages scanned per step."""
 _ENDING: Final = frozenset({"low-disk-space", "target-full", "target-refused"})
-"""Reasons for which there is no need to try the next one."""
+"""Failure reasons that end the action, because they apply to all other messages too."""
 
 Action = Literal["delete", "move", "copy", "redeliver", "origin"]
 
@@ -102,7 +102,7 @@ class Done(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class MessageSkipped(Exception):
-    """A message is left as it is."""
+    """Raised if an action cannot be applied to a message; the message stays unchanged."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -110,7 +110,7 @@ class MessageSkipped(Exception):
 
 
 class MessageActionRun:
-    """One request, as far as it has come."""
+    """Progress of one action request."""
 
     def __init__(self, context: ApiContext, call: Call, subscription: Subscription) -> None:
         body: ActionBody = call.body
@@ -126,7 +126,7 @@ class MessageActionRun:
         self._ended = False
 
     def over(self) -> bool:
-        """Nothing more is to be tried in this request."""
+        """True if the request must not handle more messages."""
         return (
             self._ended
             or self.room == 0
@@ -137,26 +137,26 @@ class MessageActionRun:
 
     @property
     def refused(self) -> bool:
-        """The target takes no more."""
+        """True if a failure ended the action."""
         return self._ended
 
     @property
     def room(self) -> int:
-        """How many more may be done; -1 = any number."""
+        """Number of messages that may still be handled; -1 = unlimited."""
         return self._limit - self.done if self._limit else -1
 
     def fail(self, id: str, reason: str) -> None:
-        """One is left as it is."""
+        """Record a message that the action left unchanged."""
         self.failed.append(Failure(id=id, reason=reason))
         self._ended = self._ended or reason in _ENDING
 
     async def rest(self) -> None:
-        """Let others go first, when it is time."""
+        """Yield to the event loop if the time slice is used up."""
         if self.slices.due:
             await self.slices.rest()
 
     def answer(self, next: str | None) -> Done:
-        """As far as it has come."""
+        """Return the response for the progress made so far."""
         return Done(done=self.done, failed=self.failed, scanned=self.scanned, next=next)
 
 
@@ -196,7 +196,7 @@ class ActionEndpoints:
         return work.answer(next)
 
     def _permit(self, call: Call) -> None:
-        """AccessDenied."""
+        """Check the permissions that the action needs. Raises AccessDenied."""
         body: ActionBody = call.body
         name = call.address.name
         if body.action == "copy":
@@ -209,7 +209,8 @@ class ActionEndpoints:
             call.demand(Operation.PRODUCE, body.target.address.name)
 
     def _target(self, call: Call, body: ActionBody) -> Destination | None:
-        """Where they go; it comes into being if it may do so by itself. Problem."""
+        """Return the target of a move or copy, None for other actions. Creates the target if
+        automatic creation permits it. Raises Problem."""
         if (body.target is not None) != (body.action in ("move", "copy")):
             raise Problem(400, "bad-body", "move and copy have a target, the others have none")
         if body.target is None:
@@ -223,12 +224,12 @@ class ActionEndpoints:
             raise not_found(address) from None
 
     def _act(self, call: Call, target: Destination | None) -> Act:
-        """What is done with one message."""
+        """Return the function that applies the action to one message."""
         broker = self._broker
         body: ActionBody = call.body
 
         def there() -> Destination:
-            """It may have been removed and be there anew."""
+            """Return the target, which may have been deleted and created again."""
             assert target is not None
             if not target.removed:
                 return target
@@ -275,7 +276,7 @@ class ActionEndpoints:
     async def _waiting(
         self, work: MessageActionRun, selector: Selector | None, act: Act
     ) -> str | None:
-        """Along the line, as it was at the first request."""
+        """Act on ready messages in queue order, as they were at the first request."""
         body: ActionBody = work.call.body
         line = work.subscription.everything
         priority, last = PRIORITIES - 1, 0
@@ -305,7 +306,7 @@ class ActionEndpoints:
     async def _delayed(
         self, work: MessageActionRun, selector: Selector | None, act: Act
     ) -> str | None:
-        """By number, so that `after` is one."""
+        """Act on messages in ascending sequence number, so that `after` can refer to one."""
         body: ActionBody = work.call.body
         last, until = 0, work.broker.journal.next_sequence()
         if body.after:
@@ -326,7 +327,7 @@ class ActionEndpoints:
 
 
 def _try_waiting(work: MessageActionRun, delivery: Delivery, act: Act) -> None:
-    """`delivery` was found with others, and what was done with those may have displaced it."""
+    """Act on `delivery` if an action on an earlier message has not displaced it."""
     still = work.subscription.everything.find(delivery.priority, delivery.order)
     if still is not None and still.state == READY and still.sequence == delivery.sequence:
         _try(work, still, act)
@@ -347,7 +348,7 @@ def _try(work: MessageActionRun, delivery: Delivery, act: Act) -> None:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What acts on messages."""
+    """Return the endpoint of message actions."""
     handlers = ActionEndpoints(context)
     return [
         Endpoint(

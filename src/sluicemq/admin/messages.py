@@ -1,8 +1,8 @@
-"""What is in a queue, or in a subscription of a topic: a page at a time, and one message.
+"""Endpoints that list the messages of a queue or topic subscription and show one message.
 
-A page is found by its offset, or by the cursor that the page before gave (`next`, to be sent as
-`after`): the place of its last message, which stays a place whatever comes and goes meanwhile. What
-is passed over is not looked at (broker/cursor.py).
+A request selects a page by its offset or by the cursor of the previous page (`next`, sent as
+`after`). The cursor is the position of that page's last message and survives concurrent changes.
+Skipped messages are not read (broker/cursor.py).
 
 With a selector every message has to be looked at. A request does so for as long, and with as many,
 as its limits allow, giving the loop back all the while; then it answers with what it has found, and
@@ -52,11 +52,11 @@ from sluicemq.model.message import Message
 
 NO_END: Final = (1 << 62) - 1
 STEP: Final = 20
-"""Messages looked at before the clock is."""
+"""Messages scanned between two checks of the clock."""
 SKIP_BUDGET: Final = 20_000
-"""What `Cursor.skip` may look at in one go: some ms."""
+"""Messages that one call of `Cursor.skip` may visit; takes a few ms."""
 PREVIEW_BYTES: Final = 4096
-"""Of each body in a list."""
+"""Maximum number of bytes of each body in a list."""
 LARGEST_VIEW: Final = 1 << 20
 
 _ID: Final = re.compile(r"(m?)([1-9][0-9]{0,18})")
@@ -151,7 +151,7 @@ class MessageView(MessageItem, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class ScanBudget:
-    """How long, and how much, one request may look at messages."""
+    """Time and number of messages that one request may spend on scanning."""
 
     def __init__(self, context: ApiContext) -> None:
         limits = context.limits
@@ -160,18 +160,18 @@ class ScanBudget:
         self.scanned = 0
 
     def spend(self, count: int) -> None:
-        """So many have been looked at."""
+        """Subtract `count` scanned messages from the budget."""
         self.scanned += count
         self._left -= count
 
     @property
     def over(self) -> bool:
-        """It is used up."""
+        """True if the budget is used up."""
         return self._left <= 0 or perf_counter() > self._until
 
 
 class MessageEndpoints:
-    """`/destinations/{kind}/{name}/messages`."""
+    """Handlers of `/destinations/{kind}/{name}/messages`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -230,7 +230,10 @@ class MessageEndpoints:
     async def _others(
         self, subscription: Subscription, query: MessageQuery, selector: Selector | None
     ) -> MessagePage:
-        """What is in flight, or delayed: by place, as there is no line."""
+        """Return a page of unacked or delayed messages, addressed by offset.
+
+        The pending queue does not contain them, so a cursor cannot refer to one.
+        """
         broker = self._broker
         place = query.offset
         if query.after:
@@ -297,7 +300,7 @@ class MessageEndpoints:
         return Response(raw_body(message), 200, headers, "application/octet-stream")
 
     def _one(self, call: Call, name: str) -> tuple[Delivery, Message]:
-        """Problem if it is not there."""
+        """Return the message of the path and its delivery. Raises Problem if it does not exist."""
         subscription = subscription_of(call, found(self._context, call), name)
         delivery = by_id(self._broker, subscription, call.names["id"])
         if delivery is None:
@@ -311,7 +314,7 @@ class MessageEndpoints:
 def subscription_of(call: Call, destination: Destination, name: str) -> Subscription:
     """Return the subscription of a topic with that name; without one a destination's own.
 
-    Raises Problem if there is none that the caller may look into.
+    Raises Problem if none exists that the caller may browse.
     """
     if not name:
         return destination.queue
@@ -324,8 +327,10 @@ def subscription_of(call: Call, destination: Destination, name: str) -> Subscrip
 
 
 async def compiled(broker: Broker, text: str) -> Selector | None:
-    """Problem for what is no selector. On another thread: the first one takes long, as the grammar
-    is read for it."""
+    """Compile a selector; None for an empty one. Raises Problem for an invalid selector.
+
+    Runs on another thread, because the first compilation loads the grammar, which takes long.
+    """
     if not text.strip():
         return None
     try:
@@ -335,7 +340,7 @@ async def compiled(broker: Broker, text: str) -> Selector | None:
 
 
 def selects(broker: Broker, selector: Selector, delivery: Delivery) -> bool:
-    """Whether its message is selected; what cannot be read is not."""
+    """Return whether the selector matches a message; False if the message cannot be read."""
     try:
         return selector(broker.core.glance(delivery))
     except JournalError:
@@ -343,7 +348,7 @@ def selects(broker: Broker, selector: Selector, delivery: Delivery) -> bool:
 
 
 def by_id(broker: Broker, subscription: Subscription, text: str) -> Delivery | None:
-    """The delivery of the message with that id."""
+    """Return the delivery of the message with that id; None if there is none."""
     read = _ID.fullmatch(text)
     if read is None:
         return None
@@ -354,22 +359,22 @@ def by_id(broker: Broker, subscription: Subscription, text: str) -> Delivery | N
 
 
 def id_of(delivery: Delivery) -> str:
-    """What `by_id` finds it by."""
+    """Return the message id that `by_id` accepts."""
     return f"{delivery.sequence}" if delivery.journaled else f"m{delivery.sequence}"
 
 
 def delayed(subscription: Subscription, offset: int, count: int) -> list[Delivery]:
-    """Some of the delayed ones, in the order in which they were delayed."""
+    """Return `count` delayed messages from `offset`, in the order in which they were delayed."""
     return list(islice(subscription.delayed.values(), offset, offset + count))
 
 
 def encode_cursor(priority: int, last: int, place: int) -> str:
-    """A place in a line, or among other messages: what `next` says."""
+    """Encode a cursor as the text of `next`."""
     return f"{priority}.{last}.{place}"
 
 
 def read_cursor(text: str) -> tuple[int, int, int]:
-    """The inverse. Problem for anything else."""
+    """Decode the text of `next`. Raises Problem for any other text."""
     read = _CURSOR.fullmatch(text)
     numbers = [int(each) for each in read.groups()] if read is not None else []
     if not numbers or max(numbers) > NO_END:
@@ -378,7 +383,7 @@ def read_cursor(text: str) -> tuple[int, int, int]:
 
 
 def state_of(delivery: Delivery) -> State:
-    """As the API calls it."""
+    """Return the API's name for the state of a delivery."""
     if delivery.state == READY:
         return "waiting"
     return "delayed" if delivery.state == DELAYED else "unacked"
@@ -398,7 +403,7 @@ def item(
     position: int | None,
     body: BodyView | None = None,
 ) -> MessageItem:
-    """As lists show it."""
+    """Return the list entry of a message."""
     epoch = broker.clock.epoch
     due = delivery.delivered + epoch if state == "delayed" else message.deliver_at
     return MessageItem(
@@ -428,7 +433,7 @@ def item(
 
 
 def damaged(broker: Broker, delivery: Delivery, state: State, position: int | None) -> MessageItem:
-    """What is known of a message that the journal cannot give back."""
+    """Return the list entry of a message that the journal cannot read."""
     destination = delivery.subscription.destination.address
     blank = Message(destination, b"", priority=delivery.priority)
     view = item(broker, delivery, blank, state, position)
@@ -436,7 +441,7 @@ def damaged(broker: Broker, delivery: Delivery, state: State, position: int | No
 
 
 async def _skip(subscription: Subscription, cursor: Cursor, count: int, slices: TimeSlices) -> int:
-    """Pass over so many; returns how many were not there."""
+    """Skip `count` messages; return how many of them did not exist."""
     while count and cursor.priority >= 0:
         count -= cursor.skip(count, subscription.clean, SKIP_BUDGET)
         if slices.due:
@@ -445,12 +450,12 @@ async def _skip(subscription: Subscription, cursor: Cursor, count: int, slices: 
 
 
 def _goes_on(line: PendingQueue, cursor: Cursor) -> bool:
-    """Something waits behind the cursor."""
+    """Return whether a ready message follows the cursor."""
     return cursor.priority >= 0 and bool(Cursor(line, NO_END, cursor.priority, cursor.last).step(1))
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at …/messages, to be looked at."""
+    """Return the endpoints that list and show messages."""
     handlers = MessageEndpoints(context)
     messages = "/destinations/{kind}/{name}/messages"
     need = Operation.BROWSE

@@ -178,6 +178,6 @@ class OpenApiEndpoints:
 
 
 def endpoints(table: Callable[[], Iterable[Endpoint]]) -> list[Endpoint]:
-    """What is at /openapi.json; `table` gives all endpoints there are."""
+    """Return the endpoints of /openapi.json; `table` gives all endpoints there are."""
     handlers = OpenApiEndpoints(table)
     return [Endpoint("GET", "/openapi.json", handlers.show, "This document", Need.NOTHING)]

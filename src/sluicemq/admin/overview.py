@@ -350,7 +350,7 @@ def _quantiles(found: Distribution) -> QuantilesView:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /overview and /history."""
+    """Return the endpoints of /overview and /history."""
     handlers = OverviewEndpoints(context)
     return [
         Endpoint(

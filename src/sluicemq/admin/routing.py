@@ -1,14 +1,14 @@
-"""The table of what can be asked over HTTP: it serves, and the OpenAPI document is made from it.
+"""Route table of the HTTP API. It dispatches requests and is the source of the OpenAPI document.
 
     Endpoint("GET", "/destinations/{kind}/{name}", self.show, "One destination", …)
 
-Each module with endpoints contributes a list of these (`endpoints(context)`), and the application
-does for all of them what every request has to pass: login, permission, parameters, body, audit.
+Each module with endpoints returns a list of them (`endpoints(context)`). The application handles
+the stages common to all requests: login, permission, parameters, body, audit.
 
-A path is taken apart as it was sent: `%2F` in a name is part of the name. Where a path has
-`{kind}` and `{name}`, they are a destination (`Call.address`); a name that no URL can carry is
-sent as `~` with its bytes in `?name_base64=`. `{*rest}` at the end of a path stands for everything
-that follows.
+The raw path is split before it is decoded: `%2F` in a name is part of the name. `{kind}` and
+`{name}` in a path identify a destination (`Call.address`); for a name that no URL can carry, the
+client sends `~` and the name's bytes in `?name_base64=`. `{*rest}` at the end of a path matches the
+rest of the path.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from sluicemq.protocols.access import demand
 PREFIX: Final = "/api/v1"
 KINDS: Final = {"queue": Kind.QUEUE, "topic": Kind.TOPIC}
 BY_BASE64: Final = "~"
-"""Stands for a name that is given in the parameter `name_base64`."""
+"""Path part that refers to the parameter `name_base64`."""
 
 _NUMBER: Final = re.compile("-?[0-9]{1,20}")
 
 
 class Need(Enum):
-    """Who may use an endpoint, where that is no operation on the destination in its path."""
+    """Access requirement of an endpoint that needs no operation on a destination."""
 
     NOTHING = "everybody, without a login"
     USER = "any user, who is shown or may change what the permissions allow"
@@ -52,7 +52,7 @@ class Need(Enum):
 
 
 class RawBody(Enum):
-    """A body that is not one JSON document; its handler reads the request itself."""
+    """Media type of a body that is not one JSON document; the handler reads the request."""
 
     OCTETS = "application/octet-stream"
 
@@ -62,19 +62,18 @@ Needs = Need | Operation
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What is done for one method at one path.
+    """Endpoint for one method and path.
 
-    handler   returns what `answer` says, or a starlette Response as it is to be sent
-    needs     checked before anything else of the request is looked at; an Operation is one on the
+    handler   returns an instance of `answer`, or a starlette Response that is sent unchanged
+    needs     access requirement, checked before parameters and body; an Operation refers to the
               destination in the path
-    query     a msgspec Struct: its fields are the parameters; None = there are none
-    body      the type of the JSON body; None = a body is not looked at. One that may be left out
-              altogether counts as `{}`
-    answer    the type of the JSON answer; None = no content, or what `media` says
-    created   it may answer 201 instead, as the handler says by `Call.status`
-    besides   other statuses of what has been done, as 206 for a part of something
-    limit     bytes of the body
-    audited   None = whatever is not a GET is a line in the audit log
+    query     msgspec Struct whose fields are the parameters; None = no parameters
+    body      type of the JSON body; None = the body is ignored. A missing body counts as `{}`
+    answer    type of the JSON response; None = no content, or the media type `media`
+    created   True if the handler may set `Call.status` to 201
+    besides   other success statuses, such as 206 for partial content
+    limit     maximum size of the body in bytes
+    audited   True if requests are written to the audit log; None = all methods except GET
     """
 
     method: str
@@ -96,36 +95,36 @@ class Endpoint:
 
     @property
     def changes(self) -> bool:
-        """Whether it may change something: then a browser's request has to show that its page sent
-        it."""
+        """True if the endpoint may change something; requests of browser sessions then need a
+        CSRF token."""
         return self.method != "GET"
 
     @property
     def parameters(self) -> list[str]:
-        """Their names."""
+        """Names of the query parameters."""
         return [] if self.query is None else [each.name for each in fields(self.query)]
 
     @property
     def of_path(self) -> tuple[str, ...]:
-        """Parameters that say more about the path."""
+        """Names of query parameters that are part of the destination's address."""
         return ("name_base64",) if "{kind}/{name}" in self.path else ()
 
     @property
     def full_path(self) -> str:
-        """With the prefix."""
+        """Path with the prefix."""
         return self.prefix + self.path
 
 
 class Call:
-    """One request, as a handler sees it.
+    """One request, as passed to a handler.
 
-    who       who sends it; `identity` is whom it acts as
-    names     the parameters of the path, decoded
-    query     an instance of `Endpoint.query`
-    body      an instance of `Endpoint.body`
-    status    of the answer; the handler may set it
-    note      more for the audit line than method and path; the handler may set it
-    audited   whether there will be one
+    who       identity and session of the sender; `identity` is the identity alone
+    names     decoded parameters of the path
+    query     instance of `Endpoint.query`
+    body      instance of `Endpoint.body`
+    status    status of the response; the handler may set it
+    note      text added to method and path in the audit line; the handler may set it
+    audited   True if the request is written to the audit log
     """
 
     __slots__ = (
@@ -167,23 +166,25 @@ class Call:
 
     @property
     def by(self) -> str:
-        """Who changes something, for the audit log."""
+        """User and peer address of the caller, for the audit log."""
         return f"{self.identity.name or 'everybody'} at {self.caller.peer}"
 
     def current(self) -> Identity | None:
-        """Whom it acts as by now; None when the login is over, and an answer that goes on ends."""
+        """Return the caller's present identity; None if the login is no longer valid, in which
+        case a long-running response must end."""
         return self.who.current()
 
     def _set_address(self, address: Address | None) -> None:
-        # most handlers that ask for it have one in their path, and need not look
+        # declared as never None: handlers that use it have a destination in their path
         self.address: Address = address  # type: ignore[assignment]
 
     def demand(self, operation: Operation, destination: str) -> None:
-        """AccessDenied, and a line in the audit log, unless the caller may do that there."""
+        """Check the caller's permission for an operation on a destination. Raises AccessDenied
+        and writes an audit line if the caller lacks it."""
         demand(self.caller.access, self.caller.peer, self.identity, operation, destination)
 
     def denied(self, what: str) -> None:
-        """A line in the audit log for something that is not done; `what` is like "produce x"."""
+        """Write an audit line for a denied action; `what` is for example "produce x"."""
         self.caller.access.denied(self.caller.peer, self.identity, what)
 
 
@@ -198,10 +199,10 @@ class _Node:
 
 
 class RouteTable:
-    """Finds the endpoint of a request."""
+    """Table that maps method and path to endpoints."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        """ValueError if two are for the same method and path."""
+        """Build the table. Raises ValueError if two endpoints have the same method and path."""
         self._root = _Node()
         self.endpoints = list(endpoints)
         for endpoint in self.endpoints:
@@ -221,7 +222,7 @@ class RouteTable:
         node.endpoints[endpoint.method] = endpoint
 
     def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
-        """The endpoint and the parameters of the path. Problem if there is none."""
+        """Return the endpoint and the parameters of the path. Raises Problem if none matches."""
         parts = raw_path.split(b"/")[1:]
         found = _walk(self._root, parts, 0)
         if found is None:
@@ -242,7 +243,8 @@ class RouteTable:
 
 
 def _walk(node: _Node, parts: list[bytes], at: int) -> tuple[_Node, list[bytes]] | None:
-    """Literal parts go before parameters, and those before the rest of a path."""
+    """Match the parts from index `at`. Literal parts take precedence over parameters, parameters
+    over `{*rest}`."""
     if at == len(parts):
         return (node, []) if node.endpoints else None
     part = parts[at]
@@ -259,8 +261,8 @@ def _walk(node: _Node, parts: list[bytes], at: int) -> tuple[_Node, list[bytes]]
 
 
 def address_in(names: Mapping[str, str], query: Mapping[str, str]) -> Address | None:
-    """The destination that a path names; None if it has no `{kind}` and `{name}`. Problem for a
-    kind or a name that cannot be."""
+    """Return the destination in a path; None if the path has no `{kind}` and `{name}`. Raises
+    Problem for an invalid kind or name."""
     if "kind" not in names or "name" not in names:
         return None
     kind = KINDS.get(names["kind"])
@@ -278,7 +280,8 @@ def address_in(names: Mapping[str, str], query: Mapping[str, str]) -> Address | 
 
 
 def from_base64(what: str, text: str) -> bytes:
-    """Base64, of either alphabet, with or without padding. Problem, naming `what`."""
+    """Decode base64 of the standard or URL-safe alphabet, with or without padding. Raises Problem
+    that names `what`."""
     text = text.replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -287,8 +290,8 @@ def from_base64(what: str, text: str) -> bytes:
 
 
 def read_query(raw: bytes) -> dict[str, str]:
-    """The parameters by name; bytes that are not UTF-8 as in names of destinations. Problem if one
-    is there twice."""
+    """Return the query parameters by name; bytes that are not UTF-8 become surrogate escapes, as
+    in destination names. Raises Problem for a repeated parameter."""
     try:
         pairs = parse_qsl(raw.decode("latin-1"), True, errors="surrogateescape", max_num_fields=100)
     except ValueError:
@@ -300,7 +303,8 @@ def read_query(raw: bytes) -> dict[str, str]:
 
 
 def parameters(endpoint: Endpoint, query: Mapping[str, str]) -> Any:
-    """An instance of its `query`. Problem for what it does not know or cannot be."""
+    """Return an instance of the endpoint's `query`. Raises Problem for unknown parameters and
+    invalid values."""
     known = (
         [] if endpoint.query is None else [f.name for f in msgspec.structs.fields(endpoint.query)]
     )
@@ -311,20 +315,20 @@ def parameters(endpoint: Endpoint, query: Mapping[str, str]) -> Any:
     if endpoint.query is None:
         return None
     for name in _numbers(endpoint.query) & query.keys():
-        if not _NUMBER.fullmatch(query[name]):  # msgspec takes 1.0 for one, too
+        if not _NUMBER.fullmatch(query[name]):  # msgspec also accepts 1.0 as an int
             raise Problem(400, "bad-parameter", f"the parameter {name} is a whole number")
     try:
         return msgspec.convert(dict(query), endpoint.query, strict=False)
     except msgspec.ValidationError as error:
         raise Problem(400, "bad-parameter", f"in the parameters: {error}") from None
-    except UnicodeEncodeError:  # of a value that is one of several words
+    except UnicodeEncodeError:  # raised for the value of a Literal parameter
         said = f"a value of {', '.join(query)} is not UTF-8"
         raise Problem(400, "bad-parameter", said) from None
 
 
 @cache
 def _numbers(query: type) -> frozenset[str]:
-    """Its parameters that are whole numbers."""
+    """Return the names of the integer parameters."""
     info = type_info(query)
     assert isinstance(info, StructType)
     return frozenset(

@@ -1,5 +1,5 @@
-"""What the endpoints ask of the process around the broker. The server gives it; tests have their
-own."""
+"""Interfaces to the server process that the endpoints use. The server implements them; tests
+supply their own implementations."""
 
 from __future__ import annotations
 
@@ -86,27 +86,27 @@ class Connections(Protocol):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[ConnectionView]:
-        """All of them as they are now; whoever iterates gives the loop back in between, and may
-        see some twice or not that come and go meanwhile."""
+        """Iterate over the present connections. The caller may yield to the event loop during
+        the iteration; connections that open or close meanwhile may be missing or repeated."""
 
     def consumers(self) -> Iterator[AttachedConsumer]:
-        """What all of them receive by; as with `__iter__`."""
+        """Iterate over the consumers of all connections, with the guarantees of `__iter__`."""
 
     def by_protocol(self) -> dict[str, int]:
-        """How many speak what."""
+        """Return the number of connections by protocol."""
 
     def listeners(self) -> list[ListenerView]:
-        """Open listeners, in the order of the configuration."""
+        """Return the open listeners in the order of the configuration."""
 
     def input(self) -> InputView:
-        """The memory of unfinished input."""
+        """Return the memory used by unfinished input."""
 
     def get(self, number: int) -> ConnectionView | None:
-        """The connection with that id."""
+        """Return the connection with that id; None if there is none."""
 
     def close(self, number: int, reason: str) -> bool:
-        """Tell its client why, in the terms of its protocol, and end it: after a few seconds
-        whatever the client does. False if there is none (any more)."""
+        """Send the client the reason in the terms of its protocol, and close the connection after
+        a few seconds at most. Return False if there is no such connection."""
 
 
 class SettingView(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,29 +133,29 @@ class Configuration(Protocol):
     """The settings in force."""
 
     def settings(self) -> list[SettingView]:
-        """All of them, in the order of the documentation; not those of destinations, which may be
-        many."""
+        """Return the settings in the order of the documentation, without those of destinations,
+        which may be many."""
 
     def declares(self, address: Address) -> bool:
-        """Whether the destination stands in the configuration file."""
+        """Return whether the configuration file declares the destination."""
 
 
 class Vitals(Protocol):
-    """Of the process."""
+    """State and resource usage of the server process."""
 
     version: str
     compiled: bool
     lag: Histogram
-    """How late the event loop comes to what is due."""
+    """Event loop lag: delay of timers."""
 
     def uptime(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
 
     def memory(self) -> int:
-        """Resident bytes."""
+        """Return the resident memory in bytes."""
 
     def state(self) -> State:
-        """What the broker is doing."""
+        """Return the state of the broker."""
 
 
 class PermissionView(msgspec.Struct, frozen=True):
@@ -201,8 +201,8 @@ class RoleView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserChange(NamedTuple):
-    """What a user is to be; None = as it is. A password of "" is none; `allow_digest`: whether what
-    digest logins need is kept."""
+    """Changes to a user; None = unchanged. An empty password removes the password. `allow_digest`:
+    True if the data that digest logins need is stored."""
 
     password: str | None = None
     superuser: bool | None = None
@@ -211,22 +211,23 @@ class UserChange(NamedTuple):
 
 
 class UserDirectory(Protocol):
-    """The user database. Changes are on disk when they return; `by` says who makes them, for the
-    audit log. UserNotFound, UserExists, AccessDenied (the last superuser), AccessError."""
+    """User database. Changes are on disk when the method returns; `by` is the user who makes the
+    change, for the audit log. Methods raise UserNotFound, UserExists, AccessDenied (the last
+    superuser), AccessError."""
 
     def names(self) -> list[str]:
-        """Of all users, sorted."""
+        """Return the names of all users, sorted."""
 
     def user(self, name: str) -> UserView | None: ...
 
     def role_names(self) -> list[str]:
-        """Of all roles, sorted."""
+        """Return the names of all roles, sorted."""
 
     def roles(self, names: Collection[str]) -> list[RoleView]:
-        """Those of these that exist, sorted."""
+        """Return the roles among `names` that exist, sorted."""
 
     def rights(self, name: str) -> list[PermissionView]:
-        """A user's permissions, those of its roles included; none of nobody."""
+        """Return a user's permissions including those of its roles; none if anonymous."""
 
     async def add(self, by: str, name: str, wanted: UserChange) -> list[str]:
         """Add a user. Return warnings about its password."""
@@ -235,13 +236,13 @@ class UserDirectory(Protocol):
         """Alter a user. Return warnings about its new password."""
 
     async def set_password(self, by: str, name: str, password: str) -> None:
-        """As `alter`: who has a digest keeps one."""
+        """Set a user's password. A user with digest data gets new digest data."""
 
     async def remove(self, by: str, name: str, force: bool) -> None:
-        """`force`: even the last user, and the last superuser."""
+        """Remove a user. `force` permits removing the last user and the last superuser."""
 
     async def grant(self, by: str, name: str, permission: Permission) -> None:
-        """Instead of what the user had for exactly that pattern."""
+        """Grant a permission; it replaces the user's permission with the same pattern."""
 
     async def revoke(self, by: str, name: str, pattern: str) -> None: ...
 
@@ -250,7 +251,7 @@ class UserDirectory(Protocol):
     async def withdraw(self, by: str, role: str, name: str) -> None: ...
 
     async def add_token(self, by: str, name: str, label: str, expires: int) -> tuple[str, str]:
-        """Its id, and the token, which is told this once."""
+        """Create a token; return its id and the token, which cannot be retrieved later."""
 
     async def remove_token(self, by: str, name: str, token: str) -> None: ...
 
@@ -291,24 +292,24 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AuditLog(Protocol):
-    """What has been done, and by whom."""
+    """Audit log: logins, denied requests and changes."""
 
     counts: dict[str, int]
-    """Lines since the start, by event; those of a log that is switched off, too."""
+    """Number of lines since the start by event, also counted while the log is disabled."""
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
         """Log a requested change as one line. `result` is `done` or the reason for the refusal."""
 
     def recent(self, limit: int) -> list[AuditLine]:
-        """The last lines, the latest first."""
+        """Return the last lines, the latest first."""
 
 
 class Backups(Protocol):
-    """What goes into a backup beside the journal, and where to.
+    """Files of a backup besides the journal, and the directory of backups.
 
-    directory      for backups that are asked for over HTTP; None = there are none
-    users_file     the user database, which need not exist
-    configuration  the settings in force, as a TOML file
+    directory      directory of backups requested over HTTP; None = disabled
+    users_file     user database; may not exist
+    configuration  settings in force, as the text of a TOML file
     """
 
     @property
@@ -321,4 +322,4 @@ class Backups(Protocol):
     def configuration(self) -> str: ...
 
     def sources(self) -> dict[str, bytes]:
-        """Files by name. Raises OSError."""
+        """Return the contents of the files by name. Raises OSError."""

@@ -143,7 +143,7 @@ def _described(name: str, slot: Slot) -> SlotView:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /journal/slots."""
+    """Return the endpoints of /journal/slots."""
     handlers = SlotEndpoints(context.broker.journal)
     one = "/journal/slots/{name}"
     need = Need.SUPERUSER

@@ -170,7 +170,7 @@ def _send(call: Call, file: StaticFile, keep: str) -> Response:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at / and /console."""
+    """Return the endpoints of / and /console."""
     handlers = ConsoleEndpoints()
     return [
         Endpoint("GET", path, handler, summary, Need.NOTHING, prefix="", media="text/html")

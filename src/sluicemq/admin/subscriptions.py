@@ -185,7 +185,7 @@ def _item(topic: Destination, subscription: Subscription) -> SubscriptionItem:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /subscriptions."""
+    """Return the endpoints of /subscriptions."""
     handlers = SubscriptionEndpoints(context)
     return [
         Endpoint(

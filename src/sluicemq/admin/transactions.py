@@ -151,7 +151,7 @@ def _xid(raw: bytes) -> XidView:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /transactions."""
+    """Return the endpoints of /transactions."""
     handlers = TransactionEndpoints(context)
     return [
         Endpoint(

@@ -1,7 +1,7 @@
-"""Users, their permissions, roles and tokens.
+"""Endpoints for users and their permissions, roles and tokens.
 
-Whoever changes users is one, or is the owner of the data, who has the admin socket: as long as
-there are no users, everybody else is told how the first one is added.
+Only a user, or the owner of the data through the admin socket, can change users. While there are no
+users, the broker rejects other requests with a message that explains how to add the first one.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserEndpoints:
-    """`/users`."""
+    """Handlers of `/users` and `/roles`."""
 
     def __init__(self, directory: UserDirectory) -> None:
         self._directory = directory
@@ -240,13 +240,13 @@ class UserEndpoints:
 
 
 def _chosen(names: list[str], query: ListQuery) -> Page[str]:
-    """The page of those names that was asked for: there may be thousands."""
+    """Return the requested page of the names that match the filter."""
     found = [name for name in names if query.filter in name]
     return page_of(found if query.order == "asc" else found[::-1], query)
 
 
 def _changer(call: Call) -> str:
-    """Who makes the change. Problem for nobody in particular."""
+    """Return the name of the user who makes the change. Raises Problem if anonymous."""
     if not call.identity.name:
         raise Problem(
             409,
@@ -266,7 +266,7 @@ def _permission(wanted: WantedPermission) -> Permission:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /users and /roles."""
+    """Return the endpoints of /users and /roles."""
     handlers = UserEndpoints(context.users)
     need = Need.SUPERUSER
     user, role = "/users/{name}", "/roles/{name}"

@@ -164,7 +164,7 @@ def _on_disk(
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is at /figures."""
+    """Return the endpoints of /figures."""
     page = MetricsPage(context)
     return [
         Endpoint(
