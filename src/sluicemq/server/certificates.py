@@ -4,9 +4,9 @@
                key in the same file or in one of its own, plain or encrypted
     PKCS#12    .p12 or .pfx: everything in one file, usually encrypted
 
-Python's `ssl` reads no PKCS#12, and can neither say when a certificate expires nor why a key does
-not fit it; the library `cryptography` does. What has been read is handed to `ssl`, which wants
-files, through an anonymous file in memory: a decrypted key never touches a disk.
+Python's `ssl` does not read PKCS#12, and reports neither the expiry of a certificate nor the reason
+for which a key does not match; the library `cryptography` does. `ssl` loads keys only from files,
+so `install` uses an anonymous file in memory: a decrypted key is never written to a disk.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class KeyedChain(NamedTuple):
             os.close(descriptor)
 
     def warnings(self, now: datetime) -> Iterator[str]:
-        """Return the reasons for which clients may reject the certificate, one sentence each."""
+        """Yield the reasons for which clients may reject the certificate, one sentence each."""
         for certificate in self.certificates:
             name = certificate.subject.rfc4514_string() or "without a subject"
             begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
@@ -178,7 +178,7 @@ def _read_key(
                     f"the private key in {path} is encrypted; name the file that its password is "
                     "in with password_file"
                 ) from None
-            return load_pem_private_key(content, None)  # a password too many does no harm
+            return load_pem_private_key(content, None)  # ignore the password
     except UnsupportedAlgorithm as error:
         raise ConfigurationError(f"{path}: a private key not supported: {error}") from None
     except ValueError:
