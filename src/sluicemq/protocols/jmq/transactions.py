@@ -1,8 +1,8 @@
 """Transaction requests (protocol specification, section 10; steps in xa.py).
 
-A commit is answered when it is on disk, and so is whatever is done to a prepared transaction.
+The broker answers a commit, and each change of a prepared transaction, when it is durable.
 
-JMQSessionLess, and what becomes of a transaction without a connection: branches.py.
+branches.py describes JMQSessionLess and transactions without a connection.
 
 A branch of another user is answered as one that does not exist, with one exception:
 START_TRANSACTION of its Xid cannot create a second branch, so it is refused with 500 (JTA's

@@ -84,12 +84,12 @@ class Oversized(NamedTuple):
 
     @property
     def variable(self) -> VariableHeader:
-        """Return the decoded variable header. Raises ProtocolError."""
+        """Decoded variable header. Raises ProtocolError."""
         return decode_header(self.header)
 
     @property
     def transaction_id(self) -> int:
-        """Return the id of the packet's transaction, or 0. Raises ProtocolError."""
+        """Id of the packet's transaction, or 0. Raises ProtocolError."""
         return self.variable.transaction_id
 
 
@@ -177,12 +177,12 @@ class Packet:
 
     @property
     def variable(self) -> VariableHeader:
-        """Return the decoded variable header. Raises ProtocolError."""
+        """Decoded variable header. Raises ProtocolError."""
         return decode_header(self.header)
 
     @property
     def transaction_id(self) -> int:
-        """Return the id of the packet's transaction, or 0. Raises ProtocolError."""
+        """Id of the packet's transaction, or 0. Raises ProtocolError."""
         return self.transaction or decode_header(self.header).transaction_id
 
     def renewed_block(self) -> bytes:
