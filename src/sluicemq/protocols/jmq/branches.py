@@ -226,7 +226,7 @@ class Branches:
             self._broker.clock.wall,
         )
         branch.session = session
-        # who undoes it behind the client's back has run out of patience, as the broker's own clock
+        # a rollback that the client has not requested counts as a timeout
         self._expect(branch, TransactionState.TIMED_OUT)
         self._open[branch.number] = branch
         if xid:
@@ -250,7 +250,10 @@ class Branches:
         self._broker.core.timers.add(when, self._ring, branch)
 
     def _ring(self, branch: Branch) -> None:
-        """A session with local transactions always has one, so time runs from its first use."""
+        """Roll back the transaction after its timeout, which starts with its first use.
+
+        A session with local transactions always has an open one, possibly unused.
+        """
         if not branch.can_roll_back:
             return
         now = self._broker.clock.steady
@@ -305,7 +308,7 @@ class Branches:
         """Commit; call `done` when it is complete. Raises BrokerError without any change."""
         prepared = branch.state is TransactionState.PREPARED
         for destination in branch.transaction.destinations:
-            # refused for a temporary one that has gone; of a prepared branch the engine drops those
+            # raises for a deleted temporary destination, unless prepared: the engine drops those
             if destination.removed and not (prepared and destination.temporary):
                 find_or_create(self._broker, destination.address, destination.creator)
         self._broker.transactions.commit(branch.transaction, done)
@@ -313,15 +316,17 @@ class Branches:
     def roll_back(
         self, branch: Branch, state: TransactionState = TransactionState.ROLLEDBACK
     ) -> int:
-        """Returns the sequence number to wait for."""
+        """Roll back and return the journal sequence number to wait for."""
         self._expect(branch, state)
         return self._broker.transactions.rollback(branch.transaction)
 
     def take_back(
         self, branch: Branch, blocks: Iterable[tuple[int, bytes]]
     ) -> list[tuple[JmsConsumer, bytes]]:
-        """Those of its acknowledgements: the consumers, which are returned, hold the messages
-        again. They may have been closed."""
+        """Revoke acknowledgements of the transaction; return their consumers and SysMessageIDs.
+
+        The messages are unacked on these consumers again. The consumers may be closed.
+        """
         held: list[tuple[JmsConsumer, bytes]] = []
         if not branch.can_roll_back:
             return held
@@ -340,7 +345,7 @@ class Branches:
         return held
 
     def _expect(self, branch: Branch, undone: TransactionState) -> None:
-        """When it ends, by whomever, it is COMMITTED or else `undone`."""
+        """Set the state after a rollback to `undone`; after a commit it is COMMITTED."""
         branch.transaction.told = partial(self._told, branch, undone)
 
     def _told(self, branch: Branch, undone: TransactionState, committed: bool) -> None:
