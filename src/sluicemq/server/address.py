@@ -1,4 +1,4 @@
-"""An address is a URL: of a listener, of a broker to talk to, on the command line and in files.
+"""Network addresses as URLs: of listeners and brokers, on the command line and in files.
 
     scheme://[user[:password]@][host][:port][/queue][?option=value&…]     TCP
     scheme+unix://[/path][?queue=name&option=value&…]                     Unix domain socket
@@ -9,7 +9,7 @@ the operating system choose. IPv6 addresses stand in brackets. The queue may hol
 percent-encoded where a URL cannot show them; options are the settings of a listener under the
 names they have in the configuration file, with `-` or `_`.
 
-`Url.parse` and `Url.format` are each other's inverse.
+`Url.format` is the inverse of `Url.parse`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from sluicemq.model.errors import ConfigurationError
 
 LOOPBACK: Final = "127.0.0.1"
 MAX_URL: Final = 8192
-"""Characters; far above any sensible address."""
+"""Maximum length of an address in characters."""
 MAX_SOCKET_PATH: Final = 107
-"""Bytes of a Unix socket's path that Linux accepts (sun_path less its NUL)."""
+"""Maximum length of a Unix socket's path in bytes on Linux (sun_path without NUL)."""
 
 _UNSAFE: Final = re.compile(r"[\x00-\x20\x7f]")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})\Z")
@@ -37,7 +37,7 @@ _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 class Protocol(NamedTuple):
-    """What an address may leave out. `port` None: must be given; `path` "": must be given."""
+    """Default port and socket path of a protocol. None or "": an address must contain it."""
 
     port: int | None
     path: str = ""
@@ -56,16 +56,16 @@ PROTOCOLS: Final[dict[str, Protocol]] = {
 
 
 class Url(NamedTuple):
-    """One address, taken apart.
+    """Parsed address.
 
     protocol   a key of PROTOCOLS
     host       name or IP address without brackets; "" for a Unix socket
     port       0-65535; 0 for a Unix socket
     path       of the Unix socket; "" for TCP
-    tls        encrypted
-    user       or ""
-    password   or ""
-    queue      destination a client means, or ""
+    tls        True if the connection is encrypted
+    user       user name, or ""
+    password   password, or ""
+    queue      destination of a client, or ""
     options    further settings in the order written, names with underscores
     """
 
@@ -81,7 +81,7 @@ class Url(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Url:
-        """Take an address apart. Raises ConfigurationError, which says what to write instead."""
+        """Parse an address. Raises ConfigurationError with a correction if it is invalid."""
         if len(text) > MAX_URL:
             raise ConfigurationError(f"the address is longer than {MAX_URL} characters")
         if unsafe := _UNSAFE.search(text):
@@ -117,7 +117,7 @@ class Url(NamedTuple):
         return url._replace(options=tuple(options.items()))
 
     def format(self) -> str:
-        """The address as text, password included. `str(url)` hides the password."""
+        """Return the address as text with the password. `str(url)` hides the password."""
         return self._text(quote(self.password, safe=""))
 
     def __str__(self) -> str:
@@ -141,9 +141,9 @@ class Url(NamedTuple):
 
     @property
     def public(self) -> bool:
-        """Whether other machines may reach it: anything but a Unix socket or a loopback address.
+        """True unless the address is a Unix socket or a loopback address.
 
-        A host name counts as public because what it means can change after the check.
+        A host name counts as public because its IP address can change after the check.
         """
         if self.path or self.host == "localhost":
             return False
@@ -153,7 +153,7 @@ class Url(NamedTuple):
             return True
 
     def collides(self, other: Url) -> bool:
-        """Whether both cannot be listened on at the same time."""
+        """Return whether a process cannot listen on both addresses at the same time."""
         if self.path or other.path:
             return self.path == other.path
         if self.port != other.port or self.port == 0:
@@ -162,7 +162,7 @@ class Url(NamedTuple):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word a mistyped one most likely means, or ""."""
+    """Return the known word most similar to a mistyped one, or ""."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return found[0] if found else ""
 
@@ -250,5 +250,5 @@ def _parse_host_port(text: str, protocol: str, host_port: str) -> tuple[str, int
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether it stands for every address of the machine."""
+    """Return whether the host means all addresses of the machine."""
     return host in ("0.0.0.0", "::")

@@ -1,4 +1,4 @@
-"""A connection whose protocol is decided by its first bytes."""
+"""Session that detects its protocol from the first bytes of the client."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sluicemq.server.protocol_detection import detect_protocol
 
 
 class AutoSession:
-    """Waits until the protocol is recognised, then passes everything on to its session.
+    """Session that waits until the protocol is detected, then delegates to a session of it.
 
-    With `patience` (seconds; 0 = none) a client that says nothing for so long is taken for one of
-    the `silent` protocol, whose clients may wait to be spoken to. `login` is what holds until the
-    protocol is recognised.
+    If the client sends nothing for `patience` seconds (0 = no limit), the session assumes the
+    `silent` protocol, in which the server may have to send first. `login` is the login state
+    until the protocol is detected.
     """
 
     __slots__ = (
@@ -49,7 +49,7 @@ class AutoSession:
         self._timer: Timer | None = transport.call_later(patience, self._lose) if patience else None
 
     def receive(self, data: bytes) -> None:
-        """Hand over as soon as the protocol is known; close if it is none of ours."""
+        """Detect the protocol and open its session; close if no protocol matches."""
         if self._session is not None:
             self._session.receive(data)
             return
@@ -71,27 +71,27 @@ class AutoSession:
 
     @property
     def buffered(self) -> int:
-        """See Session."""
+        """Bytes of input that are not processed yet."""
         return len(self._first) if self._session is None else self._session.buffered
 
     @property
     def incomplete(self) -> bool:
-        """See Session."""
+        """True if a frame, or the bytes that identify the protocol, are received in part."""
         return bool(self._first) if self._session is None else self._session.incomplete
 
     @property
     def login(self) -> Login:
-        """See Session."""
+        """State of the client's login."""
         return self._login if self._session is None else self._session.login
 
     def discard_input(self) -> None:
-        """See Session."""
+        """Drop the unfinished input."""
         self._first = b""
         if self._session is not None:
             self._session.discard_input()
 
     def _lose(self) -> None:
-        """Patience: whoever has said nothing will say nothing."""
+        """Open a session of the silent protocol, because the client has sent nothing."""
         self._timer = None
         self._session = self._open(self._silent)
         self._session.end_of_input()
@@ -102,7 +102,7 @@ class AutoSession:
             self._timer = None
 
     def end_of_input(self) -> None:
-        """Nothing was said, or the session knows what to do."""
+        """Pass EOF to the session; close the connection if the protocol is unknown."""
         self._forget()
         if self._session is not None:
             self._session.end_of_input()
@@ -110,28 +110,28 @@ class AutoSession:
             self._transport.close()
 
     def flushed(self) -> None:
-        """See Session."""
+        """Pass the event to the session, if the protocol is known."""
         if self._session is not None:
             self._session.flushed()
 
     def pause_delivery(self) -> None:
-        """See Session."""
+        """Stop deliveries, if the protocol is known."""
         if self._session is not None:
             self._session.pause_delivery()
 
     def resume_delivery(self) -> None:
-        """See Session."""
+        """Resume deliveries, if the protocol is known."""
         if self._session is not None:
             self._session.resume_delivery()
 
     def closed(self) -> None:
-        """See Session."""
+        """Cancel the timer and release the session's resources."""
         self._forget()
         if self._session is not None:
             self._session.closed()
 
     def shutdown(self) -> None:
-        """See Session."""
+        """Shut the session down; close the connection if the protocol is unknown."""
         self._forget()
         if self._session is not None:
             self._session.shutdown()
@@ -139,7 +139,7 @@ class AutoSession:
             self._transport.close()
 
     def disconnect(self, reason: str) -> None:
-        """See Session."""
+        """Disconnect the session; close the connection if the protocol is unknown."""
         self._forget()
         if self._session is not None:
             self._session.disconnect(reason)
@@ -147,11 +147,11 @@ class AutoSession:
             self._transport.close(reason)
 
     def session_info(self) -> SessionInfo:
-        """See Session."""
+        """Return the session's info; protocol `auto` while the protocol is unknown."""
         if self._session is None:
             return SessionInfo("auto", state="connecting")
         return self._session.session_info()
 
     def consumers(self) -> Iterable[Consumer]:
-        """See Session."""
+        """Return the consumers of the session; none while the protocol is unknown."""
         return () if self._session is None else self._session.consumers()

@@ -1,12 +1,12 @@
-"""A certificate and its private key, from the files that an administrator has.
+"""Certificate chain and private key, loaded from PEM or PKCS#12 files.
 
     PEM        the broker's certificate, then those of the authorities between it and the root; the
                key in the same file or in one of its own, plain or encrypted
     PKCS#12    .p12 or .pfx: everything in one file, usually encrypted
 
-Python's `ssl` reads no PKCS#12, and can neither say when a certificate expires nor why a key does
-not fit it; the library `cryptography` does. What has been read is handed to `ssl`, which wants
-files, through an anonymous file in memory: a decrypted key never touches a disk.
+Python's `ssl` does not read PKCS#12, and reports neither the expiry of a certificate nor the reason
+for which a key does not match; the library `cryptography` does. `ssl` loads keys only from files,
+so `install` uses an anonymous file in memory: a decrypted key is never written to a disk.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from sluicemq.model.errors import ConfigurationError
 
 PKCS12_SUFFIXES: Final = (".p12", ".pfx")
 MAX_FILE: Final = 1024**2
-"""Bytes of a certificate's file; far above any sensible one."""
+"""Maximum size of a certificate file in bytes."""
 SOON: Final = timedelta(days=14)
-"""A certificate that expires within this time is worth a warning."""
+"""Remaining lifetime below which a certificate causes a warning."""
 
 
 class KeyedChain(NamedTuple):
-    """A private key, its certificate (the first), and those that vouch for it, in this order."""
+    """Private key and certificate chain: the key's certificate, then its issuers in order."""
 
     key: PrivateKeyTypes
     certificates: tuple[x509.Certificate, ...]
 
     @property
     def own(self) -> x509.Certificate:
-        """The certificate of the key."""
+        """Certificate of the key."""
         return self.certificates[0]
 
     def install(self, context: ssl.SSLContext) -> None:
-        """Make `context` show it. Raises ConfigurationError if OpenSSL finds it too weak."""
+        """Load the chain into `context`. Raises ConfigurationError if OpenSSL rejects it."""
         content = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         for certificate in self.certificates:
             content += certificate.public_bytes(Encoding.PEM)
@@ -67,7 +67,7 @@ class KeyedChain(NamedTuple):
             os.close(descriptor)
 
     def warnings(self, now: datetime) -> Iterator[str]:
-        """What clients will or may not like about it, a sentence each."""
+        """Yield the reasons for which clients may reject the certificate, one sentence each."""
         for certificate in self.certificates:
             name = certificate.subject.rfc4514_string() or "without a subject"
             begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
@@ -94,7 +94,7 @@ class KeyedChain(NamedTuple):
 
 
 def read_chain(certificate: Path, key: Path | None, password_file: Path | None) -> KeyedChain:
-    """Read the files. Raises ConfigurationError, which says what is wrong with which one.
+    """Load the files. Raises ConfigurationError with the file and the reason.
 
     certificate    PEM, or PKCS#12 if its name ends in .p12 or .pfx
     key            PEM file with the key, if that is not in `certificate`
@@ -119,7 +119,7 @@ def read_chain(certificate: Path, key: Path | None, password_file: Path | None) 
 
 
 def read_authorities(path: Path) -> str:
-    """The PEM text of certificates to trust. Raises ConfigurationError if there is none."""
+    """Return the trusted certificates as PEM text. Raises ConfigurationError if there are none."""
     try:
         found = x509.load_pem_x509_certificates(_read(path))
     except ValueError:
@@ -128,7 +128,7 @@ def read_authorities(path: Path) -> str:
 
 
 def now() -> datetime:
-    """The time that certificates are compared with."""
+    """Return the current time (UTC), for comparison with validity periods."""
     return datetime.now(UTC)
 
 
@@ -154,7 +154,7 @@ def _read_pkcs12(path: Path, password: bytes | None, password_file: Path | None)
 def _in_order(
     own: x509.Certificate, others: list[x509.Certificate]
 ) -> tuple[x509.Certificate, ...]:
-    """PKCS#12 keeps no order: each certificate is followed by its issuer's, the rest left out."""
+    """Return the chain in order, without unrelated certificates. PKCS#12 defines no order."""
     chain = [own]
     while True:
         last = chain[-1]
@@ -178,7 +178,7 @@ def _read_key(
                     f"the private key in {path} is encrypted; name the file that its password is "
                     "in with password_file"
                 ) from None
-            return load_pem_private_key(content, None)  # a password too many does no harm
+            return load_pem_private_key(content, None)  # ignore the password
     except UnsupportedAlgorithm as error:
         raise ConfigurationError(f"{path}: a private key not supported: {error}") from None
     except ValueError:
@@ -205,7 +205,7 @@ def _matched(chain: KeyedChain, key_file: Path, certificate_file: Path) -> Keyed
 
 
 def _names_issuer_certificate(certificate: x509.Certificate) -> bool:
-    """Whether it says where its issuer's certificate is found: those of roots need no finding."""
+    """Return whether the certificate has the URL of its issuer's certificate."""
     try:
         access = certificate.extensions.get_extension_for_class(x509.AuthorityInformationAccess)
     except (x509.ExtensionNotFound, ValueError):

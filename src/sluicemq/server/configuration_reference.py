@@ -1,6 +1,6 @@
-"""The configuration explained: the reference page, and a configuration written out as a file.
+"""Configuration reference page, and the configuration as a TOML file.
 
-Both are made from the schema, so that neither can say something else than what is accepted.
+Both are generated from the schema, so that they match the accepted settings.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ overflow = "block-producer"
 
 
 def describe() -> str:
-    """The reference of all settings as Markdown, the same on every machine."""
+    """Return the reference of all settings as Markdown, identical on all machines."""
     parts = [_INTRODUCTION, "## Top of the file\n", _table(_top_level())]
     for path, struct in SECTIONS.items():
         if struct is DestinationSettings:
@@ -120,9 +120,9 @@ def describe() -> str:
 
 
 def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
-    """The configuration as a TOML file that loads as the same configuration.
+    """Return the configuration as TOML that loads as the same configuration.
 
-    With `origins` each setting is preceded by its meaning and the place its value comes from.
+    With `origins` each setting is preceded by its description and the source of its value.
     """
     lines: list[str] = []
     for setting in _top_level():
@@ -138,7 +138,7 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
             value = getattr(section, setting.name)
             assignment = list(_assignment(setting, value, path, origins))
             if struct is DestinationSettings and not _is_given(config, setting):
-                # an unset one leaves room for what a protocol expects
+                # an unset setting keeps the default of the protocol
                 assignment[-1:] = [f"# {assignment[-1]}"] if origins is not None else []
             lines += assignment
     origin = f"  # {origins.get('listeners', 'default')}" if origins is not None else ""
@@ -164,7 +164,7 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
 
 
 def to_builtins(config: Config) -> dict[str, Any]:
-    """The configuration as JSON-able data, names as in the file."""
+    """Return the configuration as data for JSON, with the names of the file."""
     tree: dict[str, Any] = msgspec.to_builtins(
         {
             name: getattr(config, name)
@@ -192,7 +192,7 @@ def _settings_tree(settings: DestinationSettings) -> dict[str, Any]:
 
 
 def _is_given(config: Config, setting: Setting) -> bool:
-    """Whether [broker.default_destination] sets it."""
+    """Return whether [broker.default_destination] contains the setting."""
     value = getattr(config.broker.default_destination, setting.name)
     return setting.name in config.default_fields or value != setting.default
 
@@ -207,7 +207,7 @@ def _listener_only() -> list[Setting]:
 
 
 def applies(name: str, listener: Listener) -> bool:
-    """Whether a setting of a listener means anything at its address."""
+    """Return whether a setting has an effect on the listener's protocol and address."""
     if name == "generation":
         return listener.url.protocol in ("phpmq", "auto")
     if name == "serves":
@@ -243,7 +243,7 @@ def _table(settings: Any) -> str:
 
 
 def _default(setting: Setting) -> str:
-    if setting.name in ("data_dir", "durability"):  # their meaning tells
+    if setting.name in ("data_dir", "durability"):  # the description states the default
         return "see there"
     if setting.default is None or setting.default == "":
         return ""
@@ -287,5 +287,5 @@ def plain(value: Any) -> Any:
 
 
 def _quoted(text: str) -> str:
-    """A TOML basic string: JSON's, but that DEL is escaped and nothing else outside ASCII."""
+    """Return a TOML basic string: a JSON string with DEL escaped and non-ASCII text unescaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,9 +1,9 @@
-"""One client connection: bytes between the event loop and a protocol session.
+"""Client connection: transfers bytes between the event loop and a protocol session.
 
-What a session writes is collected and sent at the end of the turn by one write straight to the
-socket. Only what the kernel does not take at once goes through the event loop's own buffer; while
-that is the case nothing more is handed over, so that at any moment it is known whether
-everything has left (`Session.flushed`), and how much waits for a slow reader.
+The connection collects the output of its session and sends it at the end of the event loop
+iteration with one write to the socket. Bytes that the kernel does not accept go to the event loop's
+write buffer. Until that buffer is empty the connection writes no more, so it always knows whether
+all output is sent (`Session.flushed`) and how many bytes wait for a slow peer.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from sluicemq.server.listener import OpenListener
 
 LINGER_SECONDS: Final = 2.0
-"""After the last bytes are sent, how long to wait for the peer to close: closing a socket with
-unread input resets it, and the peer might never see the error it was sent."""
+"""Time for the peer to close after the last bytes are sent. Closing a socket with unread input
+resets it, and the peer might not receive the error that was sent."""
 
 DISMISSED_SECONDS: Final = 5.0
-"""For a peer that has been told to go, to take what it is sent until then."""
+"""Time for a disconnected peer to read its remaining output."""
 
 _numbers: Final = itertools.count(1)
 
@@ -39,7 +39,7 @@ log = structlog.get_logger("sluicemq.connection")
 
 
 class Connection(asyncio.Protocol):
-    """See the module, and `sluicemq.protocols.transport.Transport`."""
+    """Client connection; the `sluicemq.protocols.transport.Transport` of its session."""
 
     __slots__ = (
         "_batch",
@@ -85,30 +85,30 @@ class Connection(asyncio.Protocol):
         self._ended = False
         self._reason = ""
         self._descriptor = -1
-        """Of the socket if it is written to directly, which TLS does not allow."""
+        """File descriptor for direct writes; -1 with TLS, which does not allow them."""
         self._socket = -1
         self._hastens = False
         self._quick: socket.socket | None = None
         self._stuck: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
         self.held = 0
-        """Bytes of input that the session could not carry out yet; see InputHolder."""
+        """Bytes of input that the session has not processed yet, as reported to InputBudget."""
         self.suspended = False
         self._input_at = 0
-        """Steady ms of the last input, or since when it could come."""
+        """Steady ms of the last input, or of the time since which reading is possible."""
         self._login_at = 0
-        """Steady ms of the last look at the login, and ms of its deadline used by then."""
+        """Steady ms of the last login check. `_login_used`: ms of the deadline used by then."""
         self._login_used = 0
         self.claimed = ""
-        """Whose connection this is counted as; see OpenListener.claim_user."""
+        """User whose connection limit counts this connection (OpenListener.claim_user)."""
         self.active_at = 0
         """Steady ms of the last bytes in either direction."""
         self.bytes_in = 0
         self.bytes_out = 0
         self.number = next(_numbers)
-        """Of all connections since the process began."""
+        """Number of the connection, unique within the process."""
         self.since = 0
-        """Wall ms."""
+        """Time of the connect, wall clock, ms."""
         self.peer = ""
         self.peer_user = ""
 
@@ -118,11 +118,11 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         plain = transport.get_extra_info("sslcontext") is None
         if not plain:
-            # Sends what the handshake has left behind (session tickets): it would count as unsent
-            # output of ours until the first bytes have been read.
+            # Send what the handshake has left in the buffer (session tickets): it would count as
+            # unsent output until the first read.
             self._transport.writelines(())
-        # What is left in the event loop's buffer is reported, and so is its leaving. (With a mark
-        # of 0 TLS connections are paused for ever: their buffer is always "at" it.)
+        # The event loop reports when its buffer becomes non-empty and when it is empty again. (A
+        # high mark of 0 would pause TLS connections forever: their buffer always reaches it.)
         self._transport.set_write_buffer_limits(high=1, low=0)
         self.peer = name_of(transport.get_extra_info("peername"))
         self._batch.begin()
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
             kind = self._listener.options.client_user
             self.peer_user = peer_user(certificate, kind)
             if not self.peer_user:
-                # nobody in particular must not become everybody
+                # without a user name the client would be treated as anonymous
                 log.info("turned away", peer=self.peer, reason=f"no {kind} in its certificate")
                 self.abort("its certificate names no user")
                 return
@@ -192,8 +192,8 @@ class Connection(asyncio.Protocol):
             try:
                 self._session.end_of_input()
                 if self._descriptor < 0:
-                    # TLS has no half-close: what is to be said must be said now. (For a peer that
-                    # is behind it is too late: what waits for it is given back.)
+                    # TLS has no half-close: the output must be sent now. (For a slow peer this is
+                    # too late, and the session requeues its messages.)
                     self._batch.broker.flush()
                     self.flush()
             except Exception as error:
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
             self._quick = None
         self._batch.begin()
         self._release()
-        # It may be about to be flushed in this turn, and its descriptor somebody else's by then.
+        # A flush may be scheduled, and another connection may use the descriptor by then.
         self._ended = True
         self._listener.leave(self)
         if self._stuck is not None:
@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, chunks: Iterable[bytes]) -> None:
         out = self._out
-        if not out or self._blocked:  # what waits for a slow reader is measured in every turn
+        if not out or self._blocked:  # the backlog of a slow peer is measured per iteration
             self._batch.outgoing(self)
         out.extend(chunks)
 
@@ -247,10 +247,10 @@ class Connection(asyncio.Protocol):
     def quick_ack(self) -> None:
         if self._hastens and not self._ended:
             if self._quick is None:
-                # The event loop's socket object makes a new one for every call: keep our own. It
-                # shares the descriptor, and lets go of it when the event loop closes it.
+                # The event loop's socket wrapper creates a socket object per call: keep one. It
+                # shares the descriptor, and is detached in connection_lost.
                 self._quick = socket.socket(fileno=self._descriptor)
-            # once each time: the kernel falls back to delayed acknowledgements by itself
+            # repeated on each call: the kernel returns to delayed acknowledgements by itself
             self._quick.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def pause_reading(self) -> None:
@@ -271,11 +271,11 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def look_for_the_end(self) -> None:
-        """Read on, although the session has enough, if the peer will send no more.
+        """Resume reading of a paused connection if the peer has closed its side.
 
-        Who does not read does not learn that the peer has gone, and what the session waits for may
-        never come. What is left to be read is in the kernel's buffer, which is bounded. (An end
-        that comes after more than that buffer holds cannot be seen.)
+        A connection that does not read does not notice the EOF, and the session might wait forever.
+        The remaining input is bounded by the kernel's receive buffer. (An EOF behind more input
+        than this buffer holds is not detected.)
         """
         poll = select.poll()
         poll.register(self._socket, select.POLLRDHUP)
@@ -295,7 +295,7 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             self._fault(error)
 
-    # --- the memory of its input -------------------------------------------------------------
+    # --- input limits ------------------------------------------------------------------------
 
     @property
     def pauses_itself(self) -> bool:
@@ -304,7 +304,7 @@ class Connection(asyncio.Protocol):
             self._closing
             or session is None
             or self in self._listener.unread
-            # complete requests wait for something else than input
+            # complete requests do not wait for input
             or not session.incomplete
         )
 
@@ -341,8 +341,10 @@ class Connection(asyncio.Protocol):
             self.end("input-stalled", f"{why}, while memory for input was exhausted")
 
     def review_login(self, now: int) -> bool:
-        """Enforce the deadline of the login. Returns whether there is nothing more to look at.
-        `now` is steady ms."""
+        """Enforce the deadline of the login; return True if no further check is needed.
+
+        `now` is steady ms. Only time in state `Login.DUE` counts.
+        """
         session = self._session
         if session is None or self._closing:
             return True
@@ -357,9 +359,9 @@ class Connection(asyncio.Protocol):
         return login is Login.DONE
 
     def _report_input(self, session: Session, buffered: int) -> None:
-        """Tell the budget what the session holds, and end the connection if that is too much."""
+        """Report the unprocessed input to the budget; end the connection above a limit."""
         if self._closing or self._session is None:
-            return  # it has been given back already
+            return  # the budget is already released
         before = self.held
         if buffered == before:
             return
@@ -382,7 +384,7 @@ class Connection(asyncio.Protocol):
     # --- sending -----------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Send what has been written; called at the end of a turn and when the peer reads on."""
+        """Send the output, at the end of an iteration and when the write buffer is empty."""
         if self._ended:
             return
         if self._out and not self._blocked:
@@ -406,7 +408,7 @@ class Connection(asyncio.Protocol):
             self._finish()
 
     def _send(self) -> None:
-        """Hand over what there is; `_blocked` afterwards if some of it has to wait for the peer."""
+        """Send all output. Sets `_blocked` if a part of it has to wait for the peer."""
         out = self._out
         data = out[0] if len(out) == 1 else b"".join(out)
         self._out = []
@@ -426,7 +428,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def _fault(self, error: Exception) -> None:
-        """An error of ours must cost one connection, unless the journal is at stake."""
+        """Abort this connection after an internal error; stop the broker on a JournalError."""
         if isinstance(error, JournalError):
             self._batch.fail(error)
             return
@@ -434,7 +436,7 @@ class Connection(asyncio.Protocol):
         self.abort("internal error")
 
     def _measure(self) -> None:
-        """The peer is behind: by how much?"""
+        """Pause delivery if the unsent output exceeds `output_high_water`."""
         if self._congested or self._ended or self._session is None:
             return
         waiting = self._transport.get_write_buffer_size() + sum(map(len, self._out))
@@ -443,7 +445,7 @@ class Connection(asyncio.Protocol):
             self._session.pause_delivery()
 
     def _cut_off(self) -> None:
-        """The peer has taken nothing for too long."""
+        """Abort the connection: the peer has read nothing for `output_timeout`."""
         self._stuck = None
         if not self._ended:
             timeout = self._listener.options.output_timeout
@@ -452,10 +454,10 @@ class Connection(asyncio.Protocol):
             self._listener.closed["output-timeout"] += 1
             self._abort()
 
-    # --- the end -----------------------------------------------------------------------------
+    # --- closing -----------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Everything is sent: say so, and give the peer time to read it."""
+        """Send EOF after the last bytes, and close after LINGER_SECONDS."""
         self._release()
         self._ended = True
         if self._transport.can_write_eof():
@@ -474,17 +476,17 @@ class Connection(asyncio.Protocol):
         self._release()
 
     def abort(self, reason: str) -> None:
-        """Close without sending what waits."""
+        """Close without sending the queued bytes."""
         self._reason = self._reason or reason
         self._abort()
 
     def shutdown(self) -> None:
-        """The broker stops: let the session say goodbye."""
+        """Shut the session down, because the broker stops."""
         if self._session is not None and not self._closing:
             self._session.shutdown()
 
     def end(self, code: str, reason: str) -> None:
-        """Close because of a limit or deadline: count it as `code`, and let the session say why."""
+        """Disconnect because of a limit or deadline, and count it as `code`."""
         self._listener.closed[code] += 1
         log.info("closing", peer=self.peer, reason=reason)
         self.disconnect(reason)
@@ -507,12 +509,15 @@ class Connection(asyncio.Protocol):
         if not self._ended:
             self.abort(reason)
 
-    # --- what it is --------------------------------------------------------------------------
+    # --- info --------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        """connecting, open, blocked (nothing is read from it for now), slow (nothing more is sent
-        to it before it has read what was), closing."""
+        """State of the connection.
+
+        connecting, open, blocked (reading is paused), slow (delivery is paused until the peer has
+        read its output), closing.
+        """
         if self._closing or self._ended or self._session is None:
             return "closing"
         if self.suspended or self in self._listener.unread:
@@ -522,13 +527,13 @@ class Connection(asyncio.Protocol):
         return self._session.session_info().state
 
     def session_info(self) -> SessionInfo:
-        """What its session knows."""
+        """Return protocol, user, client id and state of the connection."""
         if self._session is None:
             return SessionInfo(self._listener.url.protocol, self.peer_user)
         return self._session.session_info()
 
     def consumers(self) -> Iterable[Consumer]:
-        """What its session receives by."""
+        """Return the current consumers of the session."""
         return () if self._session is None else self._session.consumers()
 
     def _release(self) -> None:

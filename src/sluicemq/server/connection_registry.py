@@ -1,4 +1,4 @@
-"""The connections of all listeners, as the administration sees them."""
+"""Registry of the connections of all listeners, for the admin API."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sluicemq.server.listener import OpenListener
 
 
 class ConnectionRegistry:
-    """See `sluicemq.admin.server_interface.Connections`."""
+    """Connections of all listeners (`sluicemq.admin.server_interface.Connections`)."""
 
     def __init__(self, listeners: Sequence[OpenListener], budget: InputBudget) -> None:
-        """`listeners` are those in service, now or later; they share `budget`."""
+        """Register the connections of `listeners`, a list that may grow; they share `budget`."""
         self._listeners = listeners
         self._budget = budget
 
@@ -32,7 +32,7 @@ class ConnectionRegistry:
                 yield _view(listener, connection)
 
     def consumers(self) -> Iterator[AttachedConsumer]:
-        """See Connections."""
+        """Return the consumers of all connections."""
         for listener in list(self._listeners):
             for connection in list(listener.connections):
                 found = connection.consumers()
@@ -44,7 +44,7 @@ class ConnectionRegistry:
                         )
 
     def by_protocol(self) -> dict[str, int]:
-        """See Connections."""
+        """Return the number of connections by protocol."""
         counts: dict[str, int] = {}
         for listener in self._listeners:
             for connection in listener.connections:
@@ -53,7 +53,7 @@ class ConnectionRegistry:
         return counts
 
     def listeners(self) -> list[ListenerView]:
-        """See Connections."""
+        """Return the open listeners, in the order of the configuration."""
         return [
             ListenerView(
                 str(each.url),
@@ -71,17 +71,17 @@ class ConnectionRegistry:
         ]
 
     def input(self) -> InputView:
-        """See Connections."""
+        """Return the memory use of unfinished input."""
         budget = self._budget
         return InputView(budget.used, budget.limit, budget.holders, budget.suspended)
 
     def get(self, number: int) -> ConnectionView | None:
-        """See Connections."""
+        """Return the connection with this id, or None."""
         found = self._find(number)
         return None if found is None else _view(*found)
 
     def close(self, number: int, reason: str) -> bool:
-        """See Connections."""
+        """Disconnect a client and send it `reason`; return False if there is no such connection."""
         found = self._find(number)
         if found is None:
             return False

@@ -1,4 +1,4 @@
-"""Sessions of one HTTP listener, and what its connections share.
+"""Sessions of one HTTP listener, and the state that its connections share.
 
 Only imported by a broker that has such a listener: the libraries behind it take time to load.
 """
@@ -17,7 +17,7 @@ from sluicemq.server.listener_settings import Listener
 
 
 class HttpSessionFactory:
-    """Makes the session of a new connection of one listener."""
+    """Session factory of one HTTP listener."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class HttpSessionFactory:
         )
 
     def __call__(self, transport: Transport, options: Listener) -> Session:
-        """See `session_factories.SessionFactory`."""
+        """Return the session of a new connection."""
         if self._local:
             access = self._authenticator.open_local(transport)
         else:

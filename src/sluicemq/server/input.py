@@ -1,4 +1,4 @@
-"""The memory that unfinished input takes up: one budget for the connections of all listeners.
+"""Memory budget for unfinished input, shared by the connections of all listeners.
 
 A connection holds input when its session has bytes that it cannot carry out yet: half a frame, the
 beginning of an HTTP body, requests behind a login. `Connection` reports the number after each read.
@@ -25,13 +25,13 @@ from itertools import islice
 from typing import Final, Protocol
 
 READ_BYTES: Final = 256 * 1024
-"""The largest single read of the event loop: what a resumed connection may add at once."""
+"""Maximum bytes of a single read of the event loop."""
 CEILING_FACTOR: Final = 2
 """Ceiling of the budget, in multiples of its limit."""
 
 
 class InputHolder(Protocol):
-    """What the budget knows of a connection.
+    """Connection as the budget sees it.
 
     held       bytes, as last reported; written by the budget only
     suspended  the budget has stopped reading; written by the budget only
@@ -42,8 +42,10 @@ class InputHolder(Protocol):
 
     @property
     def pauses_itself(self) -> bool:
-        """Whether more input would not complete what it holds: its session does not want to be
-        read or waits for something else, or it is closing."""
+        """True if more input would not complete the held input.
+
+        The session has paused reading or waits for another event, or the connection is closing.
+        """
 
     def set_suspended(self, suspended: bool) -> None:
         """Stop or continue to read. `suspended` has been set already."""
@@ -85,7 +87,7 @@ class InputBudget:
         """Connections that hold input, the one with the oldest unfinished frame first."""
         self._suspended: dict[InputHolder, None] = {}
         self._reader: InputHolder | None = None
-        """Who is read on while the budget is exhausted; None while it is not."""
+        """Connection that is still read while the budget is exhausted, else None."""
         self._exhausted_since = -1
 
     @property
@@ -138,8 +140,11 @@ class InputBudget:
         self.balance()
 
     def reserve(self, size: int) -> bool:
-        """Reserve `size` bytes for what no connection holds. False if there is no room for them,
-        and others are reserved, after whose end it may be tried again."""
+        """Reserve `size` bytes that no connection holds.
+
+        Return False if the budget has too little room and other bytes are reserved. The caller may
+        retry when those are released.
+        """
         if self.reserved and self.used + size > self.limit:
             return False
         self.reserved += size
@@ -148,7 +153,7 @@ class InputBudget:
         return True
 
     def unreserve(self, size: int) -> None:
-        """Give back `size` bytes that have been reserved."""
+        """Release `size` reserved bytes."""
         self.reserved -= size
         self.used -= size
         self.balance()

@@ -1,4 +1,4 @@
-"""An address that clients connect to: opening it, counting its connections, closing it."""
+"""Open listener: opens an address, counts its connections, closes it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = structlog.get_logger("sluicemq.listener")
 
 
 class OpenListener:
-    """A listener in service. `url` has the port that the operating system chose for port 0."""
+    """Open listener. `url` has the port that the operating system chose for port 0."""
 
     def __init__(
         self,
@@ -41,31 +41,34 @@ class OpenListener:
         budget: InputBudget,
         refusing: SessionFactory | None = None,
     ) -> None:
-        """`budget` is shared by all listeners. `refusing` makes the sessions that tell clients
-        beyond `max_connections` that there are too many; None closes their connections at once."""
+        """Create a closed listener; all listeners share `budget`.
+
+        `refusing` creates the sessions that reject clients beyond `max_connections` with an error;
+        None closes these connections immediately.
+        """
         self.options = options
         self.budget = budget
         self.session_factory = session_factory
         self._refusing = refusing
         self.refusals: set[Connection] = set()
-        """Connections beyond the limit whose clients are being told so. They are not among
-        `connections`; the time to log in bounds them."""
+        """Connections beyond the limit, whose sessions send an error. `connections` does not
+        contain them; the login timeout bounds their lifetime."""
         self.batch = batch
         self.url: Url = options.url
         self.connections: set[Connection] = set()
         self.unread: set[Connection] = set()
-        """Those of them that are not read for now."""
+        """Connections whose reading is paused."""
         self.logging_in: set[Connection] = set()
-        """Those of them whose client has not logged in."""
+        """Connections whose client has not logged in."""
         self.closed: Counter[str] = Counter()
-        """Connections closed because of a limit or a deadline, by which of them it was."""
+        """Number of connections closed because of a limit or deadline, by its code."""
         self._by_address: Counter[str] = Counter()
-        """Connections of each client address; empty without a limit for that."""
+        """Number of connections by client address; empty without a limit per address."""
         self._by_user: Counter[str] = Counter()
         self.accepted = 0
         self.refused = 0
         self.bytes_in = 0
-        """Of connections that have gone."""
+        """Bytes received from closed connections."""
         self.bytes_out = 0
         self._servers: list[asyncio.Server] = []
         self._tls_acceptor: TlsAcceptor | None = None
@@ -73,7 +76,7 @@ class OpenListener:
         """None without TLS, and before `open`."""
 
     async def open(self) -> None:
-        """Begin to accept. Raises ConfigurationError if the address or certificate is unusable."""
+        """Start to accept. Raises ConfigurationError if the address or certificate is unusable."""
         loop = self.batch.loop
         if self.options.url.tls:
             # Only where there is TLS: the library that reads certificates is slow to load.
@@ -218,7 +221,7 @@ class OpenListener:
 
 
 async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socket.socket]:
-    """Sockets that listen: one, or one for each address that the host's name has.
+    """Return the listening sockets, one for each address of the host name.
 
     Raises ConfigurationError.
     """
@@ -230,7 +233,7 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
                 os.unlink(url.path)
             sockets.append(socket.socket(socket.AF_UNIX))
             sockets[0].bind(url.path)
-            # before anybody can connect
+            # before clients can connect
             os.chmod(url.path, options.mode)
         else:
             port = url.port

@@ -1,4 +1,4 @@
-"""Where settings come from, and which source wins.
+"""Loading of the configuration from its sources, and their precedence.
 
     defaults  <  file  <  environment  <  command line
 
@@ -46,12 +46,12 @@ from sluicemq.server.settings import Setting, convert, settings_of, unknown
 from sluicemq.server.toml_lines import TomlLines
 
 DEFAULT_FILES: Final = (Path("sluicemq.toml"), Path("/etc/sluicemq/sluicemq.toml"))
-"""The first that exists is read when none is named."""
+"""Default files. Without a named file the first existing one is read."""
 MAX_FILE: Final = 1024**2
-"""Bytes of a configuration file; far above any sensible one."""
+"""Maximum size of a configuration file in bytes."""
 ENVIRONMENT: Final = "SLUICEMQ_"
 CONFIG_VARIABLE: Final = "SLUICEMQ_CONFIG"
-"""Names the file; not a setting itself."""
+"""Environment variable with the path of the file; not a setting."""
 
 SECTIONS: Final[dict[tuple[str, ...], type[msgspec.Struct]]] = {
     ("broker",): BrokerSettings,
@@ -87,16 +87,19 @@ RawPath = tuple[str | int, ...]
 
 
 _CONTINUES: Final = re.compile(r"\w|\.\w")
-"""What follows a name that is only the beginning of another."""
+"""Pattern after a name that is only the prefix of a longer name."""
 
 
 _AT_LINE: Final = re.compile(r"at line (\d+)")
-"""In the errors of the TOML parser."""
+"""Line number in the errors of the TOML parser."""
 
 
 class Source(NamedTuple):
-    """A place that settings stand in. `text`: it knows only text; `base`: see settings.convert;
-    `lines`: None unless it is a file."""
+    """Source of settings.
+
+    `text` is True if all its values are text; `base` is the base directory of relative paths;
+    `lines` is None unless the source is a file.
+    """
 
     name: str
     text: bool
@@ -110,7 +113,7 @@ class Source(NamedTuple):
 
 
 class LoadedConfig(NamedTuple):
-    """A configuration.
+    """Configuration with the sources of its settings.
 
     origins  for each setting that is not a default the name of its source
     places   source and path of settings, of listeners by URL, and of destinations
@@ -135,7 +138,7 @@ class LoadedConfig(NamedTuple):
         return f"{source.place(path)}: {problem}"
 
     def problems(self) -> Iterator[str]:
-        """Those of `Config.problems`, with their places."""
+        """Yield the problems of `Config.problems`, with source and line."""
         return map(self.locate, self.config.problems())
 
     def check(self) -> None:
@@ -189,12 +192,12 @@ def examine(
 
 
 def environment_name(path: tuple[str, ...]) -> str:
-    """The environment variable of a setting: sections joined by two underscores."""
+    """Return the environment variable of a setting: its path joined by two underscores."""
     return ENVIRONMENT + "__".join(path).upper()
 
 
 def setting_paths() -> Iterator[tuple[tuple[str, ...], Setting]]:
-    """Every setting that has one value: not listeners, not destinations."""
+    """Yield the settings with a single value: without listeners and destinations."""
     for path, struct in SECTIONS.items():
         for name, setting in settings_of(struct).items():
             if (*path, name) not in SECTIONS:

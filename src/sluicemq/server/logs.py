@@ -25,14 +25,16 @@ STANDARD_ERROR: Final = 2
 
 
 class StandardError:
-    """Where logs go. A broker goes on without its log when that cannot be written: because the
-    disk is full that it is on, or its reader has gone.
+    """Log output to standard error.
 
-    There is no buffer, whose remains would turn the exit code of the process into another.
+    Write errors, such as a full disk or a closed pipe, are ignored: the broker continues without
+    its log.
+
+    Writes are unbuffered: a failing flush at exit would change the exit code of the process.
     """
 
     def write(self, text: str) -> int:
-        """Returns the number of characters, as files do."""
+        """Write the text and return its number of characters."""
         data = text.encode(errors="backslashreplace")
         with suppress(OSError):
             while data:
@@ -40,11 +42,11 @@ class StandardError:
         return len(text)
 
     def flush(self) -> None:
-        """Everything is written already."""
+        """Do nothing: writes are unbuffered."""
 
 
 def configure(settings: LoggingSettings) -> None:
-    """Make structlog write what `settings` ask for. Affects the whole process."""
+    """Configure structlog for the whole process according to `settings`."""
     renderer: Processor
     if settings.format == "json":
         renderer = structlog.processors.JSONRenderer()

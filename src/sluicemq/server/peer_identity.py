@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection: its address, and whom its certificate names."""
+"""Identity of a peer: its address, and the user named by its certificate."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _ATTRIBUTES: Final = {
     "userId": "UID",
     "streetAddress": "STREET",
 }
-"""Short names of RFC 4514, section 3, for the names OpenSSL gives them."""
+"""Short names of RFC 4514, section 3, by OpenSSL's name."""
 _SPECIAL: Final = frozenset('\\",+;<>')
 
 
 def name_of(address: object) -> str:
-    """The peer's address for logs; `unix` for one without."""
+    """Return the peer's address for logs; `unix` if it has none."""
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unix"
 
 
 def peer_user(certificate: Mapping[str, Any], kind: str) -> str:
-    """Whom a client's certificate names; "" if it names nobody in that way.
+    """Return the user named by a client's certificate, or "" if it has no name of this kind.
 
-    certificate  verified, as SSLSocket.getpeercert gives it
+    certificate  verified certificate, as returned by SSLSocket.getpeercert
     kind         see Listener.client_user. Of several names, the most specific (last) common name
                  or the first alternative name counts, as in other brokers
     """
@@ -50,7 +50,7 @@ def _attributes(certificate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _subject(certificate: Mapping[str, Any]) -> str:
-    """The subject as a string of RFC 4514: the most specific name first."""
+    """Return the subject as a string of RFC 4514: the most specific name first."""
     relatives = [
         "+".join(f"{_ATTRIBUTES.get(name, name)}={_escaped(value)}" for name, value in relative)
         for relative in certificate.get("subject", ())
@@ -59,7 +59,7 @@ def _subject(certificate: Mapping[str, Any]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """RFC 4514, section 2.4."""
+    """Return the value escaped according to RFC 4514, section 2.4."""
     escaped = "".join(f"\\{char}" if char in _SPECIAL else char for char in value)
     if escaped[:1] in ("#", " "):
         escaped = f"\\{escaped}"

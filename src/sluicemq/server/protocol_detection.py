@@ -1,4 +1,4 @@
-"""Which protocol a connection speaks, told by its first bytes.
+"""Protocol detection by the first bytes of a connection.
 
     first bytes                     protocol
     'H' then a digit                PHPMQ: message header "H01…"
@@ -7,7 +7,7 @@
     1B                              JMQ: packet magic 1B FF E3 C2
     '1'-'9'                         JMQ's port mapper: the client sends its version in digits
     00                              VibeMQ: big-endian length of a frame below 16 MiB
-    two other characters of text    msglite too, which answers what it does not know with an error
+    two other characters of text    msglite too, which answers unknown commands with an error
 
 In all of them the client speaks first, so nothing is sent before the protocol is known.
 """
@@ -19,7 +19,7 @@ from typing import Final
 MSGLITE_FIRST = b"><?. \t\r\n"
 
 PORT_MAPPER = "jmq-portmapper"
-"""What those who ask JMQ's port mapper speak."""
+"""Protocol name of JMQ's port mapper."""
 
 HTTP_METHODS: Final = (
     b"GET ",
@@ -36,7 +36,7 @@ _TEXT: Final = frozenset(range(0x20, 0x7F)) | frozenset(b"\t\r\n")
 
 
 def detect_protocol(first: bytes) -> str | None:
-    """Return the protocol's name; "" if it is none of ours; None if more bytes are needed."""
+    """Return the protocol's name; "" if it is unknown; None if more bytes are needed."""
     if not first:
         return None
     byte = first[:1]
@@ -63,8 +63,10 @@ def detect_protocol(first: bytes) -> str | None:
 
 
 def detect_jmq_protocol(first: bytes) -> str | None:
-    """Only what a listener for JMS clients serves: packets, and questions to the port mapper, which
-    may be an empty line."""
+    """Return the protocol on a JMQ listener: packets, or requests to the port mapper.
+
+    A request to the port mapper may be an empty line.
+    """
     if not first:
         return None
     if first[:1] == b"\x1b":

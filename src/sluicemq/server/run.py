@@ -1,4 +1,4 @@
-"""The broker as a process: start, serve, stop."""
+"""Broker process: start, serve, stop."""
 
 from __future__ import annotations
 
@@ -58,22 +58,23 @@ from sluicemq.server.tracing import setup as tracing
 
 EXIT_FAILED: Final = 1
 EXIT_JOURNAL: Final = 74
-"""EX_IOERR: the journal can no longer be trusted with messages."""
+"""Exit code after a journal error (EX_IOERR)."""
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 HOUSEKEEPING_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 30.0
-"""Between two looks at whether a certificate's files have changed."""
+"""Interval between two checks for changed certificate files."""
 
 log = structlog.get_logger("sluicemq")
 
 
 def serve(config: Config, origins: Mapping[str, str] | None = None) -> int:
-    """Run a broker until SIGTERM or SIGINT. Returns the exit code. `origins` says where the
-    settings stand, see `loading.LoadedConfig`.
+    """Run a broker until SIGTERM or SIGINT and return the exit code.
 
-    Raises ConfigurationError if the configuration cannot work, JournalError if the journal
+    `origins` maps settings to their source (`loading.LoadedConfig`).
+
+    Raises ConfigurationError if the configuration is invalid, JournalError if the journal
     cannot be opened.
     """
     config.check()
@@ -86,15 +87,15 @@ def serve(config: Config, origins: Mapping[str, str] | None = None) -> int:
         for number, handler in previous.items():
             signal.signal(number, handler)
         raise
-    # The broker has stopped. One more signal, until the process has gone, changes nothing: the
-    # interpreter resets handlers at its end, but not this.
+    # The broker has stopped. Ignore further signals until the process exits: the interpreter
+    # resets handlers during finalization, but not SIG_IGN.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     return code
 
 
 class Server:
-    """One broker with its journal and listeners. Also what it can tell of itself (Vitals)."""
+    """Broker with its journal and listeners. Implements Vitals for the admin API."""
 
     version = __version__
     compiled = COMPILED
@@ -104,7 +105,7 @@ class Server:
         self._origins = origins
         self.listeners: list[OpenListener] = []
         self.admin: OpenListener | None = None
-        """The admin socket, which is asked to the end, and is in no list of listeners."""
+        """Admin socket. It is not in `listeners` and stays open until the end of the shutdown."""
         self.exit_code = 0
         self._batch: EventLoopBatch | None = None
         self._stop = asyncio.Event()
@@ -119,9 +120,9 @@ class Server:
         self.lag = Histogram()
 
     def stop(self, number: int, frame: FrameType | None) -> None:
-        """Begin to stop: a signal handler. Signals after the first change nothing.
+        """Start the shutdown (signal handler). Signals after the first are ignored.
 
-        A handler of the event loop would not do: it ends with the loop, before the process does.
+        A handler of the event loop is not sufficient: it ends with the loop, before the process.
         """
         del number, frame
         if not self._stop_requested:
@@ -130,7 +131,7 @@ class Server:
                 self._loop.call_soon_threadsafe(self._stop.set)
 
     async def run(self) -> int:
-        """Start, serve until told to stop, stop. Returns the exit code."""
+        """Start, serve until `stop` is called, shut down, and return the exit code."""
         config = self.config
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -213,7 +214,7 @@ class Server:
         return broker
 
     def _check_space(self, journal: Journal) -> None:
-        """Judge the free space of the journal's disk, and log a change of its level."""
+        """Check the free space of the journal's disk and log a change of its level."""
         journal.check_space()
         state = journal.space_state()
         if state.level == self._space_level:
@@ -292,7 +293,7 @@ class Server:
             lambda: jms_address(self.listeners),
             round(config.jmq.metrics_interval * 1000),
         )
-        # What exists now lives long: the collector need not look at it again.
+        # Existing objects are long-lived: exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 1000)
@@ -343,7 +344,7 @@ class Server:
         return [*self.listeners, *([self.admin] if self.admin is not None else [])]
 
     def _warn_open(self, authenticator: Authenticator) -> None:
-        """Public listeners that ask nobody who they are: say how they might."""
+        """Log a warning for each public listener that requires no login."""
         config = self.config
         for listener in self.listeners:
             asks = authenticator.required and listener.url.protocol in WITH_LOGINS
@@ -359,22 +360,22 @@ class Server:
                 )
 
     def uptime(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
         return time.monotonic() - self._started
 
     def memory(self) -> int:
-        """Bytes of the process that are in RAM."""
+        """Return the resident memory of the process in bytes; 0 if it is unknown."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             return pages * resource.getpagesize()
         return 0
 
     def state(self) -> State:
-        """See Vitals."""
+        """Return the state of the broker process."""
         return self._state
 
     def clients(self) -> int:
-        """Connections of all listeners."""
+        """Return the number of connections of all listeners."""
         return sum(len(listener.connections) for listener in self.listeners)
 
     async def _run_maintenance(
@@ -405,13 +406,13 @@ class Server:
     async def _keep_space(self, journal: Journal, batch: EventLoopBatch) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            # a file system may hang, which must not hold up the event loop
+            # in a thread: a hanging file system must not block the event loop
             await asyncio.to_thread(journal.measure_space)
             batch.begin()
             self._check_space(journal)
 
     async def _keep_certificates(self) -> None:
-        """Read them again on SIGHUP, and when their files have changed."""
+        """Reload the certificates on SIGHUP and when their files have changed."""
         while True:
             try:
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -425,9 +426,9 @@ class Server:
                     await (listener.tls.reload() if told else listener.tls.look())
 
     def _fail(self, error: Exception) -> None:
-        """What cannot be survived: say so and go, without another word to any client."""
+        """Log a fatal error and stop without notifying the clients."""
         if self._batch is None:
-            return  # the journal could not even be opened, and that is what ends the start
+            return  # the journal is not open: its error ends the start
         self._state = "failed"
         if self.exit_code == 0:
             self.exit_code = EXIT_JOURNAL if isinstance(error, JournalError) else EXIT_FAILED
@@ -442,7 +443,7 @@ class Server:
             self._stop.set()
 
     async def _drain(self, broker: Broker, batch: EventLoopBatch) -> None:
-        """Stop accepting, let everyone finish within the deadline, write everything down."""
+        """Stop accepting, let clients finish within the deadline, and flush the journal."""
         if self.exit_code:
             return
         self._state = "stopping"
@@ -469,7 +470,7 @@ class Server:
 
 
 def warn_of_loss(report: Mapping[str, Any]) -> None:
-    """Log what the end of the journal lacks, and no more than is known about it."""
+    """Log which data is missing at the end of the journal, according to the recovery report."""
     details = {name: report[name] for name in ("torn_bytes", "lost_bytes", "emptied")}
     if report["confirmed"] == "lost":
         log.error(

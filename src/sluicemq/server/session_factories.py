@@ -1,4 +1,4 @@
-"""Which session serves which protocol: the only place that knows all of them."""
+"""Session factories of all protocols."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MODES: Final = {spelled(mode): mode for mode in Mode}
 _STRATEGIES: Final = {spelled(strategy): strategy for strategy in Strategy}
 
 SessionFactory = Callable[[Transport, Listener], Session]
-"""Makes the session of a new connection."""
+"""Function that creates the session of a new connection."""
 
 
 def _ignore(_: str) -> None:
@@ -53,7 +53,7 @@ def _ignore(_: str) -> None:
 
 
 class SessionFactories:
-    """The protocols that this version serves, on one broker."""
+    """Session factories of the supported protocols, for one broker."""
 
     def __init__(
         self,
@@ -68,8 +68,11 @@ class SessionFactories:
         large: Offload | None = None,
         notify: Callable[[str], None] = _ignore,
     ) -> None:
-        """`opened` are the listeners in service, now or later. `context` is for HTTP, `large` for
-        large VibeMQ frames, `notify` tells the operator what sessions have noticed."""
+        """Create the factories of a broker.
+
+        `opened` is the list of open listeners, which may grow. `context` is for HTTP, `large` for
+        large VibeMQ frames; `notify` logs warnings of sessions for the operator.
+        """
         self._notify = notify
         self._broker = broker
         self._opened = opened
@@ -131,7 +134,7 @@ class SessionFactories:
         )
 
     def _guest_access(self, transport: Transport, options: Listener) -> Access:
-        """The access of a connection whose protocol has no logins. Raises TooManyConnections."""
+        """Return the access of a client without a login. Raises TooManyConnections."""
         access = self._authenticator.open(transport, options, logs_in=False)
         if access.guest is not None:
             transport.claim_user(access.guest.name)
@@ -206,8 +209,11 @@ class SessionFactories:
         )
 
     def _jmq(self, transport: Transport, options: Listener, *, refused: bool = False) -> Session:
-        """Return the session of a JMQ listener. The client says with its first byte, or by sending
-        nothing, whether it wants the port mapper. `refused`: it is beyond the limit."""
+        """Return the session of a JMQ listener.
+
+        The client selects the port mapper by its first byte or by sending nothing. `refused` is
+        True if the connection exceeds the limit.
+        """
         if options.serves == "jms":
             return self._jms(transport, options, refused=refused)
         if options.serves == "portmapper":
@@ -295,7 +301,7 @@ class SessionFactories:
 
 
 def _queue_defaults(options: Listener) -> ListenerDefaults:
-    """Return what a listener says of the queues of VibeMQ clients."""
+    """Return the defaults of a listener for the queues of VibeMQ clients."""
     return ListenerDefaults(
         _MODES.get(options.default_mode or ""),
         options.default_max_queue_size or None,
@@ -305,5 +311,5 @@ def _queue_defaults(options: Listener) -> ListenerDefaults:
 
 
 def _durability(options: Listener, usual: Durability) -> Durability:
-    """What the listener says, or what the clients of the protocol expect."""
+    """Return the durability of the listener, or else the default of its protocol."""
     return usual if options.durability is None else options.durability

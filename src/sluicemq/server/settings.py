@@ -1,4 +1,4 @@
-"""What a setting is: name, type, unit, meaning; and how a value from outside becomes one.
+"""Settings of the configuration schema, and the conversion of raw values to them.
 
 The configuration schema is made of msgspec structs. Those of the server annotate each field with
 `about(...)`; structs of other layers, which know nothing of configuration files, document their
@@ -43,7 +43,7 @@ UNITS: Final[dict[str, dict[str, Unit]]] = {
         "gauge_interval": Unit.MILLISECONDS,
     },
 }
-"""Units of the fields of structs that other layers own, by struct and field."""
+"""Units of the fields of structs of other layers, by struct and field."""
 
 _DOCUMENTED: Final = re.compile(r"^([a-z_]+) {2,}(\S.*)$")
 _UNIT_WORD: Final = re.compile(r"^(?:ms|bytes|s)(?:;|,| (?=until|before|without))\s*")
@@ -51,7 +51,7 @@ _CONTINUED: Final = re.compile(r"^ +(\S.*)$")
 
 
 class Setting(NamedTuple):
-    """One field of a configuration struct. `default` is msgspec.NODEFAULT when it has none."""
+    """Field of a configuration struct. `default` is msgspec.NODEFAULT if it has none."""
 
     name: str
     annotation: Any
@@ -71,7 +71,7 @@ def about(
 
 @cache
 def settings_of(struct: type[msgspec.Struct]) -> dict[str, Setting]:
-    """The settings a struct declares, in its order."""
+    """Return the settings of a struct, in the order of its fields."""
     documented = _meanings(struct.__doc__ or "")
     units = UNITS.get(struct.__name__, {})
     found = {}
@@ -95,7 +95,7 @@ def settings_of(struct: type[msgspec.Struct]) -> dict[str, Setting]:
 
 
 def choices(setting: Setting) -> list[str]:
-    """The words a setting accepts; empty when it is no choice."""
+    """Return the words that a setting accepts; empty if it is not a choice."""
     if get_origin(setting.kind) is Literal:
         return [str(choice) for choice in get_args(setting.kind)]
     if isinstance(setting.kind, type) and issubclass(setting.kind, enum.IntEnum):
@@ -106,10 +106,10 @@ def choices(setting: Setting) -> list[str]:
 
 
 def convert(value: object, setting: Setting, where: str, *, text: bool, base: Path) -> Any:
-    """A value from outside as the schema wants it. Raises ConfigurationError, beginning `where`.
+    """Convert a raw value to the type of the setting. Raises ConfigurationError with `where`.
 
-    text: it comes from a place that knows only text (environment, command line, URL)
-    base: directory that relative paths start from
+    text: True for a source that has only text (environment, command line, URL)
+    base: base directory of relative paths
     """
     words = choices(setting)
     if words:
@@ -131,7 +131,7 @@ def convert(value: object, setting: Setting, where: str, *, text: bool, base: Pa
 
 
 def unknown(where: str, name: str, known: list[str]) -> ConfigurationError:
-    """The error for a setting that does not exist; `known` are those that do, in the same place."""
+    """Return the error for an unknown setting; `known` are the settings of the same section."""
     guess = nearest(name, known)
     hint = f"did you mean {guess}?" if guess else f"there are {', '.join(known)}"
     return ConfigurationError(f"{where}: there is no setting {name}; {hint}")
@@ -148,10 +148,10 @@ def _convert_path(value: object, where: str, base: Path) -> Path:
 
 def _convert_choice(value: object, setting: Setting, words: list[str], where: str) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)  # TOML has numbers where a choice is called by one
+        value = str(value)  # in TOML a choice named by a number is a number
     named = {word.lower(): word for word in words}
     if not isinstance(value, str) or value.lower() not in named:
-        # of two numbers neither is a slip of the pen for the other
+        # a number is not a typing error for another number
         mistyped = isinstance(value, str) and not value[:1].isdigit()
         guess = nearest(str(value).lower(), words) if mistyped else ""
         hint = f"did you mean {guess}?" if guess else f"write one of {', '.join(words)}"

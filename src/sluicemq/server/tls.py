@@ -1,8 +1,8 @@
-"""TLS as a listener has it: what it shows its peers, what it asks of them, and how both are
-replaced while it is in service.
+"""TLS of a listener: its certificate, the requirements for client certificates, and the reload of
+both while the listener is open.
 
-A context is built completely before it takes the place of the one before; whatever is wrong with
-new files leaves the old context where it is. Connections keep the context they began with.
+A reload builds the new context completely before it replaces the old one. If the new files are
+invalid, the old context stays in use. Connections keep the context they started with.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sluicemq.server.handshake import HandshakeContext
 from sluicemq.server.listener_settings import Listener
 
 REMIND_SECONDS: Final = 86_400.0
-"""Between two warnings about the same certificate."""
+"""Interval between two warnings about the same certificate."""
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _DEMANDS: Final = {
@@ -34,17 +34,17 @@ log = structlog.get_logger("sluicemq.tls")
 
 
 class LoadedTls(NamedTuple):
-    """What has been read of a listener's files."""
+    """TLS context and certificate chain, loaded from a listener's files."""
 
     context: ssl.SSLContext
     chain: KeyedChain
 
 
 class Tls:
-    """The TLS of one listener. `context` is for the next connection."""
+    """TLS of one listener. New connections use `context`."""
 
     def __init__(self, options: Listener) -> None:
-        """Raises ConfigurationError if the files cannot be used."""
+        """Load the files. Raises ConfigurationError if they are invalid or cannot be read."""
         self.options = options
         self._seen = self._files()
         self._reminded = time.monotonic()
@@ -52,11 +52,11 @@ class Tls:
         self._tell("certificate in service")
 
     async def reload(self) -> None:
-        """Read the files again. What is wrong with them is logged, and changes nothing."""
+        """Reload the files. If they are invalid, log the error and keep the old context."""
         url = str(self.options.url)
         self._seen = self._files()
         try:
-            # off the loop: to decrypt a key takes time, on purpose
+            # in a thread: the decryption of a key is slow by design
             loop = asyncio.get_running_loop()
             self.context, self._chain = await loop.run_in_executor(None, load, self.options)
         except ConfigurationError as error:
@@ -65,7 +65,7 @@ class Tls:
             self._tell("certificate replaced")
 
     async def look(self) -> None:
-        """Reload if a file has changed since the last time; repeat warnings once a day."""
+        """Reload if a file has changed since the last check; repeat warnings once a day."""
         if self._files() != self._seen:
             await self.reload()
         elif time.monotonic() - self._reminded >= REMIND_SECONDS:
@@ -88,12 +88,12 @@ class Tls:
             log.warning(warning, url=str(self.options.url))
 
     def _files(self) -> list[tuple[int, int, int] | None]:
-        """What tells a file from the one it replaces, for each file."""
+        """Return inode, modification time (ns) and size of each file; None if it is missing."""
         return [_identity(path) for path in files(self.options).values()]
 
 
 def files(options: Listener) -> dict[str, Path]:
-    """The files that a listener's TLS is made of, by setting."""
+    """Return the TLS files of a listener by the name of their setting."""
     named = {
         "certificate": options.certificate,
         "key": options.key,
@@ -104,14 +104,17 @@ def files(options: Listener) -> dict[str, Path]:
 
 
 def load(options: Listener) -> LoadedTls:
-    """Read and try everything. Raises ConfigurationError, beginning with the listener's URL."""
+    """Load the files and build a context.
+
+    Raises ConfigurationError, with the listener's URL first, if a file or setting is invalid.
+    """
     try:
         assert options.certificate is not None  # the configuration has been checked
         chain = read_chain(options.certificate, options.key, options.password_file)
-        # Python's own choice of ciphers; no compression, no session survives its context
+        # Python's default ciphers; no compression; sessions end with their context
         context = HandshakeContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = _VERSIONS[options.tls_min]
-        # a peer that renegotiates makes the broker work for nothing
+        # renegotiation would let a peer cause CPU load
         context.options |= ssl.OP_NO_RENEGOTIATION
         if options.ciphers is not None:
             _choose_ciphers(context, options.ciphers)
@@ -125,7 +128,7 @@ def load(options: Listener) -> LoadedTls:
 
 
 def problems(options: Listener) -> Iterator[str]:
-    """What would keep the listener from starting."""
+    """Yield the TLS errors that prevent the listener from starting."""
     try:
         load(options)
     except ConfigurationError as error:
@@ -133,7 +136,10 @@ def problems(options: Listener) -> Iterator[str]:
 
 
 def warnings(options: Listener) -> Iterator[str]:
-    """What its clients may not like about its certificate. Raises ConfigurationError."""
+    """Yield warnings about the listener's certificate.
+
+    Raises ConfigurationError if the files are invalid or cannot be read.
+    """
     for warning in load(options).chain.warnings(now()):
         yield f"{options.url}: {warning}"
 

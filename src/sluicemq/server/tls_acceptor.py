@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from sluicemq.server.tls import Tls
 
 HANDSHAKE_SECONDS: Final = 10.0
-"""From accepting a connection to the end of its handshake."""
+"""Maximum time from accepting a connection to the end of its handshake."""
 SHUTDOWN_SECONDS: Final = 5.0
-"""For the peer to read what is left and to confirm the end of the connection."""
+"""Time for the peer to read the remaining output and to confirm the close."""
 HANDSHAKES_PER_ITERATION: Final = 4
 """Handshakes begun in one event-loop iteration."""
 EXHAUSTED_SECONDS: Final = 1.0
-"""Without accepting, after the system had no descriptor or memory for one more connection."""
+"""Pause of accepting after the system had no descriptor or memory for a connection."""
 
 _HANDSHAKE: Final = 0x16
 """Type of a TLS record that carries a handshake message (RFC 8446, section 5.1)."""
@@ -45,7 +45,7 @@ log = structlog.get_logger("sluicemq.tls")
 
 
 class Arrival:
-    """A connection whose handshake has not ended."""
+    """Connection whose handshake has not ended."""
 
     __slots__ = ("deadline", "peer", "socket", "timer")
 
@@ -57,7 +57,7 @@ class Arrival:
 
 
 class TlsAcceptor:
-    """Accepts on the sockets of one TLS listener."""
+    """Acceptor for the sockets of one TLS listener."""
 
     def __init__(self, listener: OpenListener, tls: Tls, sockets: list[socket.socket]) -> None:
         self._listener = listener
@@ -71,11 +71,11 @@ class TlsAcceptor:
 
     @property
     def arrivals(self) -> int:
-        """Connections whose handshake has not ended."""
+        """Number of connections whose handshake has not ended."""
         return len(self._silent) + len(self._waiting) + len(self._handshakes)
 
     async def close(self) -> None:
-        """Accept no more, and drop those who are not in yet."""
+        """Stop accepting and drop the connections whose handshake has not ended."""
         tasks = [*self._accepting, *self._handshakes]
         for task in tasks:
             task.cancel()
@@ -109,7 +109,7 @@ class TlsAcceptor:
         self._loop.add_reader(arrival.socket, self._readable, arrival)
 
     def _readable(self, arrival: Arrival) -> None:
-        """Its first bytes are there; they stay where they are."""
+        """Peek at the first bytes of a connection without consuming them."""
         try:
             first = arrival.socket.recv(_SHOWN, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -129,7 +129,7 @@ class TlsAcceptor:
             self._waiting.append(arrival)
 
     def _begin(self) -> None:
-        """Begin some handshakes, in the order of arrival."""
+        """Start up to HANDSHAKES_PER_ITERATION handshakes, in the order of arrival."""
         for _ in range(min(HANDSHAKES_PER_ITERATION, len(self._waiting))):
             task = self._loop.create_task(self._shake_hands(self._waiting.popleft()))
             self._handshakes.add(task)
@@ -175,7 +175,7 @@ class TlsAcceptor:
 
 
 def reason(error: OSError) -> str:
-    """Why a handshake failed, in words."""
+    """Return the reason for which a handshake failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate was refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:

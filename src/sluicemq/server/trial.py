@@ -1,4 +1,4 @@
-"""What `serve` does with a configuration, tried without serving and without changing anything.
+"""Trial of a configuration: the checks of `serve`, without serving and without changes.
 
 The configuration itself has been checked before (`Config.problems`): certificates have been read
 with their keys, and so has the user database. Here the data directory and the addresses are tried.
@@ -21,7 +21,7 @@ from sluicemq.server.listener_settings import Listener, admin_listener
 
 
 class Trial(NamedTuple):
-    """Something that was tried.
+    """Result of one check.
 
     subject  setting or URL
     done     what was tried, or why it was not

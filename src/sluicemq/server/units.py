@@ -17,7 +17,7 @@ _MODE: Final = re.compile(r"(?:0o)?([0-7]{3,4})\Z")
 
 
 class Unit(StrEnum):
-    """What a number in the configuration counts."""
+    """Unit of a number in the configuration."""
 
     BYTES = "bytes"
     MILLISECONDS = "ms"
@@ -49,7 +49,7 @@ _SUFFIXES: Final[dict[Unit, dict[str, Fraction]]] = {
 
 
 def parse_quantity(text: str, unit: Unit) -> int | float:
-    """The number that `text` means in `unit`. Raises ValueError with a text for the user.
+    """Parse a quantity and return it in `unit`. Raises ValueError with a text for the user.
 
     Whole results are ints, so that a setting that counts whole units refuses `1.5ms`.
     """
@@ -67,7 +67,7 @@ def parse_quantity(text: str, unit: Unit) -> int | float:
 
 
 def format_quantity(value: int | float, unit: Unit | None) -> str:
-    """The shortest way to write it that `parse_quantity` reads back as the same number."""
+    """Return the shortest text from which `parse_quantity` returns the same number."""
     if unit is Unit.MODE:
         return f"0{int(value):03o}"
     if unit is None or value == 0:

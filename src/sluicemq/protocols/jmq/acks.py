@@ -1,12 +1,12 @@
-"""ACKNOWLEDGE and REDELIVER: what a client says of messages it holds.
+"""ACKNOWLEDGE and REDELIVER requests for unacked messages.
 
-Messages are named by the consumer they were sent to and their SysMessageID. A consumer may have
-been closed since; of a message that it does not hold, or not any more, nothing becomes. What is
-acknowledged in a transaction is remembered there by the same name, so that REDELIVER, which comes
-before the ROLLBACK, can take the acknowledgement back. (Protocol specification, section 7.)
+A request identifies a message by its consumer and its SysMessageID. The consumer may be closed;
+messages that are not unacked there are ignored. A transaction keeps acknowledgements by these
+keys so that REDELIVER, which precedes the ROLLBACK, can revoke them. (Protocol specification,
+section 7.)
 
-Clients that want to know are answered when the journal has been told that the message has been
-consumed: the end of this process does not take it back. Those of one read are answered together.
+The session sends a requested reply when the acknowledgement is in the journal, so that it survives
+the end of this process. The replies to the packets of one read are sent together.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ _OK: Final = Status.OK.value
 
 
 class AckCommands:
-    """See the module."""
+    """Handlers of ACKNOWLEDGE and REDELIVER."""
 
     __slots__ = ("_broker", "_connection", "_consumers", "_pending")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._pending: list[bytes] = []
-        """Answers to the packets that are being carried out."""
+        """Replies to the packets of the current read."""
         self._broker = connection.broker
         self._consumers = connection.consumers
 
     def acknowledge(self, packet: Packet) -> None:
-        """Carry out ACKNOWLEDGE. Raises Refused, BAD_REQUEST if it has the I bit: an
-        acknowledgement that was carried out cannot be told from one that was not."""
+        """Handle ACKNOWLEDGE. Raises Refused.
+
+        With the I bit it is BAD_REQUEST: the session cannot detect a repeated acknowledgement.
+        """
         if packet.flags & I:
             raise Refused(Status.BAD_REQUEST, "ACKNOWLEDGE cannot be sent again with the I bit")
         blocks = self._blocks(packet)
@@ -71,7 +73,7 @@ class AckCommands:
         self._connection.reply(packet)
 
     def _consume(self, blocks: list[tuple[int, bytes]]) -> bool:
-        """Whether the journal has to learn of it. Raises Refused."""
+        """Acknowledge messages; return whether the journal records it. Raises Refused."""
         consumers = self._consumers
         recorded = False
         for consumer_id, sysid in blocks:
@@ -86,7 +88,7 @@ class AckCommands:
         return recorded
 
     def confirm(self) -> None:
-        """All packets that came with one read are carried out."""
+        """Send the pending replies, after all packets of one read are processed."""
         pending = self._pending
         if pending:
             self._pending = []
@@ -94,7 +96,7 @@ class AckCommands:
             self._broker.when_settled(lambda: self._connection.write(data))
 
     def _blocks(self, packet: Packet) -> list[tuple[int, bytes]]:
-        """Raises Refused."""
+        """Return consumer id and SysMessageID of each block. Raises Refused."""
         body = packet.body
         width = LONG_BLOCK
         if packet.block and "JMQBodyType" in packet.properties:
@@ -107,7 +109,7 @@ class AckCommands:
         return decode_blocks(body, width)
 
     def _find(self, consumer_id: int) -> JmsConsumer | None:
-        """None for a consumer that was closed, and holds nothing any more. Raises Refused."""
+        """Return the consumer; None if it is closed without unacked messages. Raises Refused."""
         consumer = self._consumers.get(consumer_id)
         if consumer is None:
             for session in self._connection.sessions.values():
@@ -119,7 +121,7 @@ class AckCommands:
         return consumer
 
     def _forget(self, consumer: JmsConsumer) -> None:
-        """A consumer that has been closed goes with the last message that it holds."""
+        """Remove a closed consumer that has no unacked messages."""
         if consumer.closed and not consumer.held:
             self._consumers.pop(consumer.number, None)
             consumer.session.consumers.pop(consumer.number, None)
@@ -140,17 +142,17 @@ class AckCommands:
             self._forget(consumer)
 
     def _validate(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
-        """Refused unless all of them were acknowledged in that transaction."""
+        """Raise Refused unless the transaction contains all these acknowledgements."""
         if not transaction:
             raise Refused(Status.BAD_REQUEST, "JMQValidate is about a transaction")
         branch = self._connection.coordinator.branches.active(transaction, self._connection)
         if not all(block in branch.acked for block in blocks):
             raise Refused(Status.NOT_FOUND, "not all of these belong to the transaction")
 
-    # --- what cannot be consumed -------------------------------------------------------------
+    # --- undeliverable messages --------------------------------------------------------------
 
     def _give_up(self, packet: Packet, kind: int, blocks: list[tuple[int, bytes]]) -> None:
-        """The client cannot do anything with these."""
+        """Reroute or dead-letter messages that the client cannot process. Raises Refused."""
         if kind not in (AckType.UNDELIVERABLE, AckType.DEAD):
             raise Refused(Status.BAD_REQUEST, f"there is no JMQAckType {kind}")
         expired = number(packet, "JMQDeadReason", DeadReason.UNDELIVERABLE) == DeadReason.EXPIRED
@@ -172,7 +174,7 @@ class AckCommands:
     # --- REDELIVER ---------------------------------------------------------------------------
 
     def redeliver(self, packet: Packet) -> None:
-        """REDELIVER, which has no reply."""
+        """Handle REDELIVER, which has no reply."""
         attempted = truth(packet, "JMQSetRedelivered")
         transaction = packet.transaction_id or number(packet, "JMQTransactionID", 0)
         blocks = self._blocks(packet)

@@ -1,4 +1,4 @@
-"""The transactions of all JMQ connections of a broker: local ones, and parts of distributed ones.
+"""Transactions of all JMQ connections of a broker: local ones and distributed branches.
 
 A branch is found by its Xid from any connection of its owner (protocols/ownership.py) or of a
 superuser; to all others there is no such branch. The connections that have started or joined it may
@@ -44,7 +44,7 @@ from sluicemq.protocols.jmq.statuses import Refused
 from sluicemq.protocols.ownership import may_use_transaction
 
 MOST_REMEMBERED: Final = 4096
-"""Ended transactions."""
+"""Maximum number of remembered ended transactions."""
 
 _OVER: Final = (
     TransactionState.COMMITTED,
@@ -54,7 +54,7 @@ _OVER: Final = (
 
 
 class Branch:
-    """One transaction.
+    """Transaction.
 
     number       JMQTransactionID
     xid          136 bytes; b"" if it is local
@@ -113,7 +113,7 @@ class Branch:
 
     @property
     def can_roll_back(self) -> bool:
-        """It has neither ended nor been prepared, and is not being committed."""
+        """True if the transaction is not prepared, being committed, or ended."""
         return not (
             self.over
             or self.state is TransactionState.PREPARED
@@ -122,12 +122,12 @@ class Branch:
 
     @property
     def over(self) -> bool:
-        """It has ended; only how is remembered."""
+        """True if the transaction has ended."""
         return self.state in _OVER
 
 
 class Branches:
-    """See the module."""
+    """Transactions of all JMQ connections of a broker."""
 
     __slots__ = ("_broker", "_by_connection", "_by_xid", "_ended", "_kept", "_open", "_uid")
 
@@ -136,16 +136,19 @@ class Branches:
         self._uid = uid
         self._open: dict[int, Branch] = {}
         self._by_xid: dict[bytes, Branch] = {}
-        """Those that have ended included."""
+        """Branches by Xid, including ended ones."""
         self._by_connection: dict[int, dict[int, Branch]] = {}
         self._ended: OrderedDict[int, Branch] = OrderedDict()
         self._kept: dict[str, dict[int, Branch]] = {}
-        """Those that have lost their connections and can be rolled back, by owner and number."""
+        """Unprepared transactions without a connection, by owner and number."""
 
     # --- finding -----------------------------------------------------------------------------
 
     def active(self, number: int, connection: Connection) -> Branch:
-        """For a message or an acknowledgement. Refused: GONE, TIMEOUT, PRECONDITION_FAILED."""
+        """Return the transaction of a message or acknowledgement.
+
+        Raises Refused: GONE, TIMEOUT, PRECONDITION_FAILED.
+        """
         branch = self._open.get(number)
         if branch is None or not self.usable(branch, connection):
             ended = self._ended.get(number)
@@ -183,11 +186,11 @@ class Branches:
             branch.failure = branch.failure or str(error)
 
     def by_number(self, number: int) -> Branch | None:
-        """Also one that has ended, while it is remembered."""
+        """Return the transaction, also a remembered ended one, or None."""
         return self._open.get(number) or self._ended.get(number)
 
     def by_xid(self, xid: bytes) -> Branch | None:
-        """The same."""
+        """Return the branch, also a remembered ended one, or None."""
         branch = self._by_xid.get(xid)
         if branch is None or branch.over:
             prepared = self._broker.transactions.prepared.get(xid)
@@ -212,7 +215,7 @@ class Branches:
     # --- beginning ---------------------------------------------------------------------------
 
     def start(self, connection: Connection, xid: bytes = b"", session: int = 0) -> Branch:
-        """A new one; of that Xid there is none that has not ended. Refused: ERROR."""
+        """Start a transaction. Raises Refused: ERROR. The Xid must not be in use."""
         if len(self._by_connection.get(connection.number, ())) >= connection.options.most:
             raise Refused(Status.ERROR, "this connection has too many transactions")
         branch = Branch(
@@ -223,7 +226,7 @@ class Branches:
             self._broker.clock.wall,
         )
         branch.session = session
-        # who undoes it behind the client's back has run out of patience, as the broker's own clock
+        # a rollback that the client has not requested counts as a timeout
         self._expect(branch, TransactionState.TIMED_OUT)
         self._open[branch.number] = branch
         if xid:
@@ -236,7 +239,7 @@ class Branches:
         return branch
 
     def join(self, branch: Branch, connection: Connection) -> None:
-        """The connection may use it, too."""
+        """Add a connection to the users of the transaction."""
         self._keep_no_longer(branch)
         branch.joined.add(connection.number)
         self._by_connection.setdefault(connection.number, {})[branch.number] = branch
@@ -247,7 +250,10 @@ class Branches:
         self._broker.core.timers.add(when, self._ring, branch)
 
     def _ring(self, branch: Branch) -> None:
-        """A session with local transactions always has one, so time runs from its first use."""
+        """Roll back the transaction after its timeout, which starts with its first use.
+
+        A session with local transactions always has an open one, possibly unused.
+        """
         if not branch.can_roll_back:
             return
         now = self._broker.clock.steady
@@ -274,7 +280,7 @@ class Branches:
             self._broker.core.timers.add(when, self._end_detached, (branch, branch.detached))
 
     def _keep_no_longer(self, branch: Branch) -> None:
-        """The branch has a connection again, is prepared, or has ended."""
+        """Remove a branch from those without a connection: it is joined, prepared or ended."""
         if branch.kept_for is not None:
             kept = self._kept[branch.kept_for]
             del kept[branch.number]
@@ -290,7 +296,7 @@ class Branches:
     # --- the end -----------------------------------------------------------------------------
 
     def prepare(self, branch: Branch, done: Callable[[], None]) -> None:
-        """`done` is called when a crash cannot take it back. Raises BrokerError."""
+        """Prepare; call `done` when the state is durable. Raises BrokerError."""
         self._broker.transactions.prepare(branch.transaction, branch.xid, done)
         if branch.state is not TransactionState.PREPARED:
             branch.state = TransactionState.PREPARED
@@ -299,10 +305,10 @@ class Branches:
             self._expect(branch, TransactionState.ROLLEDBACK)
 
     def commit(self, branch: Branch, done: Callable[[], None]) -> None:
-        """`done` is called when it has happened. Raises BrokerError: nothing has happened."""
+        """Commit; call `done` when it is complete. Raises BrokerError without any change."""
         prepared = branch.state is TransactionState.PREPARED
         for destination in branch.transaction.destinations:
-            # refused for a temporary one that has gone; of a prepared branch the engine drops those
+            # raises for a deleted temporary destination, unless prepared: the engine drops those
             if destination.removed and not (prepared and destination.temporary):
                 find_or_create(self._broker, destination.address, destination.creator)
         self._broker.transactions.commit(branch.transaction, done)
@@ -310,15 +316,17 @@ class Branches:
     def roll_back(
         self, branch: Branch, state: TransactionState = TransactionState.ROLLEDBACK
     ) -> int:
-        """Returns the sequence number to wait for."""
+        """Roll back and return the journal sequence number to wait for."""
         self._expect(branch, state)
         return self._broker.transactions.rollback(branch.transaction)
 
     def take_back(
         self, branch: Branch, blocks: Iterable[tuple[int, bytes]]
     ) -> list[tuple[JmsConsumer, bytes]]:
-        """Those of its acknowledgements: the consumers, which are returned, hold the messages
-        again. They may have been closed."""
+        """Revoke acknowledgements of the transaction; return their consumers and SysMessageIDs.
+
+        The messages are unacked on these consumers again. The consumers may be closed.
+        """
         held: list[tuple[JmsConsumer, bytes]] = []
         if not branch.can_roll_back:
             return held
@@ -337,7 +345,7 @@ class Branches:
         return held
 
     def _expect(self, branch: Branch, undone: TransactionState) -> None:
-        """When it ends, by whomever, it is COMMITTED or else `undone`."""
+        """Set the state after a rollback to `undone`; after a commit it is COMMITTED."""
         branch.transaction.told = partial(self._told, branch, undone)
 
     def _told(self, branch: Branch, undone: TransactionState, committed: bool) -> None:
@@ -358,14 +366,14 @@ class Branches:
                 del self._by_xid[oldest.xid]
 
     def leave_session(self, connection: Connection, session: int) -> None:
-        """A JMS session has ended: its local transactions are rolled back."""
+        """Roll back the local transactions of an ended JMS session."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
             local = branch.session == session and not branch.xid and not branch.sessionless
             if local and branch.can_roll_back:
                 self.roll_back(branch)
 
     def leave(self, connection: Connection) -> None:
-        """A connection has gone."""
+        """Remove a closed connection from its transactions."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
             if branch.sessionless or not branch.can_roll_back:
                 branch.joined.discard(connection.number)
@@ -374,6 +382,6 @@ class Branches:
                     self._detach(branch, options.detached_timeout, options.most)
             else:
                 self.roll_back(branch)
-                if not branch.xid:  # nobody knows its number any more
+                if not branch.xid:  # no client knows its number any more
                     self._ended.pop(branch.number, None)
         self._by_connection.pop(connection.number, None)

@@ -1,4 +1,4 @@
-"""What one JMQ connection sends, and when it is told so.
+"""Producers of one JMQ connection, and the replies to their messages.
 
 A SEND_REPLY leaves when its message is on disk; those of one read leave together. A message of a
 transaction is answered at once: it is the commit that has to be on disk. So is one that is not
@@ -59,16 +59,16 @@ from sluicemq.protocols.jmq.wire import (
 )
 
 MOST_UNCONFIRMED: Final = 16 << 20
-"""Bytes received whose SEND_REPLYs wait for the disk, at which nothing more is read."""
+"""Bytes of messages with pending SEND_REPLYs above which the session pauses reading."""
 MOST_PARKED: Final = 10_000
-"""Messages that wait for room in one destination; the next one is refused at once."""
+"""Maximum number of messages that wait for room; the next one is rejected at once."""
 
 _MOST_TARGETS: Final = 1024
-"""Headers a connection remembers. It forgets all when it meets more."""
+"""Maximum number of cached headers per connection. The cache is cleared when it is full."""
 _MOST_SEARCHES: Final = 100
-"""Messages sent again that a connection may have looked for."""
+"""Maximum number of searches for re-sent messages per connection."""
 _MOST_SEARCHED: Final = 10_000
-"""Messages looked at for each."""
+"""Maximum number of messages examined per search."""
 _MOST_LISTED: Final = 100_000
 """Messages of a queue that can be looked at in time."""
 _SEND_REPLY: Final = PacketType.SEND_REPLY.value
@@ -77,17 +77,17 @@ _LARGEST_SEQUENCE: Final = (1 << 62) - 1
 
 
 class _Parked(NamedTuple):
-    """A message that waits for room, and what it came in."""
+    """Packet and destination of a message that waits for room."""
 
     destination: Destination
     packet: Packet
 
 
 class Producers:
-    """See the module.
+    """Producers of one connection.
 
-    last_sync    sequence number of the last message whose way to the disk is waited for
-    unconfirmed  bytes received whose SEND_REPLYs wait for the disk
+    last_sync    sequence number of the last message that has to become durable
+    unconfirmed  bytes of messages with pending SEND_REPLYs
     """
 
     __slots__ = (
@@ -112,14 +112,14 @@ class Producers:
         self._persistent = Durability.SYNC if durability is None else durability
         self._transient = Durability.NONE if durability is None else durability
         self._producers: dict[int, Address] = {}
-        """By JMQProducerID."""
+        """Addresses of the producers by JMQProducerID."""
         self._queues: dict[VariableHeader, Destination] = {}
-        """Where this client may send, by the header that says so."""
+        """Destinations to which this client may send, by variable header."""
         self._topics: dict[VariableHeader, Destination] = {}
         self._pending: list[bytes] = []
-        """Answers to the packets that are being carried out."""
+        """Replies to the packets of the current read."""
         self._parked: dict[Message, _Parked] = {}
-        """What waits for room."""
+        """Messages that wait for room."""
         self._searches = 0
         self.last_sync = 0
         self.unconfirmed = 0
@@ -127,7 +127,7 @@ class Producers:
     # --- producers ---------------------------------------------------------------------------
 
     def add(self, packet: Packet) -> None:
-        """ADD_PRODUCER."""
+        """Handle ADD_PRODUCER."""
         connection = self._connection
         address = address_of(packet)
         number(packet, "JMQSessionID", 0)
@@ -151,14 +151,14 @@ class Producers:
         )
 
     def delete(self, packet: Packet) -> None:
-        """DELETE_PRODUCER."""
+        """Handle DELETE_PRODUCER."""
         chosen = number(packet, "JMQProducerID")
         if self._producers.pop(chosen, None) is None:
             raise Refused(Status.NOT_FOUND, f"there is no producer {chosen} here")
         self._connection.reply(packet)
 
     def _check(self, address: Address) -> None:
-        """Refused or AccessDenied unless this client may send there."""
+        """Raise Refused or AccessDenied unless this client may send to the address."""
         check_name(address)
         if is_reserved(address):
             raise Refused(Status.CONFLICT, f"nobody may send to {address}")
@@ -168,7 +168,7 @@ class Producers:
     # --- sending -----------------------------------------------------------------------------
 
     def send(self, packet: Packet) -> None:
-        """A message. `confirm` follows when those packets that came with it are carried out."""
+        """Process a message. The caller calls `confirm` after the packets of the same read."""
         flags = packet.flags
         try:
             message = message_of(packet, self._connection.sender, self._persistent, self._transient)
@@ -216,7 +216,7 @@ class Producers:
         return True
 
     def _find(self, header: VariableHeader, address: Address) -> Destination:
-        """Where a message goes. Raises Refused, AccessDenied, BrokerError."""
+        """Return the destination of a message. Raises Refused, AccessDenied, BrokerError."""
         if is_reserved(address):
             raise Refused(Status.FORBIDDEN, f"nobody may send to {address}")
         self._check(address)
@@ -229,8 +229,10 @@ class Producers:
         return destination
 
     def _copy(self, packet: Packet, header: VariableHeader, address: Address) -> bool:
-        """A message to a wildcard: one of its own to each topic that there is. Raises as `_take`,
-        but not before it has tried them all."""
+        """Publish a copy of a message to each topic that matches its wildcard.
+
+        Raises the errors of `_take`, after trying all topics.
+        """
         self._check(address)
         problem: BrokerError | None = None
         for topic in matching(self._broker, Pattern(address.name)):
@@ -245,7 +247,7 @@ class Producers:
         return True
 
     def _addressed(self, packet: Packet, header: VariableHeader, name: str) -> Packet:
-        """The packet as if it had been sent to that topic, under an id of its own."""
+        """Return a copy of the packet addressed to the topic, with a new message id."""
         number = self._connection.coordinator.uid() & _LARGEST_SEQUENCE
         raw = encode_header(
             shown_name(name),
@@ -305,7 +307,7 @@ class Producers:
     # --- flow --------------------------------------------------------------------------------
 
     def too_large(self, packet: Oversized) -> None:
-        """A packet has been refused unread."""
+        """Reject a packet above a limit."""
         if 0 < packet.type <= LAST_MESSAGE_TYPE:
             self._resume(packet)
 
@@ -313,7 +315,7 @@ class Producers:
         self._pending += self._resuming(packet)
 
     def _resuming(self, packet: Packet | Oversized) -> list[bytes]:
-        """What lets a client go on that has paused with this packet."""
+        """Return RESUME_FLOW for a client that paused after this packet, else nothing."""
         answers = []
         if packet.flags & C:
             try:
@@ -333,7 +335,7 @@ class Producers:
     # --- confirming --------------------------------------------------------------------------
 
     def confirm(self, size: int) -> None:
-        """All packets that came in `size` bytes are carried out."""
+        """Send the pending replies, after all packets of `size` bytes are processed."""
         pending = self._pending
         if pending:
             self._pending = []
@@ -348,7 +350,7 @@ class Producers:
     # --- waiting for room --------------------------------------------------------------------
 
     def _publish_or_park(self, destination: Destination, message: Message, packet: Packet) -> bool:
-        """False when the message waits for room. Raises as `Broker.publish`."""
+        """Publish; return False if the message waits for room. Raises as `Broker.publish`."""
         callback = None
         if len(destination.parked) < MOST_PARKED:
             callback = partial(self._unblocked, message)
@@ -358,7 +360,7 @@ class Producers:
         return False
 
     def _unblocked(self, message: Message) -> None:
-        """There was room for it, or its destination has gone."""
+        """Reply to a message that has waited: it is published, or its destination is deleted."""
         parked = self._parked.pop(message, None)
         if parked is None:
             return

@@ -1,4 +1,4 @@
-"""The typed property block of a packet.
+"""Typed property block of a packet.
 
     block  = version:i32 (1)  count:i32  entry * count
     entry  = key:str  tag:i16  value            an entry with an empty key ends the block early
@@ -46,7 +46,7 @@ STRING: Final = 8
 OTHER: Final = 9
 
 MAX_STRING: Final = 65_535
-"""Bytes of a key or a String in modified UTF-8."""
+"""Maximum bytes of a key or a String in modified UTF-8."""
 
 _VERSION: Final = 1
 _HEAD_SIZE: Final = 8
@@ -87,7 +87,7 @@ _fixed: Final = {
 
 
 def decode_properties(block: bytes) -> dict[str, Property]:
-    """The properties of a block; none for b"". Raises ProtocolError.
+    """Decode the properties of a block; none for b"". Raises ProtocolError.
 
     Of a key that comes twice the last value counts. A value under tag 9 is what the stream holds if
     that is a Property, else the stream's bytes.
@@ -96,7 +96,7 @@ def decode_properties(block: bytes) -> dict[str, Property]:
 
 
 def _walk(block: bytes) -> tuple[dict[str, Property], int, int]:
-    """Properties, number of entries, and where the last one ends."""
+    """Return the properties, the number of entries, and the end offset of the last one."""
     properties: dict[str, Property] = {}
     size = len(block)
     if size < _HEAD_SIZE:
@@ -179,7 +179,7 @@ def _short() -> ProtocolError:
 
 
 def encode_properties(properties: Mapping[str, object]) -> bytes:
-    """The block of these properties, b"" for none.
+    """Encode properties as a block; b"" for none.
 
     Raises ProtocolError for what has no place in one: a key that is empty or too long, a String
     that is too long, an int of more than 64 bits, a value of another type.
@@ -190,9 +190,9 @@ def encode_properties(properties: Mapping[str, object]) -> bytes:
 
 
 def extend_block(block: bytes, properties: Mapping[str, object]) -> bytes:
-    """The block with more properties; they replace those of the same names.
+    """Return the block with additional properties, which replace those of the same names.
 
-    What stands in it stays byte for byte. Raises ProtocolError as `decode_properties` and
+    Existing entries keep their bytes. Raises ProtocolError as `decode_properties` and
     `encode_properties`.
     """
     if not block:

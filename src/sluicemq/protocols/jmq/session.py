@@ -1,16 +1,16 @@
-"""The broker's side of one JMQ connection.
+"""Server side of one JMQ connection.
 
     connected ──HELLO──> greeted ──AUTHENTICATE──> logged in ──GOODBYE, end of input──> closing
         │                   └──refused: AUTHENTICATE_REPLY 413────────────────────────> closing
         ├── HELLO that cannot be answered with OK ────────────────────────────────────> closing
         └── anything but HELLO, AUTHENTICATE, PING and GOODBYE: 500
 
-Packets are carried out in their order; replies carry the request's consumer id and may come in
-another order: a SEND_REPLY or the reply to a commit when it is on disk. What follows a login waits
-until the password has been checked, and what follows a request with a long selector until this has
-been compiled in another thread. A request that cannot be granted is answered with a status, and the
-connection goes on; what is no packet ends it. Nobody is sent ERROR or DEBUG, for which clients have
-no code. (Protocol specification, sections 2.5, 3 and 5.)
+The session processes packets in order. Replies carry the request's consumer id and may have another
+order: the session sends a SEND_REPLY and the reply to a commit when the data is durable. Packets
+after a login wait until the password is checked, and packets after a request with a long selector
+wait until another thread has compiled the selector. A rejected request is answered with a status,
+and the connection stays open; an invalid packet closes it. The session never sends ERROR or DEBUG,
+which clients do not implement. (Protocol specification, sections 2.5, 3 and 5.)
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ from sluicemq.protocols.jmq.wire import (
 from sluicemq.protocols.transport import Job, Login, SessionInfo, State, Timer, Transport
 
 REFUSED_SECONDS: Final = 0.25
-"""From a refused login to the end of the connection."""
+"""Delay between a failed login and the close of the connection."""
 MOST_IDS: Final = 10_000
-"""Unique ids in one GENERATE_UID_REPLY."""
+"""Maximum number of unique ids in one GENERATE_UID_REPLY."""
 
 _ACKNOWLEDGE: Final = PacketType.ACKNOWLEDGE.value
 _GOING_ON: Final = frozenset({Status.OK, Status.NOT_FOUND})
@@ -78,7 +78,7 @@ Packets = Sequence[Packet | Oversized]
 
 
 class JmqSession:
-    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
+    """JMQ session of a connection (`sluicemq.protocols.transport.Session`)."""
 
     __slots__ = (
         "_acks",
@@ -127,36 +127,36 @@ class JmqSession:
         self._acks = AckCommands(connection)
         self._browsing = Browsing(connection)
         self._challenge: Challenge | None = None
-        """Of a connection that has been greeted."""
+        """Login challenge, set after HELLO."""
         self._login: Packet | None = None
-        """The AUTHENTICATE that is being answered."""
+        """AUTHENTICATE packet whose login is being checked."""
         self._held_back: list[Packet | Oversized] | None = None
-        """Packets behind it, or from a request on whose selector is being compiled; None while
-        there is no such one."""
+        """Packets that wait for the login check, or for the compilation of a selector, including
+        its request; None if neither is in progress."""
         self._held_bytes = 0
-        """Bytes that they have come in."""
+        """Bytes of input from which these packets were decoded."""
         self._compilation: Job | None = None
-        """Of that selector."""
+        """Compilation job of the selector."""
         self._at_end = False
-        """The client has sent all; what is held back is still carried out."""
+        """True after EOF; the session still processes the packets in `_held_back`."""
         self._late = False
-        """Its answer comes in a later turn."""
+        """True if the login check ends in a later event loop iteration."""
         self._logged_in = False
         self._refused: Timer | None = None
-        """The connection is about to be closed after a refused login."""
+        """Timer that closes the connection after a failed login."""
         self._timer: Timer | None = None
-        """Of the next look at whether the client is alive."""
+        """Timer of the next check for an idle client."""
         self._heard = True
         self._missed = 0
         self._paused = False
         self._ended = False
-        """Nothing more is listened to."""
+        """True if the session ignores all further input."""
         self.reconnectable = False
-        """The client may come back by another connection while this one lingers."""
+        """True if the client may reconnect while this connection is still open."""
         self._handlers = self._table()
 
     def _table(self) -> dict[int, Callable[[Packet], None]]:
-        """What is done with a packet of somebody who has logged in."""
+        """Return the packet handlers of a logged-in client, by packet type."""
         connection = self._connection
         consumer_commands = ConsumerCommands(connection, self._sessions)
         destinations = Destinations(connection)
@@ -200,7 +200,7 @@ class JmqSession:
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Packets from the client."""
+        """Process bytes from the client."""
         if self._ended:
             return
         self._heard = True
@@ -213,52 +213,54 @@ class JmqSession:
 
     @property
     def buffered(self) -> int:
-        """See Session."""
+        """Bytes of input that are not processed yet."""
         return self._decoder.buffered + self._held_bytes
 
     @property
     def incomplete(self) -> bool:
-        """See Session."""
+        """True if a packet has been received in part."""
         return self._decoder.incomplete
 
     @property
     def login(self) -> Login:
-        """See Session."""
+        """State of the client's login."""
         if self._logged_in or self._connection.closed:
             return Login.DONE
         return Login.DUE if self._login is None else Login.CHECKING
 
     def discard_input(self) -> None:
-        """See Session."""
+        """Drop the unfinished packet."""
         self._decoder.discard()
 
     def end_of_input(self) -> None:
-        """The client is done. What it has sent is still answered, unless its login waits for a
-        check: most likely the client has gone."""
+        """Handle EOF: answer the received requests, then close.
+
+        A login check in progress is cancelled, because the client has most likely closed.
+        """
         self._at_end = True
         self._connection.access.cancel_login()
         if self._held_back is None:
             self._leave()
 
     def flushed(self) -> None:
-        """Deliveries that nobody acknowledges are settled when they have left."""
+        """Acknowledge the sent messages of consumers that do not acknowledge."""
         connection = self._connection
         unsent = connection.unsent
         if unsent:
             connection.unsent = []
             for consumer, delivery in unsent:
                 consumer.sent(delivery)
-            # this turn's flush is over
+            # the engine's flush of this iteration is over: schedule another
             connection.broker.wake()
 
     def pause_delivery(self) -> None:
-        """The client reads too slowly: nothing is delivered, but replies still are sent."""
+        """Pause deliveries to a slow client. The session still sends replies."""
         outbound = self._connection.outbound
         outbound.congested = True
         outbound.measure()
 
     def resume_delivery(self) -> None:
-        """Go on delivering."""
+        """Resume deliveries."""
         connection = self._connection
         connection.unread = 0
         connection.outbound.congested = False
@@ -267,7 +269,7 @@ class JmqSession:
         self._read_or_not()
 
     def closed(self) -> None:
-        """Give everything back."""
+        """Requeue the unacked messages and release all resources."""
         self._stop()
         self._connection.access.cancel_login()
         if self._refused is not None:
@@ -276,11 +278,11 @@ class JmqSession:
         self._connection.release()
 
     def shutdown(self) -> None:
-        """Say goodbye: clients that can will look for the broker again."""
+        """Send GOODBYE (SHUTDOWN) and close; clients may reconnect."""
         self._take_leave(GoodbyeReason.SHUTDOWN, "the broker stops")
 
     def disconnect(self, reason: str) -> None:
-        """The same; nobody says that the client may not come back."""
+        """Send GOODBYE (ADMIN_KILLED) with `reason` and close; the client may reconnect."""
         self._take_leave(GoodbyeReason.ADMIN_KILLED, reason)
 
     def _take_leave(self, kind: GoodbyeReason, reason: str) -> None:
@@ -296,7 +298,7 @@ class JmqSession:
         self._close(reason)
 
     def session_info(self) -> SessionInfo:
-        """See Session."""
+        """Return protocol, user, client id and state of the connection."""
         connection = self._connection
         state: State = "open" if self._logged_in else "connecting"
         if self._ended or self._at_end:
@@ -304,13 +306,13 @@ class JmqSession:
         return SessionInfo("jmq", connection.identity.name, connection.client_id, state)
 
     def consumers(self) -> list[Consumer]:
-        """Of one that is attached to many topics by a wildcard, one for each."""
+        """Return the current consumers; for a wildcard consumer, one per matching topic."""
         return [e for consumer in self._connection.consumers.values() for e in consumer.engines]
 
     # --- packets -----------------------------------------------------------------------------
 
     def _handle(self, packets: Packets, size: int = 0) -> None:
-        """Carry out packets, which came in `size` bytes, up to a login that takes its time."""
+        """Process packets of `size` bytes, up to a login or selector that takes time."""
         connection = self._connection
         send = self._producers.send
         acknowledge = self._acks.acknowledge
@@ -356,8 +358,7 @@ class JmqSession:
         self._read_or_not()
 
     def _compile(self, text: str, packets: Packets, size: int) -> None:
-        """Have a selector compiled in another thread, then carry out the packets, which came in
-        `size` bytes."""
+        """Compile a selector in another thread, then process the packets of `size` bytes."""
         coordinator = self._coordinator
         assert coordinator.background is not None
         self._held_back = list(packets)
@@ -366,7 +367,7 @@ class JmqSession:
         self._compilation = coordinator.background.submit(work, self._compiled)
 
     def _compiled(self, compiled: Compiled) -> None:
-        """Carry out what has waited for a selector."""
+        """Process the packets that wait for the selector."""
         self._compilation = None
         held_back, self._held_back = self._held_back, None
         size, self._held_bytes = self._held_bytes, 0
@@ -378,7 +379,7 @@ class JmqSession:
         self._handle(held_back, size)
 
     def _handle_other(self, packet: Packet | Oversized) -> None:
-        """A packet of somebody who has not logged in, or one that was too large to be read."""
+        """Process a packet received before the login, or a packet above a limit."""
         connection = self._connection
         try:
             if isinstance(packet, Oversized):
@@ -407,7 +408,7 @@ class JmqSession:
                 if packet.type <= LAST_MESSAGE_TYPE or packet.type == _ACKNOWLEDGE:
                     connection.fail_transaction(packet, error)
 
-    # --- beginning ---------------------------------------------------------------------------
+    # --- login -------------------------------------------------------------------------------
 
     def _hello(self, packet: Packet) -> None:
         connection = self._connection
@@ -428,7 +429,7 @@ class JmqSession:
             self._timer = self._transport.call_later(interval, self._ring)
 
     def _authenticate(self, packet: Packet) -> None:
-        """Find out who it is; what follows waits in `_held_back` if that takes a while."""
+        """Check the login; later packets wait in `_held_back` until the check ends."""
         challenge = self._challenge
         if challenge is None:
             raise Refused(Status.ERROR, "say HELLO first")
@@ -446,7 +447,7 @@ class JmqSession:
         self._connection.access.login(self._transport.peer, credentials, self._admitted)
 
     def _admitted(self, identity: Identity | AccessError | Refused) -> None:
-        """Who it is, or that it is nobody."""
+        """Handle the result of the login check: send the reply, process the held packets."""
         packet, self._login = self._login, None
         held_back, self._held_back = self._held_back, None
         self._held_bytes = 0
@@ -475,24 +476,24 @@ class JmqSession:
             self._handle(held_back or [])
 
     def _supersede(self) -> None:
-        """End the connection that this client had before, if it lingers."""
+        """Close the previous connection of this client, if it is still open."""
         assert self._challenge is not None
         old = self._coordinator.connections.get(self._challenge.before)
         if old is not None and old.reconnectable and old.is_of(self._connection.identity):
             old.superseded()
 
     def is_of(self, identity: Identity) -> bool:
-        """Whether the connection acts as that user."""
+        """Return whether the connection belongs to that user."""
         return self._connection.identity.name == identity.name
 
     def superseded(self) -> None:
-        """The client has come back by another connection."""
+        """Close the connection, because the client has reconnected."""
         self._close("the client has connected again")
 
-    # --- requests that have no better place --------------------------------------------------
+    # --- other requests ---------------------------------------------------------------------
 
     def _set_client_id(self, packet: Packet) -> None:
-        """SET_CLIENTID, or unset it."""
+        """Handle SET_CLIENTID, which sets or removes the client id."""
         connection = self._connection
         client_ids = self._coordinator.client_ids
         if "JMQClientID" in packet.properties:
@@ -524,7 +525,7 @@ class JmqSession:
         self._connection.reply(packet, properties={"JMQQuantity": quantity}, body=ids)
 
     def _ring(self) -> None:
-        """Ask an idle client whether it is still there. Any packet is a sign of life."""
+        """Send PING to an idle client. Any received packet proves that it is alive."""
         self._timer = None
         connection = self._connection
         if connection.closed:
@@ -536,8 +537,8 @@ class JmqSession:
             self._close("the client has not been heard of for too long")
             return
         elif self._logged_in and connection.level < Level.MQ_3_6_SP4:
-            # these clients answer no PING, so their silence means nothing: the bytes only let the
-            # operating system find out that the peer has gone
+            # these clients do not answer PING; the bytes only let the operating system detect a
+            # lost peer
             connection.write(encode_packet(PacketType.PING))
         else:
             self._missed += 1
@@ -545,17 +546,17 @@ class JmqSession:
                 connection.write(encode_packet(PacketType.PING, A))
         self._timer = self._transport.call_later(connection.options.ping_interval, self._ring)
 
-    # --- the end -----------------------------------------------------------------------------
+    # --- closing -----------------------------------------------------------------------------
 
     def _goodbye(self, packet: Packet) -> None:
-        """Everything is given back before it is answered."""
+        """Handle GOODBYE: release all resources, then reply."""
         self._ended = True
         self._give_back()
         if packet.flags & A:
             self._when_on_disk(partial(self._connection.reply, packet))
 
     def _read_or_not(self) -> None:
-        """Back-pressure: read on, unless something says not to."""
+        """Pause or resume reading, depending on the limits for pending work."""
         connection = self._connection
         wait = (
             self._held_back is not None
@@ -570,18 +571,21 @@ class JmqSession:
                 self._transport.resume_reading()
 
     def _leave(self, reason: str = "") -> None:
-        """Take nothing more, and close when all that was sent is answered."""
+        """Ignore further input, and close when all requests are answered."""
         self._ended = True
         self._give_back()
         self._when_on_disk(partial(self._close, reason))
 
     def _when_on_disk(self, callback: Callable[[], None]) -> None:
-        """Call back when everything that the client has said has been answered."""
+        """Call `callback` when all requests of the client are answered."""
         broker = self._connection.broker
         broker.when_settled(partial(broker.when_durable, self._producers.last_sync, callback))
 
     def _give_back(self) -> None:
-        """Transactions first: what was acknowledged in them goes back before what was not."""
+        """Release transactions, then sessions.
+
+        This order requeues messages acknowledged in a transaction before unacked messages.
+        """
         connection = self._connection
         self._sessions.pause()
         self._coordinator.branches.leave(connection)
@@ -596,7 +600,7 @@ class JmqSession:
         self._coordinator.connections.pop(connection.number, None)
 
     def _stop(self) -> None:
-        """Neither listen nor speak any more."""
+        """Stop processing input and sending output, and release all resources."""
         self._ended = True
         self._connection.closed = True
         if self._compilation is not None:
@@ -616,14 +620,16 @@ class JmqSession:
 
 
 def _ignore(packet: Packet) -> None:
-    """Nothing is to be done."""
+    """Ignore the packet."""
 
 
 def _verify_or_reply_info(
     connection: Connection, transactions: Transactions, packet: Packet
 ) -> None:
-    """Answer packet type 78: VERIFY_TRANSACTION, or with JMQRequestType INFO_REQUEST as the
-    published protocol page numbers it. Raises Refused."""
+    """Handle packet type 78: VERIFY_TRANSACTION, or INFO_REQUEST if it has JMQRequestType.
+
+    The published protocol page assigns 78 to INFO_REQUEST. Raises Refused.
+    """
     if "JMQRequestType" in packet.properties:
         reply_info(connection, packet)
     else:

@@ -1,5 +1,4 @@
-"""The JMS sessions of a connection: how their messages are acknowledged, and whether they are
-delivered at all at the moment."""
+"""JMS sessions of a connection, with their acknowledge mode and delivery state."""
 
 from __future__ import annotations
 
@@ -14,19 +13,19 @@ from sluicemq.protocols.jmq.wire import Packet
 from sluicemq.protocols.transport import Timer
 
 RECOVERY_SECONDS: Final = 0.1
-"""From the first START of a client that has reconnected to the first delivery."""
+"""Delay between the first START of a reconnected client and the first delivery."""
 MOST_KNOWN: Final = 1000
-"""Consumers that a session remembers."""
+"""Maximum number of consumers that a session remembers."""
 
 
 class JmsSession:
-    """One session.
+    """JMS session.
 
     number     JMQSessionID
     mode       NONE also for sessions with transactions
-    stopped    nothing is delivered, whatever the connection says
-    consumers  those that hold something after they were closed included
-    known      numbers of the latest that it had: acknowledgements may come late
+    stopped    True if the session delivers nothing, also on a started connection
+    consumers  consumers, including closed ones with unacked messages
+    known      numbers of the latest consumers, for late acknowledgements
     """
 
     __slots__ = ("consumers", "known", "mode", "number", "stopped")
@@ -39,7 +38,7 @@ class JmsSession:
         self.known: dict[int, None] = {}
 
     def add(self, consumer: JmsConsumer) -> None:
-        """It has another consumer."""
+        """Add a consumer."""
         self.consumers[consumer.number] = consumer
         self.known[consumer.number] = None
         if len(self.known) > MOST_KNOWN:
@@ -47,27 +46,27 @@ class JmsSession:
 
     @property
     def holds(self) -> bool:
-        """Messages are held until they are acknowledged."""
+        """True if messages stay unacked until the client acknowledges them."""
         return self.mode != AckMode.NO_ACK
 
     def level(self) -> None:
-        """It was stopped or started."""
+        """Apply a stop or start to the consumers."""
         for consumer in list(self.consumers.values()):
             consumer.level()
 
 
 class SessionRegistry:
-    """The requests that are about sessions."""
+    """Handlers of the session requests."""
 
     __slots__ = ("_connection", "_delay")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._delay: Timer | None = None
-        """START has been said, but has no effect yet."""
+        """Timer of a delayed START."""
 
     def create(self, packet: Packet) -> None:
-        """CREATE_SESSION."""
+        """Handle CREATE_SESSION."""
         given = number(packet, "JMQAckMode", AckMode.NONE)
         try:
             mode = AckMode(given)
@@ -81,8 +80,10 @@ class SessionRegistry:
         connection.reply(packet, properties={"JMQSessionID": Long(session.number)})
 
     def find(self, packet: Packet) -> JmsSession:
-        """That of a request. One that names none belongs to the connection as such: a connection
-        consumer has no session. Raises Refused."""
+        """Return the session of a request. Raises Refused.
+
+        A request without a session belongs to the connection: connection consumers have none.
+        """
         connection = self._connection
         chosen = number(packet, "JMQSessionID", connection.number)
         session = connection.sessions.get(chosen)
@@ -93,7 +94,7 @@ class SessionRegistry:
         return session
 
     def destroy(self, packet: Packet) -> None:
-        """DESTROY_SESSION. What was not acknowledged, and committed, goes back."""
+        """Handle DESTROY_SESSION. Requeues unacked and uncommitted messages."""
         chosen = number(packet, "JMQSessionID")
         session = self._connection.sessions.pop(chosen, None)
         if session is None:
@@ -104,7 +105,7 @@ class SessionRegistry:
         connection.reply(packet)
 
     def end(self, session: JmsSession) -> None:
-        """Give back what its consumers hold, and forget them."""
+        """Requeue the unacked messages of the consumers and remove the consumers."""
         for consumer in list(session.consumers.values()):
             consumer.end()
             self._connection.consumers.pop(consumer.number, None)
@@ -113,14 +114,14 @@ class SessionRegistry:
     # --- START and STOP ----------------------------------------------------------------------
 
     def start(self, packet: Packet) -> None:
-        """START, which has no reply: of the connection, or of one session."""
+        """Handle START of the connection or of one session. It has no reply."""
         if "JMQSessionID" in packet.properties:
             session = self.find(packet)
             session.stopped = False
             session.level()
         elif self._connection.reconnected:
-            # a Java client says START before it has ended its own recovery, and until then it
-            # cannot acknowledge: what came at once would stay with it for ever
+            # A Java client sends START before its own recovery has ended. Until then it cannot
+            # acknowledge: messages delivered immediately would stay unacked forever.
             self._connection.reconnected = False
             self._delay = self._connection.transport.call_later(RECOVERY_SECONDS, self._begin)
         elif self._delay is None:
@@ -133,7 +134,7 @@ class SessionRegistry:
         outbound.measure()
 
     def stop(self, packet: Packet) -> None:
-        """STOP: after its reply nothing is delivered until START."""
+        """Handle STOP: after its reply the connection delivers nothing until START."""
         if "JMQSessionID" in packet.properties:
             session = self.find(packet)
             session.stopped = True
@@ -143,7 +144,7 @@ class SessionRegistry:
         self._connection.reply(packet)
 
     def pause(self) -> None:
-        """Deliver nothing on this connection until START."""
+        """Pause the deliveries of this connection until START."""
         if self._delay is not None:
             self._delay.cancel()
             self._delay = None

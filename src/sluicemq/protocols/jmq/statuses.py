@@ -1,4 +1,4 @@
-"""Why a request is refused, and the status that says so.
+"""Statuses of rejected requests, by error.
 
 | error                         | status                                                      |
 |-------------------------------|-------------------------------------------------------------|
@@ -51,12 +51,14 @@ from sluicemq.model.errors import (
 from sluicemq.protocols.jmq.packets import Status
 
 LONGEST_REASON: Final = 1000
-"""Characters of JMQReason."""
+"""Maximum length of JMQReason in characters."""
 
 
 class Refused(BrokerError):
-    """A request cannot be granted. `status` and the text, JMQReason, are all that its sender
-    learns, and what `properties` add."""
+    """Rejected request.
+
+    The reply contains `status`, the text as JMQReason, and `properties`.
+    """
 
     def __init__(
         self, status: Status, why: str, properties: Mapping[str, object] | None = None
@@ -67,7 +69,7 @@ class Refused(BrokerError):
 
 
 ANSWERED: Final = (BrokerError, AccessDenied, ProtocolError)
-"""What a request may raise: it is answered, and the connection goes on."""
+"""Errors of a request that the session answers; the connection stays open."""
 
 _STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
     (AccessDenied, Status.FORBIDDEN),
@@ -87,7 +89,7 @@ _STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
 
 
 def status_of(error: SluiceError) -> Status:
-    """The status of the reply to a request that raised the error."""
+    """Return the status of the reply to a request that raised the error."""
     if isinstance(error, Refused):
         return error.status
     for kind, status in _STATUSES:
@@ -114,7 +116,7 @@ def login_status(error: AccessError | Refused) -> Status:
 
 
 def shown(error: SluiceError) -> dict[str, object]:
-    """The properties of that reply, JMQStatus excepted."""
+    """Return the properties of that reply, without JMQStatus."""
     properties: dict[str, object] = {"JMQReason": str(error)[:LONGEST_REASON]}
     if isinstance(error, Refused):
         properties.update(error.properties)

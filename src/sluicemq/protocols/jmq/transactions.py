@@ -1,8 +1,8 @@
-"""The requests that are about transactions (protocol specification, section 10; steps in xa.py).
+"""Transaction requests (protocol specification, section 10; steps in xa.py).
 
-A commit is answered when it is on disk, and so is whatever is done to a prepared transaction.
+The broker answers a commit, and each change of a prepared transaction, when it is durable.
 
-JMQSessionLess, and what becomes of a transaction without a connection: branches.py.
+branches.py describes JMQSessionLess and transactions without a connection.
 
 A branch of another user is answered as one that does not exist, with one exception:
 START_TRANSACTION of its Xid cannot create a second branch, so it is refused with 500 (JTA's
@@ -30,11 +30,11 @@ from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
 _ALL: Final = 1
 _NOT_PREPARED: Final = 2
 _NEVER: Final = 3
-"""JMQAutoRollback: which transactions a failure of the broker rolls back."""
+"""Values of JMQAutoRollback: the transactions that a failure of the broker rolls back."""
 
 
 class Transactions:
-    """See the module."""
+    """Handlers of the transaction requests."""
 
     __slots__ = ("_branches", "_broker", "_connection")
 
@@ -46,7 +46,7 @@ class Transactions:
     # --- START and END -----------------------------------------------------------------------
 
     def start(self, packet: Packet) -> None:
-        """START_TRANSACTION."""
+        """Handle START_TRANSACTION."""
         xid = _xid(packet)
         self._check_rollback(packet, xid)
         if not xid:
@@ -92,7 +92,7 @@ class Transactions:
         return branch
 
     def end(self, packet: Packet) -> None:
-        """END_TRANSACTION, which only distributed ones have."""
+        """Handle END_TRANSACTION, for distributed transactions only."""
         branch = self._find(packet)
         if not truth(packet, "JMQNoOp"):
             flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
@@ -102,13 +102,13 @@ class Transactions:
     # --- PREPARE, COMMIT, ROLLBACK -----------------------------------------------------------
 
     def prepare(self, packet: Packet) -> None:
-        """PREPARE_TRANSACTION."""
+        """Handle PREPARE_TRANSACTION."""
         branch = self._find(packet)
         self._next(packet, branch, XaFlag.NOFLAGS)
         self._branches.prepare(branch, partial(self._answer, packet, branch))
 
     def commit(self, packet: Packet) -> None:
-        """COMMIT_TRANSACTION."""
+        """Handle COMMIT_TRANSACTION."""
         branch = self._find(packet)
         self._next(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         properties: dict[str, object] = {}
@@ -129,8 +129,11 @@ class Transactions:
         claim_transaction(self._connection.identity, branch.transaction)
 
     def roll_back(self, packet: Packet) -> None:
-        """ROLLBACK_TRANSACTION. With JMQRedeliver what was acknowledged in it is sent again;
-        without, that has been asked for by REDELIVER, or it is anybody's now."""
+        """Handle ROLLBACK_TRANSACTION.
+
+        With JMQRedeliver the broker redelivers the messages acknowledged in the transaction.
+        Without it the client has sent REDELIVER, or any consumer may receive them.
+        """
         branch = self._find(packet)
         self._next(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         sequence = 0
@@ -142,7 +145,7 @@ class Transactions:
         self._broker.when_durable(sequence, partial(self._answer, packet, branch))
 
     def _send_again(self, branch: Branch, attempted: bool) -> None:
-        """To the consumers that have acknowledged it, or to others if these were closed."""
+        """Redeliver messages to the consumers that acknowledged them, or to others if closed."""
         wanted: dict[JmsConsumer, list[bytes]] = {}
         for (_, sysid), (consumer, _, _) in branch.acked.items():
             wanted.setdefault(consumer, []).append(sysid)
@@ -154,7 +157,7 @@ class Transactions:
     # --- RECOVER and VERIFY ------------------------------------------------------------------
 
     def recover(self, packet: Packet) -> None:
-        """RECOVER_TRANSACTION: what is prepared, or whether one is."""
+        """Handle RECOVER_TRANSACTION: list the prepared transactions, or check one."""
         chosen = number(packet, "JMQTransactionID", 0)
         if chosen:
             branch = self._visible(self._branches.by_number(chosen))
@@ -173,7 +176,7 @@ class Transactions:
         self._connection.reply(packet, properties={"JMQQuantity": len(found)}, body=body)
 
     def verify(self, packet: Packet) -> None:
-        """VERIFY_TRANSACTION: only a prepared one can be asked about."""
+        """Handle VERIFY_TRANSACTION, for prepared transactions only."""
         chosen = number(packet, "JMQTransactionID", 0)
         branch = self._branches.by_number(chosen) if chosen else None
         xid = _xid(packet)
@@ -246,7 +249,7 @@ class Transactions:
         return branch
 
     def _next(self, packet: Packet, branch: Branch, flags: int) -> TransactionState:
-        """The state that the request leads to. Raises Refused."""
+        """Return the state after the request. Raises Refused."""
         request = PacketType(packet.type)
         if branch.failure and request in (
             PacketType.PREPARE_TRANSACTION,
@@ -270,7 +273,7 @@ class Transactions:
 
 
 def _xid(packet: Packet) -> bytes:
-    """The Xid in the body, spelled in the one way; b"" if there is none. Raises Refused."""
+    """Return the Xid of the body in canonical form; b"" if there is none. Raises Refused."""
     if not packet.body:
         return b""
     if len(packet.body) != XID_SIZE:

@@ -1,4 +1,4 @@
-"""Bytes of JMQ <-> packets. Sans-I/O; client and server use the same code.
+"""Decoding and encoding of JMQ packets, without I/O, for client and server.
 
     packet  = fixed header:72  variable header  property block  body        all big-endian
 
@@ -70,10 +70,10 @@ class Limits(NamedTuple):
 
 
 class Oversized(NamedTuple):
-    """Stands for a packet above a limit, whose bytes are skipped.
+    """Placeholder of a packet above a limit, whose bytes are skipped.
 
-    size    bytes it announced
-    header  its variable header, unless that is too large
+    size    announced size in bytes
+    header  variable header, unless it is too large
     """
 
     type: int
@@ -84,17 +84,17 @@ class Oversized(NamedTuple):
 
     @property
     def variable(self) -> VariableHeader:
-        """Raises ProtocolError."""
+        """Decoded variable header. Raises ProtocolError."""
         return decode_header(self.header)
 
     @property
     def transaction_id(self) -> int:
-        """Of the transaction this belongs to, or 0. Raises ProtocolError."""
+        """Id of the packet's transaction, or 0. Raises ProtocolError."""
         return self.variable.transaction_id
 
 
 class Packet:
-    """One packet as it was received.
+    """Received packet.
 
     type, flags, priority, consumer_id, expiration, timestamp, sequence: see above
     version      packet version
@@ -154,18 +154,18 @@ class Packet:
 
     @property
     def is_message(self) -> bool:
-        """Whether it carries an application's message."""
+        """True if the packet contains an application message."""
         return 0 < self.type <= LAST_MESSAGE_TYPE
 
     @property
     def sysid(self) -> bytes:
-        """The SysMessageID, 32 bytes."""
+        """SysMessageID, 32 bytes."""
         start = 20 if self.version != _OLDEST else 24
         return self.head[start : start + 32]
 
     @property
     def properties(self) -> dict[str, Property]:
-        """The property block, decoded at the first use. Raises ProtocolError."""
+        """Properties, decoded on first use. Raises ProtocolError."""
         properties = self._properties
         if properties is None:
             if self.version == VERSION:
@@ -177,16 +177,16 @@ class Packet:
 
     @property
     def variable(self) -> VariableHeader:
-        """The variable header. Raises ProtocolError."""
+        """Decoded variable header. Raises ProtocolError."""
         return decode_header(self.header)
 
     @property
     def transaction_id(self) -> int:
-        """Of the transaction this belongs to, or 0. Raises ProtocolError."""
+        """Id of the packet's transaction, or 0. Raises ProtocolError."""
         return self.transaction or decode_header(self.header).transaction_id
 
     def renewed_block(self) -> bytes:
-        """The property block as version 301 has it. Raises ProtocolError."""
+        """Return the property block in the encoding of version 301. Raises ProtocolError."""
         if self.version == VERSION or not self.block:
             return self.block
         return encode_properties(loads_map(self.block))
@@ -204,17 +204,17 @@ _MAGIC: Final = MAGIC.to_bytes(4, "big")
 _prefix: Final = Struct(">Ihhi")
 """Magic, version, type, size."""
 _fixed: Final = Struct(">Ihhiqq20xiiiBxHq")
-"""Without address and port."""
+"""Fixed header without address and port."""
 _oldest: Final = Struct(">Ihhiiqq20xiiiBxxBi")
 _i64: Final = Struct(">q")
 
 
 class Decoder:
-    """Turns the bytes of one direction of one connection into packets.
+    """Decoder of the packets of one direction of a connection.
 
-    `error` is None until the peer sends what is no packet; then it says how, and nothing that comes
-    after is looked at. The packets complete before the fault are still returned, so that a caller
-    handles them first and looks at `error` afterwards.
+    `error` is None until the peer sends an invalid packet; it then contains the reason, and the
+    decoder ignores all further input. `feed` still returns the packets before the invalid one, so
+    the caller handles them first and checks `error` afterwards.
 
     Variable headers and property blocks are looked into when they are asked for: a fault in one is
     raised there, and the connection can go on.
@@ -238,14 +238,14 @@ class Decoder:
         self._skip = 0
 
     def allow(self, limits: Limits) -> None:
-        """Other limits, for packets that have not begun to arrive."""
+        """Set the limits of the packets that have not been received in part."""
         self._limit = min(limits.packet, _LARGEST - FIXED_SIZE)  # so that what is kept is a packet
         self._header_limit = FIXED_SIZE + limits.header
         self._property_limit = limits.properties
 
     @property
     def incomplete(self) -> bool:
-        """Whether a packet has begun to arrive and has not ended."""
+        """True if a packet has been received in part."""
         return bool(self._rest) or self._skip > 0
 
     @property
@@ -258,7 +258,7 @@ class Decoder:
         self._rest.clear()
 
     def feed(self, data: bytes) -> list[Packet | Oversized]:
-        """Take what was received; return the packets that are complete now. Never raises."""
+        """Decode received bytes and return the completed packets. Never raises."""
         packets: list[Packet | Oversized] = []
         if self.error is not None:
             return packets
@@ -285,7 +285,7 @@ class Decoder:
         return packets
 
     def _parse(self, data: bytes, position: int, packets: list[Packet | Oversized]) -> int:
-        """Append what is complete in `data` to `packets`; return where the rest begins."""
+        """Append the complete packets of `data` to `packets`; return the offset of the rest."""
         size = len(data)
         limit = self._limit
         header_limit = self._header_limit
@@ -339,7 +339,7 @@ class Decoder:
         return position
 
     def _slowly(self, data: bytes, position: int, packets: list[Packet | Oversized]) -> int:
-        """As _parse, whatever comes: packets that are old, incomplete, too large or broken."""
+        """Like _parse, also for packets of old versions, incomplete, too large or invalid ones."""
         size = len(data)
         while position < size:
             there = size - position
@@ -347,7 +347,7 @@ class Decoder:
             if there < _prefix.size:
                 if not _MAGIC.startswith(data[position : position + len(_MAGIC)]):
                     raise ProtocolError("this is no packet")
-                self._need = there + 1  # a fault shows with the byte that it is in
+                self._need = there + 1  # an invalid byte is reported as soon as it arrives
                 break
             magic, version, kind, total = _prefix.unpack_from(data, position)
             if magic != MAGIC:
@@ -471,7 +471,7 @@ def encode_packet(
     expiration: int = 0,
     sysid: bytes = CONTROL_SYSID,
 ) -> bytes:
-    """A packet of version 301. Raises ProtocolError for properties that cannot be written."""
+    """Encode a packet of version 301. Raises ProtocolError for invalid properties."""
     block = encode_properties(properties) if properties else b""
     return (
         encode_head(type, flags, consumer_id, header, block, len(body), priority, expiration, sysid)
@@ -486,7 +486,7 @@ def encode_reply(
     properties: Mapping[str, object] | None = None,
     body: bytes = b"",
 ) -> bytes:
-    """A reply with JMQStatus; `type` is the reply's, `consumer_id` the request's.
+    """Encode a reply with JMQStatus; `type` is the reply's, `consumer_id` the request's.
 
     Raises ProtocolError for properties that cannot be written.
     """
@@ -500,6 +500,6 @@ def encode_reply(
 
 @lru_cache(maxsize=1024)
 def _reply_of(type: int, status: int) -> tuple[bytes, bytes]:
-    """What stands before and after the consumer id of a plain reply."""
+    """Return the bytes before and after the consumer id of a reply without properties."""
     packet = encode_packet(type, properties={"JMQStatus": int(status)})
     return packet[: FIXED_SIZE - _i64.size], packet[FIXED_SIZE:]

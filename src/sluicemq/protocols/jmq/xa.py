@@ -1,4 +1,4 @@
-"""Which step of a transaction is legal when, and what a client is told of the others.
+"""Legal steps of a transaction by state, and the statuses of the illegal ones.
 
 One table, from the protocol specification (START_TRANSACTION to ROLLBACK_TRANSACTION) and JTA's
 XAResource. A local transaction is one that has no Xid: it is started, and then ends. It fails, as a
@@ -30,7 +30,7 @@ from sluicemq.protocols.jmq.packets import PacketType, Status, TransactionState,
 from sluicemq.protocols.jmq.statuses import Refused
 
 LOCAL: Final = -1
-"""In the place of the flags of a transaction without a Xid."""
+"""Value in place of the flags for a transaction without a Xid."""
 
 _CREATED: Final = TransactionState.CREATED
 _STARTED: Final = TransactionState.STARTED
@@ -50,7 +50,7 @@ _ROLLBACK: Final = PacketType.ROLLBACK_TRANSACTION
 
 
 class Step(NamedTuple):
-    """From which states it leads to which."""
+    """State transitions of one request."""
 
     before: frozenset[TransactionState]
     after: TransactionState
@@ -77,7 +77,7 @@ STEPS: Final[dict[tuple[PacketType, int], Step]] = {
     (_COMMIT, LOCAL): _step(_COMMITTED, _STARTED),
     (_ROLLBACK, LOCAL): _step(_ROLLEDBACK, _STARTED, _FAILED),
 }
-"""By request, and JMQXAFlags or LOCAL."""
+"""Steps by request, and JMQXAFlags or LOCAL."""
 
 _REPEATED: Final = frozenset({(_START, _STARTED), (_END, _COMPLETE), (_PREPARE, _PREPARED)})
 
@@ -85,7 +85,7 @@ _REPEATED: Final = frozenset({(_START, _STARTED), (_END, _COMPLETE), (_PREPARE, 
 def after(
     request: PacketType, flags: int, state: TransactionState, *, again: bool = False
 ) -> TransactionState:
-    """The state after a request in that state; `again`: it has the I bit. Raises Refused."""
+    """Return the state after a request. `again`: the request has the I bit. Raises Refused."""
     step = STEPS.get((request, flags))
     if step is None:
         if flags == LOCAL:

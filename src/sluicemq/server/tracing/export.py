@@ -1,7 +1,8 @@
-"""Sends spans to a collector, from a thread of its own.
+"""Span export to a collector, in a separate thread.
 
-What the event loop puts here is made into spans and sent in batches. A collector that is slow or
-gone costs spans, never messages: beyond MOST_WAITING they are dropped, and counted.
+The thread converts span records of the event loop to spans and sends them in batches. If the
+collector is slow or unavailable, records beyond MOST_WAITING are dropped and counted; messages are
+not affected.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from sluicemq.server.tracing.span_recorder import SpanRecord
 MOST_WAITING: Final = 10_000
 BATCH: Final = 512
 PATIENCE_SECONDS: Final = 1.0
-"""How long spans wait for a batch to be full."""
+"""Maximum time for which spans wait until a batch is full."""
 FAREWELL_SECONDS: Final = 5.0
-"""How long the end waits for what is left to be sent."""
+"""Maximum time to send the remaining spans at shutdown."""
 
 log = structlog.get_logger("sluicemq.tracing")
 
 
 class Export:
-    """See the module.
+    """Exporter thread with its queue of span records.
 
-    counts  spans `exported`, `failed` (the collector did not take them) and `dropped`
+    counts  spans `exported`, `failed` (not accepted by the collector) and `dropped`
     """
 
     def __init__(self, exporter: SpanExporter, make: Callable[[SpanRecord], ReadableSpan]) -> None:
-        # what the exporter has to say goes where everything else does, and once
+        # this class logs export failures itself, once
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
         logging.getLogger("opentelemetry").propagate = False
         self.counts = {"exported": 0, "failed": 0, "dropped": 0}
@@ -49,7 +50,7 @@ class Export:
         self._thread.start()
 
     def put(self, span_record: SpanRecord) -> None:
-        """Send it soon. On the event loop."""
+        """Queue a span record for export. Called on the event loop."""
         waiting = len(self._waiting)
         if waiting >= MOST_WAITING:
             self.counts["dropped"] += 1
@@ -59,7 +60,7 @@ class Export:
             self._wanted.set()
 
     def close(self) -> None:
-        """Send what is left, if that does not take long."""
+        """Send the remaining spans within FAREWELL_SECONDS and stop the thread."""
         self._ending = True
         self._wanted.set()
         self._thread.join(FAREWELL_SECONDS)
@@ -70,7 +71,7 @@ class Export:
         while not ending:
             self._wanted.wait(PATIENCE_SECONDS)
             self._wanted.clear()
-            ending = self._ending  # what has been put before that is still sent
+            ending = self._ending  # records queued before the flag was set are still sent
             while self._waiting:
                 self._send()
 

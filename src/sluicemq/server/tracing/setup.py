@@ -1,5 +1,5 @@
-"""Tracing as the configuration wants it. The only module here that others need to know, and the one
-that loads OpenTelemetry, if it is there and wanted."""
+"""Tracing according to the configuration. This module is the interface of the package, and loads
+OpenTelemetry only if tracing is enabled."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ NATIVES = {
     # has no place for properties: consumers of other protocols read those of the message
     Origin.PHPMQ: lambda message, added: message.native,
 }
-"""How properties get into what goes out as it came in."""
+"""Functions that add properties to the native encoding of a message, by origin."""
 
 
 class TracingOptions(Protocol):
-    """The settings, see config.TracingSettings."""
+    """Tracing settings (config.TracingSettings)."""
 
     @property
     def endpoint(self) -> str: ...
@@ -42,21 +42,24 @@ class TracingOptions(Protocol):
 
 
 class Tracing(NamedTuple):
-    """What observes the engine, and what sends what it sees."""
+    """Span recorder that observes the engine, and the export of its spans."""
 
     span_recorder: SpanRecorder
     export: Export
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self.export.close()
 
 
 def begin(
     options: TracingOptions, identity: bytes, exporter: SpanExporter | None = None
 ) -> Tracing | None:
-    """None if nothing is to be traced. `identity` is the journal's; `exporter` takes the place of
-    the one for the endpoint. Raises ConfigurationError if OpenTelemetry is not installed."""
+    """Return the tracing of a broker, or None if tracing is disabled.
+
+    `identity` is the journal's; `exporter` replaces the exporter for the endpoint.
+    Raises ConfigurationError if OpenTelemetry is not installed.
+    """
     if not options.endpoint:
         return None
     try:

@@ -1,18 +1,19 @@
-"""Record the path of messages as spans from the events of the engine (`sluicemq.broker.tracing`).
+"""Record spans of messages from the events of the engine (`sluicemq.broker.tracing`).
 
-    publish orders   taken in ──────────────> shown to consumers; of SYNC messages, on disk
-      journal orders   given to the journal ─> on disk
-    deliver orders   shown ─────────────────> given to a consumer: how long it waited
-      ack orders       given ───────────────> acknowledged: how long the consumer took
-                       (release: taken back or given back; discard: nobody will have it)
+    publish orders   accepted ──────> ready for consumers; SYNC messages: durable
+      journal orders   accepted ────> durable
+    deliver orders   ready ─────────> delivered to a consumer: time in the queue
+      ack orders       delivered ───> acknowledged: processing time of the consumer
+                       (release: requeued or redelivered; discard: removed from the subscription)
 
-`publish` and `deliver` are children of the span in the message's `traceparent`. That is left as the
-sender has written it, so that the consumer's own spans find the sender's. A message without one may
-begin a trace (`ratio`): then the broker's `publish` is its first span, and what the message carries
-on. So the broker need not remember anything about a message, and after a restart its trace goes on.
+`publish` and `deliver` are children of the span in the message's `traceparent`. The recorder does
+not change that property, so that the consumer's own spans refer to the publisher's span. A message
+without `traceparent` may start a trace (`ratio`): its first span is the broker's `publish`, which
+the recorder writes to the message's `traceparent`. The trace context is stored only in the message,
+so a trace continues after a restart of the broker.
 
-All of this runs for each message. So a span is a tuple here; `otel_spans` makes the OpenTelemetry
-span of it, on the exporter's thread.
+The recorder runs for each message. For speed, a span is a tuple here; `otel_spans` converts it to
+an OpenTelemetry span on the exporter's thread.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ if TYPE_CHECKING:
     from sluicemq.broker import Delivery, Destination, Subscription
 
 MOST_REMEMBERED: Final = 10_000
-"""Messages of which is known since when they can be delivered, and deliveries whose end is awaited:
-both only make spans more exact."""
+"""Maximum number of remembered ready times, and of deliveries with a pending end event. Above it,
+`deliver` spans start at the arrival time and deliveries have no `ack` span."""
 _SECOND: Final = 1_000_000_000
 
 Native = Callable[[Message, Mapping[str, str]], bytes]
-"""`Message.native` with more properties."""
+"""Function that returns `Message.native` with additional properties."""
 
 
 class SpanRecord(NamedTuple):
-    """A span: part of the path of a message.
+    """Span of a message.
 
     operation  publish, journal, deliver, ack, release, discard
-    parent     a span of the trace, or 0
-    remote     that is somebody else's
+    parent     id of the parent span, or 0
+    remote     True if the parent span comes from the message's `traceparent`
     state      tracestate
-    begun      ns since the epoch, and
-    ended      the same
+    begun      start, ns since the epoch
+    ended      end, ns since the epoch
     """
 
     operation: str
@@ -65,7 +66,7 @@ class SpanRecord(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What is said of the message itself in each of its spans."""
+    """Attributes of the message, the same in each of its spans."""
 
     destination: str
     topic: bool
@@ -79,7 +80,7 @@ class Facts(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    """A message that is being taken in."""
+    """Accepted message that has no sequence number yet."""
 
     message: Message
     destination: Destination
@@ -90,7 +91,7 @@ class _Taken(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """One that is not on disk yet."""
+    """Message that is not durable yet. `shown` is True if its publish span is recorded."""
 
     sequence: int
     taken: _Taken
@@ -99,7 +100,7 @@ class _Written(NamedTuple):
 
 
 class _Handling(NamedTuple):
-    """One that a consumer has."""
+    """Unacked message of a consumer."""
 
     trace: int
     span: int
@@ -111,7 +112,7 @@ class _Handling(NamedTuple):
 
 
 class SpanRecorder:
-    """See the module, and `sluicemq.broker.tracing.Observer`."""
+    """Observer (`sluicemq.broker.tracing.Observer`) that records spans."""
 
     def __init__(
         self,
@@ -120,24 +121,27 @@ class SpanRecorder:
         limit: int,
         natives: Mapping[Origin, Native] | None = None,
     ) -> None:
-        """`done` gets all spans. `ratio` of the messages that belong to no trace begin one; `limit`
-        is how many traces begin in a second at most, 0 = no limit. `natives` know how to add
-        properties to what goes out as it came in."""
+        """Record spans and pass each to `done`.
+
+        `ratio` (0 to 1) is the share of messages without a trace that start one. `limit` is the
+        maximum number of traced publishes and deliveries per second, 0 = no limit. `natives`
+        maps an origin to the function that adds properties to its native encoding.
+        """
         self._done = done
         self._ratio = ratio
         self._limit = limit
         self._natives = dict(natives or {})
         self._taken: list[_Taken] = []
-        """The last is what is being taken in: that may mean to take in another (a dead letter)."""
+        """Stack of accepted messages: accepting one may publish another (a dead letter)."""
         self._written: deque[_Written] = deque()
         self._since: dict[int, int] = {}
-        """When a message could be delivered, by its number."""
+        """Time at which a message became ready, ns since the epoch, by sequence number."""
         self._handled = 0
         self._second = 0
         self._followed = 0
 
     def accepted(self, destination: Destination, message: Message) -> bool:
-        """See Observer."""
+        """Start the publish span of a message; return False if it is not traced."""
         properties = message.properties
         given = None if properties is None else properties.get(PARENT)
         if given is None:
@@ -160,7 +164,7 @@ class SpanRecorder:
         return True
 
     def _follow(self, now: int) -> bool:
-        """Whether there is room for one more in this second."""
+        """Count an operation and return whether the limit per second allows to record it."""
         if not self._limit:
             return True
         second = now // _SECOND
@@ -171,7 +175,7 @@ class SpanRecorder:
         return self._followed <= self._limit
 
     def _send_on(self, message: Message, context: TraceContext) -> None:
-        """Have the consumer learn of the trace, if the message can carry it."""
+        """Write `traceparent` to the message, unless its native encoding cannot be extended."""
         added = {PARENT: write(context.trace, context.span)}
         if message.native:
             native = self._natives.get(message.origin)
@@ -181,7 +185,7 @@ class SpanRecorder:
         message.properties = {**(message.properties or {}), **added}
 
     def shown(self, message: Message) -> None:
-        """See Observer."""
+        """Record the publish span of a message that is ready for consumers."""
         taken = self._taken.pop()
         facts = _facts(taken)
         self._published(taken, facts, time_ns())
@@ -189,12 +193,12 @@ class SpanRecorder:
             self._written.append(_Written(message.sequence, taken, facts, True))
 
     def staged(self, message: Message) -> None:
-        """See Observer."""
+        """Keep a SYNC message, whose publish span ends when it is durable."""
         taken = self._taken.pop()
         self._written.append(_Written(message.sequence, taken, _facts(taken), False))
 
     def durable(self, sequence: int) -> None:
-        """See Observer."""
+        """Record the journal spans of all messages up to `sequence`."""
         written = self._written
         if not written or written[0].sequence > sequence:
             return
@@ -222,7 +226,7 @@ class SpanRecorder:
                 self._published(taken, facts, now)
 
     def delivered(self, subscription: Subscription, delivery: Delivery) -> object:
-        """See Observer."""
+        """Record the deliver span; return the state for `over`, or None if not traced."""
         message = delivery.message
         if message is None or message.properties is None:
             return None
@@ -257,7 +261,7 @@ class SpanRecorder:
         return _Handling(found.trace, span, state, now, facts, delivery.attempts, subscription.name)
 
     def over(self, handling: object, how: str) -> None:
-        """See Observer."""
+        """Record the span that ends a delivery: ack, release or discard."""
         assert isinstance(handling, _Handling)
         self._handled -= 1
         now = time_ns()
@@ -316,7 +320,7 @@ class SpanRecorder:
         if since is not None:
             return since
         if any(taken.message is message for taken in self._taken):
-            return now  # it has been handed over at once
+            return now  # delivered while it is being published
         return min(message.arrival * 1_000_000, now)
 
 
