@@ -1,4 +1,4 @@
-"""Which backups there are in a directory."""
+"""Catalogue of the backups in a directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BackupView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def catalogue(directory: Path) -> list[BackupView]:
-    """What is there, by name. Raises OSError."""
+    """Return the backups in a directory, sorted by name. Raises OSError."""
     found = []
     for path in sorted(directory.iterdir()):
         if not path.is_dir():
@@ -40,7 +40,7 @@ def catalogue(directory: Path) -> list[BackupView]:
             manifest = read_manifest(path)
         except JournalError:
             journal = path / JOURNAL_NAME
-            # what a broker has had open is its data directory
+            # a directory that a broker has opened is a data directory, not a backup
             if journal.is_dir() and not (journal / LOCK_NAME).exists():
                 found.append(BackupView(name=path.name, complete=False))
             continue

@@ -182,7 +182,7 @@ def _check_segment(
 def _check_records(
     view: SegmentView, end: int, problem: Callable[[int, str], None]
 ) -> tuple[int, list[bytes]]:
-    """Where the intact records end, and their headers."""
+    """Return the end of the intact records, and their headers."""
     heads: list[bytes] = []
     last = view.header.first - 1
     stop = SEGMENT_HEADER_BYTES

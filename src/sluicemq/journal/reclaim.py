@@ -17,7 +17,7 @@ from sluicemq.journal.liveness import Segment
 from sluicemq.journal.slots import Slot, Slots
 
 MOVE_BYTES: Final = 1 << 20
-"""Moved per group, so that live traffic hardly notices."""
+"""Maximum bytes to move per group, which limits the effect on live traffic."""
 
 
 class Removable(NamedTuple):
@@ -40,14 +40,14 @@ def removable(
     *,
     drop: bool = False,
 ) -> tuple[Removable, list[str]]:
-    """Return what may go, and the slots that have been idle for half of `idle_limit`, ms, 0 = none.
+    """Return what to remove, and the slots that have been idle for half of `idle_limit`.
 
-    With `drop` no slot holds a segment: those that would are lost.
+    `idle_limit` is in ms, 0 = none. With `drop`, slots that would hold a segment are lost instead.
 
-    `finished` are those that the snapshot has nothing live in, `position` is that of the broker's
-    part of it. The segment that has this position stays: recovery expects the one before each
-    segment that begins behind it. `now`, and `completed`, when a segment was sealed, are in ms
-    since the epoch.
+    `finished` are the segments without live records in the snapshot, and `position` is that of its
+    broker state. The segment with this position remains: recovery requires the predecessor of each
+    segment that begins after it. `now` and the result of `completed`, the time a segment was
+    sealed, are in ms since the epoch.
     """
     free = [s for s in finished if s.sealed and s.last < position and not s.is_needed]
     lost: list[str] = []
@@ -77,7 +77,7 @@ def removable(
 
 
 def wanted_by(slot: Slot, segments: list[Segment]) -> list[Segment]:
-    """Segments that its reader has not read to the end."""
+    """Return the segments that the slot's reader has not read to the end."""
     return [segment for segment in segments if segment.last > slot.position]
 
 
@@ -106,11 +106,11 @@ def stuck(
 
 
 class Allowance:
-    """Moves are paid for with what the broker itself has written, byte for byte.
+    """Budget for moves: each byte that the broker writes permits moving one byte.
 
-    Moved records fill segments, full segments lead to snapshots, and snapshots to moves. Without
-    this an idle journal could go on rewriting its leftovers for ever; with it, moving at most
-    doubles what is written. `limit` bytes are saved up at most, or owed.
+    Moved records fill segments, full segments cause snapshots, and snapshots cause moves. Without
+    a budget, an idle journal could rewrite its live records indefinitely; with it, moves at most
+    double the written bytes. The budget ranges from -`limit` to `limit` bytes.
     """
 
     __slots__ = ("_bytes", "_limit")
@@ -120,15 +120,15 @@ class Allowance:
         self._limit = limit
 
     def written(self, size: int) -> None:
-        """A group of that many bytes is on disk, whatever was in it."""
+        """Add the bytes of a group that is on disk, including moved records."""
         self._bytes = min(self._bytes + size, self._limit)
 
     def spend(self, size: int) -> None:
-        """A record was moved: once for its cost, once because `written` will count it."""
+        """Subtract a moved record twice: for its cost, and because `written` will add it."""
         self._bytes = max(self._bytes - 2 * size, -self._limit)
 
     def discount(self, size: int) -> None:
-        """`written` will count that many bytes which are the journal's own."""
+        """Subtract bytes of the journal's own records, which `written` will add."""
         self._bytes = max(self._bytes - size, -self._limit)
 
     @property
@@ -137,7 +137,7 @@ class Allowance:
 
 
 class Mover:
-    """Empties segments, a slice at a time.
+    """Mover of live records out of segments, in slices.
 
     carry   moves the record with that number out of the segment; returns its bytes
     """
@@ -147,7 +147,7 @@ class Mover:
         self._work: deque[tuple[Segment, list[int]]] = deque()
 
     def take(self, segments: list[Segment]) -> None:
-        """Empty these, unless that is under way already."""
+        """Queue the segments that are not queued yet."""
         known = {segment.first for segment, _ in self._work}
         for segment in segments:
             if segment.first not in known:
@@ -162,7 +162,7 @@ class Mover:
         return not self._work
 
     def step(self) -> None:
-        """Move one slice. Raises JournalDamaged; the segment is then left alone."""
+        """Move one slice. Raises JournalDamaged; the damaged segment is then dequeued."""
         moved = 0
         while self._work and moved < MOVE_BYTES:
             segment, left = self._work[0]
