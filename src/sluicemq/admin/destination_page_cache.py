@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from sluicemq.model.access import Identity
 
 FRESH_SECONDS: Final = 1.5
-"""For so long a page is good for others."""
+"""Time for which a page is reused for other streams."""
 REST: Final = 9
-"""Times as long as the last page has taken, until the next."""
+"""Pause before the next page, as a multiple of the time that the last page took."""
 
 
 class DestinationPageCache:
-    """See the module."""
+    """Cache of destination pages shared by event streams."""
 
     def __init__(self, pages: DestinationEndpoints) -> None:
         self._pages = pages
@@ -32,7 +32,7 @@ class DestinationPageCache:
         self._made: dict[tuple[Identity, DestinationQuery], tuple[float, bytes]] = {}
 
     async def of(self, identity: Identity, query: DestinationQuery) -> bytes:
-        """A page as JSON."""
+        """Return a page as JSON."""
         key = (identity, query)
         async with self._lock:
             now = perf_counter()
@@ -52,7 +52,7 @@ class DestinationPageCache:
     async def unless(
         self, leaving: asyncio.Event, identity: Identity, query: DestinationQuery
     ) -> bytes | None:
-        """The same, or None as soon as nobody waits for it any more."""
+        """Return a page as JSON, or None as soon as `leaving` is set."""
         making = asyncio.ensure_future(self.of(identity, query))
         left = asyncio.ensure_future(leaving.wait())
         try:

@@ -219,7 +219,7 @@ class DestinationEndpoints:
         return await self.page(call.identity, call.query)
 
     async def page(self, identity: Identity, query: DestinationQuery) -> Page[DestinationItem]:
-        """What somebody sees of the destinations that are meant."""
+        """Return a page of the selected destinations that the user may see."""
         slices = TimeSlices(self._broker)
         chosen = await self._chosen(identity, query, slices)
         items = []
@@ -233,7 +233,7 @@ class DestinationEndpoints:
     async def _chosen(
         self, identity: Identity, query: DestinationQuery, slices: TimeSlices
     ) -> list[Destination]:
-        """All that are meant, in order."""
+        """Return all selected destinations in order."""
         is_meant = _filter(query)
         figure = FIGURES.get(query.sort)
         keyed: list[tuple[Any, str, int, Destination]] = []
@@ -251,7 +251,7 @@ class DestinationEndpoints:
         return [each[3] for each in keyed]
 
     def item(self, destination: Destination) -> DestinationItem:
-        """As lists show it."""
+        """Return the list entry of a destination."""
         return DestinationItem(**self._figures(destination))
 
     def _figures(self, destination: Destination) -> dict[str, Any]:
@@ -442,19 +442,19 @@ def sees(identity: Identity, destination: Destination) -> bool:
 
 
 def not_found(address: Address) -> Problem:
-    """There is no such destination."""
+    """Return the error for a missing destination."""
     return Problem(
         404, "destination-not-found", f"there is no {kind_of(address)} {printable(address.name)}"
     )
 
 
 def kind_of(address: Address) -> str:
-    """`queue` or `topic`."""
+    """Return `queue` or `topic`."""
     return "topic" if address.kind is Kind.TOPIC else "queue"
 
 
 def every(destination: Destination) -> list[Subscription]:
-    """All its subscriptions: a queue's own, and a topic's."""
+    """Return all subscriptions of a queue or topic."""
     return [destination.queue, *destination.subscriptions.values()]
 
 
@@ -486,7 +486,7 @@ def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """Return the endpoints of /destinations, but for messages."""
+    """Return the endpoints of /destinations, except those for messages."""
     handlers = DestinationEndpoints(context)
     one = "/destinations/{kind}/{name}"
     return [

@@ -68,7 +68,7 @@ class Series(NamedTuple):
 
 
 class History:
-    """See the module. `lag` is how late the event loop is."""
+    """Recorder of samples. `lag` is the histogram of the event loop lag."""
 
     def __init__(self, broker: Broker, lag: Histogram | None = None) -> None:
         self._broker = broker
@@ -150,11 +150,11 @@ class History:
     # --- looking -----------------------------------------------------------------------------
 
     def totals(self, steps: int) -> list[Sample]:
-        """Up to so many samples, the latest last."""
+        """Return up to `steps` samples, the latest last."""
         return list(self._samples)[-steps:] if steps > 0 else []
 
     def of(self, destination: Destination, steps: int) -> Series:
-        """Up to so many samples of one destination; zeros where it was idle."""
+        """Return up to `steps` samples of one destination; zeros for idle steps."""
         steps = max(0, min(steps, self._step, DESTINATION_STEPS))
         ring = self._rings.get(destination)
         if ring is None:
@@ -169,9 +169,9 @@ class History:
         )
 
     def recent_lag(self) -> Distribution:
-        """How late the event loop was in the last minute, about."""
+        """Return the event loop lag of about the last minute."""
         return self._lag.read().since(self._lags[0])
 
     def recent_syncs(self) -> Distribution:
-        """How long the disk took in the last minute, about."""
+        """Return the sync durations of about the last minute."""
         return self._syncs.read().since(self._sync_times[0])

@@ -232,7 +232,7 @@ class MessageEndpoints:
     ) -> MessagePage:
         """Return a page of unacked or delayed messages, addressed by offset.
 
-        The pending queue does not contain them, so a cursor cannot refer to one.
+        The pending queue does not contain them, so `next` holds an offset instead of a position.
         """
         broker = self._broker
         place = query.offset

@@ -177,7 +177,7 @@ class OverviewView(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Overview:
-    """What `/overview` and the stream of events tell. One for each application."""
+    """Source of `/overview` and of the event stream's overview, one per application."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -185,11 +185,11 @@ class Overview:
         self._made_at = 0
 
     def forget(self) -> None:
-        """What is told next is of that moment."""
+        """Discard the cached overview."""
         self._made = None
 
     def now(self, identity: Identity) -> OverviewView:
-        """As that user may see it, without history."""
+        """Return the overview that the user may see, without history."""
         now = self._context.clock.steady
         made = self._made
         if made is None or now - self._made_at > FRESH_MS:
@@ -285,7 +285,7 @@ class Overview:
                 )
 
     def past(self, steps: int) -> HistoryView:
-        """Up to so many samples of the totals."""
+        """Return up to `steps` samples of the totals."""
         history = self._context.history
         samples = history.totals(steps)
         return HistoryView(

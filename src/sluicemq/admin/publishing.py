@@ -59,7 +59,7 @@ class Target(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
 
     @property
     def address(self) -> Address:
-        """Problem for one without a name."""
+        """Return the address. Raises Problem for a missing name."""
         name = self.name
         if self.name_base64:
             name = decode_name(from_base64("name_base64", self.name_base64))
@@ -236,7 +236,7 @@ def _number(name: str, kind: str, text: str) -> int | float:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What publishes."""
+    """Return the endpoint that publishes messages."""
     handlers = PublishingEndpoints(context)
     most = min(context.limits.publish, MOST)
     return [

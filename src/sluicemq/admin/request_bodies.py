@@ -62,7 +62,7 @@ class BodyBudget:
 
 
 def announced(request: Request, limit: int, what_to_do: str) -> int:
-    """The length of the body. Problem without one, and for one above the limit."""
+    """Return the length of the body. Raises Problem if it is unknown or above the limit."""
     text = request.headers.get("content-length", "")
     if not text:
         raise Problem(
@@ -80,7 +80,7 @@ def announced(request: Request, limit: int, what_to_do: str) -> int:
 
 
 async def read_chunks(request: Request) -> AsyncIterator[bytes]:
-    """The body as it comes. Problem when the client goes away before its end."""
+    """Yield the body in chunks. Raises Problem if the client disconnects before its end."""
     try:
         async for chunk in request.stream():
             if chunk:
@@ -90,7 +90,7 @@ async def read_chunks(request: Request) -> AsyncIterator[bytes]:
 
 
 def may_be_unread(request: Request) -> bool:
-    """Whether much of a request's body may still be on its way."""
+    """Return whether a large part of the request body may be unread."""
     text = request.headers.get("content-length", "0")
     large = len(text) > _MOST_DIGITS or int(text) > SMALL_BYTES
     return large or "transfer-encoding" in request.headers

@@ -79,22 +79,22 @@ def escape(value: str) -> str:
 
 
 class Exposition:
-    """Collects samples, family by family."""
+    """Collector of samples by family."""
 
     def __init__(self) -> None:
         self._lines: dict[Family, list[bytes]] = {}
 
     def add(self, family: Family, value: float, *labels: str) -> None:
-        """One sample of a counter or gauge."""
+        """Add one sample of a counter or gauge."""
         around = f"{{{labels_of(family, labels)}}}" if labels else ""
         self.add_lines(family, f"{family.sample}{around} {value}\n")
 
     def add_info(self, family: Family, *labels: str) -> None:
-        """What is no figure: its labels say it."""
+        """Add an info metric: value 1, the information is in its labels."""
         self.add(family, 1, *labels)
 
     def add_histogram(self, family: Family, seen: Distribution, *labels: str) -> None:
-        """How often something took how long."""
+        """Add a histogram of durations."""
         lines = []
         own = labels_of(family, labels)
         before = f"{family.name}_bucket{{{own}{',' if own else ''}le="
@@ -108,7 +108,7 @@ class Exposition:
         self._add_ends(family, seen.count, seen.sum, own)
 
     def add_summary(self, family: Family, count: int, total: float, *labels: str) -> None:
-        """How often, and how much altogether."""
+        """Add a summary: count and total."""
         self._add_ends(family, count, total, labels_of(family, labels))
 
     def _add_ends(self, family: Family, count: int, total: float, own: str) -> None:
@@ -118,11 +118,11 @@ class Exposition:
         )
 
     def add_lines(self, family: Family, text: str) -> None:
-        """Samples as they are to be; each line has its end."""
+        """Add formatted sample lines, each with its line end."""
         self._lines.setdefault(family, []).append(text.encode())
 
     def text(self, openmetrics: bool) -> bytes:
-        """Everything."""
+        """Return all families as text."""
         parts: list[bytes] = []
         for family, lines in self._lines.items():
             parts.append(_head(family, openmetrics).encode())
@@ -142,7 +142,7 @@ def _head(family: Family, openmetrics: bool) -> str:
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether an Accept header gives OpenMetrics at least the weight of the older text."""
+    """Return whether an Accept header weighs OpenMetrics at least as high as plain text."""
     weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
     for part in accept.split(","):
         media, *parameters = (piece.strip() for piece in part.split(";"))

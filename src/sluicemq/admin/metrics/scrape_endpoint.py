@@ -43,7 +43,7 @@ class MetricsPage:
         """GET /metrics"""
         figures = self._figures
         if not figures.open:
-            call.demand(Operation.BROWSE, OTHERS)  # who may see all of them may see these
+            call.demand(Operation.BROWSE, OTHERS)  # metrics cover all destinations
         asked = time.monotonic()
         async with figures.making:
             if asked - figures.made_at >= FRESH_SECONDS:
@@ -126,7 +126,7 @@ class MetricsPage:
         into.add_histogram(f.JOURNAL_SYNC, journal.syncs.read())
         if not isinstance(journal, FileJournal):
             return
-        # a file system may hang: that must not be the broker's trouble
+        # run on a thread: a hanging file system must not block the event loop
         sealed = [segment for segment in journal.segments if segment.sealed]
         room, slots, idle = await asyncio.to_thread(_on_disk, journal, sealed)
         into.add(f.DISK_FREE, room.f_bavail * room.f_frsize)
@@ -164,7 +164,7 @@ def _on_disk(
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """Return the endpoints of /figures."""
+    """Return the endpoint of /metrics."""
     page = MetricsPage(context)
     return [
         Endpoint(
