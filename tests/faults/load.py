@@ -7,7 +7,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
 from itertools import count
 from zlib import crc32
 
@@ -30,6 +29,7 @@ AHEAD = (30, 5000)
 messages while they are young, which is when a broker that shows them too early would be caught; one
 that lags behind leaves a backlog."""
 SECONDS = 60.0
+"""Time for something that the clients bring about."""
 """For what must happen, however busy the machine is."""
 DAYS = 30 * 86_400
 """Life of msglite messages that are not to expire, in seconds."""
@@ -50,14 +50,6 @@ def number_of(body: bytes) -> int:
         intact = False
     assert intact, f"a body was delivered that nobody has sent: {body[:80]!r}"
     return int(number)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait up to SECONDS for something that the clients bring about."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Client(ABC, threading.Thread):

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from sluicemq.cli.local import PROGRAM, LocalBroker
 from tests.faults.jmsload import JmsLoad, drain_jms
-from tests.faults.load import AHEAD, Letters, Load, drain, drain_letters, wait_until
+from tests.faults.load import AHEAD, SECONDS, Letters, Load, drain, drain_letters
 from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
 from tests.faults.recorder import Recorder
+from tests.support.polling import wait_until
 
 KILLS = size(20, 200)
 """Under load; about a third as many during a start."""
@@ -50,7 +51,8 @@ def test_kill_at_random_moments(tmp_path: Path) -> None:
                         min(each.highest for each in (numbered, letters, jms)) > 0
                         and bool(letters.confirmed_numbers and jms.confirmed_numbers)
                         and bool(jms.settled)
-                    )
+                    ),
+                    seconds=SECONDS,
                 )
             broker.kill()
             following, following_letter = load.end(), post.end()
