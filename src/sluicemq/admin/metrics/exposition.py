@@ -1,8 +1,8 @@
 """Figures as text: the Prometheus text format 0.0.4, and OpenMetrics 1.0 for who asks for it.
 
-    # HELP sluicemq_destination_published_messages_total Messages accepted.
-    # TYPE sluicemq_destination_published_messages_total counter
-    sluicemq_destination_published_messages_total{destination="orders",kind="queue"} 17
+    # HELP sluicemq_destination_messages_published_total Messages accepted.
+    # TYPE sluicemq_destination_messages_published_total counter
+    sluicemq_destination_messages_published_total{destination="orders",kind="queue"} 17
 
 Lines of samples are the same in both; they differ in what is said of a family, and in the end.
 

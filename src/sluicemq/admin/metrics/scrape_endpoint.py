@@ -80,7 +80,7 @@ class MetricsPage:
         into.add(f.MESSAGE_MEMORY, core.memory)
         into.add(f.MESSAGE_BUDGET, core.memory_budget)
         into.add(f.MESSAGE_LIMIT, broker.settings.memory_limit)
-        into.add(f.TURNS, core.iterations)
+        into.add(f.ITERATIONS, core.iterations)
         into.add_histogram(f.LOOP_LAG, vitals.lag.read())
         transactions = broker.transactions
         into.add(f.TRANSACTIONS, len(transactions.open), "open")
