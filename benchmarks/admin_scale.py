@@ -52,7 +52,7 @@ PAGES: Final = {
     "destinations by waiting": "/api/v1/destinations?sort=waiting&order=desc&page_size=100",
     "destinations by text": "/api/v1/destinations?filter=.77&page_size=100",
     "connections": "/api/v1/connections?page_size=100",
-    "connections by bytes": "/api/v1/connections?sort=bytes_out&order=desc&page_size=100",
+    "connections by bytes": "/api/v1/connections?sort=sent_bytes&order=desc&page_size=100",
     "consumers": "/api/v1/consumers?page_size=100",
     "consumers of one": "/api/v1/consumers?destination=scale.00077",
     "subscriptions": "/api/v1/subscriptions",

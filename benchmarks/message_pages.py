@@ -165,7 +165,7 @@ def change(api: Api, probe: Probe) -> None:
         while after is not None:
             asked = json.dumps({**body, "after": after}).encode()
             answer = api.ask("POST", f"{QUEUE}/messages/actions", asked)
-            done += answer["done"]
+            done += answer["processed"]
             after = answer["next"] if done < body.get("limit", 1 << 60) else None
         print(
             f"moved {done:,} in {time.perf_counter() - began:.1f} s"

@@ -43,7 +43,7 @@ def load(broker: LocalBroker, queue: bytes, size: int, *, consumers: int) -> Loa
 
 def waiting(broker: LocalBroker, queue: str) -> int:
     found = (each for each in broker.status()["destinations"] if each["name"] == queue)
-    return int(next(found, {"waiting": 0})["waiting"])
+    return int(next(found, {"ready": 0})["ready"])
 
 
 def direct(broker: LocalBroker, queue: str, rows: int, size: int) -> None:

@@ -96,7 +96,9 @@ class Lines:
         self.counts: dict[str, int] = {}
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
-        line = AuditLine(at=0, event="change", peer=peer, user=user, what=what, result=result)
+        line = AuditLine(
+            time=0, event="change", peer=peer, user=user, operation=what, result=result
+        )
         self.lines.append(line)
 
     def recent(self, limit: int) -> list[AuditLine]:

@@ -89,7 +89,7 @@ def test_users_and_their_rights(
         both = [row("jobs.a", b"1"), row("other", b"2"), row("other", b"3")]
         refused = anna.write(both)
         assert (refused.status, refused.code) == (409, "refused")
-        assert [each["row"] for each in refused.json()["error"]["refused"]] == [1, 2]
+        assert [each["row"] for each in refused.json()["error"]["rejected"]] == [1, 2]
         assert "anna may not produce 'other'" in refused.json()["error"]["message"]
         # nor to the dead-letter queue
         assert anna.write(both, refused="dead-letter").code == "forbidden"
@@ -97,7 +97,7 @@ def test_users_and_their_rights(
         assert anna.write(both, **query).json()["dead_lettered"] == 2
         assert anna.write([row("jobs.b")], batch=1).json()["written"] == 1
     with Client(port, Authorization=basic("root", SECRET)) as root:
-        first = root.journal()["segments"][0]["first"]
+        first = root.journal()["segments"][0]["first_sequence"]
         assert root.segment(first).status == 200
         assert root.ask("PUT", "/journal/slots/a", b'{"position": 1}').status == 200
     assert waiting(broker) == {"jobs.a": 1, "jobs.b": 1, "jobs.bad": 2}
@@ -203,7 +203,7 @@ def test_over_tls_and_with_a_new_certificate(start: Start, authority: Authority)
         large = [row("q", bytes(1000))] * 5000
         assert client.write(large).json()["written"] == 5000
         [segment] = client.journal()["segments"]
-        assert len(client.segment(segment["first"]).body) == segment["size"] > 5_000_000
+        assert len(client.segment(segment["first_sequence"]).body) == segment["size"] > 5_000_000
         authority.pem(authority.issue())
         kill(broker.pid, signal.SIGHUP)
         says(broker, "certificate")

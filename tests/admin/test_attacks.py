@@ -112,7 +112,7 @@ async def test_what_takes_a_right_by_what_is_asked(api_fixture: ApiFixture) -> N
         ("manage", "PUT", own, {"max_messages": 1}),
         ("consume", "POST", actions, {"action": "delete", "ids": ["1"]}),
         ("consume", "POST", actions, {"action": "redeliver", "ids": ["1"]}),
-        ("consume", "POST", actions, {"action": "origin", "ids": ["1"]}),
+        ("consume", "POST", actions, {"action": "redrive", "ids": ["1"]}),
         ("consume", "POST", actions, {"action": "move", "ids": ["1"], **to}),
         ("produce", "POST", actions, {"action": "move", "ids": ["1"], **to}),
         ("browse", "POST", actions, {"action": "copy", "ids": ["1"], **to}),
@@ -215,7 +215,9 @@ async def test_brute_force_of_ones_own_password(api_fixture: ApiFixture) -> None
     page = api_fixture.http_client("10.6.6.6:1")
     await page.login("root")
     answers = [
-        await page.ask("POST", "/session/password", {"old": f"guess {n}", "new": "mine now"})
+        await page.ask(
+            "POST", "/session/password", {"current_password": f"guess {n}", "new": "mine now"}
+        )
         for n in range(6)
     ]
     assert [answer.status for answer in answers] == [401] * 3 + [429] * 3
@@ -416,14 +418,14 @@ def test_too_large_a_head(start: Start) -> None:
         b"GET / HTTP/1.1\r\nHost: localhost\r\nCookie: %s=%s" % (COOKIE.encode(), much),
         b"GET / HTTP/1.1\r\nHost: localhost\r\n%s: %s" % (CSRF_HEADER.encode(), much),
     ):
-        before = broker.status()["memory_bytes"]
+        before = broker.status()["resident_memory_bytes"]
         try:
             answer = talk(broker.port("http"), head)
         except ConnectionError:
             pass  # it was cut off while it was still sending
         else:
             assert answer.startswith(b"HTTP/1.1 400 ")
-        assert broker.status()["memory_bytes"] < before + 4_000_000
+        assert broker.status()["resident_memory_bytes"] < before + 4_000_000
 
 
 def test_an_owner_is_one_by_the_file_system_alone(start: Start) -> None:

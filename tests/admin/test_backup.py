@@ -163,7 +163,7 @@ def test_one_at_a_time_and_one_that_is_broken_off_leaves_nothing(
 ) -> None:
     fill(broker, 3000)
     slow = http.client.HTTPConnection("127.0.0.1", broker.port("http"), timeout=TIMEOUT)
-    body = json.dumps({"directory": "slow", "rate": 300_000}).encode()
+    body = json.dumps({"directory": "slow", "max_rate": 300_000}).encode()
     slow.request("POST", "/api/v1/backup", body)
     first = json.loads(slow.getresponse().readline())
     assert first["state"] == "copying"

@@ -43,7 +43,7 @@ def written(broker: LocalBroker) -> list[Message]:
 
 
 def told(answer: Any) -> dict[int, str]:
-    return {each["row"]: each["reason"] for each in answer["refused"]}
+    return {each["row"]: each["reason"] for each in answer["rejected"]}
 
 
 def test_every_field_arrives(start: Start) -> None:
@@ -88,7 +88,7 @@ def test_a_part_is_written_once(start: Start) -> None:
         assert client.write(rows(5), part=0, final="false").json()["written"] == 5
         for again in (client, other):
             answer = again.write(rows(5), part=0, final="false").json()
-            assert (answer["already"], answer["written"]) == (True, 0)
+            assert (answer["duplicate"], answer["written"]) == (True, 0)
         differing = client.write(rows(5, start=1), part=0, final="false")
         assert (differing.status, differing.code) == (409, "batch-differs")
         skipped = client.write(rows(5), part=2)
@@ -96,14 +96,14 @@ def test_a_part_is_written_once(start: Start) -> None:
         assert client.write(rows(2), part=1, final="true").json()["written"] == 2
         assert client.write(rows(3), partition=1).json()["written"] == 3
         assert client.write(rows(4), batch=1).json()["written"] == 4
-        assert client.write(rows(9), batch=0, partition=7).json()["already"] is True
+        assert client.write(rows(9), batch=0, partition=7).json()["duplicate"] is True
         assert client.write(rows(1), writer="another").json()["written"] == 1
         assert waiting(broker) == {"q": 5 + 2 + 3 + 4 + 1}
     broker.kill()
     broker.start()
     with Client(broker.port("http")) as client:
-        assert client.write(rows(4), batch=1).json()["already"] is True
-        assert client.write(rows(3), partition=1).json()["already"] is True
+        assert client.write(rows(4), batch=1).json()["duplicate"] is True
+        assert client.write(rows(3), partition=1).json()["duplicate"] is True
         assert waiting(broker) == {"q": 15}
 
 
@@ -115,9 +115,9 @@ def test_other_rows_of_a_complete_partition_differ(start: Start) -> None:
     for _ in range(2):
         with Client(broker.port("http")) as client:
             reordered = [*rows(2, start=4), *rows(4)]
-            assert client.write(reordered, part=0).json()["already"] is True
-            assert client.write(reordered[:5], part=0, final="false").json()["already"] is True
-            assert client.write(reordered[5:], part=1).json()["already"] is True
+            assert client.write(reordered, part=0).json()["duplicate"] is True
+            assert client.write(reordered[:5], part=0, final="false").json()["duplicate"] is True
+            assert client.write(reordered[5:], part=1).json()["duplicate"] is True
             differing = client.write(rows(6, start=1), part=0)
             assert (differing.status, differing.code) == (409, "batch-differs")
             differing = client.write(rows(6, "r"), part=0)
@@ -179,7 +179,7 @@ def send_all(
             final = "true" if number == len(parts) - 1 else "false"
             answer = client.write(part, batch=batch, part=number, final=final)
             assert answer.status == 200, answer
-            already.append(answer.json()["already"])
+            already.append(answer.json()["duplicate"])
 
 
 def test_a_large_part(start: Start) -> None:
@@ -187,10 +187,10 @@ def test_a_large_part(start: Start) -> None:
     large = [row(f"q{number % 7}", b"x" * 1000) for number in range(10_000)]
     with Client(broker.port("http")) as client:
         assert client.write(large).json()["written"] == 10_000
-        before = broker.status()["memory_bytes"]
+        before = broker.status()["resident_memory_bytes"]
         for _ in range(3):
-            assert client.write(large, batch=0).json()["already"] is True
-        assert broker.status()["memory_bytes"] < before + 40_000_000
+            assert client.write(large, batch=0).json()["duplicate"] is True
+        assert broker.status()["resident_memory_bytes"] < before + 40_000_000
         assert client.write([], batch=1).json()["written"] == 0
     assert sum(waiting(broker).values()) == 10_000
 
@@ -214,11 +214,11 @@ def test_refused_rows_fail_the_part(start: Start) -> None:
         answer = client.write([GOOD[0], *BAD, GOOD[1]])
         assert (answer.status, answer.code) == (409, "refused")
         error = answer.json()["error"]
-        assert error["refused_rows"] == len(BAD)
+        assert error["rejected_rows"] == len(BAD)
         assert list(told(error)) == list(range(1, 1 + len(BAD)))
         assert waiting(broker) == {}
         many = client.write(BAD * 20).json()["error"]
-        assert (len(many["refused"]), many["refused_rows"]) == (100, 20 * len(BAD))
+        assert (len(many["rejected"]), many["rejected_rows"]) == (100, 20 * len(BAD))
         assert client.write(GOOD).json()["written"] == 2  # nothing is remembered of it
 
 
@@ -226,10 +226,10 @@ def test_refused_rows_are_left_out(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
         answer = client.write([GOOD[0], *BAD, GOOD[1]], refused="drop").json()
-        assert (answer["written"], answer["refused_rows"]) == (2, len(BAD))
+        assert (answer["written"], answer["rejected_rows"]) == (2, len(BAD))
         assert waiting(broker) == {"ok": 2}
         again = client.write([GOOD[0], *BAD, GOOD[1]], refused="drop").json()
-        assert again["already"] is True
+        assert again["duplicate"] is True
 
 
 def test_refused_rows_become_dead_letters(start: Start) -> None:

@@ -67,7 +67,7 @@ def phpmq(broker: LocalBroker, client: Client) -> None:
         assert peer.receive(TIMEOUT).body == b"hello"
         item = only(client, "phpmq")
         assert (item["consumers"], item["state"], item["tls"]) == (1, "open", False)
-        assert min(item["bytes_in"], item["bytes_out"]) > 100
+        assert min(item["received_bytes"], item["sent_bytes"]) > 100
         close(client, "phpmq")
         with pytest.raises(ConnectionLost):
             peer.receive(TIMEOUT)
@@ -172,7 +172,7 @@ def test_each_protocols_client_is_shown_and_told(start: Start) -> None:
         by_url = {each["protocol"]: each for each in overview["listeners"]}
         assert by_url["phpmq"]["accepted"] == 1
         assert by_url["phpmq"]["connections"] == 0
-        assert min(by_url["phpmq"]["bytes_in"], by_url["phpmq"]["bytes_out"]) > 100
+        assert min(by_url["phpmq"]["received_bytes"], by_url["phpmq"]["sent_bytes"]) > 100
         http(broker, client)
 
 
@@ -216,11 +216,11 @@ def view(number: int, **changes: Any) -> ConnectionView:
         user="anna",
         client_id="",
         listener="phpmq://x:1",
-        since=1000 - number,
+        started=1000 - number,
         state="open",
         consumers=number % 3,
-        bytes_in=number,
-        bytes_out=0,
+        received_bytes=number,
+        sent_bytes=0,
         tls=False,
     )
     return usual._replace(**changes)
@@ -250,7 +250,7 @@ async def test_pages_orders_and_filters(api_fixture: ApiFixture) -> None:
     assert await numbers(http_client, "order=desc&page_size=3") == [7, 6, 5]
     assert await numbers(http_client, "page_size=3&page=3") == [7]
     assert await numbers(http_client, "page_size=3&page=4") == []
-    assert await numbers(http_client, "sort=since") == [7, 6, 5, 4, 3, 2, 1]
+    assert await numbers(http_client, "sort=started") == [7, 6, 5, 4, 3, 2, 1]
     assert await numbers(http_client, "sort=consumers") == [3, 6, 1, 4, 7, 2, 5]
     assert await numbers(http_client, "protocol=jmq") == [3]
     assert await numbers(http_client, "filter=report") == [3]

@@ -42,7 +42,7 @@ async def test_a_list_in_pages_filtered_and_sorted(api_fixture: ApiFixture) -> N
     assert await names(http_client, "?page_size=3") == ["News", "jobs.00", "jobs.01"]
     assert await names(http_client, "?page_size=10&page=3") == [f"jobs.{n}" for n in range(19, 25)]
     assert await names(http_client, "?order=desc&page_size=1") == ["jobs.24"]
-    assert await names(http_client, "?sort=waiting&order=desc&page_size=2") == [
+    assert await names(http_client, "?sort=ready&order=desc&page_size=2") == [
         "jobs.24",
         "jobs.19",
     ]
@@ -79,18 +79,18 @@ async def test_the_figures_of_one(api_fixture: ApiFixture) -> None:
     expected = {
         "kind": "queue",
         "name": "jobs",
-        "waiting": 2,
-        "delayed": 1,
+        "ready": 2,
+        "scheduled": 1,
         "unacked": 1,
         "bytes": 14,
         "consumers": 1,
         "oldest_ms": 1500,
         "published": 3,
         "delivered": 1,
-        "durable_config": True,
-        "automatic": False,
+        "durable": True,
+        "auto_created": False,
         "paused": False,
-        "policy": {"dead_letter_queue": "jobs.dlq"},
+        "effective": {"dead_letter_queue": "jobs.dlq"},
         "configured": False,
     }
     assert {name: found[name] for name in expected} == expected

@@ -104,7 +104,7 @@ def test_a_reader_that_does_not_read_costs_nothing(start: Start) -> None:
                 for item in client.get("/connections").json()["items"]
                 if item["peer"].endswith(f":{slow.socket.getsockname()[1]}")
             ]
-            return int(item["bytes_out"])
+            return int(item["sent_bytes"])
 
         before = sent()
         wait_until(lambda: sent() > before, "nothing is sent")
@@ -137,7 +137,7 @@ def test_rows_of_destinations_come_too(start: Start) -> None:
             peer.send(queue, b"x")
         peer.send("b", b"y")
     port = broker.port("http")
-    query = "destinations=true&overview=false&sort=waiting&order=desc&page_size=2"
+    query = "destinations=true&overview=false&sort=ready&order=desc&page_size=2"
     with contextlib.closing(Stream(port, query)) as stream:
         [name, told] = next(stream.events())
         assert name == "destinations"

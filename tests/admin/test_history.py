@@ -41,7 +41,7 @@ def test_a_sample_is_taken_each_step(scene: Scene) -> None:
     assert scene.history.totals(TOTAL_STEPS) == []
     scene.seconds(1)
     [sample] = scene.history.totals(TOTAL_STEPS)
-    assert (sample.rate_in, sample.rate_out) == (3 / STEP, 1 / STEP)
+    assert (sample.publish_rate, sample.deliver_rate) == (3 / STEP, 1 / STEP)
     assert (sample.waiting, sample.unacked) == (2, 1)
     assert scene.history.end == scene.fixture.clock.wall
     scene.seconds(1)
@@ -54,7 +54,7 @@ def test_messages_of_a_destination_that_has_gone_have_come_in_nevertheless(scene
     scene.fixture.broker.remove(queue)
     scene.steps(2)
     first, second = scene.history.totals(2)
-    assert (first.rate_in, first.waiting, second.rate_in) == (2 / STEP, 0, 0)
+    assert (first.publish_rate, first.waiting, second.publish_rate) == (2 / STEP, 0, 0)
 
 
 def test_the_totals_reach_an_hour_back(scene: Scene) -> None:
@@ -113,7 +113,7 @@ def test_only_who_does_something_has_one(scene: Scene) -> None:
     rate = 1.0
     while rate:  # fades
         scene.steps()
-        rate = queue.statistics.rate_in
+        rate = queue.statistics.publish_rate
     scene.steps(DESTINATION_STEPS - 3)
     assert queue in scene.history._rings
     scene.steps(3)

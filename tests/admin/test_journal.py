@@ -44,25 +44,25 @@ def test_what_it_says_is_what_is_on_disk(start: Start) -> None:
         )
         about = client.journal()
         status = client.get("/status").json()
-        assert about["identity"] == status["identity"]
+        assert about["broker_id"] == status["broker_id"]
         assert (
             bytes.fromhex((directory(broker) / "identity").read_text())[:8].hex()
-            == (about["identity"])
+            == (about["broker_id"])
         )
-        assert about["format"] == FORMAT_VERSION
-        firsts = [segment["first"] for segment in about["segments"]]
+        assert about["format_version"] == FORMAT_VERSION
+        firsts = [segment["first_sequence"] for segment in about["segments"]]
         assert firsts == list_segments(directory(broker))
-        assert about["earliest"] == firsts[0]
+        assert about["earliest_sequence"] == firsts[0]
         assert len(firsts) > 3
         for segment in about["segments"]:
-            on_disk = segment_path(directory(broker), segment["first"]).read_bytes()
+            on_disk = segment_path(directory(broker), segment["first_sequence"]).read_bytes()
             assert segment["created"] == int.from_bytes(on_disk[32:40], "little")
-            answer = client.segment(segment["first"])
+            answer = client.segment(segment["first_sequence"])
             assert answer.status == 200
             assert answer.headers["accept-ranges"] == "bytes"
             assert answer.body == on_disk[: segment["size"]]
             assert segment["sealed"] == (len(on_disk) == segment["size"])
-            if segment["first"] == about["durable"]["segment"]:
+            if segment["first_sequence"] == about["durable"]["segment"]:
                 assert segment["size"] == about["durable"]["offset"]
         assert not about["segments"][-1]["sealed"]
 
@@ -72,7 +72,7 @@ def test_ranges(start: Start) -> None:
     fill(broker, 20)
     with Client(broker.port("http")) as client:
         [segment] = client.journal()["segments"]
-        first, size = segment["first"], segment["size"]
+        first, size = segment["first_sequence"], segment["size"]
         whole = client.segment(first).body
         for wanted, start_at, end in (
             ("0-7", 0, 8),
@@ -102,7 +102,7 @@ def test_ranges(start: Start) -> None:
 def test_what_is_not_there(start: Start) -> None:
     broker = start(PHPMQ, HTTP)
     with Client(broker.port("http")) as client:
-        first = client.journal()["segments"][-1]["first"]
+        first = client.journal()["segments"][-1]["first_sequence"]
         for name, status, code in (
             (str(first + 1000), 404, "not-found"),
             ("0", 404, "segment-gone"),
@@ -136,7 +136,7 @@ def test_a_follower_gets_every_byte_once_while_the_journal_grows(start: Start) -
         while not done:
             done = not writer.is_alive()  # then one more look gets the rest
             for segment in client.journal()["segments"]:
-                first = segment["first"]
+                first = segment["first_sequence"]
                 have = collected.get(first, b"")
                 if len(have) < segment["size"]:
                     answer = client.segment(first, f"{len(have)}-")
@@ -158,21 +158,23 @@ def test_readers_that_do_not_read_cost_little_memory(start: Start) -> None:
     with Client(broker.port("http")) as client:
         [segment] = client.journal()["segments"]
         assert segment["size"] > 40_000_000
-        client.segment(segment["first"], "0-9999999")  # so that what it takes once is counted
-        before = broker.status()["memory_bytes"]
+        client.segment(
+            segment["first_sequence"], "0-9999999"
+        )  # so that what it takes once is counted
+        before = broker.status()["resident_memory_bytes"]
         request = b"GET /api/v1/journal/segments/%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
         readers = []
         try:
             for _ in range(8):
                 reader = socket.create_connection(("127.0.0.1", broker.port("http")), 30)
-                reader.sendall(request % segment["first"])
+                reader.sendall(request % segment["first_sequence"])
                 readers.append(reader)
             for reader in readers:
                 assert reader.recv(12) == b"HTTP/1.1 200"
             # others are served meanwhile, again and again
             for _ in range(20):
                 assert client.get("/status").status == 200
-                assert broker.status()["memory_bytes"] < before + 32_000_000  # of 480
+                assert broker.status()["resident_memory_bytes"] < before + 32_000_000  # of 480
         finally:
             for reader in readers:
                 reader.close()
@@ -182,7 +184,7 @@ def test_a_removed_segment_is_gone(start: Start) -> None:
     broker = start(PHPMQ, HTTP, environment=SMALL)
     fill(broker, 300)
     with Client(broker.port("http")) as client:
-        oldest = client.journal()["segments"][0]["first"]
+        oldest = client.journal()["segments"][0]["first_sequence"]
         with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as consumer:
             consumer.subscribe("q", 1000)
             for _ in range(300):
@@ -193,8 +195,8 @@ def test_a_removed_segment_is_gone(start: Start) -> None:
         )
         assert client.segment(oldest).code == "segment-gone"
         about = client.journal()
-        assert about["earliest"] > oldest
-        assert about["earliest"] == about["segments"][0]["first"]
+        assert about["earliest_sequence"] > oldest
+        assert about["earliest_sequence"] == about["segments"][0]["first_sequence"]
 
 
 def test_destinations_by_number(start: Start) -> None:

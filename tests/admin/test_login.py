@@ -126,12 +126,16 @@ async def test_ones_own_password(api_fixture: ApiFixture) -> None:
     page, other = api_fixture.http_client(), api_fixture.http_client()
     await page.login("anna")
     await other.login("anna")
-    wrong = await page.ask("POST", "/session/password", {"old": "no", "new": "better horse"})
+    wrong = await page.ask(
+        "POST", "/session/password", {"current_password": "no", "new_password": "better horse"}
+    )
     assert (wrong.status, wrong.code) == (401, "authentication-failed")
-    a_token = {"old": api_fixture.token("anna"), "new": "better horse"}
+    a_token = {"current_password": api_fixture.token("anna"), "new_password": "better horse"}
     assert (await page.ask("POST", "/session/password", a_token)).status == 401
     old = page.cookie
-    answer = await page.ask("POST", "/session/password", {"old": PASSWORD, "new": "better horse"})
+    answer = await page.ask(
+        "POST", "/session/password", {"current_password": PASSWORD, "new_password": "better horse"}
+    )
     assert answer.status == 200
     page.keep(answer)
     assert page.cookie != old
@@ -149,10 +153,12 @@ async def test_guests_have_no_session_and_no_password(api_fixture: ApiFixture) -
         (api_fixture.http_client("unix", local=True), "(local)"),
     ):
         answer = await http_client.ask("POST", "/session", {"user": "x", "password": "y"})
-        view = {"user": name, "superuser": True, "csrf": "", "permissions": []}
+        view = {"user": name, "superuser": True, "csrf_token": "", "permissions": []}
         assert (answer.status, answer.json()) == (200, view)
         assert "set-cookie" not in answer.headers
-        refused = await http_client.ask("POST", "/session/password", {"old": "x", "new": "y"})
+        refused = await http_client.ask(
+            "POST", "/session/password", {"current_password": "x", "new_password": "y"}
+        )
         assert (refused.status, refused.code) == (409, "no-password")
 
 
@@ -163,7 +169,7 @@ async def test_who_shows_a_certificate_has_no_password_here(api_fixture: ApiFixt
     http_client = api_fixture.http_client()
     http_client.caller.access._transport.peer_user = "anna"
     assert (await http_client.ask("GET", "/session")).json()["user"] == "anna"
-    wanted = {"old": "anything", "new": "mine now"}
+    wanted = {"current_password": "anything", "new_password": "mine now"}
     refused = await http_client.ask("POST", "/session/password", wanted)
     assert (refused.status, refused.code) == (409, "no-password")
 

@@ -38,14 +38,14 @@ async def test_moved_by_id(api_fixture: ApiFixture, durability: Durability) -> N
     wanted = [f"{prefix}{numbers[2]}", f"{prefix}{numbers[0]}", f"{prefix}{numbers[0]}", "77"]
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="move", ids=wanted, target=TARGET)
-    assert (done["done"], done["next"]) == (2, None)
+    assert (done["processed"], done["next"]) == (2, None)
     assert done["failed"] == [{"id": "77", "reason": "not-found"}]
     assert waiting(broker) == ["b"]
     assert waiting(broker, "target") == ["c", "a"]
     assert broker.journal.stats().live == (3 if durability else 0)
     assert api_fixture.said()[-1].endswith("move to target: done 2, failed 1 done")
     again = await act(http_client, action="move", ids=wanted, target=TARGET)
-    assert (again["done"], len(again["failed"])) == (0, 3)
+    assert (again["processed"], len(again["failed"])) == (0, 3)
     assert waiting(broker, "target") == ["c", "a"]
 
 
@@ -68,7 +68,7 @@ async def test_a_message_that_is_moved_keeps_its_end_and_its_time(api_fixture: A
     done = await act(
         http_client, action="move", ids=ids([third]), target={"kind": "queue", "name": "short"}
     )
-    assert done["done"] == 1
+    assert done["processed"] == 1
     assert waiting(broker, "short") == ["old"]  # its life there begins now
 
 
@@ -84,20 +84,20 @@ async def test_all_are_moved_in_order_and_what_comes_meanwhile_is_not(
     object.__setattr__(api_fixture.context, "limits", ApiLimits(action_seconds=0.0))
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="move", all=True, target=TARGET)
-    total = done["done"]
+    total = done["processed"]
     send(jobs, "new", broker=broker)
     rounds = 1
     object.__setattr__(api_fixture.context, "limits", ApiLimits(action_seconds=0.001))
     while done["next"] is not None:
         done = await act(http_client, action="move", all=True, target=TARGET, after=done["next"])
-        total += done["done"]
+        total += done["processed"]
         rounds += 1
     assert (total, done["failed"]) == (501, [])
     assert rounds > 1
     assert waiting(broker) == ["new", "delayed"]
     assert waiting(broker, "target") == ["urgent", *[str(number) for number in range(500)]]
-    done = await act(http_client, action="move", all=True, state="delayed", target=TARGET)
-    assert done["done"] == 1
+    done = await act(http_client, action="move", all=True, state="scheduled", target=TARGET)
+    assert done["processed"] == 1
     assert waiting(broker) == ["new"]
 
 
@@ -108,8 +108,8 @@ async def test_a_queue_moved_and_copied_onto_itself_ends(api_fixture: ApiFixture
     send(jobs, "a", "b", broker=broker)
     http_client = api_fixture.http_client(local=True)
     itself = {"kind": "queue", "name": "q"}
-    assert (await act(http_client, action="move", all=True, target=itself))["done"] == 2
-    assert (await act(http_client, action="copy", all=True, target=itself))["done"] == 2
+    assert (await act(http_client, action="move", all=True, target=itself))["processed"] == 2
+    assert (await act(http_client, action="copy", all=True, target=itself))["processed"] == 2
     assert waiting(broker) == ["a", "b", "a", "b"]
 
 
@@ -121,12 +121,12 @@ async def test_what_a_selector_selects_up_to_a_number(api_fixture: ApiFixture) -
         send(jobs, str(number), broker=broker, properties={"n": number})
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="delete", selector="n >= 10", limit=5)
-    assert done["done"] == 5
+    assert done["processed"] == 5
     done = await act(http_client, action="delete", selector="n >= 10", limit=5, after=done["next"])
-    assert done["done"] == 5
+    assert done["processed"] == 5
     assert waiting(broker) == [str(number) for number in (*range(10), *range(20, 30))]
     done = await act(http_client, action="copy", selector="n = 3", target=TARGET)
-    assert (done["done"], done["next"]) == (1, None)
+    assert (done["processed"], done["next"]) == (1, None)
     assert waiting(broker, "target") == ["3"]
     assert len(waiting(broker)) == 20
 
@@ -143,14 +143,16 @@ async def test_what_is_in_flight_may_be_deleted_copied_and_taken_back_but_not_mo
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="move", ids=ids([first]), target=TARGET)
     assert done["failed"] == [{"id": str(first), "reason": "in-flight"}]
-    assert (await act(http_client, action="delete", ids=ids([first])))["done"] == 1
-    assert (await act(http_client, action="copy", ids=ids([second]), target=TARGET))["done"] == 1
+    assert (await act(http_client, action="delete", ids=ids([first])))["processed"] == 1
+    assert (await act(http_client, action="copy", ids=ids([second]), target=TARGET))[
+        "processed"
+    ] == 1
     assert not broker.settle(reader.consumer, first)
     assert waiting(broker, "target") == ["b"]
     broker.revoke(reader.consumer.window)
     broker.suspend(reader.consumer)
     # it may be tried once only, but that a person takes it back is no failure of its own
-    assert (await act(http_client, action="redeliver", ids=ids([third])))["done"] == 1
+    assert (await act(http_client, action="redeliver", ids=ids([third])))["processed"] == 1
     assert waiting(broker) == ["c"]
     assert held(reader.consumer) == [second]
 
@@ -165,9 +167,9 @@ async def test_what_a_transaction_holds_is_left_alone(api_fixture: ApiFixture) -
     transaction = broker.transactions.begin()
     broker.transactions.settle(transaction, reader.consumer, number)
     http_client = api_fixture.http_client(local=True)
-    for action in ("delete", "redeliver", "origin"):
+    for action in ("delete", "redeliver", "redrive"):
         done = await act(http_client, action=action, ids=ids([number]))
-        reason = "no-origin" if action == "origin" else "in-transaction"
+        reason = "no-origin" if action == "redrive" else "in-transaction"
         assert done["failed"] == [{"id": str(number), "reason": reason}]
     broker.transactions.rollback(transaction)
     broker.flush()
@@ -186,7 +188,7 @@ async def test_what_is_delayed_is_made_ready(api_fixture: ApiFixture) -> None:
     send(jobs, "waits", broker=broker)
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="redeliver", ids=ids([failed, scheduled]))
-    assert done["done"] == 2
+    assert done["processed"] == 2
     assert waiting(broker) == ["failed", "waits", "scheduled"]
     assert not jobs.queue.delayed
     assert isinstance(broker.clock, ManualClock)
@@ -203,7 +205,7 @@ async def test_a_target_that_is_full_ends_it(api_fixture: ApiFixture) -> None:
     queue(broker, "target", max_messages=2)
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="move", all=True, target=TARGET)
-    assert done["done"] == 2
+    assert done["processed"] == 2
     assert [each["reason"] for each in done["failed"]] == ["target-full"]
     assert done["next"] is None
     assert waiting(broker) == ["c", "d"]
@@ -225,9 +227,9 @@ async def test_a_dead_letter_goes_back_as_it_was(api_fixture: ApiFixture) -> Non
     [first, *_] = (await http_client.ask("GET", path)).json()["items"]
     shown = (await http_client.ask("GET", f"{path}/{first['id']}")).json()["dead_letter"]
     assert (shown["reason"], shown["attempts"], shown["subscription"]) == ("rejected", 1, "")
-    assert shown["origin"] == {"kind": "queue", "name": "q"}
-    done = await act(http_client, f"{path}/actions", action="origin", all=True)
-    assert done["done"] == 2
+    assert shown["original_destination"] == {"kind": "queue", "name": "q"}
+    done = await act(http_client, f"{path}/actions", action="redrive", all=True)
+    assert done["processed"] == 2
     assert [each["reason"] for each in done["failed"]] == ["no-origin"]
     assert waiting(broker) == ["a", "b"]
     assert waiting(broker, "q.dlq") == ["never dead"]
@@ -255,10 +257,10 @@ async def test_a_dead_letter_of_a_topic_goes_back_to_its_subscription(
     assert len(letters) == 2
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/news.dlq/messages/actions"
-    assert (await act(http_client, path, action="origin", ids=ids(letters[:1])))["done"] == 1
+    assert (await act(http_client, path, action="redrive", ids=ids(letters[:1])))["processed"] == 1
     assert (one.waiting, two.waiting) == (1, 0)
     broker.unsubscribe(two)
-    done = await act(http_client, path, action="origin", ids=ids(letters[1:]))
+    done = await act(http_client, path, action="redrive", ids=ids(letters[1:]))
     assert [each["reason"] for each in done["failed"]] == ["origin-gone"]
     assert dead.waiting == 1
 
@@ -305,7 +307,7 @@ async def test_who_may_act(api_fixture: ApiFixture) -> None:
         (looker, {"action": "delete", "ids": one}),
         (looker, {"action": "move", "ids": one, "target": TARGET}),
         (looker, {"action": "redeliver", "ids": one}),
-        (looker, {"action": "origin", "ids": one}),
+        (looker, {"action": "redrive", "ids": one}),
         (taker, {"action": "move", "ids": one, "target": TARGET}),
         (taker, {"action": "copy", "ids": one, "target": TARGET}),
         (taker, {"action": "delete", "all": True}),
@@ -315,8 +317,8 @@ async def test_who_may_act(api_fixture: ApiFixture) -> None:
         assert (answer.status, answer.code) == (403, "forbidden"), body
         assert api_fixture.said()[-1].endswith("403")
     assert waiting(broker) == ["a"]
-    assert (await act(looker, action="copy", ids=one, target=TARGET))["done"] == 1
-    assert (await act(taker, action="delete", ids=one))["done"] == 1
+    assert (await act(looker, action="copy", ids=one, target=TARGET))["processed"] == 1
+    assert (await act(taker, action="delete", ids=one))["processed"] == 1
 
 
 @looped
@@ -332,7 +334,7 @@ async def test_a_dead_letter_goes_back_only_where_one_may_send(api_fixture: ApiF
     http_client = api_fixture.http_client()
     await http_client.login("anna")
     path = "/destinations/queue/q.dlq/messages/actions"
-    done = await act(http_client, path, action="origin", all=True)
+    done = await act(http_client, path, action="redrive", all=True)
     assert [each["reason"] for each in done["failed"]] == ["forbidden"]
     assert waiting(broker) == []
     assert waiting(broker, "q.dlq") == ["a"]
@@ -349,5 +351,5 @@ async def test_others_have_their_turn_while_many_are_moved(api_fixture: ApiFixtu
     while not moving.done():
         await asyncio.sleep(0)
         turns += 1
-    assert moving.result()["done"] == 3000
+    assert moving.result()["processed"] == 3000
     assert turns > 5

@@ -142,7 +142,7 @@ async def test_what_is_in_flight_and_what_is_delayed(api_fixture: ApiFixture) ->
     broker.flush()
     http_client = api_fixture.http_client(local=True)
     flight = await page(http_client, "?state=unacked&body=true")
-    assert [(each["body"]["value"], each["holder"]) for each in flight["items"]] == [
+    assert [(each["body"]["value"], each["unacked_by"]) for each in flight["items"]] == [
         ("c", "consumer"),
         ("d", "consumer"),
         ("b", "transaction"),
@@ -150,7 +150,7 @@ async def test_what_is_in_flight_and_what_is_delayed(api_fixture: ApiFixture) ->
     assert [each["attempts"] for each in flight["items"]] == [1, 1, 1]
     assert not any(each["redelivered"] for each in flight["items"])
     assert flight["total"] == 3
-    later = (await page(http_client, "?state=delayed&body=true"))["items"]
+    later = (await page(http_client, "?state=scheduled&body=true"))["items"]
     wall = broker.clock.wall
     assert [(each["body"]["value"], each["deliver_at"]) for each in later] == [
         ("scheduled", wall + 9000),
@@ -160,8 +160,11 @@ async def test_what_is_in_flight_and_what_is_delayed(api_fixture: ApiFixture) ->
     assert await bodies(http_client, "?state=unacked&offset=1&limit=1") == ["d"]
     first = await page(http_client, "?state=unacked&limit=2")
     assert await bodies(http_client, f"?state=unacked&after={first['next']}") == ["b"]
-    assert await bodies(http_client, "?state=delayed&selector=JMSPriority=9") == []
-    assert await bodies(http_client, "?state=delayed&selector=JMSPriority=4") == ["scheduled", "a"]
+    assert await bodies(http_client, "?state=scheduled&selector=JMSPriority=9") == []
+    assert await bodies(http_client, "?state=scheduled&selector=JMSPriority=4") == [
+        "scheduled",
+        "a",
+    ]
 
 
 @looped
@@ -214,13 +217,13 @@ async def test_all_that_a_message_says(api_fixture: ApiFixture) -> None:
     wall = broker.clock.wall
     expected = {
         "id": str(number),
-        "state": "waiting",
+        "state": "ready",
         "protocol": "vibemq",
-        "kind": "json",
+        "body_kind": "json",
         "size": 10,
         "priority": 7,
         "timestamp": wall,
-        "arrival": wall,
+        "published": wall,
         "expiration": wall + 5000,
         "deliver_at": 0,
         "attempts": 0,
@@ -230,7 +233,7 @@ async def test_all_that_a_message_says(api_fixture: ApiFixture) -> None:
         "correlation_id": "c-1",
         "reply_to": {"kind": "topic", "name": "answers"},
         "type": "order",
-        "properties_count": 9,
+        "property_count": 9,
         "body": {"kind": "json", "encoding": "json", "value": '{"a": [1]}', "truncated": False},
         "dead_letter": None,
     }

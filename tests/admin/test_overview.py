@@ -62,21 +62,21 @@ async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
     told = await get(api_fixture.http_client(), "/overview")
     totals = told["totals"]
     assert (totals["destinations"], totals["queues"], totals["topics"]) == (2, 1, 1)
-    assert (totals["connections"], totals["waiting"], totals["bytes"]) == (2, 2, 4)
-    assert (totals["published"], totals["bytes_in"], totals["transactions"]) == (2, 4, 1)
-    assert totals["rate_in"] > 0
+    assert (totals["connections"], totals["ready"], totals["bytes"]) == (2, 2, 4)
+    assert (totals["published"], totals["published_bytes"], totals["transactions"]) == (2, 4, 1)
+    assert totals["publish_rate"] > 0
     assert told["protocols"]["jmq"]["connections"] == 1
     assert told["protocols"]["phpmq"]["published"] == 2
     assert told["listeners"] == [LISTENER._asdict()]
-    assert told["journal"]["kept"] is False
+    assert told["journal"]["enabled"] is False
     assert told["loop_lag_ms"]["max"] == 4
-    assert told["bodies_in_memory"] > 4
+    assert told["message_memory_bytes"] > 4
     assert told["state"] == "serving"
     assert told["alarms"] == []
     history = told["history"]
-    assert history["in"] == [2 / STEP]
-    assert (history["step_ms"], history["waiting"]) == (STEP * 1000, [2])
-    assert history["lag_ms"] == [pytest.approx(4)]
+    assert history["publish_rate"] == [2 / STEP]
+    assert (history["step_ms"], history["ready"]) == (STEP * 1000, [2])
+    assert history["loop_lag_ms"] == [pytest.approx(4)]
     assert history["end"] == api_fixture.clock.wall
 
 
@@ -131,14 +131,14 @@ async def test_history_of_all_and_of_one(api_fixture: ApiFixture) -> None:
     anna = api_fixture.http_client()
     await anna.login("anna")
     told = await get(anna, "/history?minutes=1")
-    assert told["waiting"] == [3] * 12
+    assert told["ready"] == [3] * 12
     told = await get(anna, "/history?minutes=60")
-    assert told["waiting"] == [1] * 3 + [3] * 12
+    assert told["ready"] == [1] * 3 + [3] * 12
     told = await get(anna, "/history?destination=jobs")
-    assert told["waiting"] == [1] * 3 + [2] * 12
-    assert told["lag_ms"] == told["fdatasync_ms"] == []
-    assert told["in"][0] > 0
-    assert (await get(anna, "/history?name_base64=am9icw"))["waiting"] == told["waiting"]
+    assert told["ready"] == [1] * 3 + [2] * 12
+    assert told["loop_lag_ms"] == told["fdatasync_ms"] == []
+    assert told["publish_rate"][0] > 0
+    assert (await get(anna, "/history?name_base64=am9icw"))["ready"] == told["ready"]
     for name in ("secret", "nothing"):  # who may not see it is not told whether it is there
         answer = await anna.ask("GET", f"/history?destination={name}")
         assert (answer.status, answer.code) == (403, "forbidden")
@@ -152,8 +152,8 @@ def test_of_a_running_broker(start: Start) -> None:
     broker = start(HTTP, PHPMQ)
     with Client(broker.port("http")) as client:
         told = client.get("/overview").json()
-        assert told["memory_bytes"] > 1 << 20
-        assert told["journal"]["kept"] is True
+        assert told["resident_memory_bytes"] > 1 << 20
+        assert told["journal"]["enabled"] is True
         assert told["journal"]["segments"] >= 1
         assert 0 <= told["uptime_ms"] < 60_000
         assert [each["protocol"] for each in told["listeners"]] == ["http", "phpmq"]
@@ -187,7 +187,7 @@ class Trouble:
 
     def codes(self) -> list[str]:
         found = alarms(self.context, self.listeners, self.lag.read(), self.syncs.read())
-        assert all(alarm.text.endswith(".") for alarm in found)
+        assert all(alarm.message.endswith(".") for alarm in found)
         return [alarm.code for alarm in found]
 
 
@@ -263,7 +263,7 @@ def test_disk_space_names_the_slots_that_hold_it() -> None:
     journal.level = SpaceLevel.LOW
     assert trouble.codes() == ["disk-space"]
     [alarm] = alarms(trouble.context, [], trouble.lag.read(), trouble.syncs.read())
-    assert "lake holds 4711 bytes" in alarm.text
+    assert "lake holds 4711 bytes" in alarm.message
     journal.level = SpaceLevel.EXHAUSTED
     assert trouble.codes() == ["disk-full"]
 

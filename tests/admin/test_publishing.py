@@ -73,11 +73,11 @@ async def test_all_that_can_be_said(api_fixture: ApiFixture) -> None:
     [
         ({}, BodyKind.NONE, b""),
         ({"body": ""}, BodyKind.TEXT, b""),
-        ({"body": "1", "kind": "json"}, BodyKind.JSON, b"1"),
+        ({"body": "1", "body_kind": "json"}, BodyKind.JSON, b"1"),
         ({"body_json": {"a": [1, None]}}, BodyKind.JSON, b'{"a": [1, null]}'),
         ({"body_json": None}, BodyKind.JSON, b"null"),
         ({"body_base64": "/wA="}, BodyKind.BYTES, b"\xff\0"),
-        ({"body_base64": "aGk=", "kind": "text"}, BodyKind.TEXT, b"hi"),
+        ({"body_base64": "aGk=", "body_kind": "text"}, BodyKind.TEXT, b"hi"),
     ],
 )
 @looped
@@ -92,9 +92,9 @@ async def test_bodies(api_fixture: ApiFixture, body: Any, kind: BodyKind, conten
     [
         {"body": "x", "body_json": 1},
         {"body": "x", "body_base64": ""},
-        {"body": "x", "kind": "none"},
-        {"body": "x", "kind": "json"},
-        {"body_base64": "/w==", "kind": "text"},
+        {"body": "x", "body_kind": "none"},
+        {"body": "x", "body_kind": "json"},
+        {"body_base64": "/w==", "body_kind": "text"},
         {"body_base64": "?"},
         {"priority": 10},
         {"ttl_ms": -1},
@@ -182,18 +182,18 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
     api_fixture.clock.advance(250)
     http_client = api_fixture.http_client(local=True)
     found = (await http_client.ask("GET", "/dead-letters")).json()
-    assert [(each["name"], each["waiting"]) for each in found["items"]] == [
+    assert [(each["name"], each["ready"]) for each in found["items"]] == [
         ("empty.dlq", 0),
         ("graveyard", 5),
     ]
     [_, graveyard] = found["items"]
     assert graveyard["reasons"] == {"rejected": 3, "expired": 1, "(none)": 1}
-    assert (graveyard["of"], graveyard["counted"]) == (["a", "b"], 5)
+    assert (graveyard["sources"], graveyard["scanned"]) == (["a", "b"], 5)
     assert graveyard["oldest_ms"] == 250
     read(broker, broker.queue("graveyard"), 2)
-    answer = await http_client.ask("GET", "/dead-letters?sort=waiting&order=desc&page_size=1")
+    answer = await http_client.ask("GET", "/dead-letters?sort=ready&order=desc&page_size=1")
     [graveyard] = answer.json()["items"]
-    assert (graveyard["waiting"], sum(graveyard["reasons"].values())) == (3, 3)
+    assert (graveyard["ready"], sum(graveyard["reasons"].values())) == (3, 3)
 
 
 @looped
@@ -209,7 +209,9 @@ async def test_only_what_one_sees(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client()
     await http_client.login("anna")
     found = (await http_client.ask("GET", "/dead-letters")).json()
-    assert [(each["name"], each["of"]) for each in found["items"]] == [("shared.dlq", ["mine"])]
+    assert [(each["name"], each["sources"]) for each in found["items"]] == [
+        ("shared.dlq", ["mine"])
+    ]
 
 
 @looped

@@ -23,12 +23,12 @@ class Scan(NamedTuple):
     method: str
     path: str
     body: dict[str, Any] | None = None
-    state: str = "waiting"
+    state: str = "ready"
     iterations: int = 25
 
 
 def action(name: str, **more: Any) -> Scan:
-    state = more.get("state", "waiting")
+    state = more.get("state", "ready")
     return Scan("POST", f"{MESSAGE_PATH}/actions", {"action": name, **more}, state)
 
 
@@ -39,14 +39,14 @@ SCANS = {
         "GET", f"{MESSAGE_PATH}?limit=500&state=unacked&selector=JMSPriority=4", None, "unacked"
     ),
     "list delayed by selector": Scan(
-        "GET", f"{MESSAGE_PATH}?limit=500&state=delayed&selector=JMSPriority=4", None, "delayed"
+        "GET", f"{MESSAGE_PATH}?limit=500&state=scheduled&selector=JMSPriority=4", None, "scheduled"
     ),
     "skip": Scan("GET", f"{MESSAGE_PATH}?offset=299", None, iterations=1),
     "delete by selector": action("delete", selector="JMSPriority = 4"),
     "delete all": action("delete", all=True),
     "move by selector": action("move", selector="JMSPriority = 4", target=TARGET),
     "copy all": action("copy", all=True, target=TARGET),
-    "move delayed": action("move", all=True, state="delayed", target=TARGET),
+    "move delayed": action("move", all=True, state="scheduled", target=TARGET),
     "reasons of dead letters": Scan("GET", "/dead-letters"),
     "purge": Scan("POST", "/destinations/queue/q/purge", {}, iterations=1),
     "purge unacked": Scan(
@@ -62,7 +62,7 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
     broker = api_fixture.broker
     jobs = queue(broker)
     broker.declare(Address(Kind.QUEUE, "p"), DestinationSettings(dead_letter_queue="q"))
-    later = {"deliver_at": broker.clock.wall + 60_000} if scan.state == "delayed" else {}
+    later = {"deliver_at": broker.clock.wall + 60_000} if scan.state == "scheduled" else {}
     send(jobs, *map(str, range(MESSAGES)), broker=broker, **later)
     if scan.state == "unacked":
         read(broker, jobs, MESSAGES)
@@ -77,7 +77,7 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
     if "items" in found and "scanned" in found:
         assert len(found["items"]) == (1 if name == "skip" else MESSAGES)
     elif "done" in found:
-        assert found["done"] == MESSAGES
+        assert found["processed"] == MESSAGES
     elif "purged" in found:
         assert found["purged"] == MESSAGES
     asked = api_fixture.scan_time.asked

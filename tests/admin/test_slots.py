@@ -91,18 +91,19 @@ def test_a_slot_holds_segments_until_it_is_dropped_or_lost(start: Start) -> None
     broker = start(PHPMQ, HTTP, environment=SMALL)
     with Client(broker.port("http")) as client:
         fill(broker, 200)
-        oldest = client.journal()["earliest"]
+        oldest = client.journal()["earliest_sequence"]
         put(client, "keeps", 0)
         with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as consumer:
             consumer.subscribe("q", 1000)
             for _ in range(200):
                 consumer.receive(10).ack()
         fill(broker, 200, queue="more")
-        assert client.journal()["earliest"] == oldest
+        assert client.journal()["earliest_sequence"] == oldest
         assert client.ask("DELETE", "/journal/slots/keeps").status == 204
         put(client, "small", 0, limit_bytes=1)
         fill(broker, 200, queue="more")
         wait_until(
-            lambda: client.journal()["earliest"] > oldest, "the segments stay without the slot"
+            lambda: client.journal()["earliest_sequence"] > oldest,
+            "the segments stay without the slot",
         )
         assert len(list(directory(broker).glob("slots/*.json"))) == 1

@@ -50,11 +50,11 @@ async def test_what_a_list_says_of_a_subscription(api_fixture: ApiFixture) -> No
         "kind": "topic",
         "name": "shared-durable:my%20app/the%2Fbest",
         "client_id": "my app",
-        "label": "the/best",
+        "display_name": "the/best",
         "durable": True,
         "shared": True,
         "selector": "n = 1",
-        "waiting": 0,
+        "ready": 0,
         "unacked": 1,
         "bytes": 3,
         "consumers": 1,
@@ -71,7 +71,7 @@ async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client()
 
     async def names(query: str) -> list[str]:
-        return [item["label"] for item in await listed(http_client, query)]
+        return [item["display_name"] for item in await listed(http_client, query)]
 
     assert await names("") == ["jobs", "y", "x"]
     assert await names("order=desc") == ["x", "y", "jobs"]
@@ -134,7 +134,7 @@ def test_a_durable_one_of_a_java_client_is_gone_for_good(start: Start) -> None:
     ):
         other.session().producer(Topic("news")).send("unread")
         [item] = client.get("/subscriptions?durable=true").json()["items"]
-        assert (item["client_id"], item["label"], item["waiting"]) == ("reporter", "daily", 1)
+        assert (item["client_id"], item["display_name"], item["ready"]) == ("reporter", "daily", 1)
         path = f"/subscriptions?destination=news&name={item['name'].replace('%', '%25')}"
         assert client.ask("DELETE", path).status == 204
     restarted(broker)

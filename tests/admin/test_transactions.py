@@ -47,20 +47,24 @@ async def test_what_a_list_says(api_fixture: ApiFixture) -> None:
     api_fixture.broker.transactions.prepare(prepared, encode_xid(XID))
     http_client = api_fixture.http_client()
     first, second = await listed(http_client)
-    assert (first["state"], first["sends"], first["since"]) == ("open", 1, since)
+    assert (first["state"], first["publishes"], first["started"]) == ("open", 1, since)
     assert "xid" not in first
     assert second == {
         "id": f"p{prepared.record}",
         "state": "prepared",
         "protocol": "jmq",
-        "xid": {"format": 7, "global": b"global".hex(), "branch": b"branch".hex()},
-        "sends": 2,
+        "xid": {
+            "format_id": 7,
+            "global_transaction_id": b"global".hex(),
+            "branch_qualifier": b"branch".hex(),
+        },
+        "publishes": 2,
         "acks": 0,
-        "since": since + 10,
+        "started": since + 10,
     }
     assert await listed(http_client, "state=prepared") == [second]
     assert await listed(http_client, "order=desc") == [second, first]
-    assert await listed(http_client, "sort=sends&page_size=1&page=2") == [second]
+    assert await listed(http_client, "sort=publishes&page_size=1&page=2") == [second]
 
 
 @looped
@@ -86,7 +90,11 @@ async def test_names_of_others_and_of_none(api_fixture: ApiFixture) -> None:
     api_fixture.broker.transactions.prepare(prepared, b"not of java")
     http_client = api_fixture.http_client()
     [item] = await listed(http_client)
-    assert item["xid"] == {"format": 0, "global": b"not of java".hex(), "branch": ""}
+    assert item["xid"] == {
+        "format_id": 0,
+        "global_transaction_id": b"not of java".hex(),
+        "branch_qualifier": "",
+    }
     for name in ("p", "1", f"o{prepared.number}", "%2F", "p99999999999999999999", "..."):
         answer = await http_client.ask("POST", f"/transactions/{name}/rollback")
         assert (answer.status, answer.code) == (404, "transaction-not-found"), name
@@ -142,10 +150,10 @@ def test_somebody_decides(start: Start, restart: bool) -> None:
     with Client(broker.port("http")) as client:
         found = client.get("/transactions").json()["items"]
         assert [item["state"] for item in found] == ["prepared", "prepared"]
-        assert [(item["sends"], item["acks"]) for item in found] == [(1, 1)] * 2
+        assert [(item["publishes"], item["acks"]) for item in found] == [(1, 1)] * 2
         # the same name after a restart: nobody ends another one than they have looked at
         assert [item["id"] for item in found] == [item["id"] for item in before]
-        by_branch = {item["xid"]["branch"]: item["id"] for item in found}
+        by_branch = {item["xid"]["branch_qualifier"]: item["id"] for item in found}
         assert client.ask("POST", f"/transactions/{by_branch['00']}/commit").status == 204
         assert client.ask("POST", f"/transactions/{by_branch['01']}/rollback").status == 204
         assert client.get("/transactions").json()["items"] == []

@@ -170,7 +170,7 @@ class HttpFixture:
             "kind": "queue",
             "name": QUEUE,
             "id": str(message.sequence),
-            "first": str(self.journal.segments[0].first),
+            "first_sequence": str(self.journal.segments[0].first),
             "transaction": id_of(transaction),
         }
 
@@ -311,10 +311,15 @@ add(
     f"POST {API}/session/password",
     "",
     LOGGED_IN,
-    {"old": PASSWORD, "new": "another one"},
+    {"current_password": PASSWORD, "new_password": "another one"},
     changes=True,
 )
-add(f"POST {API}/session/password", "with a wrong one", NOBODY, {"old": "wrong", "new": "x"})
+add(
+    f"POST {API}/session/password",
+    "with a wrong one",
+    NOBODY,
+    {"current_password": "wrong", "new_password": "x"},
+)
 
 # the broker
 
@@ -449,10 +454,10 @@ def _dead_letter(cell: HttpCell, dead: str) -> None:
     broker.flush()
 
 
-@row(f"POST {ONE}/messages/actions", "origin", RIGHTS, changes=True)
+@row(f"POST {ONE}/messages/actions", "redrive", RIGHTS, changes=True)
 def _give_back(cell: HttpCell) -> None:
     _dead_letter(cell, DEAD)
-    body = {"action": "origin", "all": True}
+    body = {"action": "redrive", "all": True}
     cell.ask("POST", f"{API}/destinations/queue/{DEAD}/messages/actions", body)
 
 
@@ -460,7 +465,7 @@ def _give_back(cell: HttpCell) -> None:
 def _give_back_to_owner(cell: HttpCell) -> None:
     dead = cell.name("letters")
     _dead_letter(cell, dead)
-    body = {"action": "origin", "all": True}
+    body = {"action": "redrive", "all": True}
     cell.ask("POST", f"{API}/destinations/queue/{dead}/messages/actions", body)
     if b'"reason":"forbidden"' in cell.received:  # message by message
         cell.outcome = DENIED
@@ -481,7 +486,7 @@ def _redeliver(cell: HttpCell) -> None:
         queue, Message(queue.address, b"x", durability=Durability.LAZY, deliver_at=later)
     )
     broker.flush()
-    body = {"action": "redeliver", "all": True, "state": "delayed"}
+    body = {"action": "redeliver", "all": True, "state": "scheduled"}
     cell.ask("POST", path_of(cell, f"{ONE}/messages/actions"), body)
 
 

@@ -186,13 +186,13 @@ class Totals:
         self.published = 0
         self.delivered = 0
         self.redelivered = 0
-        self.settled = 0
+        self.acknowledged = 0
         self.expired = 0
         self.dropped = 0
         self.dead_lettered = 0
         self.rejected = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
+        self.published_bytes = 0
+        self.delivered_bytes = 0
 
 
 class Destination:
@@ -347,7 +347,7 @@ class Model:
         chosen: Subscription | None = None,
     ) -> None:
         destination.totals.published += 1
-        destination.totals.bytes_in += model_message.size
+        destination.totals.published_bytes += model_message.size
         self.births += 1
         model_message.born = self.births
         targets = [chosen] if chosen else self.targets(destination, model_message)
@@ -525,7 +525,7 @@ class Model:
         totals = subscription.destination.totals
         totals.delivered += 1
         totals.redelivered += entry.attempts > 1
-        totals.bytes_out += entry.model_message.size
+        totals.delivered_bytes += entry.model_message.size
         self.since.append((consumer, entry))
         return entry
 
@@ -545,7 +545,7 @@ class Model:
         if isinstance(entry.holder, Consumer):
             self.refund(entry.holder)
         entry.subscription.entries.remove(entry)
-        entry.subscription.destination.totals.settled += 1
+        entry.subscription.destination.totals.acknowledged += 1
 
     def release(
         self, consumer: Consumer, entries: list[Entry], attempted: bool, spared: bool
@@ -575,7 +575,7 @@ class Model:
                 entry.delivered = self.steady
                 totals.delivered += 1
                 totals.redelivered += entry.attempts > 1
-                totals.bytes_out += entry.model_message.size
+                totals.delivered_bytes += entry.model_message.size
                 sent.append(entry)
         return sent
 

@@ -23,7 +23,7 @@ def test_in_queue_order_and_counted() -> None:
     assert sent(again) == [("urgent", 2), ("a", 2), ("b", 2)]
     assert (queue.unacked, queue.waiting) == (4, 0)
     statistics = queue.statistics
-    assert (statistics.delivered, statistics.redelivered, statistics.bytes_out) == (7, 3, 29)
+    assert (statistics.delivered, statistics.redelivered, statistics.delivered_bytes) == (7, 3, 29)
     reader.settle()
     assert queue.unacked == 0
 

@@ -259,9 +259,9 @@ def test_statistics_count_each_thing_once() -> None:
     reader.release("cd")
     reader.settle()
     totals = queue.statistics
-    assert (totals.published, totals.bytes_in) == (2, 4)
-    assert (totals.delivered, totals.redelivered, totals.bytes_out) == (3, 1, 6)
-    assert totals.settled == 2
+    assert (totals.published, totals.published_bytes) == (2, 4)
+    assert (totals.delivered, totals.redelivered, totals.delivered_bytes) == (3, 1, 6)
+    assert totals.acknowledged == 2
 
 
 def test_rates_approach_the_present_and_fade() -> None:
@@ -271,10 +271,10 @@ def test_rates_approach_the_present_and_fade() -> None:
     for _ in range(30):
         fixture.send(queue, *"0123456789")
         fixture.sample_stats()
-    assert queue.statistics.rate_in == pytest.approx(10, rel=0.01)
-    assert queue.statistics.rate_out == pytest.approx(10, rel=0.01)
+    assert queue.statistics.publish_rate == pytest.approx(10, rel=0.01)
+    assert queue.statistics.deliver_rate == pytest.approx(10, rel=0.01)
     fixture.sample_stats(60.0)
-    assert queue.statistics.rate_in == pytest.approx(0, abs=0.01)
+    assert queue.statistics.publish_rate == pytest.approx(0, abs=0.01)
 
 
 # --- for protocols whose clients are told of more ------------------------------------------------

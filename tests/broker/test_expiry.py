@@ -133,7 +133,7 @@ def test_a_message_in_flight_does_not_expire_but_is_not_delivered_again() -> Non
     reader.got()
     reader.release("released")
     assert reader.got() == []
-    assert (queue.statistics.settled, queue.statistics.expired) == (1, 1)
+    assert (queue.statistics.acknowledged, queue.statistics.expired) == (1, 1)
 
 
 def test_a_message_that_came_too_late_displaces_none() -> None:

@@ -130,7 +130,7 @@ def test_a_message_that_came_back_may_be_settled_by_its_number() -> None:
     assert not fixture.broker.settle_any(queue.queue, came_back)
     assert not fixture.broker.settle_any(queue.queue, never_seen)
     assert fixture.read(queue).got() == ["b"]
-    assert queue.statistics.settled == 1
+    assert queue.statistics.acknowledged == 1
 
 
 def test_settling_by_number_refills_the_window_of_the_present_holder() -> None:

@@ -22,7 +22,7 @@ def test_what_is_kept_may_still_be_settled_and_the_rest_goes_back_uncounted() ->
     fixture.broker.release(reader.consumer, [c])
     fixture.broker.flush()
     assert (other.got(), other.attempts) == (["c"], {"b": 1, "c": 2})
-    assert (queue.unacked, queue.statistics.settled) == (2, 1)
+    assert (queue.unacked, queue.statistics.acknowledged) == (2, 1)
 
 
 def test_it_is_no_consumer_any_more() -> None:

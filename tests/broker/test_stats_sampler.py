@@ -29,13 +29,15 @@ def test_totals_are_those_of_the_last_round() -> None:
     assert (totals.destinations, totals.queues, totals.topics, totals.temporary) == (2, 1, 1, 0)
     assert (totals.consumers, totals.waiting, totals.unacked, totals.bytes) == (2, 1, 2, 6)
     counted = totals.statistics
-    assert (counted.published, counted.bytes_in) == (3, 6)
-    assert (counted.delivered, counted.bytes_out) == (2, 4)
-    assert counted.rate_in == pytest.approx(orders.statistics.rate_in + news.statistics.rate_in)
+    assert (counted.published, counted.published_bytes) == (3, 6)
+    assert (counted.delivered, counted.delivered_bytes) == (2, 4)
+    assert counted.publish_rate == pytest.approx(
+        orders.statistics.publish_rate + news.statistics.publish_rate
+    )
     reader.settle("a")
     assert fixture.broker.stats_sampler.totals is totals
     fixture.sample_stats()
-    assert fixture.broker.stats_sampler.totals.statistics.settled == 1
+    assert fixture.broker.stats_sampler.totals.statistics.acknowledged == 1
 
 
 def test_temporary_destinations_are_counted() -> None:
@@ -134,10 +136,10 @@ def test_protocols_have_rates_too() -> None:
         traffic.published += 10
         traffic.delivered += 5
         fixture.sample_stats()
-    assert traffic.rate_in == pytest.approx(10, rel=0.01)
-    assert traffic.rate_out == pytest.approx(5, rel=0.01)
+    assert traffic.publish_rate == pytest.approx(10, rel=0.01)
+    assert traffic.deliver_rate == pytest.approx(5, rel=0.01)
     fixture.sample_stats(600.0)
-    assert (traffic.rate_in, traffic.rate_out) == (0.0, 0.0)
+    assert (traffic.publish_rate, traffic.deliver_rate) == (0.0, 0.0)
     assert (traffic.published, traffic.delivered) == (300, 150)
 
 

@@ -35,10 +35,10 @@ def test_nothing_is_there_before_the_commit_and_all_of_it_after() -> None:
     assert transactions.settle(transaction, reader.consumer, order)
     send(fixture, transaction, answers, "1", "2")
     fixture.broker.flush()
-    assert (orders.unacked, orders.statistics.settled, bodies(answers)) == (1, 0, [])
+    assert (orders.unacked, orders.statistics.acknowledged, bodies(answers)) == (1, 0, [])
     transactions.commit(transaction)
     fixture.broker.flush()
-    assert (orders.unacked, orders.statistics.settled, bodies(answers)) == (0, 1, ["1", "2"])
+    assert (orders.unacked, orders.statistics.acknowledged, bodies(answers)) == (0, 1, ["1", "2"])
 
 
 @pytest.mark.parametrize("durability", Durability)

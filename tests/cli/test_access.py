@@ -202,7 +202,7 @@ def test_who_may_not_is_refused(
     assert "secret" not in result.out + result.err
     assert (guarded.data_dir / "users.json").read_bytes() == users
     left = json.loads(run("queues", "show", "theirs", "--json", *guarded.where).out)
-    assert left["waiting"] >= 1
+    assert left["ready"] >= 1
     assert not left["paused"]
 
 

@@ -228,11 +228,11 @@ def test_nobody_answers(tmp_path: Path) -> None:
 def test_what_is_done_in_parts_is_asked_for_until_it_is_through(api: Api, stub: Stub) -> None:
     failed = {"id": "9", "reason": "in-flight"}
     stub.answers = [
-        (200, json.dumps({"done": 2, "failed": [failed], "next": "c1"}).encode()),
-        (200, json.dumps({"done": 1, "failed": [], "next": "c2"}).encode()),
+        (200, json.dumps({"processed": 2, "failed": [failed], "next": "c1"}).encode()),
+        (200, json.dumps({"processed": 1, "failed": [], "next": "c2"}).encode()),
     ]
     done = run_action(api, Address(Kind.QUEUE, "q"), "delete", {"all": True}, "deleted", limit=3)
-    assert done.document == {"done": 3, "failed": [failed]}
+    assert done.document == {"processed": 3, "failed": [failed]}
     assert done.code == 1
     bodies = [json.loads(body) for _, _, body in stub.requests]
     assert [(body["limit"], body.get("after")) for body in bodies] == [(3, None), (1, "c1")]

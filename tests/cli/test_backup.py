@@ -80,7 +80,7 @@ def test_back_up_a_stopped_broker_and_keep_its_identity(
     assert manifest["incremental_from"] == one
     new = tmp_path / "new"
     done = json.loads(run("restore", two, "--data-dir", str(new), "--keep-identity", "--json").out)
-    assert done["identity"] == manifest["identity"]
+    assert done["broker_id"] == manifest["identity"]
     assert done["next_sequence"] > done["last_sequence"] == manifest["last_sequence"]
     assert received(new) == MESSAGES
 

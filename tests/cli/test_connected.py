@@ -67,7 +67,7 @@ def test_a_consumer_and_its_connection(ask: Run, broker: RunningBroker) -> None:
         with pytest.raises(ConnectionLost):
             client.receive(10)
     # what it held waits again
-    assert listed(ask, "queues", "show", "consumed")["waiting"] == 2
+    assert listed(ask, "queues", "show", "consumed")["ready"] == 2
     assert "Nobody receives from consumed" in ask("consumers", "consumed").err
 
 
@@ -83,12 +83,12 @@ def test_durable_subscriptions(ask: Run, broker: RunningBroker) -> None:
         with jmq(broker, client_id) as client:
             client.session().consumer(Topic("subscribed"), name="board", durable=True)
     found = listed(ask, "subscriptions", "--topic", "subscribed")
-    assert [(each["client_id"], each["label"]) for each in found] == [
+    assert [(each["client_id"], each["display_name"]) for each in found] == [
         ("first", "board"),
         ("second", "board"),
     ]
     ask("messages", "publish", "topic:subscribed", "news")
-    assert listed(ask, "subscriptions", "list", "--topic", "topic:subscribed")[0]["waiting"] == 1
+    assert listed(ask, "subscriptions", "list", "--topic", "topic:subscribed")[0]["ready"] == 1
     assert "board" in ask("subscriptions").out
     which = ["--subscription", found[0]["name"]]
     (message,) = listed(ask, "messages", "list", "topic:subscribed", *which)["items"]
@@ -116,7 +116,7 @@ def test_a_prepared_transaction_is_decided_by_hand(ask: Run, broker: RunningBrok
             session.xa.end(xid)
             session.xa.prepare(xid)
         (found,) = listed(ask, "transactions", "list", "--prepared")
-        assert found["sends"] == 1
+        assert found["publishes"] == 1
         assert xid.gtrid.hex() in ask("transactions").out
         return str(found["id"])
 

@@ -24,18 +24,18 @@ def die(ask: Run, broker: RunningBroker, name: str, count: int) -> None:
 
 def dead_letters(ask: Run, name: str) -> int:
     queues = json.loads(ask("dlq", f"{name}.dlq", "--json").out)
-    return sum(int(queue["waiting"]) for queue in queues)
+    return sum(int(queue["ready"]) for queue in queues)
 
 
 def waiting(ask: Run, name: str) -> int:
     found = json.loads(ask("queues", "show", name, "--json").out)
-    return int(found["waiting"])
+    return int(found["ready"])
 
 
 def test_dead_letters_are_listed_and_sent_back(ask: Run, broker: RunningBroker) -> None:
     die(ask, broker, "mortal", 3)
     (queue,) = json.loads(ask("dlq", "mortal*", "--json").out)
-    assert (queue["name"], queue["waiting"]) == ("mortal.dlq", 3)
+    assert (queue["name"], queue["ready"]) == ("mortal.dlq", 3)
     assert sum(queue["reasons"].values()) == 3
     (reason,) = queue["reasons"]
     assert reason in ask("dlq").out

@@ -39,7 +39,7 @@ def test_a_queue_from_beginning_to_end(ask: Run) -> None:
     assert queue(ask, "q.life")["paused"] is False
     purged = ask("queues", "purge", "q.life", "--yes", "--json")
     assert json.loads(purged.out)["purged"] == 2
-    assert queue(ask, "q.life")["waiting"] == 0
+    assert queue(ask, "q.life")["ready"] == 0
     assert ask("queues", "delete", "q.life", "--yes").code == 0
     gone = ask("queues", "show", "q.life")
     assert gone.code == 1
@@ -60,9 +60,9 @@ def test_lists_by_pattern_and_order(ask: Run) -> None:
     for name, count in (("l.a", 1), ("l.b", 3), ("l.bc", 2)):
         ask("messages", "publish", name, *["x"] * count)
     rows = [line.split() for line in ask("queues", "l.*").out.splitlines()]
-    assert rows[0][:2] == ["name", "waiting"]
+    assert rows[0][:2] == ["name", "ready"]
     assert [row[:2] for row in rows[1:]] == [["l.a", "1"], ["l.b", "3"], ["l.bc", "2"]]
-    by_waiting = json.loads(ask("queues", "list", "l.*", "--sort", "waiting", "--json").out)
+    by_waiting = json.loads(ask("queues", "list", "l.*", "--sort", "ready", "--json").out)
     assert [each["name"] for each in by_waiting] == ["l.b", "l.bc", "l.a"]
     assert [q["name"] for q in json.loads(ask("queues", "l.b", "--json").out)] == ["l.b"]
     assert [q["name"] for q in json.loads(ask("queues", "l.[ab]", "--json").out)] == ["l.a", "l.b"]
@@ -118,7 +118,7 @@ def test_any_name_works_and_none_harms_the_terminal(ask: Run, name: str) -> None
     assert call("queues", "show", name).code == 0
     listed = call("queues", "list").out.splitlines()
     assert len([line for line in listed if "\n" in line]) == 0
-    assert json.loads(call("queues", "show", name, "--json").out)["waiting"] == 1
+    assert json.loads(call("queues", "show", name, "--json").out)["ready"] == 1
     assert json.loads(call("messages", "list", name, "--json").out)["total"] == 1
     assert call("queues", "purge", name, "--yes").code == 0
     assert call("queues", "delete", name, "--yes").code == 0
@@ -145,11 +145,11 @@ def test_a_name_like_an_option(run: Run, broker: RunningBroker) -> None:
 )
 def test_what_destroys_asks_first(ask: Run, command: list[str]) -> None:
     ask("messages", "publish", "kept", "x")
-    before = queue(ask, "kept")["waiting"]
+    before = queue(ask, "kept")["ready"]
     result = ask(*command)
     assert result.code == 2
     assert "--yes" in result.err
-    assert queue(ask, "kept")["waiting"] == before
+    assert queue(ask, "kept")["ready"] == before
 
 
 @pytest.mark.parametrize(("typed", "code", "left"), [("n\n", 1, 1), ("\n", 1, 1), ("y\n", 0, 0)])
@@ -178,4 +178,4 @@ def test_the_answer_counts(
         assert b"1 messages" in shown
     finally:
         os.close(master)
-    assert queue(ask, "asked")["waiting"] == left
+    assert queue(ask, "asked")["ready"] == left

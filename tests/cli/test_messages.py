@@ -64,9 +64,9 @@ def test_arguments_files_and_standard_input(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"piped\n")))
     assert ask("messages", "publish", name).code == 0
     assert bodies(ask, name) == ["one", "two", "/wA=", "piped\n"]
-    assert [each["kind"] for each in items(ask, name)] == ["text", "text", "bytes", "text"]
+    assert [each["body_kind"] for each in items(ask, name)] == ["text", "text", "bytes", "text"]
     ask("messages", "publish", name, "three", "--kind", "bytes")
-    assert items(ask, name)[-1]["kind"] == "bytes"
+    assert items(ask, name)[-1]["body_kind"] == "bytes"
 
 
 def test_empty_standard_input_publishes_nothing(
@@ -104,7 +104,7 @@ def test_pages_selectors_and_states(ask: Run, name: str) -> None:
     assert [each["id"] for each in second] == [each["id"] for each in items(ask, name)[2:4]]
     assert bodies(ask, name, "--offset", "4") == ["m4"]
     assert bodies(ask, name, "--selector", "n > 2") == ["m3", "m4"]
-    assert bodies(ask, name, "--state", "delayed") == ["later"]
+    assert bodies(ask, name, "--state", "scheduled") == ["later"]
     nothing = ask("messages", "list", name, "--selector", "n > 9")
     assert (nothing.code, nothing.out) == (0, "")
     assert "No such message" in nothing.err
@@ -136,7 +136,7 @@ def test_what_is_done_to_messages(ask: Run, name: str) -> None:
     assert bodies(ask, target) == ["a"]
     assert len(items(ask, name)) == 6
     moved = ask("messages", "move", name, target, ids[1], ids[2], "--json")
-    assert json.loads(moved.out) == {"done": 2, "failed": []}
+    assert json.loads(moved.out) == {"processed": 2, "failed": []}
     assert bodies(ask, target) == ["a", "b", "c"]
     assert ask("messages", "delete", name, ids[0], "--yes").code == 0
     assert bodies(ask, name) == ["d", "e", "f"]
@@ -156,9 +156,9 @@ def test_many_messages_are_moved_by_and_by(ask: Run, name: str, broker: RunningB
         client.send(name, b"%d" % number)
     client.close()
     result = ask("messages", "move", name, f"{name}.target", "--all", "--yes", "--json")
-    assert json.loads(result.out) == {"done": 3000, "failed": []}
+    assert json.loads(result.out) == {"processed": 3000, "failed": []}
     result = ask("messages", "delete", f"{name}.target", "--all", "--limit", "2999", "-y", "--json")
-    assert json.loads(result.out)["done"] == 2999
+    assert json.loads(result.out)["processed"] == 2999
     assert bodies(ask, f"{name}.target") == ["2999"]
 
 
@@ -184,7 +184,7 @@ def test_what_a_consumer_holds_is_taken_back(ask: Run, name: str, broker: Runnin
 def test_what_is_delayed_goes_at_once(ask: Run, name: str) -> None:
     ask("messages", "publish", name, "later", "--delay", "1h")
     assert bodies(ask, name) == []
-    assert ask("messages", "redeliver", name, "--all", "--state", "delayed").code == 0
+    assert ask("messages", "redeliver", name, "--all", "--state", "scheduled").code == 0
     assert bodies(ask, name) == ["later"]
 
 

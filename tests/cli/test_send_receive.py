@@ -152,7 +152,7 @@ def test_the_running_broker_lists_its_queues(run: Run, broker: RunningBroker) ->
     run("send", f"{broker.phpmq}?queue=listed", "hello")
     result = run("queues", "listed", "--data-dir", str(broker.data_dir), "--json")
     (queue,) = json.loads(result.out)
-    assert (queue["waiting"], queue["bytes"]) == (1, 5)
+    assert (queue["ready"], queue["bytes"]) == (1, 5)
     assert "listed" in run("top", "--data-dir", str(broker.data_dir), "--count", "1").out
 
 

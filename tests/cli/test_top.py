@@ -81,7 +81,7 @@ def test_keys_change_what_is_looked_at() -> None:
     assert choice.press("s")
     assert (choice.sort, choice.ascending) == ("name", True)
     choice.press("S")
-    assert (choice.sort, choice.ascending) == ("rate_in", False)
+    assert (choice.sort, choice.ascending) == ("publish_rate", False)
     choice.press("S")
     assert choice.sort == choice.view.sorts[-1]
     choice.press("r")

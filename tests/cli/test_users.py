@@ -142,7 +142,7 @@ def test_lists(users: Run) -> None:
     users("users", "add", "anna", "--password-stdin")
     users("users", "add", "root", "--no-password", "--superuser")
     shown = json.loads(users("users", "list", "--json").out)
-    assert [(user["name"], user["superuser"], user["password"]) for user in shown] == [
+    assert [(user["name"], user["superuser"], user["has_password"]) for user in shown] == [
         ("anna", False, True),
         ("root", True, False),
     ]

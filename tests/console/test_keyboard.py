@@ -113,7 +113,7 @@ def test_dialogs_keep_the_focus_and_give_it_back(furnished: ConsoleFixture, visi
     page.keyboard.press("Escape")
     dialog.wait_for(state="detached")
     expect(page.get_by_role("button", name="Delete…")).to_be_focused()
-    assert furnished.item("bulk")["waiting"] == 120
+    assert furnished.item("bulk")["ready"] == 120
 
 
 def test_keys_can_be_switched_off_and_never_count_while_one_types(
@@ -139,7 +139,7 @@ def test_rows_keep_the_focus_while_figures_change(console: ConsoleFixture, visit
     for name in ("a", "b", "c"):
         console.publish(name, body="x")
     browser_page = visit(console)
-    page: Page = browser_page.open("destinations?sort=waiting&order=desc", "c")
+    page: Page = browser_page.open("destinations?sort=ready&order=desc", "c")
     link = page.get_by_role("link", name="a", exact=True)
     link.focus()
     for _ in range(5):

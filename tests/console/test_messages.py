@@ -25,7 +25,7 @@ BODIES = (
 def test_a_message_of_every_kind_can_be_looked_at(furnished: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(furnished)
     items = furnished.ask("GET", "/destinations/queue/orders/messages?limit=50")["items"]
-    kinds = {item["type"] or item["kind"]: item["id"] for item in items}
+    kinds = {item["type"] or item["body_kind"]: item["id"] for item in items}
     for kind, told in BODIES:
         browser_page.open(f"queue/orders/messages/{kinds[kind]}", told)
         browser_page.shoot(f"body-{kind}")
@@ -72,7 +72,7 @@ def test_publish_find_move_and_delete(console: ConsoleFixture, visit: Visit) -> 
     dialog.get_by_role("button", name="Move 1 message").click()
     page.get_by_text("1 message moved").wait_for()
     browser_page.see("1 to 2 of 2")
-    assert console.item("elsewhere")["waiting"] == 1
+    assert console.item("elsewhere")["ready"] == 1
     page.get_by_role("button", name="Delete all").click()
     dialog.get_by_text("gone for ever").wait_for()
     dialog.get_by_role("button", name="Delete all messages").click()
@@ -112,12 +112,12 @@ def test_dead_letters_go_back_to_where_they_came_from(
     page.get_by_role("button", name="Send back").click()
     page.get_by_role("dialog").get_by_role("button", name="Send message").click()
     page.get_by_text("1 message sent back").wait_for()
-    assert console.item("orders")["waiting"] == 1
+    assert console.item("orders")["ready"] == 1
     browser_page.open("dead-letters", "expired 2")
     page.get_by_role("button", name="Send all of orders.dlq back").click()
     page.get_by_role("dialog").get_by_role("button", name="Send all dead letters back").click()
     page.get_by_text("2 messages sent back").wait_for()
-    assert console.item("orders")["waiting"] == 3
+    assert console.item("orders")["ready"] == 3
 
 
 def test_what_is_lost_is_named_before_it_is(console: ConsoleFixture, visit: Visit) -> None:
@@ -134,11 +134,11 @@ def test_what_is_lost_is_named_before_it_is(console: ConsoleFixture, visit: Visi
     dialog.get_by_text("5 waiting messages").wait_for()
     dialog.get_by_text("2 messages delivered but not yet acknowledged stay").wait_for()
     page.keyboard.press("Escape")
-    assert console.item("orders")["waiting"] == 5
+    assert console.item("orders")["ready"] == 5
     page.get_by_role("button", name="Purge").click()
     dialog.get_by_role("button", name="Purge 5 messages").click()
     page.get_by_text("5 messages purged").wait_for()
-    assert console.item("orders")["waiting"] == 0
+    assert console.item("orders")["ready"] == 0
     page.get_by_role("button", name="Delete…").click()
     gone = page.get_by_role("dialog", name="Delete orders?")
     gone.get_by_text("2 messages").wait_for()
@@ -222,7 +222,7 @@ def test_a_prepared_transaction_is_committed_by_hand(console: ConsoleFixture, vi
     dialog.get_by_text("1 message it has sent will be delivered").wait_for()
     dialog.get_by_role("button", name="Commit it").click()
     browser_page.see("There are no transactions")
-    assert console.item("orders")["waiting"] == 1
+    assert console.item("orders")["ready"] == 1
 
 
 def _figure(page: Page, name: str) -> Locator:

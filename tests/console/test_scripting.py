@@ -87,7 +87,7 @@ def test_what_clients_have_stored(console: ConsoleFixture, visit: Visit) -> None
     for where, item in found:
         browser_page.open(where)
         browser_page.open(f"{where}/messages/{item['id']}")
-        for text in told_of[item["kind"]]:
+        for text in told_of[item["body_kind"]]:
             told(page, text)
         expect_nothing(browser_page)
     letter = console.ask("GET", "/destinations/queue/orders.dlq/messages")["items"][0]["id"]

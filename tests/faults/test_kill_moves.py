@@ -55,7 +55,7 @@ def fill(port: int) -> None:
 
 
 def waiting(port: int, name: str) -> int:
-    return int(ask(port, "GET", f"{DESTINATIONS}/{name}")["waiting"])
+    return int(ask(port, "GET", f"{DESTINATIONS}/{name}")["ready"])
 
 
 def killed_when(broker: LocalBroker, left: int, body: Any) -> Any:
@@ -95,7 +95,7 @@ def test_messages_that_are_moved_while_the_broker_is_killed(tmp_path: Path) -> N
             assert {*source, *target} == everything
             assert sorted(source, key=int) == source, "what stays keeps its order"
             if answer is not None:
-                assert len(target) >= answer["done"], "what was answered has happened"
+                assert len(target) >= answer["processed"], "what was answered has happened"
             split += bool(source) and bool(target)
             ask(port, "POST", f"{DESTINATIONS}/source/messages/actions", body)
             assert sorted(bodies(port, "target"), key=int) == sorted(everything, key=int)
@@ -115,5 +115,5 @@ def test_messages_that_are_deleted_while_the_broker_is_killed(tmp_path: Path) ->
             assert found == [str(number) for number in range(COUNT - len(found), COUNT)]
             assert left - COUNT // 3 <= len(found) <= left
             if answer is not None:
-                assert len(found) == left - answer["done"]
+                assert len(found) == left - answer["processed"]
             left = len(found)

@@ -179,7 +179,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
             assert taken is not None
             assert taken.body == b"1"
         http.post("/destinations/queue/web/purge")
-        wait_until(lambda: all(not row["waiting"] for row in small.broker.status()["destinations"]))
+        wait_until(lambda: all(not row["ready"] for row in small.broker.status()["destinations"]))
 
         small.become("", 0)
         assert phpmq.receive(SECONDS).body == b"2"
@@ -215,7 +215,7 @@ def test_a_full_disk_is_drained_across_restarts(small: Machine) -> None:
     consume(count // 2)
     broker.kill()
     broker.start()
-    left = broker.status()["destinations"][0]["waiting"]
+    left = broker.status()["destinations"][0]["ready"]
     assert count - count // 2 <= left <= count
     consume(left)
     assert set(seen) == set(range(count))

@@ -53,7 +53,7 @@ class Bystander(threading.Thread):
                 assert client.ready("bystander", timeout=SECONDS) is not None
                 self.round_trips.append(time.monotonic() - start)
                 if len(self.round_trips) % 20 == 1:
-                    self.peak = max(self.peak, self._broker.status()["memory_bytes"])
+                    self.peak = max(self.peak, self._broker.status()["resident_memory_bytes"])
 
     def stop(self) -> None:
         self._stopped.set()
@@ -65,7 +65,7 @@ def test_transaction_without_end_is_refused_and_can_be_committed(tmp_path: Path)
     bodies = [b"%0*d" % (BODY, number) for number in range(MESSAGES)]
     with LocalBroker(tmp_path, listen, environment=ENVIRONMENT) as broker:
         port = broker.port("jmq")
-        before = broker.status()["memory_bytes"]
+        before = broker.status()["resident_memory_bytes"]
         bystander = Bystander(broker)
         bystander.start()
         try:
@@ -83,7 +83,7 @@ def test_transaction_without_end_is_refused_and_can_be_committed(tmp_path: Path)
         assert LEAST_ACCEPTED < accepted < MESSAGES
         assert set(statuses[:accepted]) == {Status.OK}
         assert set(statuses[accepted:]) == {Status.RESOURCE_FULL}
-        bystander.peak = max(bystander.peak, broker.status()["memory_bytes"])
+        bystander.peak = max(bystander.peak, broker.status()["resident_memory_bytes"])
         committed = take_all(port, QUEUE)
         assert len(committed) == accepted
         is_exact = committed == bodies[:accepted]  # no list of all bodies in the report

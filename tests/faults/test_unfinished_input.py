@@ -41,13 +41,13 @@ def connect(broker: LocalBroker, protocol: str) -> socket.socket:
 
 
 def resident(broker: LocalBroker) -> int:
-    memory: int = broker.status()["memory_bytes"]
+    memory: int = broker.status()["resident_memory_bytes"]
     return memory
 
 
 def nothing_is_held(broker: LocalBroker) -> bool:
     held = broker.status()["input"]
-    return held["bytes"] == held["connections"] == held["suspended"] == 0
+    return held["buffered_bytes"] == held["connections"] == held["paused"] == 0
 
 
 @pytest.mark.parametrize("logged_in", [True, False])

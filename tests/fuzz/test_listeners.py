@@ -159,7 +159,7 @@ def _figures(broker: LocalBroker) -> Figures:
     target = HttpTarget("localhost", 0, path=str(broker.directory / "admin.sock"))
     with Api(target, PATIENCE) as api:
         api.get("/status")
-        memory = api.get("/overview", fresh=True)["memory_bytes"]
+        memory = api.get("/overview", fresh=True)["resident_memory_bytes"]
         sockets = files = 0
         for entry in Path(f"/proc/{broker.pid}/fd").iterdir():
             try:

@@ -251,7 +251,7 @@ def test_bytes_are_counted_both_ways(fixture: ConnectionFixture) -> None:
     fixture.batch.end()
     fixture.connection.write([b"!"])
     fixture.batch.end()
-    assert (fixture.connection.bytes_in, fixture.connection.bytes_out) == (4, 4)
+    assert (fixture.connection.received_bytes, fixture.connection.sent_bytes) == (4, 4)
     assert fixture.connection.since == 5
 
 

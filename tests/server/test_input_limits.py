@@ -151,7 +151,7 @@ def test_an_unfinished_frame_has_a_deadline(start: Start) -> None:
             assert answer is not None or not said
     assert closed(broker) == {"frame-timeout": len(UNFINISHED)}
     wait_until(lambda: not held(broker)["connections"])
-    assert held(broker)["bytes"] == 0
+    assert held(broker)["buffered_bytes"] == 0
 
 
 # --- before the login -----------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_large_input_before_the_login_is_refused(start: Start) -> None:
         client.sendall(encode_packet(PacketType.GOODBYE, packets.A, 3))
         assert b"before the login" in read_to_end(client)
     assert closed(broker) == {"login-bytes": 1}
-    wait_until(lambda: held(broker)["bytes"] == 0)
+    wait_until(lambda: held(broker)["buffered_bytes"] == 0)
 
 
 # --- the budget -----------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_the_body_of_an_http_request_counts_until_it_is_answered(start: Start) -
     )
     with connect(broker, "http") as client:
         client.sendall(head + body[:50_000])
-        wait_until(lambda: held(broker)["bytes"] >= 50_000)
+        wait_until(lambda: held(broker)["buffered_bytes"] >= 50_000)
         client.sendall(body[50_000:])
         assert client.recv(1 << 16).startswith(b"HTTP/1.1 20")
         wait_until(lambda: held(broker)["connections"] == 0)
@@ -237,7 +237,7 @@ def test_honest_uploads_together_beyond_the_budget_all_succeed(start: Start, pro
             assert sorted(client.receive(SECONDS).body for _ in bodies) == bodies
         else:
             wait_until(lambda: published(broker, "msglite-http") == 8)
-        wait_until(lambda: held(broker)["bytes"] == 0)
+        wait_until(lambda: held(broker)["buffered_bytes"] == 0)
         assert closed(broker) == {}
 
 
@@ -254,14 +254,14 @@ def test_unfinished_bodies_do_not_exceed_the_budget(start: Start) -> None:
             attacker.setblocking(False)
             with suppress(BlockingIOError):
                 attacker.send(data)  # as much as the broker's kernel takes
-        wait_until(lambda: held(broker)["suspended"] > 0)
-        assert held(broker)["bytes"] <= 16 * MIB + 2 * MIB
+        wait_until(lambda: held(broker)["paused"] > 0)
+        assert held(broker)["buffered_bytes"] <= 16 * MIB + 2 * MIB
         with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as honest:
             # who sends what is complete is not held up
             honest.send("small", b"x" * 1000)
             honest.subscribe("small", 1)
             honest.receive(SECONDS).ack()
-        wait_until(lambda: held(broker)["bytes"] <= MIB)
+        wait_until(lambda: held(broker)["buffered_bytes"] <= MIB)
         assert closed(broker)["input-stalled"] >= 1
 
 
@@ -274,9 +274,9 @@ def test_half_frames_leave_nothing_behind(start: Start) -> None:
             assert client.recv(1 << 16)
             client.sendall(PUBLISH[:200_000])
         wait_until(lambda: held(broker)["connections"] == 100)
-        wait_until(lambda: held(broker)["bytes"] >= 100 * 150_000)
+        wait_until(lambda: held(broker)["buffered_bytes"] >= 100 * 150_000)
     wait_until(lambda: not broker.status()["listeners"][0]["connections"])
-    nothing = {"bytes": 0, "limit": 256 * MIB, "connections": 0, "suspended": 0}
+    nothing = {"buffered_bytes": 0, "limit_bytes": 256 * MIB, "connections": 0, "paused": 0}
     wait_until(lambda: held(broker) == nothing)
 
 
@@ -284,7 +284,7 @@ def test_metrics_tell_of_unfinished_input(start: Start) -> None:
     broker = start("phpmq://127.0.0.1:0", "http://127.0.0.1:0")
     with connect(broker, "phpmq") as client:
         client.sendall(encode_send(b"q", bytes(10_000))[:-1])
-        wait_until(lambda: held(broker)["bytes"] > 10_000)
+        wait_until(lambda: held(broker)["buffered_bytes"] > 10_000)
         url = f"http://127.0.0.1:{broker.port('http')}/metrics"
         with urllib.request.urlopen(url) as answer:
             page = answer.read().decode()
@@ -320,7 +320,9 @@ def test_connections_of_a_user_are_counted() -> None:
     options = Listener(url=Url.parse("vibemq://"), max_connections_per_user=2)
     nothing: Any = None
     listener = OpenListener(options, nothing, nothing, InputBudget(MIB, 30.0))
-    found: list[Any] = [SimpleNamespace(claimed="", bytes_in=0, bytes_out=0) for _ in range(4)]
+    found: list[Any] = [
+        SimpleNamespace(claimed="", received_bytes=0, sent_bytes=0) for _ in range(4)
+    ]
     first, second, third, nobody = found
     for connection in (first, second):
         listener.claim_user(connection, "anna")

@@ -132,7 +132,9 @@ class ApiFixture:
     def said(self) -> list[str]:
         """Events of the audit log, in their order, with whose and what."""
         lines = reversed(self.authenticator.audit.recent(1000))
-        return [f"{each.event}: {each.user} {each.what} {each.result}".strip() for each in lines]
+        return [
+            f"{each.event}: {each.user} {each.operation} {each.result}".strip() for each in lines
+        ]
 
 
 class HttpClient:
@@ -205,7 +207,7 @@ class HttpClient:
     def keep(self, answer: Answer) -> None:
         """What a browser and its page keep of the answer to a login."""
         self.cookie = answer.headers["set-cookie"].partition(";")[0].partition("=")[2]
-        self.csrf = answer.json()["csrf"]
+        self.csrf = answer.json()["csrf_token"]
 
 
 def _json(value: Any) -> bytes:

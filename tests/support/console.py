@@ -129,7 +129,7 @@ class ConsoleFixture:
 
     def _letters(self) -> int:
         found = self.ask("GET", "/dead-letters")["items"]
-        return sum(item["waiting"] for item in found)
+        return sum(item["ready"] for item in found)
 
     def _foreign(self) -> None:
         """What other clients leave."""

@@ -100,4 +100,4 @@ def talk(port: int, data: bytes) -> bytes:
 def waiting(broker: LocalBroker) -> dict[str, int]:
     """Messages in each destination that has some."""
     found = broker.status()["destinations"]
-    return {each["name"]: each["waiting"] for each in found if each["waiting"]}
+    return {each["name"]: each["ready"] for each in found if each["ready"]}

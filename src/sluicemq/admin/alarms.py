@@ -35,10 +35,10 @@ PATIENCE_MS: Final = 3_600_000
 
 
 class AlarmView(msgspec.Struct, frozen=True):
-    """Something is wrong; `code` is for programs, `text` for people."""
+    """Something is wrong; `code` is for programs, `message` for people."""
 
     code: str
-    text: str
+    message: str
 
 
 def _space_alarms(context: ApiContext) -> Iterator[AlarmView]:

@@ -3,7 +3,7 @@
 A backup takes minutes. The response is therefore a stream of lines, each a JSON object with a
 `state`:
 
-    {"state": "copying", "done": bytes, "total": bytes}        now and then
+    {"state": "copying", "processed": bytes, "total": bytes}        now and then
     {"state": "done", "backup": …}                             the last one, or
     {"state": "failed", "error": {"code": …, "message": …}}
 
@@ -54,10 +54,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     incremental_from: Annotated[
         str | None, Meta(description="An earlier one, which it shares what it can with.")
     ] = None
-    link: Annotated[
+    hard_links: Annotated[
         bool, Meta(description="Share sealed segments with the data directory, if it can be.")
     ] = False
-    rate: Annotated[
+    max_rate: Annotated[
         int, Meta(ge=0, le=1 << 50, description="Bytes in a second to copy at most; 0 = all.")
     ] = 0
 
@@ -187,7 +187,7 @@ class _Work:
         now = time.monotonic()
         if now - self._told >= TELL_SECONDS:
             self._told = now
-            self._tell({"state": "copying", "done": progress.done, "total": progress.total})
+            self._tell({"state": "copying", "processed": progress.done, "total": progress.total})
 
     def _make(self, peer: str) -> None:
         name = self._target.name
@@ -197,8 +197,8 @@ class _Work:
                 self._target,
                 extras=self._backups.sources(),
                 previous=self._previous,
-                link=self._wanted.link,
-                rate=self._wanted.rate,
+                link=self._wanted.hard_links,
+                rate=self._wanted.max_rate,
                 told=self._copying,
                 cancelled=self._given_up.is_set,
             )

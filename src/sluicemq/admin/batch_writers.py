@@ -31,7 +31,9 @@ class WriterView(msgspec.Struct, frozen=True):
     partitions_done: Annotated[int, Meta(description="Partitions that have come to their end.")]
     parts_open: Annotated[int, Meta(description="Parts of partitions that have not.")]
     rows: Annotated[int, Meta(description="Of the batch, so far.")]
-    seen: Annotated[int, Meta(description="When its last part was written, ms since the epoch.")]
+    last_seen: Annotated[
+        int, Meta(description="When its last part was written, ms since the epoch.")
+    ]
 
 
 class WriterEndpoints:
@@ -57,7 +59,7 @@ class WriterEndpoints:
                 partitions_done=len(writer.done),
                 parts_open=len(parts),
                 rows=sum(writer.rows) + sum(parts),
-                seen=writer.seen,
+                last_seen=writer.seen,
             )
             items.append(view)
             if slices.due:

@@ -79,15 +79,19 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a part. `latest` is the latest batch that is known of the writer of a part
-    that had been written already; `refused` has the first of the refused rows."""
+    """Result of writing a part.
+
+    duplicate     true if the part had been written already
+    latest_batch  latest known batch of the writer, if the part is a duplicate
+    rejected      the first of the rejected rows
+    """
 
     written: int
-    already: bool
-    latest: int | None = None
+    duplicate: bool
+    latest_batch: int | None = None
     dead_lettered: int
-    refused: list[Refusal]
-    refused_rows: int
+    rejected: list[Refusal]
+    rejected_rows: int
 
 
 class Outcome(NamedTuple):
@@ -198,7 +202,7 @@ class BatchEndpoints:
         await self._durable(answered.sequence)
         return Written(
             written=len(outcome.messages),
-            already=False,
+            duplicate=False,
             dead_lettered=len(outcome.letters),
             **told_of(outcome.refused),
         )
@@ -206,7 +210,9 @@ class BatchEndpoints:
     async def _known(self, found: BatchAnswer, writer: str) -> Written:
         latest = self._broker.batches.writers[writer].batch
         await self._durable(found.sequence)
-        return Written(written=0, already=True, latest=latest, dead_lettered=0, **told_of({}))
+        return Written(
+            written=0, duplicate=True, latest_batch=latest, dead_lettered=0, **told_of({})
+        )
 
     async def _durable(self, sequence: int) -> None:
         """Wait until the record with that sequence number is on disk."""
@@ -262,8 +268,8 @@ def told_of(refused: Mapping[int, str]) -> dict[str, Any]:
     """Return the JSON fields for refused rows: their number and the first MOST_TOLD of them."""
     first = sorted(refused.items())[:MOST_TOLD]
     return {
-        "refused": [Refusal(row, reason) for row, reason in first],
-        "refused_rows": len(refused),
+        "rejected": [Refusal(row, reason) for row, reason in first],
+        "rejected_rows": len(refused),
     }
 
 
@@ -271,7 +277,7 @@ def _refused(refused: Mapping[int, str]) -> Problem:
     row, reason = min(refused.items())
     return Problem(
         409,
-        "refused",
+        "rejected",
         f"{len(refused)} rows cannot be sent, the first of them is row {row}: {reason}. Nothing of "
         "the part has been written; refused=drop leaves such rows out, refused=dead-letter puts "
         "them into a queue of their own",

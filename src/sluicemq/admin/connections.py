@@ -39,11 +39,11 @@ class ConnectionQuery(PageQuery, kw_only=True, frozen=True):
         "user",
         "client_id",
         "listener",
-        "since",
+        "started",
         "state",
         "consumers",
-        "bytes_in",
-        "bytes_out",
+        "received_bytes",
+        "sent_bytes",
     ] = "id"
 
 
@@ -56,7 +56,7 @@ class ClosingQuery(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ConnectionItem(msgspec.Struct, kw_only=True, frozen=True):
-    """A connection. `since` is in ms since the epoch.
+    """A connection. `started` is in ms since the epoch.
 
     state  connecting, open, blocked (nothing is read from it for now), slow (it does not read what
            waits for it), or closing
@@ -68,11 +68,11 @@ class ConnectionItem(msgspec.Struct, kw_only=True, frozen=True):
     user: str
     client_id: str
     listener: str
-    since: int
+    started: int
     state: str
     consumers: int
-    bytes_in: int
-    bytes_out: int
+    received_bytes: int
+    sent_bytes: int
     tls: bool
 
 

@@ -42,26 +42,26 @@ OTHERS: Final = "(others)"
 class DeadLetterQuery(PageQuery, kw_only=True, frozen=True):
     """In what order."""
 
-    sort: Literal["name", "waiting"] = "name"
+    sort: Literal["name", "ready"] = "name"
 
 
 class DeadLetterItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """A dead-letter queue.
 
     reasons    how often each of them is told by the first thousand messages at most
-    counted    so many were looked at
+    scanned    so many were looked at
     oldest_ms  age of the oldest message; null if there is none
-    of         destinations that send their dead letters here, as far as the caller sees them
+    sources    destinations that send their dead letters here, as far as the caller sees them
     """
 
     kind: str
     name: str
     name_base64: str | None = None
-    waiting: int
+    ready: int
     reasons: dict[str, int]
-    counted: int
+    scanned: int
     oldest_ms: int | None
-    of: list[str]
+    sources: list[str]
 
 
 class CountedReasons(NamedTuple):
@@ -86,7 +86,7 @@ class DeadLetterEndpoints:
         slices = TimeSlices(self._broker)
         queues = await self._queues(call.identity, slices)
         names = sorted(queues, key=lambda queue: queue.name)
-        if query.sort == "waiting":
+        if query.sort == "ready":
             names.sort(key=lambda queue: queue.waiting)
         if query.order == "desc":
             names.reverse()
@@ -100,11 +100,11 @@ class DeadLetterEndpoints:
                     kind="queue",
                     name=printable(queue.name),
                     name_base64=base64_of(queue.name),
-                    waiting=queue.waiting,
+                    ready=queue.waiting,
                     reasons=counted.reasons,
-                    counted=counted.counted,
+                    scanned=counted.counted,
                     oldest_ms=self._destinations.oldest(queue),
-                    of=queues[queue],
+                    sources=queues[queue],
                 )
             )
             if slices.due:
@@ -138,7 +138,7 @@ class DeadLetterEndpoints:
             most,
             queue.waiting,
             statistics.published,
-            statistics.settled,
+            statistics.acknowledged,
             queue.queue.everything.length,
             queue.unacked,
         )

@@ -47,17 +47,17 @@ Flag = bool | UnsetType | None
 Sort = Literal[
     "name",
     "kind",
-    "waiting",
+    "ready",
     "unacked",
-    "delayed",
+    "scheduled",
     "bytes",
     "consumers",
     "subscriptions",
     "published",
     "delivered",
     "dead_lettered",
-    "rate_in",
-    "rate_out",
+    "publish_rate",
+    "deliver_rate",
 ]
 
 
@@ -73,10 +73,10 @@ class DestinationQuery(PageQuery, kw_only=True, frozen=True):
 
 
 class DestinationItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A destination and its figures. Of a topic, `waiting` is that of its longest subscription.
+    """A destination and its figures. For a topic, `ready` is that of its longest subscription.
 
-    automatic       created by use, and removed when it is not used any more
-    durable_config  its settings survive a restart
+    auto_created    created by use, and removed when it is not used any more
+    durable  its settings survive a restart
     oldest_ms       age of the oldest message that waits; null if none does
     """
 
@@ -84,12 +84,12 @@ class DestinationItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     name: str
     name_base64: str | None = None
     temporary: bool
-    automatic: bool
-    durable_config: bool
+    auto_created: bool
+    durable: bool
     paused: bool
-    waiting: int
+    ready: int
     unacked: int
-    delayed: int
+    scheduled: int
     bytes: int
     consumers: int
     subscriptions: int
@@ -97,15 +97,15 @@ class DestinationItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     published: int
     delivered: int
     redelivered: int
-    settled: int
+    acknowledged: int
     expired: int
     dropped: int
     rejected: int
     dead_lettered: int
-    bytes_in: int
-    bytes_out: int
-    rate_in: float
-    rate_out: float
+    published_bytes: int
+    delivered_bytes: int
+    publish_rate: float
+    deliver_rate: float
 
 
 class Policy(msgspec.Struct, kw_only=True, frozen=True):
@@ -122,16 +122,16 @@ class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=
     created_by   the broker, configuration, management, or the protocol of the client
     explicit     names of the settings that were set on purpose; the others are defaults, of the
                  broker or of that protocol
-    parked       messages of producers that wait for room
+    blocked_publishes  messages of producers that wait for room
     """
 
     settings: dict[str, int | bool | str | None]
-    policy: Policy
+    effective: Policy
     configured: bool
     created: int
     created_by: str
     explicit: list[str]
-    parked: int
+    blocked_publishes: int
 
 
 class Wanted(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -193,17 +193,17 @@ def _delayed(destination: Destination) -> int:
 
 FIGURES: Final[dict[str, Callable[[Destination], Any]]] = {
     "kind": lambda destination: destination.address.kind,
-    "waiting": lambda destination: destination.waiting,
+    "ready": lambda destination: destination.waiting,
     "unacked": lambda destination: destination.unacked,
-    "delayed": _delayed,
+    "scheduled": _delayed,
     "bytes": lambda destination: destination.bytes,
     "consumers": lambda destination: destination.consumers,
     "subscriptions": lambda destination: len(destination.subscriptions),
     "published": lambda destination: destination.statistics.published,
     "delivered": lambda destination: destination.statistics.delivered,
     "dead_lettered": lambda destination: destination.statistics.dead_lettered,
-    "rate_in": lambda destination: destination.statistics.rate_in,
-    "rate_out": lambda destination: destination.statistics.rate_out,
+    "publish_rate": lambda destination: destination.statistics.publish_rate,
+    "deliver_rate": lambda destination: destination.statistics.deliver_rate,
 }
 """Sort keys of lists besides the name."""
 
@@ -263,12 +263,12 @@ class DestinationEndpoints:
             "name": printable(name),
             "name_base64": base64_of(name),
             "temporary": destination.temporary,
-            "automatic": destination.automatic,
-            "durable_config": not (destination.automatic or destination.temporary),
+            "auto_created": destination.automatic,
+            "durable": not (destination.automatic or destination.temporary),
             "paused": destination.paused,
-            "waiting": destination.waiting,
+            "ready": destination.waiting,
             "unacked": destination.unacked,
-            "delayed": _delayed(destination),
+            "scheduled": _delayed(destination),
             "bytes": destination.bytes,
             "consumers": destination.consumers,
             "subscriptions": len(destination.subscriptions),
@@ -276,15 +276,15 @@ class DestinationEndpoints:
             "published": statistics.published,
             "delivered": statistics.delivered,
             "redelivered": statistics.redelivered,
-            "settled": statistics.settled,
+            "acknowledged": statistics.acknowledged,
             "expired": statistics.expired,
             "dropped": statistics.dropped,
             "rejected": statistics.rejected,
             "dead_lettered": statistics.dead_lettered,
-            "bytes_in": statistics.bytes_in,
-            "bytes_out": statistics.bytes_out,
-            "rate_in": round(statistics.rate_in, 3),
-            "rate_out": round(statistics.rate_out, 3),
+            "published_bytes": statistics.published_bytes,
+            "delivered_bytes": statistics.delivered_bytes,
+            "publish_rate": round(statistics.publish_rate, 3),
+            "deliver_rate": round(statistics.deliver_rate, 3),
         }
 
     def oldest(self, destination: Destination) -> int | None:
@@ -316,12 +316,12 @@ class DestinationEndpoints:
         return DestinationView(
             **self._figures(destination),
             settings=asdict(settings),
-            policy=Policy(dead_letter_queue=printable(queue)),
+            effective=Policy(dead_letter_queue=printable(queue)),
             configured=self._context.configuration.declares(destination.address),
             created=destination.created,
             created_by=destination.provenance.created_by.value,
             explicit=sorted(destination.provenance.explicit),
-            parked=len(destination.parked),
+            blocked_publishes=len(destination.parked),
         )
 
     async def put(self, call: Call) -> DestinationView:

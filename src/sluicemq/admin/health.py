@@ -18,10 +18,10 @@ _READY: Final = "serving"
 
 
 class StatusView(msgspec.Struct, frozen=True):
-    """Which broker this is: `identity` of its data directory, `pid` of its process."""
+    """Which broker this is: `broker_id` of its data directory, `pid` of its process."""
 
     version: str
-    identity: str
+    broker_id: str
     pid: int
 
 

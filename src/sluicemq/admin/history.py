@@ -36,9 +36,9 @@ _TAIL: Final = 0.99
 class Sample(NamedTuple):
     """Totals at the end of a step; rates in messages/s over the step, times in ms."""
 
-    rate_in: float
-    rate_out: float
-    waiting: int
+    publish_rate: float
+    deliver_rate: float
+    ready: int
     unacked: int
     lag: float
     sync: float
@@ -65,7 +65,7 @@ class Series(NamedTuple):
 
     rates_in: Sequence[float]
     rates_out: Sequence[float]
-    waiting: Sequence[int]
+    ready: Sequence[int]
     unacked: Sequence[int]
 
 
@@ -106,9 +106,9 @@ class History:
 
     def _look(self, destination: Destination, waiting: int, unacked: int) -> None:
         statistics = destination.statistics
-        rate_in, rate_out = statistics.rate_in, statistics.rate_out
+        publish_rate, deliver_rate = statistics.publish_rate, statistics.deliver_rate
         ring = self._rings.get(destination)
-        idle = not (waiting or unacked or rate_in or rate_out)
+        idle = not (waiting or unacked or publish_rate or deliver_rate)
         if ring is None:
             if idle or destination.removed:
                 return
@@ -121,8 +121,8 @@ class History:
         if not idle:
             ring.idle = 0
         place = 2 * (self._step % DESTINATION_STEPS)
-        ring.rates[place] = rate_in
-        ring.rates[place + 1] = rate_out
+        ring.rates[place] = publish_rate
+        ring.rates[place + 1] = deliver_rate
         ring.depths[place] = min(waiting, _MOST)
         ring.depths[place + 1] = min(unacked, _MOST)
 

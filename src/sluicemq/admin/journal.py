@@ -56,20 +56,20 @@ class Durable(msgspec.Struct, frozen=True):
 class SegmentView(msgspec.Struct, frozen=True):
     """A segment. `created` in µs since the epoch."""
 
-    first: int
+    first_sequence: int
     size: int
     sealed: bool
     created: int
 
 
 class JournalView(msgspec.Struct, frozen=True, kw_only=True):
-    """The journal. `earliest` is the first sequence number that may be in it."""
+    """The journal. `earliest_sequence` is the first sequence number that may be in it."""
 
-    identity: str
-    format: int
+    broker_id: str
+    format_version: int
     durable: Durable
     segments: list[SegmentView]
-    earliest: int
+    earliest_sequence: int
 
 
 class Numbers(msgspec.Struct, frozen=True):
@@ -113,11 +113,11 @@ class JournalEndpoints:
         there = [each for each in extents if each.first in self._created]
         self._created = {each.first: self._created[each.first] for each in there}
         return JournalView(
-            identity=journal.identity.hex(),
-            format=FORMAT_VERSION,
+            broker_id=journal.identity.hex(),
+            format_version=FORMAT_VERSION,
             durable=Durable(*durable),
             segments=[SegmentView(*each, created=self._created[each.first]) for each in there],
-            earliest=there[0].first if there else durable.sequence + 1,
+            earliest_sequence=there[0].first if there else durable.sequence + 1,
         )
 
     async def destinations(self, call: Call) -> Named:
@@ -137,9 +137,9 @@ class JournalEndpoints:
         return Named(found)
 
     async def segment(self, call: Call) -> Response:
-        """GET /journal/segments/{first}, with `Range` or without."""
+        """GET /journal/segments/{first_sequence}, with `Range` or without."""
         journal = kept(self._journal)
-        first = _number(call.names["first"])
+        first = _number(call.names["first_sequence"])
         durable, extents = await self._extents(journal)
         extent = next((each for each in extents if each.first == first), None)
         if extent is None:
@@ -296,7 +296,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint("GET", "/journal", handlers.show, "Its segments", need, answer=JournalView),
         Endpoint(
             "GET",
-            "/journal/segments/{first}",
+            "/journal/segments/{first_sequence}",
             handlers.segment,
             "Bytes of a segment, all or a Range",
             need,

@@ -29,17 +29,17 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class NewPassword(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One's own: what it is, and what it is to be."""
 
-    old: str
-    new: Annotated[str, Meta(min_length=1, max_length=1024)]
+    current_password: str
+    new_password: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who one is. `csrf` is shown with what changes something, in the header `X-CSRF-Token`; it is
-    empty without a session. `user` is empty where nobody is asked."""
+    """The caller. Requests that change something carry `csrf_token` in the header `X-CSRF-Token`; it
+    is empty without a session. `user` is empty if the broker requires no login."""
 
     user: str
     superuser: bool
-    csrf: str
+    csrf_token: str
     permissions: list[PermissionView]
 
 
@@ -82,15 +82,15 @@ class LoginEndpoints:
         if self._users.user(name) is None or call.caller.access.guest is not None:
             said = "who is known without a password has none to be changed here"
             raise Problem(409, "no-password", said)
-        if wanted.old.startswith(TOKEN_PREFIX):
+        if wanted.current_password.startswith(TOKEN_PREFIX):
             raise AuthenticationFailed("a token is no password")
-        if (await call.caller.login(Credentials(name, wanted.old))).name != name:
+        if (await call.caller.login(Credentials(name, wanted.current_password))).name != name:
             raise AuthenticationFailed("that is not the password")
-        await self._users.set_password(call.by, name, wanted.new)
+        await self._users.set_password(call.by, name, wanted.new_password)
         if call.who.session is None:
             return answer(self._view(call.identity, None))
         self._sessions.end(call.who.session)
-        return self._begin(call, call.identity, Credentials(name, wanted.new))
+        return self._begin(call, call.identity, Credentials(name, wanted.new_password))
 
     def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
         secret, session = self._sessions.begin(call.caller.access.login_handle(credentials))
@@ -105,7 +105,7 @@ class LoginEndpoints:
         return SessionView(
             user=identity.name,
             superuser=identity.superuser,
-            csrf="" if session is None else session.csrf,
+            csrf_token="" if session is None else session.csrf,
             permissions=self._users.rights(identity.name),
         )
 

@@ -57,7 +57,7 @@ STEP: Final = 50
 _ENDING: Final = frozenset({"low-disk-space", "target-full", "target-refused"})
 """Failure reasons that end the action, because they apply to all other messages too."""
 
-Action = Literal["delete", "move", "copy", "redeliver", "origin"]
+Action = Literal["delete", "move", "copy", "redeliver", "redrive"]
 
 
 class ActionBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +75,7 @@ class ActionBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     all: bool = False
     target: Target | None = None
     subscription: str = ""
-    state: Literal["waiting", "delayed"] = "waiting"
+    state: Literal["ready", "scheduled"] = "ready"
     after: str = ""
     limit: Annotated[int, Meta(ge=0)] = 0
 
@@ -90,12 +90,12 @@ class Failure(msgspec.Struct, kw_only=True, frozen=True):
 class Done(msgspec.Struct, kw_only=True, frozen=True):
     """What has been done.
 
-    done     with how many messages
+    processed  with how many messages
     scanned  how many were looked at
     next     to be sent as `after`, to go on; null when there are no more
     """
 
-    done: int
+    processed: int
     failed: list[Failure]
     scanned: int
     next: str | None
@@ -157,7 +157,7 @@ class MessageActionRun:
 
     def answer(self, next: str | None) -> Done:
         """Return the response for the progress made so far."""
-        return Done(done=self.done, failed=self.failed, scanned=self.scanned, next=next)
+        return Done(processed=self.done, failed=self.failed, scanned=self.scanned, next=next)
 
 
 Act = Callable[[Delivery], object]
@@ -186,7 +186,7 @@ class ActionEndpoints:
         next = None
         if body.ids is not None:
             await self._by_id(work, body.ids, act)
-        elif body.state == "delayed":
+        elif body.state == "scheduled":
             next = await self._delayed(work, selector, act)
         else:
             next = await self._waiting(work, selector, act)
@@ -242,7 +242,7 @@ class ActionEndpoints:
             "move": lambda delivery: move(broker, delivery, there()),
             "copy": lambda delivery: copy_to(broker, delivery, there()),
             "redeliver": lambda delivery: redeliver(broker, delivery),
-            "origin": lambda delivery: self._send_back(call, delivery),
+            "redrive": lambda delivery: self._send_back(call, delivery),
         }
         return acts[body.action]
 

@@ -90,15 +90,15 @@ class AddressView(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
 class DeathView(msgspec.Struct, kw_only=True, frozen=True):
     """Why and where a message became a dead letter.
 
-    origin        where it was; `subscription` is that of a topic
-    at            as it was noted: ISO 8601
+    original_destination  where it was; `subscription` is that of a topic
+    time          as it was noted: ISO 8601
     """
 
     reason: str
-    origin: AddressView | None
+    original_destination: AddressView | None
     subscription: str
     attempts: int | None
-    at: str
+    time: str
 
 
 def address_view(address: Address) -> AddressView:
@@ -125,10 +125,10 @@ def death_view(message: Message) -> DeathView | None:
     attempts = properties.get(ATTEMPTS)
     return DeathView(
         reason=printable(str(reason)),
-        origin=address_view(origin.address) if origin is not None else None,
+        original_destination=address_view(origin.address) if origin is not None else None,
         subscription=printable(origin.subscription) if origin is not None else "",
         attempts=attempts if isinstance(attempts, int) else None,
-        at=printable(str(properties.get(TIME, ""))),
+        time=printable(str(properties.get(TIME, ""))),
     )
 
 

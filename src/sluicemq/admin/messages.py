@@ -62,7 +62,7 @@ LARGEST_VIEW: Final = 1 << 20
 _ID: Final = re.compile(r"(m?)([1-9][0-9]{0,18})")
 _CURSOR: Final = re.compile(r"([0-9])\.([0-9]{1,19})\.([0-9]{1,19})")
 
-State = Literal["waiting", "unacked", "delayed"]
+State = Literal["ready", "unacked", "scheduled"]
 
 
 class MessageQuery(msgspec.Struct, kw_only=True, frozen=True):
@@ -70,7 +70,7 @@ class MessageQuery(msgspec.Struct, kw_only=True, frozen=True):
 
     subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
     selector: Annotated[str, Meta(description="As in JMS; only what it selects.")] = ""
-    state: State = "waiting"
+    state: State = "ready"
     offset: Annotated[int, Meta(ge=0, le=MOST, description="Messages to pass over.")] = 0
     after: Annotated[str, Meta(description="`next` of the page before; instead of offset.")] = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 50
@@ -96,25 +96,25 @@ class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     id          number in the journal; with an `m` before it if it is in memory only
     position    place among those of its state, from 0; null if that is not known
     protocol    by which it came; `http` for this API and batches
-    kind        of the body: none, text, json, bytes, map, stream, object
-    timestamp   by the client's clock where its protocol has a timestamp, else as `arrival`
-    arrival     when the broker took the message, by the broker's clock
+    body_kind   of the body: none, text, json, bytes, map, stream, object
+    timestamp   by the client's clock where its protocol has a timestamp, else as `published`
+    published   when the broker took the message, by the broker's clock
     deliver_at  no consumer gets it before; of a delayed one the end of the delay
     attempts    deliveries so far
-    holder      who has an unacked one: a consumer, or a transaction that has not ended
+    unacked_by  who has an unacked one: a consumer, or a transaction that has not ended
     """
 
     id: str
     position: int | None
     state: State
     subscription: str
-    holder: Literal["consumer", "transaction"] | None
+    unacked_by: Literal["consumer", "transaction"] | None
     protocol: str
-    kind: str
+    body_kind: str
     size: int
     priority: int
     timestamp: int
-    arrival: int
+    published: int
     expiration: int
     deliver_at: int
     attempts: int
@@ -124,7 +124,7 @@ class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     correlation_id: str
     reply_to: AddressView | None
     type: str
-    properties_count: int
+    property_count: int
     damaged: bool = False
     body: BodyView | None = None
 
@@ -188,7 +188,7 @@ class MessageEndpoints:
                 "bad-parameter",
                 "with after or a selector there is no offset: pages follow from one to the next",
             )
-        if query.state == "waiting":
+        if query.state == "ready":
             return await self._waiting(subscription, query, selector)
         return await self._others(subscription, query, selector)
 
@@ -209,9 +209,9 @@ class MessageEndpoints:
             for delivery in cursor.look(min(STEP, query.limit - len(items))):
                 budget.spend(1)
                 if selector is None:
-                    items.append(self._item(delivery, "waiting", place, query.body))
+                    items.append(self._item(delivery, "ready", place, query.body))
                 elif selects(self._broker, selector, delivery):
-                    items.append(self._item(delivery, "waiting", None, query.body))
+                    items.append(self._item(delivery, "ready", None, query.body))
                 place += 1
                 if slices.due:
                     cursor.back_to(delivery)
@@ -385,8 +385,8 @@ def read_cursor(text: str) -> tuple[int, int, int]:
 def state_of(delivery: Delivery) -> State:
     """Return the API's name for the state of a delivery."""
     if delivery.state == READY:
-        return "waiting"
-    return "delayed" if delivery.state == DELAYED else "unacked"
+        return "ready"
+    return "scheduled" if delivery.state == DELAYED else "unacked"
 
 
 def _holder(delivery: Delivery, state: State) -> Literal["consumer", "transaction"] | None:
@@ -405,19 +405,19 @@ def item(
 ) -> MessageItem:
     """Return the list entry of a message."""
     epoch = broker.clock.epoch
-    due = delivery.delivered + epoch if state == "delayed" else message.deliver_at
+    due = delivery.delivered + epoch if state == "scheduled" else message.deliver_at
     return MessageItem(
         id=id_of(delivery),
         position=position,
         state=state,
         subscription=printable(delivery.subscription.name),
-        holder=_holder(delivery, state),
+        unacked_by=_holder(delivery, state),
         protocol=PROTOCOLS[message.origin],
-        kind=message.kind.name.lower(),
+        body_kind=message.kind.name.lower(),
         size=delivery.size,
         priority=message.priority,
         timestamp=message.timestamp,
-        arrival=message.arrival,
+        published=message.arrival,
         expiration=delivery.expires + epoch if delivery.expires else 0,
         deliver_at=due,
         attempts=delivery.attempts,
@@ -427,7 +427,7 @@ def item(
         correlation_id=printable(message.correlation_id),
         reply_to=address_view(message.reply_to) if message.reply_to is not None else None,
         type=printable(message.type),
-        properties_count=len(message.properties or ()),
+        property_count=len(message.properties or ()),
         body=body,
     )
 

@@ -50,18 +50,18 @@ class HistoryQuery(msgspec.Struct, kw_only=True, frozen=True):
     ] = MINUTES
 
 
-class HistoryView(msgspec.Struct, kw_only=True, frozen=True, rename={"in_": "in"}):
+class HistoryView(msgspec.Struct, kw_only=True, frozen=True):
     """Samples, the latest last; the last one was taken at `end` (ms since the epoch). in, out:
     messages/s; waiting, unacked: messages; lag_ms and fdatasync_ms: how late the event loop was and
     how long the disk took, at worst but for one in a hundred (of a destination they are empty)."""
 
     step_ms: int
     end: int
-    in_: list[float]
-    out: list[float]
-    waiting: list[int]
+    publish_rate: list[float]
+    deliver_rate: list[float]
+    ready: list[int]
     unacked: list[int]
-    lag_ms: list[float]
+    loop_lag_ms: list[float]
     fdatasync_ms: list[float]
 
 
@@ -84,29 +84,29 @@ class TotalsView(msgspec.Struct, kw_only=True, frozen=True):
     connections: int
     consumers: int
     transactions: int
-    waiting: int
+    ready: int
     unacked: int
     bytes: int
-    rate_in: float
-    rate_out: float
+    publish_rate: float
+    deliver_rate: float
     published: int
     delivered: int
     redelivered: int
-    settled: int
+    acknowledged: int
     expired: int
     dropped: int
     rejected: int
     dead_lettered: int
-    bytes_in: int
-    bytes_out: int
+    published_bytes: int
+    delivered_bytes: int
 
 
 class ProtocolView(msgspec.Struct, frozen=True):
     """Clients of one protocol."""
 
     connections: int
-    rate_in: float
-    rate_out: float
+    publish_rate: float
+    deliver_rate: float
     published: int
     delivered: int
 
@@ -122,8 +122,8 @@ class ListenerItem(msgspec.Struct, kw_only=True, frozen=True):
     max_connections: int
     accepted: int
     refused: int
-    bytes_in: int
-    bytes_out: int
+    received_bytes: int
+    sent_bytes: int
     closed: dict[str, int]
 
 
@@ -131,23 +131,23 @@ class InputItem(msgspec.Struct, kw_only=True, frozen=True):
     """Unfinished input of all connections: bytes, how many there may be, the connections that hold
     it, and how many of them are not read until there is room."""
 
-    bytes: int
-    limit: int
+    buffered_bytes: int
+    limit_bytes: int
     connections: int
-    suspended: int
+    paused: int
 
 
 class JournalView(msgspec.Struct, kw_only=True, frozen=True):
-    """The journal; `kept` is false of a broker without one. Of the last few seconds."""
+    """The journal; `enabled` is false of a broker without one. Of the last few seconds."""
 
-    kept: bool
+    enabled: bool
     segments: int
     bytes: int
-    durable: int
-    live: int
-    carried: int
-    groups: int
-    records: int
+    durable_sequence: int
+    live_records: int
+    relocated_records: int
+    group_commits: int
+    records_written: int
     written_bytes: int
     fdatasync_ms: QuantilesView
 
@@ -157,14 +157,14 @@ class OverviewView(msgspec.Struct, kw_only=True, frozen=True):
 
     version: str
     compiled: bool
-    identity: str
+    broker_id: str
     state: str
     time: int
     uptime_ms: int
-    memory_bytes: int
-    bodies_in_memory: int
-    bodies_budget: int
-    bodies_limit: int
+    resident_memory_bytes: int
+    message_memory_bytes: int
+    message_memory_budget_bytes: int
+    message_memory_limit_bytes: int
     input: InputItem
     totals: TotalsView
     protocols: dict[str, ProtocolView]
@@ -205,27 +205,27 @@ class Overview:
         return OverviewView(
             version=vitals.version,
             compiled=vitals.compiled,
-            identity=broker.identity.hex(),
+            broker_id=broker.identity.hex(),
             state=vitals.state(),
             time=broker.clock.wall,
             uptime_ms=round(vitals.uptime() * 1000),
-            memory_bytes=vitals.memory(),
-            bodies_in_memory=broker.core.memory,
-            bodies_budget=broker.core.memory_budget,
-            bodies_limit=broker.settings.memory_limit,
+            resident_memory_bytes=vitals.memory(),
+            message_memory_bytes=broker.core.memory,
+            message_memory_budget_bytes=broker.core.memory_budget,
+            message_memory_limit_bytes=broker.settings.memory_limit,
             input=InputItem(**context.connections.input()._asdict()),
             totals=self._totals(),
             protocols=dict(self._protocols()),
             listeners=[ListenerItem(**each._asdict()) for each in listeners],
             journal=JournalView(
-                kept=stats.segments > 0,
+                enabled=stats.segments > 0,
                 segments=stats.segments,
                 bytes=stats.bytes,
-                durable=broker.journal.durable,
-                live=stats.live,
-                carried=stats.carried,
-                groups=stats.groups,
-                records=stats.records,
+                durable_sequence=broker.journal.durable,
+                live_records=stats.live,
+                relocated_records=stats.carried,
+                group_commits=stats.groups,
+                records_written=stats.records,
                 written_bytes=stats.written_bytes,
                 fdatasync_ms=_quantiles(syncs),
             ),
@@ -246,21 +246,21 @@ class Overview:
             connections=len(self._context.connections),
             consumers=totals.consumers,
             transactions=len(transactions.open) + len(transactions.prepared),
-            waiting=totals.waiting,
+            ready=totals.waiting,
             unacked=totals.unacked,
             bytes=totals.bytes,
-            rate_in=round(counted.rate_in, _RATE_DIGITS),
-            rate_out=round(counted.rate_out, _RATE_DIGITS),
+            publish_rate=round(counted.publish_rate, _RATE_DIGITS),
+            deliver_rate=round(counted.deliver_rate, _RATE_DIGITS),
             published=counted.published,
             delivered=counted.delivered,
             redelivered=counted.redelivered,
-            settled=counted.settled,
+            acknowledged=counted.acknowledged,
             expired=counted.expired,
             dropped=counted.dropped,
             rejected=counted.rejected,
             dead_lettered=counted.dead_lettered,
-            bytes_in=counted.bytes_in,
-            bytes_out=counted.bytes_out,
+            published_bytes=counted.published_bytes,
+            delivered_bytes=counted.delivered_bytes,
         )
 
     def _protocols(self) -> Iterator[tuple[str, ProtocolView]]:
@@ -276,8 +276,8 @@ class Overview:
                     protocol,
                     ProtocolView(
                         count,
-                        round(seen.rate_in, _RATE_DIGITS),
-                        round(seen.rate_out, _RATE_DIGITS),
+                        round(seen.publish_rate, _RATE_DIGITS),
+                        round(seen.deliver_rate, _RATE_DIGITS),
                         seen.published,
                         seen.delivered,
                     ),
@@ -290,11 +290,11 @@ class Overview:
         return HistoryView(
             step_ms=STEP * 1000,
             end=history.end,
-            in_=[round(each.rate_in, _RATE_DIGITS) for each in samples],
-            out=[round(each.rate_out, _RATE_DIGITS) for each in samples],
-            waiting=[each.waiting for each in samples],
+            publish_rate=[round(each.publish_rate, _RATE_DIGITS) for each in samples],
+            deliver_rate=[round(each.deliver_rate, _RATE_DIGITS) for each in samples],
+            ready=[each.ready for each in samples],
             unacked=[each.unacked for each in samples],
-            lag_ms=[round(each.lag, _TIME_DIGITS) for each in samples],
+            loop_lag_ms=[round(each.lag, _TIME_DIGITS) for each in samples],
             fdatasync_ms=[round(each.sync, _TIME_DIGITS) for each in samples],
         )
 
@@ -331,11 +331,11 @@ class OverviewEndpoints:
         return HistoryView(
             step_ms=STEP * 1000,
             end=history.end,
-            in_=[round(each, _RATE_DIGITS) for each in series.rates_in],
-            out=[round(each, _RATE_DIGITS) for each in series.rates_out],
-            waiting=list(series.waiting),
+            publish_rate=[round(each, _RATE_DIGITS) for each in series.rates_in],
+            deliver_rate=[round(each, _RATE_DIGITS) for each in series.rates_out],
+            ready=list(series.ready),
             unacked=list(series.unacked),
-            lag_ms=[],
+            loop_lag_ms=[],
             fdatasync_ms=[],
         )
 

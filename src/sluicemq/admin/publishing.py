@@ -77,7 +77,7 @@ class Publication(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     body: str | UnsetType = UNSET
     body_base64: str | UnsetType = UNSET
     body_json: msgspec.Raw | UnsetType = UNSET
-    kind: Literal["text", "json", "bytes", "none"] | UnsetType = UNSET
+    body_kind: Literal["text", "json", "bytes", "none"] | UnsetType = UNSET
     properties: dict[str, Any] = {}
     priority: Annotated[int, Meta(ge=0, le=9)] = 4
     ttl_ms: Milliseconds = 0
@@ -162,8 +162,8 @@ def _body(wanted: Publication) -> tuple[BodyKind, bytes]:
         kind, body = BodyKind.BYTES, from_base64("body_base64", wanted.body_base64)
     elif isinstance(wanted.body_json, msgspec.Raw):
         kind, body = BodyKind.JSON, bytes(wanted.body_json)
-    if isinstance(wanted.kind, str):
-        kind = _KINDS[wanted.kind]
+    if isinstance(wanted.body_kind, str):
+        kind = _KINDS[wanted.body_kind]
         _expect(kind, body)
     return kind, body
 

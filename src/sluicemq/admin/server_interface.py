@@ -24,7 +24,7 @@ class ConnectionView(NamedTuple):
     protocol   protocol of its client
     user       name of its user; "" if anonymous
     listener   URL of its listener
-    since      ms since the epoch
+    started    ms since the epoch
     state      connecting | open | blocked (nothing is read from it for now) | slow (it does not
                read) | closing
     """
@@ -35,11 +35,11 @@ class ConnectionView(NamedTuple):
     user: str
     client_id: str
     listener: str
-    since: int
+    started: int
     state: str
     consumers: int
-    bytes_in: int
-    bytes_out: int
+    received_bytes: int
+    sent_bytes: int
     tls: bool
 
 
@@ -66,8 +66,8 @@ class ListenerView(NamedTuple):
     max_connections: int
     accepted: int
     refused: int
-    bytes_in: int
-    bytes_out: int
+    received_bytes: int
+    sent_bytes: int
     closed: Mapping[str, int] = {}
 
 
@@ -75,10 +75,10 @@ class InputView(NamedTuple):
     """Unfinished input of all connections: its size and limit in bytes, the number of connections
     that have any, and the number of those whose reading is paused."""
 
-    bytes: int
-    limit: int
+    buffered_bytes: int
+    limit_bytes: int
     connections: int
-    suspended: int
+    paused: int
 
 
 class Connections(Protocol):
@@ -116,7 +116,7 @@ class SettingView(msgspec.Struct, frozen=True, kw_only=True):
     name     dotted, as in the configuration file; those of a listener as `listeners[0].url`
     unit     of numbers: bytes, ms, s; "" for others
     source   `default`, a file, an environment variable, or the command line
-    meaning  in a sentence
+    description  in a sentence
     """
 
     name: str
@@ -124,7 +124,7 @@ class SettingView(msgspec.Struct, frozen=True, kw_only=True):
     default: bool | int | float | str | None
     unit: str
     source: str
-    meaning: str
+    description: str
 
 
 State = Literal["starting", "serving", "stopping", "failed"]
@@ -177,15 +177,15 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserView(msgspec.Struct, frozen=True, kw_only=True):
-    """A user, without secrets. `password` and `digest`: whether it can log in by that.
+    """A user, without secrets. `has_password` and `allow_digest`: whether it can log in by that.
     `password_scheme`: argon2id, bcrypt (taken over, until the first login) or "" for no password.
     The permissions are its own, without those of its roles. Times in seconds since the epoch."""
 
     name: str
     superuser: bool
-    password: bool
+    has_password: bool
     password_scheme: str
-    digest: bool
+    allow_digest: bool
     roles: list[str]
     permissions: list[PermissionView]
     tokens: list[TokenView]
@@ -266,26 +266,26 @@ class UserDirectory(Protocol):
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the audit log. `at` in ms since the epoch.
+    """A line of the audit log. `time` in ms since the epoch.
 
     event       login | login failed | login refused | denied | change | user added | user changed |
                 user removed | role added | role changed | role removed
     peer, user  who, from where; of changes of users, `changed_by` says that and `user` who it is
-    how         password | token | digest
-    why         a login was refused
-    wait        s until another attempt is looked at
-    what        was asked for
+    method      password | token | digest
+    reason      a login was refused
+    retry_after  s until another attempt is looked at
+    operation   was asked for
     result      done, or the status it was refused with
     """
 
-    at: int
+    time: int
     event: str
     peer: str = ""
     user: str = ""
-    how: str = ""
-    why: str = ""
-    wait: float = 0.0
-    what: str = ""
+    method: str = ""
+    reason: str = ""
+    retry_after: float = 0.0
+    operation: str = ""
     result: str = ""
     role: str = ""
     changed: str = ""

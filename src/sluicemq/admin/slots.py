@@ -41,8 +41,9 @@ class SlotView(msgspec.Struct, frozen=True):
     """A slot, as it is.
 
     created    ms since the epoch
-    lost       segments that it needed may be gone; `abandoned`: because its reader did not move it
-    moved      ms since the epoch, when its reader last acknowledged a position; 0 = never
+    lost           true if segments that it needs may have been deleted
+    idle_expired   true if it was lost because its reader did not advance it
+    last_advanced  time of the last advance in ms since the epoch; 0 = never
     """
 
     name: str
@@ -50,8 +51,8 @@ class SlotView(msgspec.Struct, frozen=True):
     limit_bytes: int
     created: int
     lost: bool
-    moved: int
-    abandoned: bool
+    last_advanced: int
+    idle_expired: bool
 
 
 class SlotList(msgspec.Struct, frozen=True):

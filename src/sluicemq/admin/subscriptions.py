@@ -39,7 +39,7 @@ class SubscriptionQuery(PageQuery, kw_only=True, frozen=True):
     destination_base64: Annotated[str, Meta(description="The same, for names of any bytes.")] = ""
     filter: Annotated[str, Meta(description="Text anywhere in its name or the topic's.")] = ""
     durable: Annotated[bool | None, Meta(description="Only those that are, or are not.")] = None
-    sort: Literal["destination", "name", "waiting", "unacked", "consumers"] = "destination"
+    sort: Literal["destination", "name", "ready", "unacked", "consumers"] = "destination"
 
 
 class SubscriptionDeletionQuery(msgspec.Struct, kw_only=True, frozen=True):
@@ -63,11 +63,11 @@ class SubscriptionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=
     kind: str
     name: str
     client_id: str
-    label: str
+    display_name: str
     durable: bool
     shared: bool
     selector: str
-    waiting: int
+    ready: int
     unacked: int
     bytes: int
     consumers: int
@@ -172,11 +172,11 @@ def _item(topic: Destination, subscription: Subscription) -> SubscriptionItem:
         kind="topic",
         name=printable(subscription.name),
         client_id=printable(client_id),
-        label=printable(label),
+        display_name=printable(label),
         durable=subscription.durable,
         shared=subscription.shared,
         selector="" if selector is None else printable(selector.text),
-        waiting=subscription.waiting,
+        ready=subscription.waiting,
         unacked=subscription.unacked,
         bytes=subscription.waiting_bytes + subscription.unacked_bytes,
         consumers=len(subscription.consumers),

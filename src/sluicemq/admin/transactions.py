@@ -40,28 +40,32 @@ class TransactionQuery(PageQuery, kw_only=True, frozen=True):
     """Which transactions, and in what order."""
 
     state: Annotated[Literal["", "open", "prepared"], Meta(description='"" = both.')] = ""
-    sort: Literal["since", "state", "sends", "acks"] = "since"
+    sort: Literal["started", "state", "publishes", "acks"] = "started"
 
 
 class XidView(msgspec.Struct, frozen=True):
     """A global transaction's name: format, and the two parts in hex."""
 
-    format: int
-    branch: str
-    global_: str = msgspec.field(name="global")
+    format_id: int
+    branch_qualifier: str
+    global_transaction_id: str
 
 
 class TransactionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A transaction. `sends` and `acks` are how many messages it has sent and taken; `since` is in
-    ms since the epoch: when it began, or of one from before a restart, when it was prepared.
-    `owner` is the user that it belongs to; left out if it belongs to nobody."""
+    """A transaction.
+
+    publishes  number of messages that it publishes
+    acks       number of messages that it acknowledges
+    started    ms since the epoch; after a restart, the time when it was prepared
+    owner      user that it belongs to; omitted if it has no owner
+    """
 
     id: str
     state: str
     protocol: str
-    sends: int
+    publishes: int
     acks: int
-    since: int
+    started: int
     xid: XidView | None = None
     owner: str = ""
 
@@ -87,7 +91,7 @@ class TransactionEndpoints:
                 found.append(_item(each))
             if slices.due:
                 await slices.rest()
-        found.sort(key=attrgetter(query.sort, "since", "id"), reverse=query.order == "desc")
+        found.sort(key=attrgetter(query.sort, "started", "id"), reverse=query.order == "desc")
         return page_of(found, query)
 
     async def commit(self, call: Call) -> None:
@@ -117,7 +121,9 @@ class TransactionEndpoints:
                 call.note = f"{len(each.sends)} sent, {len(each.acks)} taken"
                 if each.xid:
                     xid = _xid(each.xid)
-                    call.note += f", xid {xid.format}:{xid.global_}:{xid.branch}"
+                    call.note += (
+                        f", xid {xid.format_id}:{xid.global_transaction_id}:{xid.branch_qualifier}"
+                    )
                 return each
         raise Problem(404, "transaction-not-found", "there is no such transaction, or not any more")
 
@@ -135,9 +141,9 @@ def _item(transaction: Transaction) -> TransactionItem:
         state=transaction.state.value,
         protocol=_PROTOCOL,
         xid=_xid(transaction.xid) if transaction.xid else None,
-        sends=len(transaction.sends),
+        publishes=len(transaction.sends),
         acks=len(transaction.acks),
-        since=transaction.created,
+        started=transaction.created,
         owner=transaction.owner,
     )
 

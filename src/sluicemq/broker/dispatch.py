@@ -28,7 +28,7 @@ def dispatch(subscription: Subscription) -> None:
         _serve(subscription, subscription.everything, ITERATION_DELIVERIES)
         return
     statistics = subscription.destination.statistics
-    enough = statistics.bytes_out + ITERATION_BYTES
+    enough = statistics.delivered_bytes + ITERATION_BYTES
     total = 0
     pending_queues = [
         pending_queue
@@ -43,7 +43,7 @@ def dispatch(subscription: Subscription) -> None:
             if _serve(subscription, pending_queue, 1)
         ]
         total += 1
-        if total >= ITERATION_DELIVERIES or statistics.bytes_out > enough:
+        if total >= ITERATION_DELIVERIES or statistics.delivered_bytes > enough:
             subscription.core.again[subscription] = None
             break
     if first is not None:
@@ -81,7 +81,7 @@ def hand_over(consumer: Consumer, delivery: Delivery) -> None:
     if consumer.ack_timeout and not consumer.watched:
         watch(consumer)
     statistics.delivered += 1
-    statistics.bytes_out += size
+    statistics.delivered_bytes += size
     consumer.delivered += 1
     given = [delivery]
     subscription.core.event_recorder.deliver(subscription, given)
@@ -207,7 +207,7 @@ def _serve(subscription: Subscription, pending_queue: PendingQueue, limit: int) 
         statistics = destination.statistics
         statistics.delivered += given
         statistics.redelivered += redelivered
-        statistics.bytes_out += size
+        statistics.delivered_bytes += size
         if destination.parked:
             core.unblocking[destination] = None
         for consumer, batch in batches.items():

@@ -162,7 +162,7 @@ class PublishOperations(Registry):
         """
         statistics = destination.statistics
         statistics.published += 1
-        statistics.bytes_in += len(message.body)
+        statistics.published_bytes += len(message.body)
         targets = None
         references = 1
         held = False

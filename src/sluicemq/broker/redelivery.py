@@ -149,7 +149,7 @@ def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list
         statistics.delivered += 1
         if delivery.attempts > 1:
             statistics.redelivered += 1
-        statistics.bytes_out += delivery.size
+        statistics.delivered_bytes += delivery.size
         sent.append(delivery)
     _journal_attempts(subscription, counted)
     if sent:

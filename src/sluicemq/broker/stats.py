@@ -19,23 +19,23 @@ class Traffic:
     """Counters and rates of published and delivered messages.
 
     published      messages accepted                delivered      deliveries, redeliveries included
-    rate_in        messages/s, smoothed             rate_out       deliveries/s, smoothed
+    publish_rate   messages/s, smoothed             deliver_rate   deliveries/s, smoothed
     """
 
     __slots__ = (
         "_last_delivered",
         "_last_published",
+        "deliver_rate",
         "delivered",
+        "publish_rate",
         "published",
-        "rate_in",
-        "rate_out",
     )
 
     def __init__(self) -> None:
         self.published = 0
         self.delivered = 0
-        self.rate_in = 0.0
-        self.rate_out = 0.0
+        self.publish_rate = 0.0
+        self.deliver_rate = 0.0
         self._last_published = 0
         self._last_delivered = 0
 
@@ -43,59 +43,59 @@ class Traffic:
         """Update the rates for the last `seconds` (> 0); `keep` is `kept(seconds)`."""
         arrived = self.published - self._last_published
         left = self.delivered - self._last_delivered
-        if arrived or self.rate_in:
-            rate = self.rate_in * keep + arrived / seconds * (1 - keep)
-            self.rate_in = rate if rate > NO_RATE else 0.0
+        if arrived or self.publish_rate:
+            rate = self.publish_rate * keep + arrived / seconds * (1 - keep)
+            self.publish_rate = rate if rate > NO_RATE else 0.0
             self._last_published = self.published
-        if left or self.rate_out:
-            rate = self.rate_out * keep + left / seconds * (1 - keep)
-            self.rate_out = rate if rate > NO_RATE else 0.0
+        if left or self.deliver_rate:
+            rate = self.deliver_rate * keep + left / seconds * (1 - keep)
+            self.deliver_rate = rate if rate > NO_RATE else 0.0
             self._last_delivered = self.delivered
 
 
 class DestinationStats(Traffic):
     """Totals of a destination since it was created or the broker started.
 
-    redelivered    deliveries after the first       settled        messages acknowledged
+    redelivered    deliveries after the first       acknowledged   messages acknowledged
     expired        messages past their lifetime     dropped        messages dropped by a limit or
                                                                    rejected, and not dead-lettered
     dead_lettered  moved to a dead-letter queue     rejected       refused to the publisher
-    bytes_in       body bytes accepted              bytes_out      body bytes delivered
+    published_bytes, delivered_bytes  bytes of bodies
     """
 
     __slots__ = (
-        "bytes_in",
-        "bytes_out",
+        "acknowledged",
         "dead_lettered",
+        "delivered_bytes",
         "dropped",
         "expired",
+        "published_bytes",
         "redelivered",
         "rejected",
-        "settled",
     )
 
     def __init__(self) -> None:
         super().__init__()
         self.redelivered = 0
-        self.settled = 0
+        self.acknowledged = 0
         self.expired = 0
         self.dropped = 0
         self.dead_lettered = 0
         self.rejected = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
+        self.published_bytes = 0
+        self.delivered_bytes = 0
 
     def add(self, other: DestinationStats) -> None:
         """Add the counters and rates of `other`."""
         self.published += other.published
         self.delivered += other.delivered
         self.redelivered += other.redelivered
-        self.settled += other.settled
+        self.acknowledged += other.acknowledged
         self.expired += other.expired
         self.dropped += other.dropped
         self.dead_lettered += other.dead_lettered
         self.rejected += other.rejected
-        self.bytes_in += other.bytes_in
-        self.bytes_out += other.bytes_out
-        self.rate_in += other.rate_in
-        self.rate_out += other.rate_out
+        self.published_bytes += other.published_bytes
+        self.delivered_bytes += other.delivered_bytes
+        self.publish_rate += other.publish_rate
+        self.deliver_rate += other.deliver_rate

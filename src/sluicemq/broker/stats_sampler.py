@@ -128,7 +128,7 @@ class StatsSampler:
 
     def _removed(self, destination: Destination) -> None:
         statistics = destination.statistics
-        statistics.rate_in = statistics.rate_out = 0.0
+        statistics.publish_rate = statistics.deliver_rate = 0.0
         counted = self._under_way and destination not in self._left
         self._left.pop(destination, None)
         (self._late if counted else self._gone).add(statistics)

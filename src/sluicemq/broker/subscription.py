@@ -354,7 +354,7 @@ class Subscription:
             return False
         self.unacked -= 1
         self.unacked_bytes -= delivery.size
-        self.destination.statistics.settled += 1
+        self.destination.statistics.acknowledged += 1
         delivery.state = GONE
         message = delivery.message
         if message is not None:
@@ -396,7 +396,7 @@ class Subscription:
                 return self.settle(consumer, sequence)
         delivery = self._take_back(sequence)
         if delivery is not None:
-            self.destination.statistics.settled += 1
+            self.destination.statistics.acknowledged += 1
             self.end(delivery, Cause.ACKNOWLEDGED)
             return True
         return False

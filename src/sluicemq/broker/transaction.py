@@ -453,7 +453,7 @@ class Transactions:
             subscription = delivery.subscription
             subscription.unacked -= 1
             subscription.unacked_bytes -= delivery.size
-            subscription.destination.statistics.settled += 1
+            subscription.destination.statistics.acknowledged += 1
             subscription.forget(delivery)
         return sequence
 

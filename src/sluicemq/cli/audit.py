@@ -12,9 +12,9 @@ from sluicemq.cli.tables import Column, Item, moment, table
 
 app = typer.Typer(add_completion=False)
 
-_ELSEWHERE: Final = ("at", "event", "user", "peer")
+_ELSEWHERE: Final = ("time", "event", "user", "peer")
 COLUMNS: Final = (
-    Column("when", lambda item: moment(item["at"])),
+    Column("when", lambda item: moment(item["time"])),
     Column("event", lambda item: str(item["event"])),
     Column("user", lambda item: str(item.get("user", ""))),
     Column("peer", lambda item: str(item.get("peer", ""))),

@@ -43,7 +43,7 @@ COLUMNS: Final = (
     Column("size", lambda item: size(item["bytes"]), right=True),
     Column("copied", lambda item: size(item["copied_bytes"]), right=True),
     Column("last number", lambda item: number(item["last_sequence"]), right=True),
-    Column("journal", lambda item: item["identity"][:16]),
+    Column("journal", lambda item: item["broker_id"][:16]),
 )
 
 BackupArgument = Annotated[
@@ -188,7 +188,7 @@ def restore(
         print_json(
             {
                 "data_dir": str(data_dir),
-                "identity": restored.identity,
+                "broker_id": restored.identity,
                 "last_sequence": manifest.last_sequence,
                 "next_sequence": restored.next_sequence,
             }
@@ -248,7 +248,7 @@ def _ask(
     place: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
 ) -> Manifest:
     """Request the backup from the broker."""
-    body: dict[str, Any] = {"directory": str(directory), "link": link, "rate": rate}
+    body: dict[str, Any] = {"directory": str(directory), "hard_links": link, "max_rate": rate}
     if previous is not None:
         body["incremental_from"] = str(previous)
     with Api(place.target()) as api, _progress("copying", 0) as advance:
@@ -258,8 +258,8 @@ def _ask(
                 return msgspec.convert(line["backup"], Manifest)
             if line["state"] == "failed":
                 raise JournalError(line["error"]["message"])
-            advance(line["done"] - done, line["total"])
-            done = line["done"]
+            advance(line["processed"] - done, line["total"])
+            done = line["processed"]
     raise ConnectionLost("the broker closed the connection, and the backup is incomplete")
 
 

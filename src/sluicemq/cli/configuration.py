@@ -133,7 +133,9 @@ def _show_live(place: BrokerLocation, explain: bool, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    columns = (*_LIVE, Column("meaning", lambda item: str(item["meaning"]))) if explain else _LIVE
+    columns = (
+        (*_LIVE, Column("meaning", lambda item: str(item["description"]))) if explain else _LIVE
+    )
     show(table(columns, found))
 
 

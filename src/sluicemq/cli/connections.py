@@ -31,11 +31,11 @@ COLUMNS: Final = (
     Column("peer", lambda item: str(item["peer"])),
     Column("user", lambda item: str(item.get("user") or "-")),
     Column("client", lambda item: str(item.get("client_id") or "-")),
-    Column("since", lambda item: moment(item["since"])),
+    Column("since", lambda item: moment(item["started"])),
     Column("state", lambda item: str(item["state"])),
     Column("consumers", lambda item: number(item["consumers"]), right=True),
-    Column("received", lambda item: size(item["bytes_in"]), right=True),
-    Column("sent", lambda item: size(item["bytes_out"]), right=True),
+    Column("received", lambda item: size(item["received_bytes"]), right=True),
+    Column("sent", lambda item: size(item["sent_bytes"]), right=True),
 )
 
 

@@ -41,14 +41,14 @@ app = typer.Typer(
 
 _QUEUES: Final = (
     Column("name", address_in),
-    Column("waiting", lambda item: number(item["waiting"]), right=True),
+    Column("ready", lambda item: number(item["ready"]), right=True),
     Column("oldest", oldest, right=True),
     Column("reasons", lambda item: _reasons(item)),
-    Column("dead letters of", lambda item: ", ".join(item.get("of") or [])),
+    Column("dead letters of", lambda item: ", ".join(item.get("sources") or [])),
 )
 _MESSAGES: Final = (
     Column("id", lambda item: str(item["id"]), right=True),
-    Column("died", lambda item: str(_death(item).get("at", "-"))),
+    Column("died", lambda item: str(_death(item).get("time", "-"))),
     Column("reason", lambda item: str(_death(item).get("reason", "-"))),
     Column("came from", lambda item: _origin(item)),
     Column("attempts", lambda item: str(_death(item).get("attempts") or "-"), right=True),
@@ -130,7 +130,7 @@ def requeue(
     return message_selection.run_action(
         api,
         address,
-        "origin" if target is None else "move",
+        "redrive" if target is None else "move",
         selection,
         "sent back" if target is None else "moved",
         target=target,
@@ -160,5 +160,5 @@ def _death(item: Item) -> Item:
 
 
 def _origin(item: Item) -> str:
-    origin = _death(item).get("origin")
+    origin = _death(item).get("original_destination")
     return address_in(origin) if origin else "-"

@@ -327,7 +327,7 @@ class Story:
     def _waiting(self, queue: str) -> int:
         for destination in self._broker.status()["destinations"]:
             if destination["name"] == queue:
-                return int(destination["waiting"]) + int(destination["unacked"])
+                return int(destination["ready"]) + int(destination["unacked"])
         return 0
 
     def _until(self, condition: Callable[[], bool]) -> None:

@@ -51,8 +51,16 @@ _NOTHING_YET: Final = {
     "  sluicemq topics create prices",
 }
 _SORTABLE: Final = (
-    *("name", "waiting", "unacked", "delayed", "bytes", "consumers", "subscriptions"),
-    *("rate_in", "rate_out", "oldest_ms", "published", "settled", "expired", "dead_lettered"),
+    *("name", "ready", "unacked", "scheduled", "bytes", "consumers", "subscriptions"),
+    *(
+        "publish_rate",
+        "deliver_rate",
+        "oldest_ms",
+        "published",
+        "acknowledged",
+        "expired",
+        "dead_lettered",
+    ),
 )
 _BARS: Final = 60
 """Number of samples in a sparkline; one sample covers 5 s."""
@@ -91,7 +99,7 @@ def _figure(name: str) -> Any:
 
 def oldest(item: Item) -> str:
     """Return the age of the oldest ready message."""
-    return age(item.get("oldest_ms") or 0) if item.get("waiting") else "-"
+    return age(item.get("oldest_ms") or 0) if item.get("ready") else "-"
 
 
 def marked(item: Item, name: str) -> Text | str:
@@ -102,12 +110,12 @@ def marked(item: Item, name: str) -> Text | str:
 
 
 COLUMNS: Final = (
-    Column("waiting", _figure("waiting"), right=True),
+    Column("ready", _figure("ready"), right=True),
     Column("in flight", _figure("unacked"), right=True),
     Column("size", lambda item: size(item.get("bytes", 0)), right=True),
     Column("consumers", _figure("consumers"), right=True),
-    Column("in/s", lambda item: rate(item.get("rate_in", 0)), right=True),
-    Column("out/s", lambda item: rate(item.get("rate_out", 0)), right=True),
+    Column("in/s", lambda item: rate(item.get("publish_rate", 0)), right=True),
+    Column("out/s", lambda item: rate(item.get("deliver_rate", 0)), right=True),
     Column("oldest", oldest, right=True),
 )
 
@@ -115,7 +123,7 @@ _COUNTERS: Final = (
     ("published", "published"),
     ("delivered", "delivered"),
     ("redelivered", "redelivered"),
-    ("settled", "settled"),
+    ("acknowledged", "acknowledged"),
     ("expired", "expired"),
     ("dropped", "dropped"),
     ("rejected", "rejected"),
@@ -219,7 +227,7 @@ def delete(
     address = Address(kind, name)
     at = destination(address)
     if not yes:
-        waiting = api.get(at).get("waiting", 0)
+        waiting = api.get(at).get("ready", 0)
         confirm(f"Remove {display_name(address)} with {number(waiting)} messages?", yes)
     api.delete(at, force=force)
     return ActionResult({"deleted": name}, f"Removed {display_name(address)}.")
@@ -237,7 +245,7 @@ def purge(
     at = destination(address)
     if not yes:
         item = api.get(at)
-        count = item.get("waiting", 0) + item.get("delayed", 0) + unacked * item.get("unacked", 0)
+        count = item.get("ready", 0) + item.get("scheduled", 0) + unacked * item.get("unacked", 0)
         confirm(f"Purge {number(count)} messages of {display_name(address)}?", yes)
     answer = api.post(at / "purge", {"unacked": unacked})
     return ActionResult(
@@ -295,29 +303,35 @@ for _app, _kind in ((queues, Kind.QUEUE), (topics, Kind.TOPIC)):
 
 
 def _details(item: Item, history: Item) -> RenderableType:
-    waiting = f"{number(item['waiting'])}, {size(item['bytes'])}"
-    if item["waiting"]:
+    waiting = f"{number(item['ready'])}, {size(item['bytes'])}"
+    if item["ready"]:
         waiting += f", the oldest for {age(item['oldest_ms'] or 0)}"
     state = [
         *(["paused"] if item.get("paused") else []),
         *(["temporary"] if item.get("temporary") else []),
-        *(["created on first use"] if item.get("automatic") else []),
+        *(["created on first use"] if item.get("auto_created") else []),
         *(["in the configuration"] if item.get("configured") else []),
     ]
     rows: list[tuple[str, RenderableType]] = [
         (item["kind"], item["name"]),
         *([("state", ", ".join(state))] if state else []),
-        ("waiting", waiting),
+        ("ready", waiting),
         ("in flight", number(item["unacked"])),
-        ("delayed", number(item.get("delayed", 0))),
+        ("scheduled", number(item.get("scheduled", 0))),
         ("consumers", number(item["consumers"])),
         *([("subscriptions", number(item["subscriptions"]))] if item["kind"] == "topic" else []),
-        ("in", f"{rate(item['rate_in'])}/s  {sparkline(history.get('in', []), _BARS)}"),
-        ("out", f"{rate(item['rate_out'])}/s  {sparkline(history.get('out', []), _BARS)}"),
-        ("depth", sparkline(history.get("waiting", []), _BARS)),
+        (
+            "in",
+            f"{rate(item['publish_rate'])}/s  {sparkline(history.get('publish_rate', []), _BARS)}",
+        ),
+        (
+            "out",
+            f"{rate(item['deliver_rate'])}/s  {sparkline(history.get('deliver_rate', []), _BARS)}",
+        ),
+        ("depth", sparkline(history.get("ready", []), _BARS)),
     ]
     rows += [(title, number(item.get(name, 0))) for name, title in _COUNTERS if item.get(name)]
-    policy = item.get("policy") or {}
+    policy = item.get("effective") or {}
     if policy.get("dead_letter_queue"):
         rows.append(("dead letters to", str(policy["dead_letter_queue"])))
     return Group(pairs(rows), Text(), Text("settings", style="bold"), _settings_table(item))

@@ -13,7 +13,7 @@ from sluicemq.cli.destination_names import display_name
 from sluicemq.cli.tables import number
 from sluicemq.model.destination import Address
 
-STATES: Final = ("waiting", "unacked", "delayed")
+STATES: Final = ("ready", "unacked", "scheduled")
 MOST_LISTED_FAILURES: Final = 10
 """Number of failed messages that are reported individually."""
 
@@ -99,7 +99,7 @@ def run_action(
             if limit:
                 body["limit"] = limit - done
             answer = api.post(at, body)
-            done += answer["done"]
+            done += answer["processed"]
             failed += answer.get("failed") or []
             status.update(f"{number(done)} {verb}")
             body["after"] = answer.get("next")
@@ -112,7 +112,7 @@ def run_action(
     text = f"{number(done)} {verb}"
     if failed:
         text += f", {number(len(failed))} not"
-    document = {"done": done, "failed": failed}
+    document = {"processed": done, "failed": failed}
     return ActionResult(
         document, f"{text} ({display_name(address)}).", Exit.REFUSED if failed else Exit.OK
     )

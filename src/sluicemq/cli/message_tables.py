@@ -18,14 +18,14 @@ SHOWN: Final = 60
 COLUMNS: Final = (
     Column("id", lambda item: str(item["id"]), right=True),
     Column("state", lambda item: _state(item)),
-    Column("since", lambda item: moment(item.get("arrival", 0))),
+    Column("since", lambda item: moment(item.get("published", 0))),
     Column("protocol", lambda item: str(item.get("protocol", ""))),
-    Column("kind", lambda item: str(item.get("kind", ""))),
+    Column("kind", lambda item: str(item.get("body_kind", ""))),
     Column("size", lambda item: size(item.get("size", 0)), right=True),
     Column("priority", lambda item: str(item.get("priority", "")), right=True),
     Column("attempts", lambda item: str(item.get("attempts", 0)), right=True),
     Column("correlation id", lambda item: str(item.get("correlation_id") or "")),
-    Column("properties", lambda item: str(item.get("properties_count") or ""), right=True),
+    Column("properties", lambda item: str(item.get("property_count") or ""), right=True),
 )
 
 
@@ -34,7 +34,7 @@ def _state(item: Item) -> str:
         str(item.get("state", "")),
         *(["again"] if item.get("redelivered") else []),
         *(["damaged"] if item.get("damaged") else []),
-        *([f"held by a {item['holder']}"] if item.get("holder") == "transaction" else []),
+        *([f"held by a {item['unacked_by']}"] if item.get("unacked_by") == "transaction" else []),
     ]
     return ", ".join(words)
 
@@ -55,12 +55,12 @@ def details(item: Item) -> RenderableType:
         ("message", str(item["id"])),
         ("state", _state(item)),
         ("protocol", str(item.get("protocol", ""))),
-        ("kind", f"{item.get('kind', '')}, {size(item.get('size', 0))}"),
+        ("kind", f"{item.get('body_kind', '')}, {size(item.get('size', 0))}"),
         ("priority", str(item.get("priority", ""))),
-        ("arrived", moment(item.get("arrival", 0))),
+        ("arrived", moment(item.get("published", 0))),
         ("expires", moment(item.get("expiration", 0)) if item.get("expiration") else "never"),
     ]
-    if item.get("timestamp", 0) != item.get("arrival", 0):
+    if item.get("timestamp", 0) != item.get("published", 0):
         rows.append(("client timestamp", moment(item.get("timestamp", 0))))
     if item.get("deliver_at"):
         rows.append(("not before", moment(item["deliver_at"])))
@@ -80,9 +80,11 @@ def details(item: Item) -> RenderableType:
 
 
 def _death(dead: Item) -> str:
-    origin = f", of {address_in(dead['origin'])}" if dead["origin"] else ""
+    origin = (
+        f", of {address_in(dead['original_destination'])}" if dead["original_destination"] else ""
+    )
     attempts = f", after {dead['attempts']} attempts" if dead["attempts"] is not None else ""
-    return f"{dead['reason']}{origin}{attempts}, at {dead['at']}"
+    return f"{dead['reason']}{origin}{attempts}, at {dead['time']}"
 
 
 def _properties(properties: Item) -> RenderableType:

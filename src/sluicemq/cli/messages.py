@@ -184,7 +184,7 @@ def publish(
     ids."""
     address = address_of(name)
     common: dict[str, Any] = {
-        "kind": kind,
+        "body_kind": kind,
         "properties": parse_properties(prop or []),
         "priority": priority,
         "ttl_ms": parse_milliseconds("--ttl", ttl),

@@ -34,13 +34,16 @@ COLUMNS: Final = (
     Column("position", lambda item: str(item["position"]), right=True),
     Column("limit", lambda item: size(item["limit_bytes"]), right=True),
     Column("created", lambda item: moment(item["created"])),
-    Column("moved", lambda item: moment(item["moved"]) if item.get("moved") else "never"),
+    Column(
+        "moved",
+        lambda item: moment(item["last_advanced"]) if item.get("last_advanced") else "never",
+    ),
     Column("state", lambda item: _state(item)),
 )
 
 
 def _state(item: dict[str, Any]) -> str:
-    if item.get("abandoned"):
+    if item.get("idle_expired"):
         return "lost (idle)"
     return "lost" if item.get("lost") else "held"
 

@@ -31,8 +31,8 @@ _BARS: Final = 60
 _PROTOCOLS: Final = (
     Column("protocol", lambda item: str(item["protocol"])),
     Column("connections", lambda item: number(item["connections"]), right=True),
-    Column("in/s", lambda item: rate(item["rate_in"]), right=True),
-    Column("out/s", lambda item: rate(item["rate_out"]), right=True),
+    Column("in/s", lambda item: rate(item["publish_rate"]), right=True),
+    Column("out/s", lambda item: rate(item["deliver_rate"]), right=True),
 )
 _LISTENERS: Final = (
     Column("listener", lambda item: str(item["url"])),
@@ -68,20 +68,26 @@ def details(overview: Item) -> RenderableType:
         (
             "broker",
             f"sluicemq {overview['version']}{' (compiled)' if overview.get('compiled') else ''}, "
-            f"up {age(overview['uptime_ms'])}, identity {overview['identity']}",
+            f"up {age(overview['uptime_ms'])}, broker {overview['broker_id']}",
         ),
         (
             "memory",
-            f"{size(overview['memory_bytes'])}, of it bodies "
-            f"{size(overview.get('bodies_in_memory', 0))}",
+            f"{size(overview['resident_memory_bytes'])}, of it bodies "
+            f"{size(overview.get('message_memory_bytes', 0))}",
         ),
         (
             "messages",
-            f"{number(totals['waiting'])} waiting, {number(totals['unacked'])} in flight, in "
+            f"{number(totals['ready'])} waiting, {number(totals['unacked'])} in flight, in "
             f"{number(totals['queues'])} queues and {number(totals['topics'])} topics",
         ),
-        ("in", f"{rate(totals['rate_in'])}/s  {sparkline(history.get('in', []), _BARS)}"),
-        ("out", f"{rate(totals['rate_out'])}/s  {sparkline(history.get('out', []), _BARS)}"),
+        (
+            "in",
+            f"{rate(totals['publish_rate'])}/s  {sparkline(history.get('publish_rate', []), _BARS)}",
+        ),
+        (
+            "out",
+            f"{rate(totals['deliver_rate'])}/s  {sparkline(history.get('deliver_rate', []), _BARS)}",
+        ),
         (
             "clients",
             f"{number(totals['connections'])} connections, {number(totals['consumers'])} consumers",
@@ -91,7 +97,7 @@ def details(overview: Item) -> RenderableType:
     ]
     parts: list[RenderableType] = [pairs(rows)]
     if alarms := overview.get("alarms"):
-        parts += [Text(), *(Text(f"! {each['text']}", style="bold red") for each in alarms)]
+        parts += [Text(), *(Text(f"! {each['message']}", style="bold red") for each in alarms)]
     protocols = [{"protocol": name, **each} for name, each in overview["protocols"].items()]
     if protocols:
         parts += [Text(), table(_PROTOCOLS, protocols)]
@@ -105,7 +111,7 @@ def _quantiles(figures: Item) -> str:
 
 
 def _journal(journal: dict[str, Any]) -> str:
-    if not journal["kept"]:
+    if not journal["enabled"]:
         return "none: messages are in memory only"
     return (
         f"{size(journal['bytes'])} in {number(journal['segments'])} segments, fdatasync "

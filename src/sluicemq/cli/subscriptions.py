@@ -29,11 +29,11 @@ app = typer.Typer(
 
 COLUMNS: Final = (
     Column("topic", lambda item: str(item["destination"])),
-    Column("subscription", lambda item: str(item["label"])),
+    Column("subscription", lambda item: str(item["display_name"])),
     Column("client", lambda item: str(item["client_id"] or "-")),
     Column("owner", lambda item: str(item.get("owner") or "-")),
     Column("kind", lambda item: _kind(item)),
-    Column("waiting", lambda item: number(item["waiting"]), right=True),
+    Column("ready", lambda item: number(item["ready"]), right=True),
     Column("in flight", lambda item: number(item["unacked"]), right=True),
     Column("consumers", lambda item: number(item["consumers"]), right=True),
     Column("selector", lambda item: str(item.get("selector") or "")),
@@ -82,7 +82,7 @@ def delete(
     found = [
         item["name"]
         for item in api.items("/subscriptions", **which)
-        if name in (item["label"], item["name"]) and client in (None, item["client_id"])
+        if name in (item["display_name"], item["name"]) and client in (None, item["client_id"])
     ]
     if len(found) > 1:
         raise UsageError(f"several clients have a subscription {name}: say which with --client")

@@ -62,7 +62,7 @@ VIEWS: Final = {
             Column("name", lambda item: destinations.marked(item, address_in(item))),
             *destinations.COLUMNS,
         ),
-        ("rate_in", "name", "waiting", "unacked", "bytes", "consumers", "rate_out"),
+        ("publish_rate", "name", "ready", "unacked", "bytes", "consumers", "deliver_rate"),
     ),
     "2": TopView("connections", "/connections", connections.COLUMNS, ()),
     "3": TopView("consumers", "/consumers", consumers.COLUMNS, ()),
@@ -74,7 +74,7 @@ class ViewState:
     """State of the view, changed by keys."""
 
     view: TopView = VIEWS["1"]
-    sort: str = "rate_in"
+    sort: str = "publish_rate"
     ascending: bool = False
     filter: str = ""
     page: int = 1
@@ -171,7 +171,7 @@ def top(
     ] = "",
     sort: Annotated[
         str, typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first.")
-    ] = "rate_in",
+    ] = "publish_rate",
     interval: Annotated[
         float, typer.Option("--interval", "-n", min=0.1, help="Refresh interval in seconds.")
     ] = 1.0,
@@ -247,15 +247,18 @@ def _head(overview: Item) -> RenderableType:
     history = overview.get("history") or {}
     first = Text(
         f"sluicemq {printable(overview['version'])}  up {age(overview['uptime_ms'])}  "
-        f"{size(overview['memory_bytes'])} memory  {number(totals['connections'])} connections  "
-        f"{number(totals['waiting'])} waiting"
+        f"{size(overview['resident_memory_bytes'])} memory  "
+        f"{number(totals['connections'])} connections  "
+        f"{number(totals['ready'])} waiting"
     )
     second = Text(
-        f"in {rate(totals['rate_in'])}/s {sparkline(history.get('in', []), _BARS)}  "
-        f"out {rate(totals['rate_out'])}/s {sparkline(history.get('out', []), _BARS)}",
+        f"in {rate(totals['publish_rate'])}/s {sparkline(history.get('in', []), _BARS)}  "
+        f"out {rate(totals['deliver_rate'])}/s {sparkline(history.get('out', []), _BARS)}",
         no_wrap=True,
     )
-    alarms = [Text(f"! {each['text']}", style="bold red") for each in overview.get("alarms") or []]
+    alarms = [
+        Text(f"! {each['message']}", style="bold red") for each in overview.get("alarms") or []
+    ]
     return Group(first, second, *alarms)
 
 

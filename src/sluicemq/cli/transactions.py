@@ -30,9 +30,9 @@ COLUMNS: Final = (
     Column("state", lambda item: str(item["state"])),
     Column("protocol", lambda item: str(item.get("protocol") or "-")),
     Column("owner", lambda item: str(item.get("owner") or "-")),
-    Column("sends", lambda item: number(item["sends"]), right=True),
+    Column("sends", lambda item: number(item["publishes"]), right=True),
     Column("acknowledges", lambda item: number(item["acks"]), right=True),
-    Column("since", lambda item: moment(item.get("since") or 0)),
+    Column("since", lambda item: moment(item.get("started") or 0)),
     Column("xid", lambda item: _xid(item)),
 )
 IdArgument = Annotated[
@@ -80,4 +80,4 @@ def _decide(api: Api, transaction: str, verdict: str, done: str, yes: bool) -> A
 
 def _xid(item: Item) -> str:
     xid = item.get("xid")
-    return f"{xid['format']} {xid['global']} {xid['branch']}" if xid else "-"
+    return " ".join(map(str, xid.values())) if xid else "-"

@@ -286,8 +286,8 @@ def _seconds(text: str) -> int:
 
 def _means(user: Item) -> str:
     means = [
-        *([_password(user)] if user["password"] else []),
-        *(["digest"] if user["digest"] else []),
+        *([_password(user)] if user["has_password"] else []),
+        *(["digest"] if user["allow_digest"] else []),
         *([f"{len(user['tokens'])} tokens"] if user["tokens"] else []),
     ]
     return ", ".join(means) or "-"

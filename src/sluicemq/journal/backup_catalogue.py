@@ -16,14 +16,15 @@ class BackupView(msgspec.Struct, frozen=True, kw_only=True):
 
     created       ms since the epoch
     bytes         of all its files; `copied_bytes` of them are shared with no earlier one
-    identity      of the journal, 32 hex digits
+    broker_id     identity of the journal, 32 hex digits
+    version       release of SluiceMQ that made it
     """
 
     name: str
     complete: bool
     created: int = 0
-    release: str = ""
-    identity: str = ""
+    version: str = ""
+    broker_id: str = ""
     bytes: int = 0
     copied_bytes: int = 0
     last_sequence: int = 0
@@ -49,8 +50,8 @@ def catalogue(directory: Path) -> list[BackupView]:
                 name=path.name,
                 complete=True,
                 created=manifest.created,
-                release=manifest.release,
-                identity=manifest.identity,
+                version=manifest.release,
+                broker_id=manifest.identity,
                 bytes=manifest.bytes,
                 copied_bytes=manifest.copied_bytes,
                 last_sequence=manifest.last_sequence,

@@ -62,13 +62,13 @@ class Connection(asyncio.Protocol):
         "_stuck",
         "_transport",
         "active_at",
-        "bytes_in",
-        "bytes_out",
         "claimed",
         "held",
         "number",
         "peer",
         "peer_user",
+        "received_bytes",
+        "sent_bytes",
         "since",
         "suspended",
     )
@@ -103,8 +103,8 @@ class Connection(asyncio.Protocol):
         """User whose connection limit counts this connection (OpenListener.claim_user)."""
         self.active_at = 0
         """Steady ms of the last bytes in either direction."""
-        self.bytes_in = 0
-        self.bytes_out = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
         self.number = next(_numbers)
         """Number of the connection, unique within the process."""
         self.since = 0
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
         batch = self._batch
         batch.begin()
         self.active_at = batch.broker.clock.steady
-        self.bytes_in += len(data)
+        self.received_bytes += len(data)
         try:
             session.receive(data)
             buffered = session.buffered
@@ -413,7 +413,7 @@ class Connection(asyncio.Protocol):
         data = out[0] if len(out) == 1 else b"".join(out)
         self._out = []
         self.active_at = self._batch.broker.clock.steady
-        self.bytes_out += len(data)
+        self.sent_bytes += len(data)
         if self._descriptor >= 0:
             try:
                 sent = os.write(self._descriptor, data)

@@ -63,8 +63,9 @@ class ConnectionRegistry:
                 each.options.max_connections,
                 each.accepted,
                 each.refused,
-                each.bytes_in + sum(connection.bytes_in for connection in each.connections),
-                each.bytes_out + sum(connection.bytes_out for connection in each.connections),
+                each.received_bytes
+                + sum(connection.received_bytes for connection in each.connections),
+                each.sent_bytes + sum(connection.sent_bytes for connection in each.connections),
                 dict(each.closed),
             )
             for each in self._listeners
@@ -105,10 +106,10 @@ def _view(listener: OpenListener, connection: Connection) -> ConnectionView:
         user=session_info.user,
         client_id=session_info.client_id,
         listener=str(listener.url),
-        since=connection.since,
+        started=connection.since,
         state=connection.state,
         consumers=sum(1 for _ in connection.consumers()),
-        bytes_in=connection.bytes_in,
-        bytes_out=connection.bytes_out,
+        received_bytes=connection.received_bytes,
+        sent_bytes=connection.sent_bytes,
         tls=listener.url.tls,
     )

@@ -58,7 +58,7 @@ def _view(name: str, setting: Setting, value: Any, source: str) -> SettingView:
         default=_display_value(default, setting.unit),
         unit=str(setting.unit or "") if setting.unit is not Unit.MODE else "",
         source=source,
-        meaning=setting.meaning,
+        description=setting.meaning,
     )
 
 

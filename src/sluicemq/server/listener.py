@@ -67,9 +67,9 @@ class OpenListener:
         self._by_user: Counter[str] = Counter()
         self.accepted = 0
         self.refused = 0
-        self.bytes_in = 0
+        self.received_bytes = 0
         """Bytes received from closed connections."""
-        self.bytes_out = 0
+        self.sent_bytes = 0
         self._servers: list[asyncio.Server] = []
         self._tls_acceptor: TlsAcceptor | None = None
         self.tls: Tls | None = None
@@ -179,8 +179,8 @@ class OpenListener:
         self.refusals.discard(connection)
         if connection in self.connections:
             self.connections.remove(connection)
-            self.bytes_in += connection.bytes_in
-            self.bytes_out += connection.bytes_out
+            self.received_bytes += connection.received_bytes
+            self.sent_bytes += connection.sent_bytes
             self._forget_user(connection)
             if self.options.max_connections_per_address:
                 address = address_of(connection.peer)

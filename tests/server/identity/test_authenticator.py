@@ -243,9 +243,12 @@ def test_the_right_password_admits(
     assert identity.name == "anna"
     assert identity.may(Operation.CONSUME, "orders.new")
     assert not identity.superuser
-    assert {"event": "login", "user": "anna", "how": "password", "peer": "10.0.0.1:5"}.items() <= (
-        log[-1].items()
-    )
+    assert {
+        "event": "login",
+        "user": "anna",
+        "method": "password",
+        "peer": "10.0.0.1:5",
+    }.items() <= (log[-1].items())
 
 
 @pytest.mark.parametrize(
@@ -334,7 +337,7 @@ def test_tokens(fixture: AuthenticatorFixture, log: list[dict[str, Any]], shown_
         return fixture.login("whoever", **{shown_as: shown})
 
     assert attempt(token).name == "anna"
-    assert log[-1]["how"] == "token"
+    assert log[-1]["method"] == "token"
     assert isinstance(attempt(token[:-1]), AuthenticationFailed)
     assert isinstance(attempt(record.sha256), AuthenticationFailed)
     fixture.now += 59
@@ -356,7 +359,7 @@ def test_a_digest_admits_whom_it_is_kept_for(
     identity = fixture.show(by_digest("anna", form, "-34b997a1a2d5"))
     assert identity.name == "anna"
     assert identity.may(Operation.CONSUME, "orders.new")
-    assert {"event": "login", "user": "anna", "how": "digest"}.items() <= log[-1].items()
+    assert {"event": "login", "user": "anna", "method": "digest"}.items() <= log[-1].items()
     assert fixture.compared == []
     assert form not in str(log)
 
@@ -436,15 +439,15 @@ def test_pair_is_refused_after_ten_failures_in_a_row(
     fixture.add("bert", "right")
     fixture.add("tokenonly")
     fail(fixture, 9, user)
-    assert log[-1]["wait"] == 0
+    assert log[-1]["retry_after"] == 0
     waits = []
     for _ in range(9):
         fail(fixture, 1, user)
         compared = len(fixture.compared)
-        assert wait_of(fixture.login(user, "right")) == log[-2]["wait"]
+        assert wait_of(fixture.login(user, "right")) == log[-2]["retry_after"]
         assert len(fixture.compared) == compared, "what is refused is not checked"
-        assert (log[-1]["event"], log[-1]["why"]) == ("login refused", "too many failures")
-        waits.append(log[-2]["wait"])
+        assert (log[-1]["event"], log[-1]["reason"]) == ("login refused", "too many failures")
+        waits.append(log[-2]["retry_after"])
         # only the pair
         assert fixture.login("bert", "right").name == "bert"
         fixture.now += waits[-1]
@@ -817,8 +820,8 @@ def test_refusals_are_written_down_and_can_be_left_out(
     assert entry["event"] == "denied"
     assert entry["user"] == "anna"
     assert entry["logger"] == "sluicemq.audit"
-    assert entry["what"].startswith("produce a\\x1b[31mxxx")
-    assert len(entry["what"]) < 400
+    assert entry["operation"].startswith("produce a\\x1b[31mxxx")
+    assert len(entry["operation"]) < 400
     fixture.settings = replace(fixture.settings, audit=False)
     silent = fixture.make_authenticator()
     line: Any = Line("10.0.0.1:5")

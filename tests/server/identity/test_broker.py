@@ -105,7 +105,7 @@ def test_the_clients_of_a_listener_act_as_its_user(start: Start, command: Comman
     assert broker.stop() == 0
 
     lines = audit_log(broker)
-    assert [(line["user"], line["what"]) for line in lines if line["event"] == "denied"] == [
+    assert [(line["user"], line["operation"]) for line in lines if line["event"] == "denied"] == [
         ("anna", "produce other"),
         ("anna", "produce other"),
         ("anna", "produce msglite.httpRequests"),

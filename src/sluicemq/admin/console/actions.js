@@ -21,15 +21,15 @@ const REASONS = {
 
 /**
  * Do it with all that `which` names: {ids: […]}, {selector: "…"} or {all: true}, and subscription and
- * state. Gives {done, failed: [{id, reason}]}.
+ * state. Gives {processed, failed: [{id, reason}]}.
  */
 export async function carryOut(place, action, which, target = null) {
-  const total = { done: 0, failed: [] };
+  const total = { processed: 0, failed: [] };
   let after = null;
   do {
     const body = { action, ...which, ...(target && { target }), ...(after && { after }) };
     const answer = await post(place.full("/messages/actions"), body);
-    total.done += answer.done;
+    total.processed += answer.processed;
     total.failed.push(...(answer.failed ?? []));
     after = answer.next ?? null;
   } while (after);
@@ -37,8 +37,8 @@ export async function carryOut(place, action, which, target = null) {
 }
 
 /** What became of it, in words. */
-export function outcome(verb, { done, failed }) {
-  const said = `${many(done, "message")} ${verb}`;
+export function outcome(verb, { processed, failed }) {
+  const said = `${many(processed, "message")} ${verb}`;
   if (!failed.length) return said;
   const reasons = new Map();
   for (const { reason } of failed) reasons.set(reason, (reasons.get(reason) ?? 0) + 1);
@@ -57,7 +57,7 @@ function tellOutcome(verb, result) {
 export async function deleteMessages(place, what, which) {
   const result = await ask({
     title: `Delete ${what} of ${place}?`,
-    text: ["They are gone for ever: no consumer gets them, and nothing brings them back."],
+    text: ["This cannot be undone: no consumer will receive them."],
     action: `Delete ${what}`,
     tone: "danger",
     submit: () => carryOut(place, "delete", which),
@@ -74,10 +74,10 @@ export async function transferMessages(place, action, what, which) {
     title: `${verb} ${what} of ${place}`,
     text: [lost],
     fields: [
-      { name: "name", label: "To", required: true },
+      { name: "name", label: "Target", required: true },
       {
         name: "kind",
-        label: "Which is a",
+        label: "Destination type",
         kind: "choice",
         options: [
           ["queue", "queue"],
@@ -110,7 +110,7 @@ export async function returnMessages(place, what, which) {
     title: `Send ${what} of ${place} back?`,
     text: ["Each goes to the queue it came from, as if it had never been delivered."],
     action: `Send ${what} back`,
-    submit: () => carryOut(place, "origin", which),
+    submit: () => carryOut(place, "redrive", which),
   });
   if (result) tellOutcome("sent back", result);
   return result !== null;

@@ -51,7 +51,7 @@ async function refusalOf(response) {
 export async function call(method, path, { query, body, signal } = {}) {
   const headers = { Accept: "application/json", "X-Requested-With": "console" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  if (method !== "GET" && session.csrf) headers["X-CSRF-Token"] = session.csrf;
+  if (method !== "GET" && session.csrfToken) headers["X-CSRF-Token"] = session.csrfToken;
   const limit = AbortSignal.timeout(PATIENCE);
   let response;
   try {

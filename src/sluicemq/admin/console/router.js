@@ -1,4 +1,4 @@
-// Pages by the part of the address behind `#`: `#/queue/orders/messages?state=waiting`.
+// Pages by the part of the address behind `#`: `#/queue/orders/messages?state=ready`.
 //
 // A page is a module with `title(place)` and `show(place)`; `show` gives the page's element at once
 // and fills it as answers come, until `place.signal` says that the page has been left.

@@ -26,19 +26,19 @@ function matches(permission, destination) {
 export const session = {
   user: "",
   superuser: false,
-  csrf: "",
+  csrfToken: "",
   permissions: [],
   known: false,
 
   /** Take over what the API says about the session. */
-  take({ user = "", superuser = false, csrf = "", permissions = [] }) {
-    Object.assign(this, { user, superuser, csrf, permissions, known: true });
+  take({ user = "", superuser = false, csrf_token: csrfToken = "", permissions = [] }) {
+    Object.assign(this, { user, superuser, csrfToken, permissions, known: true });
   },
 
   /** Nobody is logged in any more; whoever listens shows the login. */
   lost(refusal) {
     this.known = false;
-    this.csrf = "";
+    this.csrfToken = "";
     for (const listener of listeners) listener(refusal);
   },
 

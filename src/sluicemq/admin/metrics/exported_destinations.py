@@ -40,13 +40,13 @@ def counters_of(statistics: DestinationStats) -> Counters:
         statistics.published,
         statistics.delivered,
         statistics.redelivered,
-        statistics.settled,
+        statistics.acknowledged,
         statistics.expired,
         statistics.dropped,
         statistics.rejected,
         statistics.dead_lettered,
-        statistics.bytes_in,
-        statistics.bytes_out,
+        statistics.published_bytes,
+        statistics.delivered_bytes,
     )
 
 

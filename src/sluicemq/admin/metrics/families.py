@@ -95,7 +95,7 @@ DESTINATION_COUNTERS: Final = {
         "messages_delivered", _COUNTER, "", "Deliveries to consumers, including redeliveries."
     ),
     "redelivered": _destination("messages_redelivered", _COUNTER, "", "Redeliveries to consumers."),
-    "settled": _destination("messages_acknowledged", _COUNTER, "", "Acknowledged deliveries."),
+    "acknowledged": _destination("messages_acknowledged", _COUNTER, "", "Acknowledged deliveries."),
     "expired": _destination("messages_expired", _COUNTER, "", "Messages that expired."),
     "dropped": _destination(
         "messages_dropped",
@@ -110,8 +110,12 @@ DESTINATION_COUNTERS: Final = {
     "dead_lettered": _destination(
         "messages_dead_lettered", _COUNTER, "", "Messages moved to a dead-letter queue."
     ),
-    "bytes_in": _destination("published_bytes", _COUNTER, "bytes", "Bytes of published bodies."),
-    "bytes_out": _destination("delivered_bytes", _COUNTER, "bytes", "Bytes of delivered bodies."),
+    "published_bytes": _destination(
+        "published_bytes", _COUNTER, "bytes", "Bytes of published bodies."
+    ),
+    "delivered_bytes": _destination(
+        "delivered_bytes", _COUNTER, "bytes", "Bytes of delivered bodies."
+    ),
 }
 """Keyed by the name of the counter in broker/stats.py."""
 

@@ -101,14 +101,14 @@ class MetricsPage:
             into.add(f.LISTENER_LIMIT, listener.max_connections, *labels)
             into.add(f.LISTENER_ACCEPTED, listener.accepted, *labels)
             into.add(f.LISTENER_REFUSED, listener.refused, *labels)
-            into.add(f.LISTENER_IN, listener.bytes_in, *labels)
-            into.add(f.LISTENER_OUT, listener.bytes_out, *labels)
+            into.add(f.LISTENER_IN, listener.received_bytes, *labels)
+            into.add(f.LISTENER_OUT, listener.sent_bytes, *labels)
             for reason, count in sorted(listener.closed.items()):
                 into.add(f.LISTENER_CLOSED, count, *labels, reason)
         held = context.connections.input()
-        into.add(f.INPUT_BYTES, held.bytes)
-        into.add(f.INPUT_LIMIT, held.limit)
-        into.add(f.INPUT_SUSPENDED, held.suspended)
+        into.add(f.INPUT_BYTES, held.buffered_bytes)
+        into.add(f.INPUT_LIMIT, held.limit_bytes)
+        into.add(f.INPUT_SUSPENDED, held.paused)
         for event, count in context.audit.counts.items():
             into.add(f.AUDIT, count, event)
 

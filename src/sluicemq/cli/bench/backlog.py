@@ -97,7 +97,7 @@ class _Scene:
     def waiting(self, queue: bytes) -> int:
         """Return the number of messages in the queue once no consumer holds any of them."""
         self._until(lambda: self._server.destination(queue).get("unacked", 0) == 0)
-        return int(self._server.destination(queue).get("waiting", 0))
+        return int(self._server.destination(queue).get("ready", 0))
 
     def live(self) -> Run:
         """Flood a separate queue."""
@@ -106,12 +106,12 @@ class _Scene:
 
     def fill(self, queue: bytes, messages: int) -> Run:
         """Send messages and wait until all of them are ready."""
-        there = int(self._server.destination(queue).get("waiting", 0)) + messages
+        there = int(self._server.destination(queue).get("ready", 0)) + messages
         with self._load(queue, consumers=0) as load:
             meter = Meter(self._server.pid)
             load.flood(messages=messages)
             # the count includes messages that are not on disk yet; the fence message waits for them
-            self._until(lambda: self._server.destination(queue).get("waiting", 0) >= there)
+            self._until(lambda: self._server.destination(queue).get("ready", 0) >= there)
             with self._load(b"fence") as fence:
                 fence.flood(messages=1)
             return meter.read(messages)
@@ -166,7 +166,7 @@ class _Scene:
 
     def _left(self, queue: bytes) -> int:
         about = self._server.destination(queue)
-        return int(about.get("waiting", 0)) + int(about.get("unacked", 0))
+        return int(about.get("ready", 0)) + int(about.get("unacked", 0))
 
     def _until(self, holds: Callable[[], bool]) -> None:
         end = time.monotonic() + STALLED_SECONDS * 10

@@ -87,7 +87,7 @@ class _Answer(msgspec.Struct):
     latest: int = 0
     dead_lettered: int = 0
     refused: list[_Refused] = []
-    refused_rows: int = 0
+    rejected_rows: int = 0
 
 
 class Delivery:
@@ -186,11 +186,11 @@ class Delivery:
             return
         written.written += answer.written + answer.dead_lettered
         written.dead_lettered += answer.dead_lettered
-        written.dropped += answer.refused_rows - answer.dead_lettered
+        written.dropped += answer.rejected_rows - answer.dead_lettered
         for refused in answer.refused:
             written.count(refused.reason)
-        if answer.refused_rows > len(answer.refused):
-            written.count(OTHER_REASONS, answer.refused_rows - len(answer.refused))
+        if answer.rejected_rows > len(answer.refused):
+            written.count(OTHER_REASONS, answer.rejected_rows - len(answer.refused))
 
     def _refusal(self, refusal: HttpRefusal, part: Part) -> RequestRefused:
         location = f"part {part.number} of partition {self._batch.partition}"

@@ -85,9 +85,9 @@ def counters(destination: Destination) -> Iterator[tuple[str, int]]:
     statistics = destination.statistics
     yield "numMsgsIn", statistics.published
     yield "numMsgsOut", statistics.delivered
-    yield "msgBytesIn", statistics.bytes_in
-    yield "msgBytesOut", statistics.bytes_out
-    yield "numAckedMsgs", statistics.settled
+    yield "msgBytesIn", statistics.published_bytes
+    yield "msgBytesOut", statistics.delivered_bytes
+    yield "numAckedMsgs", statistics.acknowledged
     yield "numExpiredMsgs", statistics.expired
     yield "numDiscardedMsgs", statistics.dropped + statistics.dead_lettered
     yield "numRejectedMsgs", statistics.rejected

@@ -43,24 +43,28 @@ class Audit:
 
     def login(self, peer: str, user: str, how: str) -> None:
         """Log a login; `how` is password or token."""
-        self._say("login", peer=peer, user=shown_user(user), how=how)
+        self._say("login", peer=peer, user=shown_user(user), method=how)
 
     def login_failed(self, peer: str, user: str, how: str, wait: float) -> None:
         """What was shown is wrong; `wait` seconds from now on further attempts are refused."""
-        self._say("login failed", peer=peer, user=shown_user(user), how=how, wait=round(wait, 1))
+        self._say(
+            "login failed", peer=peer, user=shown_user(user), method=how, retry_after=round(wait, 1)
+        )
 
     def refused(self, peer: str, user: str, why: str) -> None:
         """Write that an attempt was not looked at. `why` is "too many failures" (of the user from
         that address), "too many waiting" or "connection closed" (before its turn)."""
-        self._say("login refused", peer=peer, user=shown_user(user), why=why)
+        self._say("login refused", peer=peer, user=shown_user(user), reason=why)
 
     def denied(self, peer: str, user: str, what: str) -> None:
         """A user may not do what it asked for."""
-        self._say("denied", peer=peer, user=user or "(nobody)", what=_shown(what))
+        self._say("denied", peer=peer, user=user or "(nobody)", operation=_shown(what))
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
         """Log a requested change; `result` is `done` or the reason for the refusal."""
-        self._say("change", peer=peer, user=user or "(everybody)", what=_shown(what), result=result)
+        self._say(
+            "change", peer=peer, user=user or "(everybody)", operation=_shown(what), result=result
+        )
 
     def recent(self, limit: int) -> list[AuditLine]:
         """The last lines, the latest first."""
@@ -88,7 +92,7 @@ class Audit:
     def _say(self, event: str, **fields: Any) -> None:
         self.counts[event] = self.counts.get(event, 0) + 1
         if self._log is not None:
-            self._kept.append(AuditLine(at=round(time.time() * 1000), event=event, **fields))
+            self._kept.append(AuditLine(time=round(time.time() * 1000), event=event, **fields))
             self._log.info(event, **fields)
 
 

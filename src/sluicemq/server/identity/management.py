@@ -216,9 +216,9 @@ def _user(name: str, user: UserRecord) -> UserView:
     return UserView(
         name=name,
         superuser=user.superuser,
-        password=bool(user.password),
+        has_password=bool(user.password),
         password_scheme=scheme_of(user.password),
-        digest=bool(user.digest),
+        allow_digest=bool(user.digest),
         roles=list(user.roles),
         permissions=_permissions(user.permissions),
         tokens=[

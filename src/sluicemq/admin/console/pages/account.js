@@ -33,7 +33,7 @@ export function show() {
       actions: [button("Change the password…", changePassword)],
     }),
     panel(
-      "What you may do",
+      "Permissions",
       superuser ? h("p", null, tag("superuser", "brass"), " Everything.") : rights(permissions),
     ),
   );
@@ -41,7 +41,7 @@ export function show() {
 
 function rights(permissions) {
   if (!permissions.length)
-    return empty("Nothing yet", h("p", null, "A superuser can permit you something."));
+    return empty("Nothing yet", h("p", null, "A superuser can grant you permissions."));
   return facts(
     permissions.map((one) => [
       h("code", null, one.pattern),
@@ -56,21 +56,21 @@ async function changePassword() {
     text: ["All other sessions with the old one end."],
     fields: [
       {
-        name: "old",
-        label: "Password until now",
+        name: "current_password",
+        label: "Current password",
         kind: "password",
         required: true,
         autocomplete: "current-password",
       },
       {
-        name: "new",
+        name: "new_password",
         label: "New password",
         kind: "password",
         required: true,
         autocomplete: "new-password",
       },
     ],
-    action: "Change it",
+    action: "Change",
     // the session begins anew, with another secret
     submit: async (typed) => session.take(await post("session/password", typed)),
   });

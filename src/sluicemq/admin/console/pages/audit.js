@@ -11,7 +11,7 @@ export const title = () => "Audit";
 const PACE = 5_000;
 const MOST = 200;
 /** Fields that have columns of their own. */
-const KNOWN = new Set(["at", "event", "user", "peer", "what", "result", "time"]);
+const KNOWN = new Set(["time", "event", "user", "peer", "operation", "result"]);
 
 export function show({ signal }) {
   const table = new Table({ caption: "Audit log", stack: true, key: keyOf, columns: COLUMNS });
@@ -48,15 +48,15 @@ function rest(line) {
 }
 
 const COLUMNS = [
-  { key: "at", label: "When", same: ({ at }) => String(at), show: ({ at }) => when(at) },
+  { key: "time", label: "Time", same: ({ time }) => String(time), show: ({ time }) => when(time) },
   { key: "event", label: "Event", show: ({ event }) => event ?? "" },
   { key: "user", label: "User", head: true, show: ({ user }) => user || "–" },
   { key: "peer", label: "From", rank: 2, show: ({ peer }) => peer ?? "" },
   {
-    key: "what",
-    label: "What",
+    key: "operation",
+    label: "Operation",
     same: keyOf,
-    show: (line) => h("code", null, [line.what, rest(line)].filter(Boolean).join(" ")),
+    show: (line) => h("code", null, [line.operation, rest(line)].filter(Boolean).join(" ")),
   },
   {
     key: "result",

@@ -11,7 +11,7 @@ export const title = () => "Configuration";
 
 export function show({ signal }) {
   const table = new Table({
-    caption: "Settings in force",
+    caption: "Effective settings",
     stack: true,
     key: ({ name }) => name,
     columns: COLUMNS,
@@ -23,8 +23,8 @@ export function show({ signal }) {
   const update = () => {
     const wanted = filter.value.trim().toLowerCase();
     const found = settings.filter(
-      ({ name, meaning = "", source }) =>
-        `${name} ${meaning}`.toLowerCase().includes(wanted) &&
+      ({ name, description = "", source }) =>
+        `${name} ${description}`.toLowerCase().includes(wanted) &&
         (!other.checked || source !== "default"),
     );
     table.update(found);
@@ -45,7 +45,7 @@ export function show({ signal }) {
   const filters = h(
     "div",
     { class: "filters" },
-    h("div", { class: "field grow" }, h("label", { for: filter.id }, "Name or meaning"), filter),
+    h("div", { class: "field grow" }, h("label", { for: filter.id }, "Name or description"), filter),
     h(
       "div",
       { class: "pair check" },
@@ -79,10 +79,10 @@ const COLUMNS = [
     key: "name",
     label: "Setting",
     head: true,
-    same: ({ name, meaning }) => `${name} ${meaning}`,
-    show: ({ name, meaning }) => [
+    same: ({ name, description }) => `${name} ${description}`,
+    show: ({ name, description }) => [
       h("span", { class: "name" }, name),
-      meaning && h("div", { class: "hint" }, meaning),
+      description && h("div", { class: "hint" }, description),
     ],
   },
   {
@@ -93,7 +93,7 @@ const COLUMNS = [
   },
   {
     key: "default",
-    label: "Usual",
+    label: "Default",
     rank: 3,
     same: (one) => text(one.default, one.unit),
     show: (one) => h("code", null, text(one.default, one.unit)),

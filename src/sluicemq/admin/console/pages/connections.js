@@ -18,10 +18,10 @@ const PROTOCOLS = ["phpmq", "vibemq", "jmq", "msglite", "http"];
 export function show({ signal }) {
   const list = new List({
     path: "connections",
-    sort: "since",
+    sort: "started",
     order: "desc",
     filters: [
-      textFilter("filter", "Peer, user or client id"),
+      textFilter("filter", "Peer, user or client ID"),
       choiceFilter("protocol", "Protocol", [["", "all"], ...PROTOCOLS.map((name) => [name, name])]),
     ],
     table: {
@@ -51,20 +51,20 @@ function columns(onclose) {
     { key: "user", label: "User", sort: true, rank: 2, show: ({ user }) => user || "–" },
     {
       key: "client_id",
-      label: "Client id",
+      label: "Client ID",
       sort: true,
       rank: 2,
       show: ({ client_id: id }) => id || "–",
     },
     { key: "state", label: "State", sort: true, rank: 2, show: ({ state }) => state },
     {
-      key: "since",
-      label: "Since",
+      key: "started",
+      label: "Started",
       sort: true,
       first: "desc",
       rank: 3,
-      same: ({ since }) => String(since),
-      show: ({ since }) => when(since),
+      same: ({ started }) => String(started),
+      show: ({ started }) => when(started),
     },
     {
       key: "consumers",
@@ -76,22 +76,22 @@ function columns(onclose) {
       show: (one) => count(one.consumers),
     },
     {
-      key: "bytes_in",
+      key: "received_bytes",
       label: "Received",
       sort: true,
       first: "desc",
       number: true,
       rank: 3,
-      show: (one) => bytes(one.bytes_in),
+      show: (one) => bytes(one.received_bytes),
     },
     {
-      key: "bytes_out",
+      key: "sent_bytes",
       label: "Sent",
       sort: true,
       first: "desc",
       number: true,
       rank: 3,
-      show: (one) => bytes(one.bytes_out),
+      show: (one) => bytes(one.sent_bytes),
     },
     {
       key: "close",
@@ -125,7 +125,7 @@ async function close(item, list) {
         maxlength: 200,
       },
     ],
-    action: "Close it",
+    action: "Close",
     tone: "danger",
     submit: ({ reason }) => remove(`connections/${item.id}`, { reason }),
   });

@@ -15,7 +15,7 @@ export function show({ signal }) {
     path: "dead-letters",
     sort: "",
     table: {
-      caption: "Queues of dead letters",
+      caption: "Dead-letter queues",
       stack: true,
       key: (item) => item.name_base64 ?? item.name,
       columns: columns((...all) => act(list, ...all)),
@@ -39,13 +39,13 @@ function columns(onact) {
       key: "name",
       label: "Queue",
       head: true,
-      same: (item) => JSON.stringify([item.name, item.of]),
+      same: (item) => JSON.stringify([item.name, item.sources]),
       show: (item) => [
         h("a", { class: "name", href: Place.of(item).href() }, item.name),
-        item.of?.length > 0 && h("div", { class: "hint" }, `of ${item.of.join(", ")}`),
+        item.sources?.length > 0 && h("div", { class: "hint" }, `of ${item.sources.join(", ")}`),
       ],
     },
-    { key: "waiting", label: "Letters", number: true, show: ({ waiting }) => compact(waiting) },
+    { key: "ready", label: "Messages", number: true, show: ({ ready }) => compact(ready) },
     {
       key: "reasons",
       label: "Reasons",
@@ -68,16 +68,16 @@ function columns(onact) {
       label: "Actions",
       hidden: true,
       number: true,
-      same: ({ waiting }) => String(waiting > 0),
+      same: ({ ready }) => String(ready > 0),
       show: (item) => {
-        const why = item.waiting ? session.whyNot("consume", item.name) : "there are none";
+        const why = item.ready ? session.whyNot("consume", item.name) : "there are none";
         return [
-          button("Send all back…", () => onact(item, returnMessages), {
+          button("Redrive all…", () => onact(item, returnMessages), {
             tone: "quiet small",
             why,
             name: `Send all of ${item.name} back…`,
           }),
-          button("Delete all…", () => onact(item, deleteMessages), {
+          button("Purge…", () => onact(item, deleteMessages), {
             tone: "quiet small",
             why,
             name: `Delete all of ${item.name}…`,

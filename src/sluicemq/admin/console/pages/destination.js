@@ -52,10 +52,10 @@ class Destination {
     this.tags = h("span", { class: "tags" });
     this.actions = h("div", { class: "actions" });
     this.readings = {
-      waiting: reading("Waiting"),
-      unacked: reading("Not acknowledged"),
-      in: reading("In per second", "water"),
-      out: reading("Out per second", "brass"),
+      ready: reading("Ready"),
+      unacked: reading("Unacked"),
+      in: reading("Publish rate", "water"),
+      out: reading("Deliver rate", "brass"),
       consumers: reading("Consumers"),
       dead: reading("Dead-lettered"),
     };
@@ -103,14 +103,14 @@ class Destination {
   }
 
   update(item) {
-    const { waiting, unacked, consumers } = this.readings;
-    waiting.set(
-      compact(item.waiting),
+    const { ready, unacked, consumers } = this.readings;
+    ready.set(
+      compact(item.ready),
       item.oldest_ms ? `${bytes(item.bytes)}, oldest ${span(item.oldest_ms)}` : bytes(item.bytes),
     );
-    unacked.set(compact(item.unacked), item.delayed ? `${compact(item.delayed)} for later` : "");
-    this.readings.in.set(rate(item.rate_in), `${compact(item.published)} in all`);
-    this.readings.out.set(rate(item.rate_out), `${compact(item.delivered)} in all`);
+    unacked.set(compact(item.unacked), item.scheduled ? `${compact(item.scheduled)} scheduled` : "");
+    this.readings.in.set(rate(item.publish_rate), `${compact(item.published)} in all`);
+    this.readings.out.set(rate(item.deliver_rate), `${compact(item.delivered)} in all`);
     consumers.set(
       count(item.consumers),
       item.kind === "topic" ? many(item.subscriptions, "subscription") : "",
@@ -148,18 +148,18 @@ class Destination {
   }
 
   async purge() {
-    const { waiting, unacked, bytes: size } = this.item;
+    const { ready, unacked, bytes: size } = this.item;
     const answer = await ask({
       title: `Purge ${this.place}?`,
       text: [
-        waiting
-          ? `${many(waiting, "waiting message")} (${bytes(size)}) will be gone for ever.`
-          : "No message is waiting now; what comes until you confirm will be gone for ever.",
+        ready
+          ? `${many(ready, "ready message")} (${bytes(size)}) will be deleted. This cannot be undone.`
+          : "No message is ready now. Messages that arrive until you confirm will be deleted.",
         unacked > 0 &&
           `${many(unacked, "message")} delivered but not yet acknowledged stay with their consumers.`,
       ].filter(Boolean),
-      fields: unacked > 0 ? [{ name: "unacked", label: "Purge those, too", kind: "check" }] : [],
-      action: waiting ? `Purge ${many(waiting, "message")}` : "Purge",
+      fields: unacked > 0 ? [{ name: "unacked", label: "Purge unacked messages too", kind: "check" }] : [],
+      action: ready ? `Purge ${many(ready, "message")}` : "Purge",
       tone: "danger",
       submit: ({ unacked: too = false }) => post(this.place.full("/purge"), { unacked: too }),
     });
@@ -169,9 +169,9 @@ class Destination {
   }
 
   async destroy() {
-    const { waiting, unacked, consumers, bytes: size } = this.item;
+    const { ready, unacked, consumers, bytes: size } = this.item;
     const losses = [
-      waiting + unacked > 0 && `${many(waiting + unacked, "message")} (${bytes(size)})`,
+      ready + unacked > 0 && `${many(ready + unacked, "message")} (${bytes(size)})`,
       consumers > 0 && `the attachment of ${many(consumers, "consumer")}`,
     ].filter(Boolean);
     const done = await ask({
@@ -182,7 +182,7 @@ class Destination {
           : "It is empty and nobody consumes from it.",
         "Its settings are forgotten. If it is used again, it comes back with the usual ones, where that is allowed.",
       ],
-      action: "Delete it",
+      action: "Delete",
       tone: "danger",
       submit: () => remove(this.place.path(), this.place.query({ force: consumers ? "true" : "" })),
     });

@@ -20,7 +20,7 @@ export function show(place, signal, destination) {
 }
 
 function form(
-  { settings = {}, policy = {}, configured, temporary, name },
+  { settings = {}, effective = {}, configured, temporary, name },
   place,
   destination,
   again,
@@ -37,18 +37,18 @@ function form(
     h(
       "p",
       { class: "hint" },
-      "0 means no limit, or never. What is emptied is as the broker usually has it.",
+      "0 means unlimited or never. An empty field means the default of the broker.",
     ),
     configured &&
       h(
         "p",
         { class: "hint" },
-        "The configuration file declares this destination: what it says there counts again after the next start.",
+        "The configuration file declares this destination; its settings there apply again after the next start.",
       ),
-    why && h("p", null, `You can only read them: ${why}.`),
+    why && h("p", null, `The settings are read-only: ${why}.`),
     fields,
-    policy.dead_letter_queue &&
-      h("p", { class: "hint" }, `Dead letters go to ${policy.dead_letter_queue}.`),
+    effective.dead_letter_queue &&
+      h("p", { class: "hint" }, `Dead letters go to ${effective.dead_letter_queue}.`),
     alert,
     h("div", { class: "buttons" }, done),
   );

@@ -33,7 +33,7 @@ export function show({ signal }) {
     filters: [
       textFilter("filter", "Name", "a part of it, or orders.*"),
       choiceFilter("kind", "Kind", KINDS),
-      choiceFilter("temporary", "Life", LIVES),
+      choiceFilter("temporary", "Lifetime", LIVES),
     ],
     table: { caption: "Destinations", key: keyOf, columns: COLUMNS },
     none,
@@ -79,14 +79,14 @@ const COLUMNS = [
     same: (item) => `${keyOf(item)} ${item.temporary} ${item.paused}`,
     show: (item) => [h("a", { class: "name", href: Place.of(item).href() }, item.name), tags(item)],
   },
-  number("waiting", "Waiting", compact, {
-    same: (item) => String(item.waiting),
-    show: (item) => standing(item.waiting),
+  number("ready", "Ready", compact, {
+    same: (item) => String(item.ready),
+    show: (item) => standing(item.ready),
   }),
   number("unacked", "Unacked", compact, { rank: 2 }),
   number("bytes", "Size", bytes, { rank: 3 }),
-  number("rate_in", "In/s", rate),
-  number("rate_out", "Out/s", rate),
+  number("publish_rate", "Publish rate", rate),
+  number("deliver_rate", "Deliver rate", rate),
   number("consumers", "Consumers", count, { rank: 2 }),
   number("oldest_ms", "Oldest", (value) => (value === null ? "–" : span(value)), {
     rank: 3,
@@ -125,7 +125,7 @@ async function make() {
       },
       {
         name: "max_messages",
-        label: "Messages waiting, at most",
+        label: "Messages ready, at most",
         kind: "number",
         min: 0,
         value: 0,
@@ -133,7 +133,7 @@ async function make() {
       },
       {
         name: "dead_letter",
-        label: "Keep what cannot be delivered as dead letters",
+        label: "Dead-letter undeliverable messages",
         kind: "check",
       },
     ],

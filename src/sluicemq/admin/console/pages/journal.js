@@ -28,7 +28,7 @@ class JournalPage {
       caption: "Slots",
       stack: true,
       key: ({ name }) => name,
-      columns: slotColumns((slot) => this.drop(slot)),
+      columns: slotColumns((slot) => this.delete(slot)),
     });
     this.slotsNone = h("div", { hidden: true }, noSlots());
     this.segments = new Table({
@@ -45,7 +45,7 @@ class JournalPage {
       told: false,
       pace: PACE,
       table: {
-        caption: "Writers of batches",
+        caption: "Batch writers",
         stack: true,
         key: ({ writer }) => writer,
         columns: WRITERS,
@@ -55,10 +55,10 @@ class JournalPage {
     });
     this.rows = h("div", { class: "page" });
     this.content = [
-      panel("Readers", [this.slots.element, this.slotsNone], {
+      panel("Retention slots", [this.slots.element, this.slotsNone], {
         beside: h("span", { class: "hint" }, "Slots hold back what a reader still needs."),
       }),
-      panel("Writers of batches", this.writers.element),
+      panel("Batch writers", this.writers.element),
       panel("Segments", [this.segments.element, this.pager.element]),
     ];
     this.look = loading(this.rows, () => this.ask(), signal);
@@ -80,9 +80,9 @@ class JournalPage {
     const { durable, segments } = journal;
     const size = segments.reduce((sum, segment) => sum + segment.size, 0);
     const list = facts([
-      ["Format", String(journal.format)],
-      ["Earliest record", count(journal.earliest)],
-      ["On disk up to record", count(durable.sequence)],
+      ["Format", String(journal.format_version)],
+      ["Earliest sequence", count(journal.earliest_sequence)],
+      ["Durable sequence", count(durable.sequence)],
       ["Size", `${bytes(size)} in ${many(segments.length, "segment")}`],
     ]);
     list.classList.add("many");
@@ -101,19 +101,19 @@ class JournalPage {
     this.pager.update({ page: this.page, page_size: SIZE, total: this.all.length });
   }
 
-  async drop({ name, records, held }) {
+  async delete({ name, records, held }) {
     const done = await ask({
-      title: `Drop the slot ${name}?`,
+      title: `Delete the slot ${name}?`,
       text: [
-        `Its reader has ${count(records)} records to read yet; the ${bytes(held)} that hold them may be removed from now on.`,
-        "If the reader comes back, it may have missed some for ever.",
+        `Its reader still has ${count(records)} records to read; the broker may delete the ${bytes(held)} that contain them.`,
+        "A reader that continues later may miss records.",
       ],
-      action: "Drop it",
+      action: "Delete",
       tone: "danger",
       submit: () => remove(`journal/slots/${encodeURIComponent(name)}`),
     });
     if (!done) return;
-    tell(`The slot ${name} is dropped`);
+    tell(`The slot ${name} is deleted`);
     this.look();
   }
 }
@@ -123,62 +123,67 @@ function lag(slot, { durable, segments }) {
   const records = Math.max(0, durable.sequence - slot.position);
   const needed = segments.filter((segment, index) => {
     const next = segments[index + 1];
-    return !next || next.first > slot.position + 1;
+    return !next || next.first_sequence > slot.position + 1;
   });
   return { records, held: records ? needed.reduce((sum, { size }) => sum + size, 0) : 0 };
 }
 
-function slotColumns(ondrop) {
+function slotColumns(ondelete) {
   return [
     {
       key: "name",
       label: "Slot",
       head: true,
-      same: ({ name, lost, abandoned }) => `${name} ${lost} ${abandoned}`,
-      show: ({ name, lost, abandoned }) => [
+      same: ({ name, lost, idle_expired: idle }) => `${name} ${lost} ${idle}`,
+      show: ({ name, lost, idle_expired: idle }) => [
         h("span", { class: "name" }, name),
-        lost && tag(abandoned ? "lost (idle)" : "lost", "bad"),
+        lost && tag(idle ? "lost (idle)" : "lost", "bad"),
       ],
     },
     {
       key: "position",
-      label: "Has read up to",
+      label: "Position",
       number: true,
       rank: 2,
       show: ({ position }) => count(position),
     },
     {
       key: "records",
-      label: "Records behind",
+      label: "Lag (records)",
       number: true,
       show: ({ records }) => count(records),
     },
-    { key: "held", label: "Holds back", number: true, show: ({ held }) => bytes(held) },
+    { key: "held", label: "Retained", number: true, show: ({ held }) => bytes(held) },
     {
       key: "limit_bytes",
-      label: "At most",
+      label: "Limit",
       number: true,
       rank: 2,
       show: (slot) => bytes(slot.limit_bytes),
     },
     {
-      key: "drop",
+      key: "delete",
       label: "Actions",
       hidden: true,
       number: true,
       same: ({ name }) => name,
       show: (slot) =>
-        button("Drop…", () => ondrop(slot), { tone: "quiet small", name: `Drop ${slot.name}…` }),
+        button("Delete…", () => ondelete(slot), { tone: "quiet small", name: `Delete ${slot.name}…` }),
     },
   ];
 }
 
 const SEGMENTS = [
-  { key: "first", label: "From record", head: true, show: ({ first }) => count(first) },
+  {
+    key: "first_sequence",
+    label: "First sequence",
+    head: true,
+    show: ({ first_sequence: first }) => count(first),
+  },
   { key: "size", label: "Size", number: true, show: ({ size }) => bytes(size) },
   {
     key: "created",
-    label: "Begun",
+    label: "Created",
     rank: 2,
     same: ({ created }) => String(created),
     show: ({ created }) => when(created / 1000), // µs
@@ -210,23 +215,23 @@ const WRITERS = [
   { key: "rows", label: "Rows", number: true, show: ({ rows }) => count(rows) },
   {
     key: "partitions_done",
-    label: "Partitions done",
+    label: "Completed partitions",
     number: true,
     rank: 2,
     show: (item) => count(item.partitions_done),
   },
   {
     key: "parts_open",
-    label: "Under way",
+    label: "Open parts",
     number: true,
     rank: 2,
     show: (item) => count(item.parts_open),
   },
   {
-    key: "seen",
+    key: "last_seen",
     label: "Last seen",
-    same: ({ seen }) => String(seen),
-    show: ({ seen }) => when(seen),
+    same: ({ last_seen: seen }) => String(seen),
+    show: ({ last_seen: seen }) => when(seen),
   },
 ];
 

@@ -50,12 +50,12 @@ function tools(place, message) {
   const held = message.state === "unacked" ? "a consumer has it" : "";
   return [
     message.dead_letter &&
-      button("Send back…", leaving(returnMessages), { why: consume || held, tone: "primary" }),
+      button("Redrive…", leaving(returnMessages), { why: consume || held, tone: "primary" }),
     button("Move…", leaving(move), { why: consume || held }),
     button("Copy…", () => transferMessages(place, "copy", what, which), {
       why: session.whyNot("browse", place.name),
     }),
-    message.state !== "waiting" &&
+    message.state !== "ready" &&
       button("Redeliver…", leaving(redeliverMessages), { why: consume }),
     button("Delete…", leaving(deleteMessages), { why: consume, tone: "danger" }),
   ];
@@ -102,14 +102,14 @@ function view(place, path, message) {
   ];
 }
 
-function grave({ reason, origin, attempts, at }) {
+function grave({ reason, original_destination: origin, attempts, time }) {
   const told = [["Reason", tag(reason, "bad")]];
   if (origin) {
     const from = Place.of(origin);
-    told.push(["Came from", h("a", { class: "name", href: from.href() }, String(from))]);
+    told.push(["Original destination", h("a", { class: "name", href: from.href() }, String(from))]);
   }
-  told.push(["Deliveries", count(attempts)], ["When", when(Date.parse(at))]);
-  return panel("Why it is a dead letter", facts(told));
+  told.push(["Deliveries", count(attempts)], ["Time", when(Date.parse(time))]);
+  return panel("Dead letter", facts(told));
 }
 
 function headers(message) {
@@ -117,16 +117,16 @@ function headers(message) {
   const told = [
     ["State", message.state],
     ["Subscription", message.subscription],
-    ["Came by", message.protocol],
+    ["Protocol", message.protocol],
     ["Durability", message.durability],
     ["Priority", String(message.priority)],
-    ["Arrived", when(message.arrival)],
-    ["Client timestamp", message.timestamp !== message.arrival ? when(message.timestamp) : ""],
+    ["Published", when(message.published)],
+    ["Client timestamp", message.timestamp !== message.published ? when(message.timestamp) : ""],
     ["Expires", message.expiration ? when(message.expiration) : "never"],
-    ["Delivered from", message.deliver_at ? when(message.deliver_at) : ""],
+    ["Scheduled for", message.deliver_at ? when(message.deliver_at) : ""],
     ["Attempts", count(message.attempts)],
-    ["Id of the sender", message.message_id && h("code", null, message.message_id)],
-    ["Correlation id", message.correlation_id && h("code", null, message.correlation_id)],
+    ["Message ID", message.message_id && h("code", null, message.message_id)],
+    ["Correlation ID", message.correlation_id && h("code", null, message.correlation_id)],
     ["Reply to", reply && h("a", { class: "name", href: Place.of(reply).href() }, reply.name)],
     ["Type", message.type],
   ];

@@ -18,9 +18,9 @@ const SIZE = 50;
 const PACE = 4_000;
 
 const STATES = [
-  ["waiting", "waiting"],
+  ["ready", "ready"],
   ["unacked", "delivered, not acknowledged"],
-  ["delayed", "for later"],
+  ["scheduled", "scheduled"],
 ];
 
 export function show(place, signal) {
@@ -32,7 +32,7 @@ class Messages {
     this.place = place;
     this.signal = signal;
     const { query } = here();
-    this.state = query.get("state") ?? "waiting";
+    this.state = query.get("state") ?? "ready";
     this.selector = query.get("selector") ?? "";
     this.subscription = query.get("subscription") ?? "";
     this.offset = Math.max(0, Number.parseInt(query.get("offset") ?? "0", 10) || 0);
@@ -62,7 +62,7 @@ class Messages {
       { class: "filters" },
       field({
         name: "state",
-        label: "Messages that are",
+        label: "State",
         kind: "choice",
         options: STATES,
         value: this.state,
@@ -125,7 +125,7 @@ class Messages {
 
   keep() {
     remember({
-      state: this.state === "waiting" ? "" : this.state,
+      state: this.state === "ready" ? "" : this.state,
       selector: this.selector,
       subscription: this.subscription,
       offset: this.offset || "",
@@ -256,10 +256,10 @@ class Messages {
     const tool = (label, action, why, tone = "") =>
       button(`${label} ${some}…`, doing(action), { why: why || nothing || inFlight, tone });
     put(this.bar, [
-      dead && tool("Send back", returnMessages, consume),
+      dead && tool("Redrive", returnMessages, consume),
       tool("Move", (place, ...rest) => transferMessages(place, "move", ...rest), consume),
       tool("Copy", (place, ...rest) => transferMessages(place, "copy", ...rest), browse),
-      this.state !== "waiting" && tool("Redeliver", redeliverMessages, consume),
+      this.state !== "ready" && tool("Redeliver", redeliverMessages, consume),
       tool("Delete", deleteMessages, consume, "danger"),
     ]);
   }
@@ -277,12 +277,12 @@ class Messages {
         ),
       );
     }
-    if (this.state !== "waiting") return empty("There are no such messages now");
+    if (this.state !== "ready") return empty("There are no such messages now");
     const listeners = live.overview?.listeners;
     const back = receiving(listeners, this.place.name);
     if (this.place.kind === "topic") {
       return empty(
-        "Nothing is waiting",
+        "Nothing is ready",
         h(
           "p",
           null,
@@ -291,7 +291,7 @@ class Messages {
       );
     }
     return empty(
-      "Nothing is waiting here",
+      "There are no ready messages",
       h("p", null, "Send a message by the tab Publish, or in a terminal:"),
       command(sending(listeners, this.place.name)),
       back && command(back),

@@ -33,12 +33,12 @@ class Overview {
     this.about = h("p", { class: "about" });
     this.alarms = h("div", { class: "alarms" });
     this.welcome = h("div");
-    this.level = gauge("Messages waiting");
+    this.level = gauge("Messages ready");
     this.readings = {
-      in: reading("In per second", "water"),
-      waiting: reading("Waiting"),
-      unacked: reading("Not acknowledged"),
-      out: reading("Out per second", "brass"),
+      in: reading("Publish rate", "water"),
+      ready: reading("Ready"),
+      unacked: reading("Unacked"),
+      out: reading("Deliver rate", "brass"),
     };
     this.charts = charts();
     this.busiest = busiest();
@@ -84,7 +84,7 @@ class Overview {
       h(
         "div",
         { class: "duo" },
-        panel("Most is waiting in", this.ranks, {
+        panel("Largest backlogs", this.ranks, {
           beside: h("a", { href: "#/destinations" }, "All destinations"),
         }),
         h(
@@ -115,7 +115,7 @@ class Overview {
   async ask() {
     const [history, { items }] = await Promise.all([
       get("history", { minutes: this.minutes }, this.signal),
-      get("destinations", { sort: "waiting", order: "desc", page_size: MOST }, this.signal),
+      get("destinations", { sort: "ready", order: "desc", page_size: MOST }, this.signal),
     ]);
     this.draw(history);
     this.busiest.update(items);
@@ -135,13 +135,13 @@ class Overview {
     const made = overview.compiled ? ", compiled" : "";
     say(
       this.about,
-      `Version ${overview.version}${made}, up ${up}, ${bytes(overview.memory_bytes)} of memory`,
+      `Version ${overview.version}${made}, up ${up}, ${bytes(overview.resident_memory_bytes)} of memory`,
     );
-    this.readings.in.set(rate(totals.rate_in), bytes(totals.bytes_in));
-    this.readings.waiting.set(compact(totals.waiting), many(totals.destinations, "destination"));
+    this.readings.in.set(rate(totals.publish_rate), bytes(totals.published_bytes));
+    this.readings.ready.set(compact(totals.ready), many(totals.destinations, "destination"));
     this.readings.unacked.set(compact(totals.unacked), many(totals.consumers, "consumer"));
-    this.readings.out.set(rate(totals.rate_out), bytes(totals.bytes_out));
-    this.level.update(totals.waiting);
+    this.readings.out.set(rate(totals.deliver_rate), bytes(totals.delivered_bytes));
+    this.level.update(totals.ready);
     this.warn(overview.alarms ?? []);
     this.greet(overview);
     const spoken = Object.entries(overview.protocols ?? {});
@@ -156,8 +156,8 @@ class Overview {
     this.warned = told;
     put(
       this.alarms,
-      alarms.map(({ code, text }) =>
-        h("p", { class: "alarm", role: "alert" }, tag(code, "bad"), text),
+      alarms.map(({ code, message }) =>
+        h("p", { class: "alarm", role: "alert" }, tag(code, "bad"), message),
       ),
     );
   }
@@ -190,17 +190,17 @@ class Overview {
     );
   }
 
-  keep({ journal, loop_lag_ms: lag, bodies_in_memory: bodies, identity }) {
+  keep({ journal, loop_lag_ms: lag, message_memory_bytes: bodies, broker_id: id }) {
     const told = [
-      ["Identity", h("code", null, identity)],
-      ["Bodies in memory", bytes(bodies)],
-      ["Loop lag, half and 99 %", `${millis(lag?.p50)}, ${millis(lag?.p99)}`],
+      ["Broker ID", h("code", null, id)],
+      ["Message memory", bytes(bodies)],
+      ["Event loop lag (p50 / p99)", `${millis(lag?.p50)}, ${millis(lag?.p99)}`],
     ];
     const sync = journal.fdatasync_ms;
-    if (journal.kept) {
+    if (journal.enabled) {
       told.push(
         ["Segments", `${count(journal.segments)}, ${bytes(journal.bytes)}`],
-        ["Live messages", count(journal.live)],
+        ["Live records", count(journal.live_records)],
         ["fdatasync, half and 99 %", `${millis(sync?.p50)}, ${millis(sync?.p99)}`],
       );
     } else told.push(["Journal", "none: everything is in memory"]);
@@ -213,8 +213,8 @@ function charts() {
     flow: new Chart({
       title: "Messages per second",
       series: [
-        { key: "in", label: "in", tone: "water", area: true },
-        { key: "out", label: "out", tone: "brass", area: true, down: true },
+        { key: "publish_rate", label: "publish rate", tone: "water", area: true },
+        { key: "deliver_rate", label: "deliver rate", tone: "brass", area: true, down: true },
       ],
       format: rate,
       height: 224,
@@ -222,20 +222,20 @@ function charts() {
     depth: new Chart({
       title: "Backlog",
       series: [
-        { key: "waiting", label: "waiting", tone: "water", area: true },
+        { key: "ready", label: "ready", tone: "water", area: true },
         { key: "unacked", label: "unacked", tone: "brass", dash: true },
       ],
       format: compact,
       least: 10,
     }),
     lag: new Chart({
-      title: "Loop lag",
-      series: [{ key: "lag_ms", label: "99 % within", tone: "water" }],
+      title: "Event loop lag",
+      series: [{ key: "loop_lag_ms", label: "p99", tone: "water" }],
       format: millis,
     }),
     sync: new Chart({
-      title: "Disk sync",
-      series: [{ key: "fdatasync_ms", label: "99 % within", tone: "brass" }],
+      title: "fdatasync",
+      series: [{ key: "fdatasync_ms", label: "p99", tone: "brass" }],
       format: millis,
     }),
   };
@@ -243,7 +243,7 @@ function charts() {
 
 function busiest() {
   return new Table({
-    caption: "Destinations in which most messages are waiting",
+    caption: "Destinations in which most messages are ready",
     key: (item) => `${item.kind}/${item.name}/${item.name_base64 ?? ""}`,
     columns: [
       {
@@ -258,14 +258,14 @@ function busiest() {
         ],
       },
       {
-        key: "waiting",
-        label: "Waiting",
+        key: "ready",
+        label: "Ready",
         number: true,
-        same: (item) => String(item.waiting),
-        show: (item) => standing(item.waiting),
+        same: (item) => String(item.ready),
+        show: (item) => standing(item.ready),
       },
-      { key: "rate_in", label: "In/s", number: true, show: (item) => rate(item.rate_in) },
-      { key: "rate_out", label: "Out/s", number: true, show: (item) => rate(item.rate_out) },
+      { key: "publish_rate", label: "Publish rate", number: true, show: (item) => rate(item.publish_rate) },
+      { key: "deliver_rate", label: "Deliver rate", number: true, show: (item) => rate(item.deliver_rate) },
       {
         key: "consumers",
         label: "Consumers",
@@ -289,8 +289,8 @@ function protocols() {
         number: true,
         show: (one) => count(one.connections),
       },
-      { key: "rate_in", label: "In/s", number: true, show: (one) => rate(one.rate_in) },
-      { key: "rate_out", label: "Out/s", number: true, show: (one) => rate(one.rate_out) },
+      { key: "publish_rate", label: "Publish rate", number: true, show: (one) => rate(one.publish_rate) },
+      { key: "deliver_rate", label: "Deliver rate", number: true, show: (one) => rate(one.deliver_rate) },
     ],
   });
 }

@@ -27,18 +27,18 @@ const DURABILITIES = [
 ];
 
 const FIRST = [
-  { name: "kind", label: "The body is", kind: "choice", options: KINDS },
+  { name: "body_kind", label: "Body type", kind: "choice", options: KINDS },
   { name: "body", label: "Body", kind: "area", rows: 8 },
 ];
 const MORE = [
-  { name: "priority", label: "Priority, 0 to 9", kind: "number", min: 0, max: 9, placeholder: "4" },
-  { name: "ttl_ms", label: "Life in ms", kind: "ms", min: 0 },
-  { name: "delay_ms", label: "Delivered after, in ms", kind: "ms", min: 0 },
+  { name: "priority", label: "Priority (0-9)", kind: "number", min: 0, max: 9, placeholder: "4" },
+  { name: "ttl_ms", label: "TTL", kind: "ms", min: 0 },
+  { name: "delay_ms", label: "Delay", kind: "ms", min: 0 },
   { name: "durability", label: "Durability", kind: "choice", options: DURABILITIES },
-  { name: "correlation_id", label: "Correlation id" },
+  { name: "correlation_id", label: "Correlation ID" },
   { name: "type", label: "Type" },
-  { name: "message_id", label: "Message id" },
-  { name: "reply_to", label: "Reply to the queue" },
+  { name: "message_id", label: "Message ID" },
+  { name: "reply_to", label: "Reply to" },
 ];
 
 export function show(place, signal, destination) {
@@ -120,11 +120,11 @@ function typed(type, text) {
 }
 
 function bodyOf(kind, text) {
-  if (kind === "none") return { kind };
-  if (kind === "bytes") return { body_base64: text.replaceAll(/\s/g, ""), kind };
-  if (kind === "text") return { body: text, kind };
+  if (kind === "none") return { body_kind: kind };
+  if (kind === "bytes") return { body_base64: text.replaceAll(/\s/g, ""), body_kind: kind };
+  if (kind === "text") return { body: text, body_kind: kind };
   try {
-    return { body_json: JSON.parse(text), kind };
+    return { body_json: JSON.parse(text), body_kind: kind };
   } catch (error) {
     throw new Refusal(0, "bad-json", `The body is not JSON: ${error.message}`);
   }
@@ -132,7 +132,7 @@ function bodyOf(kind, text) {
 
 /** What the form says, as the API takes it. */
 function message(form) {
-  const { kind, body } = values(form, FIRST);
+  const { body_kind: kind, body } = values(form, FIRST);
   const wanted = bodyOf(kind, body);
   const properties = [...form.querySelectorAll(".property")].map((row) => {
     const [name, type, text] = row.querySelectorAll("input, select");

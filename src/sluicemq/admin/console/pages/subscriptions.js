@@ -18,7 +18,7 @@ export function show(place, signal) {
       caption: "Subscriptions",
       stack: true,
       key: ({ name }) => name,
-      columns: columns(place, (item) => drop(place, item, list)),
+      columns: columns(place, (item) => deleteSubscription(place, item, list)),
     },
     none,
     signal,
@@ -26,14 +26,14 @@ export function show(place, signal) {
   return panel(null, list.element);
 }
 
-function columns(place, ondrop) {
+function columns(place, ondelete) {
   return [
     {
       key: "name",
       label: "Name",
       head: true,
       same: ({ name, durable, shared }) => `${name} ${durable} ${shared}`,
-      show: ({ name, label, client_id: client, durable, shared }) => [
+      show: ({ name, display_name: label, client_id: client, durable, shared }) => [
         h("span", { class: "name" }, label || name),
         client && tag(`of ${client}`),
         durable && tag("durable"),
@@ -55,25 +55,25 @@ function columns(place, ondrop) {
       show: ({ selector }) => (selector ? h("code", null, selector) : "–"),
     },
     {
-      key: "waiting",
-      label: "Waiting",
+      key: "ready",
+      label: "Ready",
       number: true,
-      same: (item) => String(item.waiting),
-      show: (item) => standing(item.waiting),
+      same: (item) => String(item.ready),
+      show: (item) => standing(item.ready),
     },
     { key: "unacked", label: "Unacked", number: true, show: (item) => count(item.unacked) },
     { key: "consumers", label: "Consumers", number: true, show: (item) => count(item.consumers) },
     {
-      key: "drop",
+      key: "delete",
       label: "Actions",
       hidden: true,
       number: true,
       same: ({ name, durable }) => `${name} ${durable}`,
       show: (item) =>
         item.durable &&
-        button("Delete…", () => ondrop(item), {
+        button("Delete…", () => ondelete(item), {
           tone: "quiet small",
-          name: `Delete ${item.label || item.name}…`,
+          name: `Delete ${item.display_name || item.name}…`,
           why:
             item.owner && item.owner === session.user
               ? ""
@@ -83,16 +83,16 @@ function columns(place, ondrop) {
   ];
 }
 
-async function drop(place, item, list) {
+async function deleteSubscription(place, item, list) {
   const done = await ask({
-    title: `Delete the subscription ${item.label || item.name}?`,
+    title: `Delete the subscription ${item.display_name || item.name}?`,
     text: [
-      item.waiting + item.unacked > 0
-        ? `${many(item.waiting + item.unacked, "message")} that only it keeps are gone for ever.`
+      item.ready + item.unacked > 0
+        ? `${many(item.ready + item.unacked, "message")} of this subscription will be deleted. This cannot be undone.`
         : "No message waits in it.",
       "Its subscriber gets what is published only after it has subscribed again.",
     ],
-    action: "Delete it",
+    action: "Delete",
     tone: "danger",
     submit: () =>
       remove("subscriptions", {
@@ -102,7 +102,7 @@ async function drop(place, item, list) {
       }),
   });
   if (!done) return;
-  tell(`The subscription ${item.label || item.name} is deleted`);
+  tell(`The subscription ${item.display_name || item.name} is deleted`);
   list.look();
 }
 

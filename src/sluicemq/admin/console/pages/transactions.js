@@ -13,7 +13,7 @@ export const title = () => "Transactions";
 export function show({ signal }) {
   const list = new List({
     path: "transactions",
-    sort: "since",
+    sort: "started",
     table: {
       caption: "Transactions",
       stack: true,
@@ -39,12 +39,12 @@ const MANAGED =
 
 /** An X/Open id in words. */
 function xidText(xid) {
-  return xid ? `${xid.format}:${xid.global}:${xid.branch}` : "–";
+  return xid ? Object.values(xid).join(":") : "–";
 }
 
 function columns(onsettle) {
   return [
-    { key: "id", label: "Id", head: true, show: ({ id }) => String(id) },
+    { key: "id", label: "ID", head: true, show: ({ id }) => String(id) },
     {
       key: "state",
       label: "State",
@@ -53,21 +53,26 @@ function columns(onsettle) {
     },
     {
       key: "xid",
-      label: "Global id",
+      label: "Global transaction ID",
       rank: 2,
       same: ({ xid }) => xidText(xid),
       show: ({ xid }) => h("code", null, xidText(xid)),
     },
     { key: "protocol", label: "Protocol", rank: 2, show: ({ protocol }) => protocol },
     { key: "owner", label: "Owner", rank: 2, show: ({ owner }) => owner ?? "–" },
-    { key: "sends", label: "Sends", number: true, show: ({ sends }) => count(sends) },
+    {
+      key: "publishes",
+      label: "Publishes",
+      number: true,
+      show: ({ publishes }) => count(publishes),
+    },
     { key: "acks", label: "Acknowledgements", number: true, show: ({ acks }) => count(acks) },
     {
-      key: "since",
-      label: "Since",
+      key: "started",
+      label: "Started",
       rank: 2,
-      same: ({ since }) => String(since),
-      show: ({ since }) => when(since),
+      same: ({ started }) => String(started),
+      show: ({ started }) => when(started),
     },
     {
       key: "actions",
@@ -90,11 +95,11 @@ function columns(onsettle) {
   ];
 }
 
-async function settle(list, { id, state, sends, acks }, how) {
+async function settle(list, { id, state, publishes, acks }, how) {
   const commit = how === "commit";
   const text = commit
-    ? `${many(sends, "message")} it has sent will be delivered, and ${many(acks, "message")} it has received are done with.`
-    : `${many(sends, "message")} it has sent are gone for ever, and ${many(acks, "message")} it has received are delivered again.`;
+    ? `${many(publishes, "message")} it has sent will be delivered, and ${many(acks, "message")} it has received are done with.`
+    : `${many(publishes, "message")} it has sent are dropped, and ${many(acks, "message")} it has received are delivered again.`;
   const done = await ask({
     title: commit ? `Commit transaction ${id}?` : `Roll transaction ${id} back?`,
     text: [text, state === "prepared" ? MANAGED : "Its client is told so when it wants to commit."],

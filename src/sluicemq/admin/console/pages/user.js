@@ -57,16 +57,16 @@ function view(user, path, again) {
       null,
       facts([
         [
-          "Rights",
+          "Permissions",
           user.superuser ? tag("superuser: everything", "brass") : "those of the permissions below",
         ],
-        ["Password", user.password ? "yes" : "none: only tokens admit it"],
+        ["Password", user.has_password ? "yes" : "none: only tokens admit it"],
         ["Roles", roles.join(", ") || "none"],
-        ["Made", when(user.created * 1000)],
+        ["Created", when(user.created * 1000)],
       ]),
     ),
     panel("Permissions", permissionList(user, permissions, path, again), {
-      beside: button("Permit…", () => permit(user.name, path, again), { tone: "small" }),
+      beside: button("Grant…", () => grant(user.name, path, again), { tone: "small" }),
     }),
     panel("Tokens", tokenList(user, tokens, path, again), {
       beside: button("New token…", () => makeToken(user.name, path, again), { tone: "small" }),
@@ -97,9 +97,9 @@ function permissionList(user, permissions, path, again) {
     permissions.map((one) =>
       row(
         h("code", null, permissionText(one)),
-        button("Withdraw…", () => withdraw(user.name, one, path, again), {
+        button("Revoke…", () => withdraw(user.name, one, path, again), {
           tone: "quiet small",
-          name: `Withdraw ${permissionText(one)}…`,
+          name: `Revoke ${permissionText(one)}…`,
         }),
       ),
     ),
@@ -146,7 +146,7 @@ async function setPassword(name, path, again) {
         autocomplete: "new-password",
       },
     ],
-    action: "Set it",
+    action: "Save",
     submit: ({ password }) => send(path, { password }, { query: { expect: "existing" } }),
   });
   if (done) tell(`${name} has a new password`);
@@ -172,10 +172,10 @@ async function destroy({ name }, path) {
   const done = await ask({
     title: `Delete the user ${name}?`,
     text: [
-      "Its password, tokens and permissions are gone for ever. Who uses them cannot log in any more.",
+      "Its password, tokens and permissions are deleted. Clients that use them can no longer log in.",
     ],
     fields: [
-      { name: "force", label: "Even if it is the last superuser or the last user", kind: "check" },
+      { name: "force", label: "Force: delete the last superuser or user", kind: "check" },
     ],
     action: "Delete the user",
     tone: "danger",
@@ -186,9 +186,9 @@ async function destroy({ name }, path) {
   go("#/users");
 }
 
-async function permit(name, path, again) {
+async function grant(name, path, again) {
   const done = await ask({
-    title: `Permit something to ${name}`,
+    title: `Grant permissions to ${name}`,
     fields: [
       {
         name: "pattern",
@@ -209,7 +209,7 @@ async function permit(name, path, again) {
         kind: "check",
       },
     ],
-    action: "Permit",
+    action: "Grant",
     submit({ pattern, ignore_case, ...ticked }) {
       const operations = Object.keys(ticked).filter((operation) => ticked[operation]);
       return send(`${path}/permissions`, { pattern, operations, ignore_case: Boolean(ignore_case) });
@@ -222,11 +222,11 @@ async function permit(name, path, again) {
 
 async function withdraw(name, { pattern, operations }, path, again) {
   const done = await ask({
-    title: `Withdraw a permission of ${name}?`,
+    title: `Revoke a permission of ${name}?`,
     text: [
       `It may then no longer ${[...operations].join(", ")} with ${pattern}, unless a role permits it.`,
     ],
-    action: "Withdraw it",
+    action: "Revoke",
     tone: "danger",
     submit: () => remove(`${path}/permissions`, { pattern }),
   });
@@ -237,17 +237,17 @@ async function makeToken(name, path, again) {
   const made = await ask({
     title: `A token for ${name}`,
     fields: [
-      { name: "label", label: "What it is for", maxlength: 100 },
+      { name: "label", label: "Label", maxlength: 100 },
       {
         name: "days",
-        label: "Valid for days",
+        label: "Expires after (days)",
         kind: "number",
         min: 1,
         value: 90,
         hint: "Nothing: for ever",
       },
     ],
-    action: "Make it",
+    action: "Create",
     submit({ label, days }) {
       const expires = days ? Math.floor(Date.now() / 1000) + days * 86_400 : 0;
       return post(`${path}/tokens`, { label, expires });
@@ -266,7 +266,7 @@ async function revoke(token, path, again) {
   const done = await ask({
     title: `Revoke the token ${token.label || token.id}?`,
     text: ["The programs that show it cannot log in any more."],
-    action: "Revoke it",
+    action: "Revoke",
     tone: "danger",
     submit: () => remove(`${path}/tokens/${encodeURIComponent(token.id)}`),
   });

@@ -55,10 +55,10 @@ const COLUMNS = [
     ],
   },
   {
-    key: "password",
+    key: "has_password",
     label: "Password",
     rank: 2,
-    show: ({ password }) => (password ? "yes" : "none"),
+    show: ({ has_password: password }) => (password ? "yes" : "none"),
   },
   {
     key: "tokens",
@@ -112,7 +112,7 @@ async function add() {
       },
       {
         name: "superuser",
-        label: "A superuser: may do everything, and manage users",
+        label: "Superuser",
         kind: "check",
       },
     ],
