@@ -36,7 +36,7 @@ class Upkeep:
     failed      called with an error that shows that the journal cannot be trusted
     fraction    live fraction below which the live records of a segment are moved out
     allowance   maximum bytes to accumulate for moving records, see `reclaim.Allowance`
-    idle_limit  value of journal.slot_idle_limit
+    idle_limit  value of journal.slot_idle_timeout
     warn        called with warnings about slots, for the operator
     space       disk space; while it is low, segments are reclaimed before the active one is full
     drop_slots  True if no slot holds a segment while space is low
@@ -231,13 +231,13 @@ class Upkeep:
         for name in going.abandoned:
             self._warn(
                 f"the slot {name} is lost: its reader has not moved it for longer than "
-                f"journal.slot_idle_limit ({self._idle_limit} ms)"
+                f"journal.slot_idle_timeout ({self._idle_limit} ms)"
             )
         for name in idle:
             if name not in self._idle:
                 self._warn(
                     f"the slot {name} holds segments back, and its reader has not moved it for "
-                    f"half of journal.slot_idle_limit ({self._idle_limit} ms), after which it is "
+                    f"half of journal.slot_idle_timeout ({self._idle_limit} ms), after which it is "
                     "lost. Start the reader again, or drop the slot"
                 )
         self._idle = set(idle)

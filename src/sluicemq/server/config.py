@@ -4,7 +4,7 @@
     ├── broker: BrokerSettings       data directory, memory, automatic destinations
     │   └── default_destination: DestinationSettings
     ├── journal: JournalOptions      segments and retention
-    ├── identity: IdentitySettings   users and logins
+    ├── auth: AuthSettings           users and logins
     ├── limits: ListenerLimits       what one connection may cost; defaults of the listeners
     ├── jmq: JmqSettings             what all JMS clients share
     ├── http: HttpSettings           sessions of the console, and what needs no login
@@ -104,7 +104,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_destinations: Annotated[int, about("Queues and topics that may exist at a time.", ge=1)] = (
         100_000
     )
-    max_user_destinations: Annotated[
+    max_destinations_per_user: Annotated[
         int,
         about(
             "Queues and topics, temporary ones included, that one user has created and that still "
@@ -112,14 +112,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             "exempt. 0 = no limit."
         ),
     ] = 10_000
-    max_user_subscriptions: Annotated[
+    max_subscriptions_per_user: Annotated[
         int,
         about("Durable subscriptions that one user has; superusers are exempt. 0 = no limit."),
     ] = 1000
-    max_temporary_destinations: Annotated[
+    max_temporary_destinations_per_connection: Annotated[
         int, about("Temporary destinations of a connection at a time; 0 = no limit.")
     ] = 1000
-    idle_timeout: Annotated[
+    destination_idle_timeout: Annotated[
         int,
         about(
             "An automatically created destination that has neither messages nor consumers goes "
@@ -179,7 +179,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             "0 = no limit."
         ),
     ] = 0
-    batch_writers: Annotated[
+    max_batch_writers: Annotated[
         int,
         about(
             "Writers of batches (streaming queries, batch jobs) that are remembered, each for 30 "
@@ -231,14 +231,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 12_000
-    stop_deadline: Annotated[
+    shutdown_timeout: Annotated[
         float,
         about("Time for connections to finish when the broker stops.", Unit.SECONDS, le=3600),
     ] = 10.0
     default_destination: DestinationSettings = DestinationSettings()
 
 
-class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True):
+class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Users and logins."""
 
     users_file: Annotated[
@@ -271,7 +271,7 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True):
             le=1024,
         ),
     ] = 0
-    login_failures: Annotated[
+    max_login_failures: Annotated[
         int,
         about(
             "Failed logins in a row of a user from one address (IPv6: from one /64) after which "
@@ -280,14 +280,14 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True):
             le=1000,
         ),
     ] = 10
-    login_block: Annotated[
+    login_backoff: Annotated[
         float,
         about("That time; it doubles with each further failure.", Unit.SECONDS, le=86_400),
     ] = 1.0
-    login_block_max: Annotated[
+    login_backoff_max: Annotated[
         float, about("Longest time for which logins are refused.", Unit.SECONDS, le=86_400)
     ] = 60.0
-    login_failures_expire: Annotated[
+    login_failure_window: Annotated[
         float,
         about("Failures are forgotten when there was none for so long.", Unit.SECONDS),
     ] = 900.0
@@ -299,7 +299,7 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 10_000
-    login_checks: Annotated[
+    max_concurrent_password_checks: Annotated[
         int,
         about(
             "Passwords that are checked at a time, each with 19 MiB of memory and one processor. "
@@ -308,11 +308,11 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True):
             le=64,
         ),
     ] = 2
-    max_waiting_logins: Annotated[
+    max_queued_logins: Annotated[
         int,
         about("Logins that wait for their check; more are told to try again later.", ge=1),
     ] = 1000
-    max_proven_logins: Annotated[
+    password_cache_size: Annotated[
         int,
         about(
             "Passwords that have been right before, of a user at an address, that are remembered "
@@ -320,7 +320,7 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 10_000
-    audit: Annotated[
+    audit_log: Annotated[
         bool,
         about("Log logins, refusals and changes of users (logger `sluicemq.audit`), at any level."),
     ] = True
@@ -370,7 +370,7 @@ class JmqSettings(msgspec.Struct, frozen=True, kw_only=True):
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What all HTTP listeners share."""
 
-    session_idle: Annotated[
+    session_idle_timeout: Annotated[
         float,
         about(
             "A session of the console ends when it has not been used for so long.",
@@ -378,7 +378,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 1800.0
-    session_life: Annotated[
+    session_lifetime: Annotated[
         float,
         about("It ends after this time, however much it is used.", Unit.SECONDS, ge=1),
     ] = 43_200.0
@@ -404,7 +404,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         about("Destinations that the rows of one part of a batch may name; 0 = any number."),
     ] = 1000
-    max_scan: Annotated[
+    max_scan_messages: Annotated[
         int,
         about(
             "Messages that one request with a selector looks at; what it has found by then is its "
@@ -412,8 +412,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 50_000
-    scan_time: Annotated[float, about("The same in time.", Unit.SECONDS, ge=0)] = 2.0
-    action_time: Annotated[
+    max_scan_time: Annotated[float, about("The same in time.", Unit.SECONDS, ge=0)] = 2.0
+    max_action_time: Annotated[
         float,
         about(
             "How long one request moves, copies or deletes messages; then the next one goes on.",
@@ -421,7 +421,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 10.0
-    open_metrics: Annotated[
+    public_metrics: Annotated[
         bool, about("`/metrics` is shown to those who have not logged in, too.")
     ] = False
 
@@ -447,7 +447,7 @@ class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
             "it nothing is traced, and tracing costs nothing."
         ),
     ] = ""
-    ratio: Annotated[
+    sample_ratio: Annotated[
         float,
         about(
             "Of the messages that belong to no trace, the part that begins one: 0 to 1. Those that "
@@ -456,7 +456,7 @@ class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
             le=1,
         ),
     ] = 0.01
-    limit: Annotated[
+    rate_limit: Annotated[
         int,
         about(
             "Messages taken in and deliveries that are traced in a second, at most; 0 = as many as "
@@ -464,7 +464,7 @@ class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 500
-    service: Annotated[str, about("What the broker is called in traces.")] = "sluicemq"
+    service_name: Annotated[str, about("What the broker is called in traces.")] = "sluicemq"
 
 
 class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -496,7 +496,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     broker: BrokerSettings = msgspec.field(default_factory=BrokerSettings)
     journal: JournalOptions = msgspec.field(default_factory=JournalOptions)
-    identity: IdentitySettings = IdentitySettings()
+    auth: AuthSettings = AuthSettings()
     limits: ListenerLimits = ListenerLimits()
     jmq: JmqSettings = JmqSettings()
     http: HttpSettings = HttpSettings()
@@ -523,7 +523,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def users_file(self) -> Path:
         """The user database."""
-        return self.identity.users_file or self.broker.data_dir / "users.json"
+        return self.auth.users_file or self.broker.data_dir / "users.json"
 
     def check(self) -> None:
         """Refuse what cannot work or is dangerous. Raises ConfigurationError with every problem
@@ -555,7 +555,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         for listener in self.listeners:
             yield from address_problems(listener)
             yield from tls_problems(listener)
-        yield from self._identity_problems()
+        yield from self._auth_problems()
         if not _INSTANCE.match(self.jmq.instance):
             yield (
                 f"jmq.instance: {self.jmq.instance!r} cannot be a name: it has 1 to "
@@ -574,32 +574,32 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         for address, settings in self.destinations.items():
             yield from _destination_problems(f"destinations.{address}", settings)
 
-    def _identity_problems(self) -> Iterator[str]:
-        settings = self.identity
-        if settings.login_block > settings.login_block_max:
+    def _auth_problems(self) -> Iterator[str]:
+        settings = self.auth
+        if settings.login_backoff > settings.login_backoff_max:
             yield (
-                f"identity.login_block ({settings.login_block:g} s) is above login_block_max "
-                f"({settings.login_block_max:g} s)"
+                f"auth.login_backoff ({settings.login_backoff:g} s) is above login_backoff_max "
+                f"({settings.login_backoff_max:g} s)"
             )
-        if settings.login_block_max > settings.login_failures_expire:
+        if settings.login_backoff_max > settings.login_failure_window:
             yield (
-                f"identity.login_block_max ({settings.login_block_max:g} s) is above "
-                f"login_failures_expire ({settings.login_failures_expire:g} s)"
+                f"auth.login_backoff_max ({settings.login_backoff_max:g} s) is above "
+                f"login_failure_window ({settings.login_failure_window:g} s)"
             )
         has_token = settings.admin_token_file is not None
         if settings.admin_token_file is not None:
             try:
                 if len(read_secret_file(settings.admin_token_file)) < MIN_ADMIN_TOKEN:
                     yield (
-                        f"identity.admin_token_file: the token in {settings.admin_token_file} has "
+                        f"auth.admin_token_file: the token in {settings.admin_token_file} has "
                         f"less than {MIN_ADMIN_TOKEN} characters"
                     )
             except ConfigurationError as error:
-                yield f"identity.admin_token_file: {error}"
+                yield f"auth.admin_token_file: {error}"
         try:
             database = UserStore(self.users_file).read()
         except ConfigurationError as error:
-            yield f"identity.users_file: {error}"
+            yield f"auth.users_file: {error}"
             return
         asked = settings.required == "always" or (
             settings.required == "auto" and (has_token or bool(database.users))
@@ -635,9 +635,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 f"clients act as a user with few permissions ({url}?user=NAME), or accept the risk "
                 "with insecure_public = true (--insecure-public)"
             )
-        elif self.identity.required == "always":
+        elif self.auth.required == "always":
             yield (
-                f"{url}: identity.required is always, and {url.protocol} has no logins; say whom "
+                f"{url}: auth.required is always, and {url.protocol} has no logins; say whom "
                 f"its clients act as ({url}?user=NAME)"
             )
 
@@ -654,14 +654,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         options = self.journal
         if options.segment_bytes < MIN_SEGMENT:
             yield f"journal.segment_bytes: {options.segment_bytes} is below {MIN_SEGMENT}"
-        if options.leftover_fraction > 1:
-            yield f"journal.leftover_fraction: {options.leftover_fraction} is above 1"
-        if options.low_space_percent > 100:
-            yield f"journal.low_space_percent: {options.low_space_percent} is above 100"
+        if options.compaction_threshold > 1:
+            yield f"journal.compaction_threshold: {options.compaction_threshold} is above 1"
+        if options.disk_free_limit_percent > 100:
+            yield f"journal.disk_free_limit_percent: {options.disk_free_limit_percent} is above 100"
         if options.slot_limit_bytes < 1:
             yield "journal.slot_limit_bytes: a slot that may hold nothing back is none; at least 1"
-        if options.slot_idle_limit < 0:
-            yield "journal.slot_idle_limit: at least 0, which is no limit"
+        if options.slot_idle_timeout < 0:
+            yield "journal.slot_idle_timeout: at least 0, which is no limit"
 
     def _directory_problems(self) -> Iterator[str]:
         directory = self.broker.data_dir

@@ -73,7 +73,7 @@ max_connections = 500
 [[listeners]]
 protocol = "msglite"
 path = "/run/sluicemq/msglite.socket"
-mode = "0660"
+socket_mode = "0660"
 ```
 
 An `auto` listener (`auto://127.0.0.1:9000`) serves msglite, PHPMQ, VibeMQ, JMQ and HTTP on one
@@ -100,7 +100,7 @@ that is a limit or a time, 0 means "no limit" or "never".
 ```toml
 [destinations.orders]
 max_messages = 100000
-overflow = "block-producer"
+overflow = "block-publisher"
 ```
 """
 
@@ -208,11 +208,11 @@ def _listener_only() -> list[Setting]:
 
 def applies(name: str, listener: Listener) -> bool:
     """Return whether a setting has an effect on the listener's protocol and address."""
-    if name == "generation":
+    if name == "dispatch_version":
         return listener.url.protocol in ("phpmq", "auto")
-    if name == "serves":
+    if name == "services":
         return listener.url.protocol == "jmq"
-    if name == "max_refusals":
+    if name == "max_rejections":
         return listener.url.protocol in TOLD_OF_REFUSALS
     if name in JMQ_SETTINGS:
         return listener.url.protocol in ("jmq", "auto")
@@ -220,7 +220,7 @@ def applies(name: str, listener: Listener) -> bool:
         return listener.url.protocol in ("vibemq", "auto")
     if name == "user":
         return bool(listener.user)
-    if name == "mode":
+    if name == "socket_mode":
         return bool(listener.url.path)
     if name in TLS_SETTINGS:
         return listener.url.tls

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from sluicemq.model.message import Durability
-from sluicemq.protocols.phpmq.wire import GENERATIONS, Generation
+from sluicemq.protocols.phpmq.wire import DISPATCH_VERSIONS, DispatchVersion
 from sluicemq.protocols.vibemq.publisher import BLOCK_TIMEOUT
 from sluicemq.protocols.vibemq.queues import NO_LIMIT
 from sluicemq.server.address import Url
@@ -42,7 +42,7 @@ def is_open(url: Url, user: str, required: str, insecure_public: bool) -> bool:
     """Return whether clients without a certificate may do everything at a listener of a protocol
     without logins, whether or not there are users.
 
-    `user` is that of the listener, "" for none; the others are `identity.required` and
+    `user` is that of the listener, "" for none; the others are `auth.required` and
     `insecure_public`.
     """
     return not user and required != "always" and (insecure_public or not url.public)
@@ -55,7 +55,7 @@ class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
         int,
         about(
             "Connections of one listener at a time; more are closed at once (JMS and VibeMQ "
-            "clients: see `max_refusals`).",
+            "clients: see `max_rejections`).",
             ge=1,
         ),
     ] = 10_000
@@ -123,7 +123,7 @@ class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
             "A connection silent in both directions for so long is closed; 0 = never.", Unit.SECONDS
         ),
     ] = 0.0
-    output_high_water: Annotated[
+    output_high_watermark: Annotated[
         int,
         about(
             "Bytes waiting for a slow reader at which it gets no more deliveries.",
@@ -151,8 +151,8 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "there, `none` = memory only. Without it: `none` for msglite, `sync` for the others."
         ),
     ] = None
-    generation: Annotated[
-        Generation,
+    dispatch_version: Annotated[
+        DispatchVersion,
         about(
             "Of the PHPMQ protocol: the form of dispatches. `1` has three packets, as the released "
             "PHP clients expect; `2` has a fourth with the remaining TTL. `auto`: the form in "
@@ -160,7 +160,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "and `1` for messages of other protocols."
         ),
     ] = "auto"
-    request_address: Annotated[
+    request_queue: Annotated[
         str, about("Of the msglite HTTP gateway: the queue that requests are sent to.")
     ] = "msglite.httpRequests"
     window: Annotated[
@@ -215,7 +215,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
         Literal["RoundRobin", "FanOutWithAck", "FanOutWithoutAck", "PriorityBased"] | None,
         about(
             "Of the VibeMQ protocol: mode of queues for which clients give no options. Without it: "
-            "as `by_priority` in `[broker.default_destination]` says, else `RoundRobin`."
+            "as `priority_ordering` in `[broker.default_destination]` says, else `RoundRobin`."
         ),
     ] = None
     default_max_queue_size: Annotated[
@@ -275,7 +275,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "string."
         ),
     ] = "auto"
-    serves: Annotated[
+    services: Annotated[
         Literal["all", "jms", "portmapper"],
         about(
             "Of the JMQ protocol: both the port mapper and the service it leads to (`jms`, with "
@@ -291,7 +291,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             le=60,
         ),
     ] = 1.0
-    announced_port: Annotated[
+    advertised_port: Annotated[
         int,
         about(
             "Of the JMQ protocol: the port that the port mapper tells clients for this listener, "
@@ -339,7 +339,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             Unit.SECONDS,
         ),
     ] = 120.0
-    max_refusals: Annotated[
+    max_rejections: Annotated[
         int,
         about(
             "Of the JMQ and VibeMQ protocols: clients beyond `max_connections` that are told so at "
@@ -368,7 +368,9 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
     password_file: Annotated[
         Path | None, about("File whose first line decrypts the private key.")
     ] = None
-    tls_min: Annotated[Literal["1.2", "1.3"], about("The oldest version of TLS accepted.")] = "1.2"
+    tls_min_version: Annotated[
+        Literal["1.2", "1.3"], about("The oldest version of TLS accepted.")
+    ] = "1.2"
     ciphers: Annotated[
         str | None,
         about(
@@ -390,7 +392,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "alternative name of a kind, or the whole subject (RFC 4514)."
         ),
     ] = "cn"
-    mode: Annotated[
+    socket_mode: Annotated[
         int, about("File mode of a Unix socket: who may connect.", Unit.MODE, le=0o777)
     ] = 0o660
 
@@ -416,9 +418,9 @@ VIBEMQ_SETTINGS: Final = (
 """Settings of a listener that mean something only to VibeMQ clients."""
 
 JMQ_SETTINGS: Final = (
-    "serves",
+    "services",
     "portmapper_timeout",
-    "announced_port",
+    "advertised_port",
     "authentication",
     "prefetch",
     "shared_prefetch",
@@ -428,13 +430,13 @@ JMQ_SETTINGS: Final = (
 """Settings of a listener that mean something only to JMS clients."""
 
 TOLD_OF_REFUSALS: Final = frozenset({"jmq", "vibemq", "auto"})
-"""Listeners of these protocols can tell clients that there are too many (`max_refusals`)."""
+"""Listeners of these protocols can tell clients that there are too many (`max_rejections`)."""
 
 TLS_SETTINGS: Final = (
     "certificate",
     "key",
     "password_file",
-    "tls_min",
+    "tls_min_version",
     "ciphers",
     "client_certificate",
     "client_ca",
@@ -469,7 +471,9 @@ def listener_of(values: Mapping[str, Any], limits: ListenerLimits) -> Listener:
 
 def admin_listener(path: Path) -> Listener:
     """The socket of whoever owns the data; nobody else may open it."""
-    return Listener(url=Url("http", host="", path=str(path)), mode=0o600, max_connections=256)
+    return Listener(
+        url=Url("http", host="", path=str(path)), socket_mode=0o600, max_connections=256
+    )
 
 
 def address_problems(listener: Listener) -> Iterator[str]:
@@ -479,10 +483,10 @@ def address_problems(listener: Listener) -> Iterator[str]:
     if url.options:
         names = ", ".join(name for name, _ in url.options)
         yield f"{url}: the options {names} were not applied"
-    if listener.generation not in GENERATIONS.values():
-        yield f"{url}: generation is auto, 1 or 2, not {listener.generation}"
-    if not 0 <= listener.mode <= 0o777:
-        yield f"{url}: mode is three octal digits (0660), not 0{listener.mode:o}"
+    if listener.dispatch_version not in DISPATCH_VERSIONS.values():
+        yield f"{url}: dispatch_version is auto, 1 or 2, not {listener.dispatch_version}"
+    if not 0 <= listener.socket_mode <= 0o777:
+        yield f"{url}: socket_mode is three octal digits (0660), not 0{listener.socket_mode:o}"
 
 
 def tls_problems(listener: Listener) -> Iterator[str]:

@@ -8,7 +8,7 @@ const OVERFLOW = [
   ["reject-new", "refuse new messages"],
   ["drop-oldest", "drop the oldest"],
   ["drop-lowest-priority", "drop the least important"],
-  ["block-producer", "let producers wait"],
+  ["block-publisher", "let producers wait"],
   ["redirect-to-dead-letter", "move to the dead letters"],
 ];
 
@@ -46,8 +46,8 @@ const GROUPS = [
         hint: "Doubles each time.",
       },
       { name: "retry_delay_max", label: "It doubles up to, in ms", kind: "ms", usual: 120_000 },
-      { name: "by_priority", label: "Higher priority goes first", kind: "check", usual: true },
-      { name: "settle_on_send", label: "VibeMQ subscribers need not acknowledge", kind: "check" },
+      { name: "priority_ordering", label: "Higher priority goes first", kind: "check", usual: true },
+      { name: "auto_ack", label: "VibeMQ subscribers need not acknowledge", kind: "check" },
     ],
   ],
   [
@@ -73,7 +73,7 @@ const GROUPS = [
       },
       { name: "max_subscriptions", label: "Subscriptions, at most", kind: "number", only: "topic" },
       {
-        name: "hold",
+        name: "retain_without_subscriptions",
         label: "Keep messages for the first subscription",
         kind: "check",
         only: "topic",

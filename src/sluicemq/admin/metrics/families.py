@@ -376,7 +376,7 @@ SLOT_IDLE_LIMIT: Final = _family(
     _GAUGE,
     "seconds",
     ("slot",),
-    "After which it is lost (journal.slot_idle_limit); absent if there is no limit.",
+    "After which it is lost (journal.slot_idle_timeout); absent if there is no limit.",
 )
 SLOT_LOST: Final = _family(
     "sluicemq_journal_slot_lost", _GAUGE, "", ("slot",), "1 if segments it needed are gone."
