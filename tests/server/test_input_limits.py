@@ -290,7 +290,7 @@ def test_metrics_tell_of_unfinished_input(start: Start) -> None:
             page = answer.read().decode()
     assert re.search(r"^sluicemq_input_buffered_bytes 10\d\d\d$", page, re.MULTILINE)
     assert "sluicemq_input_limit_bytes 268435456" in page
-    assert "sluicemq_input_suspended_connections 0" in page
+    assert "sluicemq_input_connections_paused 0" in page
 
 
 # --- connections ----------------------------------------------------------------------------------
