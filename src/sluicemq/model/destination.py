@@ -13,7 +13,8 @@ TEMPORARY: Final = "temporary_destination://"
 
 
 class Kind(IntEnum):
-    """What becomes of a message: one consumer of a queue, every subscription of a topic."""
+    """Kind of a destination: a message goes to one consumer of a queue, or to every subscription of a
+    topic."""
 
     QUEUE = 1
     TOPIC = 2
@@ -113,7 +114,7 @@ USUAL: Final = DestinationSettings()
 
 
 class CreatedBy(StrEnum):
-    """Who created a destination. `BROKER`: the broker itself, for a purpose of its own."""
+    """Creator of a destination. `BROKER`: the broker, for a purpose of its own."""
 
     BROKER = "broker"
     CONFIGURATION = "configuration"
@@ -125,11 +126,11 @@ class CreatedBy(StrEnum):
 
 
 class Provenance(NamedTuple):
-    """Who created a destination, and which of its settings somebody has set.
+    """Creator of a destination, and which of its settings were set explicitly.
 
-    created_by     who created it; the configuration also takes over what it declares
-    explicit       names of the settings that were set on purpose; the others are what the broker
-                   or the protocol of the creator has by default
+    created_by     creator; the configuration also takes over the destinations that it declares
+    explicit       names of the settings that were set explicitly; the others are defaults of the
+                   broker or of the creator's protocol
     as_written     values as a client wrote them, by the name of the setting, where the setting
                    cannot hold them: times in units of 100 ns, numbers out of range, odd names
     created_ticks  100 ns beyond the ms of the time of creation, 0-9999

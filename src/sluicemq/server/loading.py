@@ -34,7 +34,7 @@ from sluicemq.server.config import (
 )
 from sluicemq.server.listener_settings import (
     JMQ_SETTINGS,
-    TOLD_OF_REFUSALS,
+    REJECTS_WITH_ERROR,
     VIBEMQ_SETTINGS,
     WITH_LOGINS,
     Listener,
@@ -76,7 +76,7 @@ _ONLY_FOR: Final[dict[str, frozenset[str]]] = {
     "dispatch_version": frozenset({"phpmq", "auto"}),
     **dict.fromkeys(VIBEMQ_SETTINGS, frozenset({"vibemq", "auto"})),
     **dict.fromkeys(JMQ_SETTINGS, frozenset({"jmq", "auto"})),
-    "max_rejections": TOLD_OF_REFUSALS,
+    "max_rejections": REJECTS_WITH_ERROR,
     "services": frozenset({"jmq"}),
     "user": frozenset(PROTOCOLS) - WITH_LOGINS,
 }
