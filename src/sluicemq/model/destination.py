@@ -13,8 +13,8 @@ TEMPORARY: Final = "temporary_destination://"
 
 
 class Kind(IntEnum):
-    """Kind of a destination: a message goes to one consumer of a queue, or to every subscription of a
-    topic."""
+    """Kind of a destination: a message goes to one consumer of a queue, or to every subscription
+    of a topic."""
 
     QUEUE = 1
     TOPIC = 2
