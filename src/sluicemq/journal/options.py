@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sluicemq.journal.slots import DEFAULT_IDLE_LIMIT, DEFAULT_SLOT_LIMIT
+from sluicemq.journal.slots import DEFAULT_IDLE_TIMEOUT, DEFAULT_SLOT_LIMIT
 
 
 class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     verify_on_start: bool = True
     compaction_threshold: float = 0.25
     slot_limit_bytes: int = DEFAULT_SLOT_LIMIT
-    slot_idle_timeout: int = DEFAULT_IDLE_LIMIT
+    slot_idle_timeout: int = DEFAULT_IDLE_TIMEOUT
     disk_free_limit_bytes: int = 512 << 20
     disk_free_limit_percent: float = 5.0
     reserve_bytes: int = 64 << 20

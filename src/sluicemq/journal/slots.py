@@ -25,7 +25,7 @@ from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 SLOTS_DIRECTORY: Final = "slots"
 DEFAULT_SLOT_LIMIT: Final = 10 << 30
-DEFAULT_IDLE_LIMIT: Final = 7 * 24 * 3_600_000
+DEFAULT_IDLE_TIMEOUT: Final = 7 * 24 * 3_600_000
 """Default of `journal.slot_idle_timeout`, in ms."""
 NOTE_MS: Final = 60_000
 """Minimum interval between records of acknowledgements that do not move the slot, in ms."""

@@ -383,7 +383,7 @@ SLOT_IDLE: Final = _family(
     ("slot",),
     "Time since the reader last used the slot, while it retains segments.",
 )
-SLOT_IDLE_LIMIT: Final = _family(
+SLOT_IDLE_TIMEOUT: Final = _family(
     "sluicemq_journal_slot_idle_timeout_seconds",
     _GAUGE,
     "seconds",

@@ -145,7 +145,7 @@ class MetricsPage:
             into.add(f.SLOT_LOST, int(slot.lost), name)
             into.add(f.SLOT_IDLE, idle.get(name, 0) / 1000, name)
             if journal.options.slot_idle_timeout:
-                into.add(f.SLOT_IDLE_LIMIT, journal.options.slot_idle_timeout / 1000, name)
+                into.add(f.SLOT_IDLE_TIMEOUT, journal.options.slot_idle_timeout / 1000, name)
 
 
 def _on_disk(
