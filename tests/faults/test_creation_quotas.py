@@ -52,7 +52,7 @@ ENVIRONMENT: Final = (
 LISTEN: Final = (
     "http://127.0.0.1:0",
     "vibemq://127.0.0.1:0",
-    "jmq://127.0.0.1:0?serves=jms&authentication=basic",
+    "jmq://127.0.0.1:0?services=jms&authentication=basic",
     "phpmq://127.0.0.1:0?user=greedy&durability=lazy",
 )
 

@@ -52,7 +52,7 @@ FIRST: Final = {HONEST: GUESSED, ATTACKER: UNKNOWN}
 USERS: Final = ("mover", "proven", "holder", *GUESSED)
 LISTEN: Final = (
     "vibemq://127.0.0.1:0",
-    "jmq://127.0.0.1:0?serves=jms&authentication=basic",
+    "jmq://127.0.0.1:0?services=jms&authentication=basic",
     "http://127.0.0.1:0",
 )
 
