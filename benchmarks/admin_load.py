@@ -37,7 +37,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.rows import encode, row
 
 LISTEN = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0")
-UNLIMITED = {"SLUICEMQ_BROKER__MAX_USER_DESTINATIONS": "0"}
+UNLIMITED = {"SLUICEMQ_BROKER__MAX_DESTINATIONS_PER_USER": "0"}
 API = "/api/v1"
 STREAM = f"{API}/events?destinations=true"
 POLLED = (

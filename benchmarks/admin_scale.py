@@ -96,7 +96,7 @@ async def serve(directory: Path, pipe: Connection) -> None:
     urls = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0?durability=lazy")
     config = Config(
         listeners=tuple(Listener(**_split(url)) for url in urls),
-        broker=BrokerSettings(data_dir=directory, idle_timeout=0),
+        broker=BrokerSettings(data_dir=directory, destination_idle_timeout=0),
     )
     server = Server(config, {})
     running = asyncio.ensure_future(server.run())

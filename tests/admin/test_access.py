@@ -110,7 +110,7 @@ def test_users_and_their_rights(
 
 def test_wrong_credentials(start: Start, command: Command) -> None:
     command("users", "add", "anna", "--password-file", "secret")
-    limits = {"SLUICEMQ_IDENTITY__LOGIN_FAILURES": "2", "SLUICEMQ_IDENTITY__LOGIN_BLOCK": "1min"}
+    limits = {"SLUICEMQ_AUTH__MAX_LOGIN_FAILURES": "2", "SLUICEMQ_AUTH__LOGIN_BACKOFF": "1min"}
     broker = start(HTTP, environment={**LOG, **limits})
     with Client(broker.port("http")) as client:
         for shown in ("Basic", "Basic !", "Basic YQ==", "Bearer", "Bearer ", "Digest x", "\xff"):

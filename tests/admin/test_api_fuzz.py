@@ -36,9 +36,9 @@ EXAMPLES = 300 if os.environ.get("FUZZ") else 8
 STREAM = "/events"
 """Goes on for as long as somebody listens; tests/admin/test_event_stream.py has it."""
 PATIENT = {
-    "SLUICEMQ_IDENTITY__LOGIN_FAILURES": "1000",
-    "SLUICEMQ_IDENTITY__LOGIN_BLOCK": "0",
-    "SLUICEMQ_IDENTITY__LOGIN_BLOCK_MAX": "0",
+    "SLUICEMQ_AUTH__MAX_LOGIN_FAILURES": "1000",
+    "SLUICEMQ_AUTH__LOGIN_BACKOFF": "0",
+    "SLUICEMQ_AUTH__LOGIN_BACKOFF_MAX": "0",
 }
 """Made-up passwords are among the requests, and are not to lock out those who make them up."""
 QUEUE = "orders0"

@@ -351,7 +351,7 @@ def test_a_stop_between_parts_is_told(start: Start) -> None:
 
 def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path) -> None:
     (tmp_path / "sluicemq.toml").write_text(
-        "[http]\nmax_batch_destinations = 3\n[broker]\nmax_user_destinations = 5\n"
+        "[http]\nmax_batch_destinations = 3\n[broker]\nmax_destinations_per_user = 5\n"
     )
     broker = start(HTTP, options=("--config", str(tmp_path / "sluicemq.toml")))
     with Client(broker.port("http")) as client:
@@ -363,6 +363,6 @@ def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path
             rows_of = [row(f"{batch}{number}", b"") for number in range(3)]
             answer = client.write(rows_of, batch=batch)
         assert (answer.status, answer.code) == (409, "refused")
-        assert "max_user_destinations" in answer.json()["error"]["message"]
+        assert "max_destinations_per_user" in answer.json()["error"]["message"]
         assert waiting(broker)["00"] == 1
         assert client.write(rows(1, "00"), batch=2).status == 200

@@ -178,9 +178,13 @@ async def test_what_is_expected_is_not_done_otherwise(api_fixture: ApiFixture) -
     answer = await http_client.ask("PUT", f"{put}?expect=existing", {})
     assert (answer.status, answer.code) == (404, "destination-not-found")
     assert (await http_client.ask("PUT", f"{put}?expect=new", {})).status == 201
-    answer = await http_client.ask("PUT", f"{put}?expect=new", {"hold": True})
+    answer = await http_client.ask(
+        "PUT", f"{put}?expect=new", {"retain_without_subscriptions": True}
+    )
     assert (answer.status, answer.code) == (409, "destination-exists")
-    assert not api_fixture.broker.destinations[Address(Kind.TOPIC, "news")].settings.hold
+    assert not api_fixture.broker.destinations[
+        Address(Kind.TOPIC, "news")
+    ].settings.retain_without_subscriptions
 
 
 @pytest.mark.parametrize(

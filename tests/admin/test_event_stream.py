@@ -84,13 +84,13 @@ def test_the_overview_comes_each_second_until_the_broker_stops(start: Start) -> 
         assert seen[2][1]["uptime_ms"] - seen[0][1]["uptime_ms"] > 1500
         started = time.monotonic()
         assert broker.stop() == 0
-        assert time.monotonic() - started < BrokerSettings().stop_deadline
+        assert time.monotonic() - started < BrokerSettings().shutdown_timeout
         list(events)  # ends as a response should
 
 
 def test_a_reader_that_does_not_read_costs_nothing(start: Start) -> None:
     """What waits for it is bounded, and the broker goes on; when it reads on, it is told news."""
-    broker = start(f"{HTTP}?output_high_water=2000")
+    broker = start(f"{HTTP}?output_high_watermark=2000")
     with (
         contextlib.closing(Stream(broker.port("http"), size=2048)) as slow,
         Client(broker.port("http")) as client,

@@ -170,7 +170,7 @@ async def test_what_is_in_flight_and_what_is_delayed(api_fixture: ApiFixture) ->
 @looped
 async def test_the_messages_of_a_subscription(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
-    news = topic(broker, hold=True)
+    news = topic(broker, retain_without_subscriptions=True)
     send(news, "held", broker=broker)
     path = "/destinations/topic/t/messages"
     http_client = api_fixture.http_client(local=True)

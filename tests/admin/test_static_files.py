@@ -165,7 +165,7 @@ def test_there_is_nothing_but_the_files(port: int) -> None:
 
 
 def test_one_needs_no_login_to_see_the_page(start: Start) -> None:
-    broker = start(HTTP, environment={"SLUICEMQ_IDENTITY__REQUIRED": "always"})
+    broker = start(HTTP, environment={"SLUICEMQ_AUTH__REQUIRED": "always"})
     with asking(broker.port("http")) as connection:
         assert ask(connection, "/console/").status == 200
         assert ask(connection, "/api/v1/status").status == 401

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.server.address import Url
-from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
+from sluicemq.server.config import AuthSettings, BrokerSettings, Config
 from sluicemq.server.effective_configuration import EffectiveConfiguration
 from sluicemq.server.listener_settings import Listener
 from tests.support.api import PASSWORD, ApiFixture, HttpClient, looped
@@ -216,20 +216,20 @@ def test_settings_in_force(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a secret that nobody may see\n")
     config = Config(
         broker=BrokerSettings(data_dir=tmp_path),
-        identity=IdentitySettings(admin_token_file=tmp_path / "token", login_block=2.5),
-        listeners=(Listener(url=Url.parse("jmq+unix:///run/x.sock"), mode=0o600),),
+        auth=AuthSettings(admin_token_file=tmp_path / "token", login_backoff=2.5),
+        listeners=(Listener(url=Url.parse("jmq+unix:///run/x.sock"), socket_mode=0o600),),
         destinations={Address(Kind.QUEUE, "orders"): DestinationSettings()},
     )
-    in_force = EffectiveConfiguration(config, {"identity.login_block": "/etc/sluicemq.toml"})
+    in_force = EffectiveConfiguration(config, {"auth.login_backoff": "/etc/sluicemq.toml"})
     assert in_force.declares(Address(Kind.QUEUE, "orders"))
     assert not in_force.declares(Address(Kind.TOPIC, "orders"))
     views = in_force.settings()
     found = {view.name: view for view in views}
-    delay = found["identity.login_block"]
+    delay = found["auth.login_backoff"]
     assert (delay.value, delay.default, delay.unit) == (2.5, 1.0, "s")
     assert delay.source == "/etc/sluicemq.toml"
     assert found["broker.ephemeral"].source == "default"
-    assert found["listeners[0].mode"].value == "0600"
+    assert found["listeners[0].socket_mode"].value == "0600"
     assert found["listeners[0].url"].value == "jmq+unix:///run/x.sock"
     assert "listeners[0].window" not in found  # of another protocol
     assert all(view.description for view in views if "." in view.name and "url" not in view.name)

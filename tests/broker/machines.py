@@ -69,7 +69,7 @@ queue_settings = st.one_of(
         dead_letter=st.booleans(),
         message_ttl=st.sampled_from([0, 450]),
         max_message_bytes=st.sampled_from([0, 5]),
-        by_priority=st.booleans(),
+        priority_ordering=st.booleans(),
     ),
     st.builds(
         DestinationSettings,
@@ -453,12 +453,14 @@ class TopicMachine(Machine):
     def __init__(self) -> None:
         super().__init__()
         self.comparison.declare(Address(Kind.TOPIC, "plain"), DestinationSettings())
-        self.comparison.declare(Address(Kind.TOPIC, "hold"), DestinationSettings(hold=True))
+        self.comparison.declare(
+            Address(Kind.TOPIC, "hold"), DestinationSettings(retain_without_subscriptions=True)
+        )
 
     @rule(name=st.sampled_from(["plain", "hold"]), declared=queue_settings, turn=ends)
     def declare_topic(self, name: str, declared: DestinationSettings, turn: bool) -> None:
         fields = {field: getattr(declared, field) for field in declared.__struct_fields__}
-        fields["hold"] = name == "hold"
+        fields["retain_without_subscriptions"] = name == "hold"
         self.comparison.declare(Address(Kind.TOPIC, name), DestinationSettings(**fields))
         self.end(turn)
 
@@ -482,7 +484,7 @@ class TopicMachine(Machine):
         turn: bool,
     ) -> None:
         topic = self.comparison.model.destinations[Address(Kind.TOPIC, where)]
-        if topic.settings.hold:
+        if topic.settings.retain_without_subscriptions:
             exclude = None  # the journal does not know senders: a held message may have lost its
         if name not in topic.subscriptions:
             self.comparison.subscribe(topic, name, durable, shared, selector, exclude)
@@ -517,7 +519,9 @@ class TopicMachine(Machine):
             return
         address = Address(Kind.TOPIC, where)
         self.comparison.remove(self.comparison.model.destinations[address])
-        self.comparison.declare(address, DestinationSettings(hold=where == "hold"))
+        self.comparison.declare(
+            address, DestinationSettings(retain_without_subscriptions=where == "hold")
+        )
 
 
 class TransactionMachine(Machine):

@@ -85,8 +85,8 @@ class Entry:
 
     def line_up(self) -> None:
         """By priority, if that counts in its destination."""
-        by_priority = self.subscription.destination.settings.by_priority
-        self.priority = self.model_message.priority if by_priority else 4
+        priority_ordering = self.subscription.destination.settings.priority_ordering
+        self.priority = self.model_message.priority if priority_ordering else 4
 
     @property
     def place(self) -> tuple[int, int]:
@@ -335,7 +335,7 @@ class Model:
         if destination.address.kind is Kind.QUEUE:
             return [destination.queue]
         wanted = [s for s in destination.subscriptions.values() if s.accepts(model_message)]
-        alone = destination.settings.hold and not destination.members()
+        alone = destination.settings.retain_without_subscriptions and not destination.members()
         if alone and (destination.grouped or not wanted):
             wanted.append(destination.queue)
         return wanted
@@ -352,7 +352,9 @@ class Model:
         model_message.born = self.births
         targets = [chosen] if chosen else self.targets(destination, model_message)
         model_message.routes = [target for target in targets if target.durable]
-        held = destination.settings.hold and any(map(destination.is_of_group, targets))
+        held = destination.settings.retain_without_subscriptions and any(
+            map(destination.is_of_group, targets)
+        )
         if model_message.durability is Durability.SYNC:
             self.staged.append((model_message, destination, targets, held))
         else:
@@ -764,7 +766,7 @@ class Model:
     def subscribe(self, subscription: Subscription) -> None:
         topic = subscription.destination
         topic.subscriptions[subscription.name] = subscription
-        if topic.settings.hold and not topic.grouped:
+        if topic.settings.retain_without_subscriptions and not topic.grouped:
             held = sorted(topic.queue.waiting(), key=lambda entry: entry.place)
             for entry in held:
                 if subscription.accepts(entry.model_message):
@@ -788,7 +790,7 @@ class Model:
 
     def unsubscribe(self, subscription: Subscription) -> None:
         topic = subscription.destination
-        last = topic.members() == [subscription] and topic.settings.hold
+        last = topic.members() == [subscription] and topic.settings.retain_without_subscriptions
         if last:
             for consumer in list(subscription.consumers):
                 self.detach(consumer)

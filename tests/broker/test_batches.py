@@ -283,7 +283,7 @@ def test_a_broker_that_stops_takes_no_batches_but_answers_repetitions() -> None:
 
 
 def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
-    fixture = BrokerFixture(BrokerSettings(batch_writers=2))
+    fixture = BrokerFixture(BrokerSettings(max_batch_writers=2))
     for name in "abac":
         batch = 1 if name == "a" and fixture.broker.batches.writers else 0
         fixture.broker.write_batch(replace(FIRST, writer=name, batch=batch), [])
@@ -292,7 +292,7 @@ def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
 
 
 def test_the_oldest_writer_of_the_same_owner_is_forgotten_first() -> None:
-    fixture = BrokerFixture(BrokerSettings(batch_writers=3))
+    fixture = BrokerFixture(BrokerSettings(max_batch_writers=3))
     for name, owner in (("a", "anna"), ("b", "bert"), ("c", "bert"), ("d", "bert")):
         fixture.broker.write_batch(replace(FIRST, writer=name, owner=owner), [])
     assert list(fixture.broker.batches.writers) == ["a", "c", "d"]
@@ -327,7 +327,7 @@ def test_a_limit_that_was_lowered_holds_after_the_next_part(tmp_path: Path) -> N
     lives = Lives(tmp_path)
     for name in "abcd":
         lives.write(replace(FIRST, writer=name), name)
-    lives.settings = BrokerSettings(batch_writers=2)
+    lives.settings = BrokerSettings(max_batch_writers=2)
     lives.restart(sealed=True)
     lives.write(replace(FIRST, writer="e"), "e")
     assert list(lives.broker.batches.writers) == ["d", "e"]

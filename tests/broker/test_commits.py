@@ -209,7 +209,7 @@ def test_unused_destination_stays_during_a_commit() -> None:
     transaction = fill(fixture.broker)
     [destination] = transaction.destinations
     fixture.broker.transactions.commit(transaction)
-    fixture.clock.advance(fixture.broker.settings.idle_timeout + 1)
+    fixture.clock.advance(fixture.broker.settings.destination_idle_timeout + 1)
     fixture.broker.reap(destination)
     assert not destination.removed
     while transaction.state is not TransactionState.ENDED:

@@ -253,7 +253,7 @@ def test_what_a_prepared_transaction_acknowledged_counts_as_delivered(disk: Disk
 
 
 def test_a_held_message_goes_to_the_durable_subscriptions_after_a_restart(disk: Disk) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
     for name in ("s", "t"):
         disk.broker.subscribe(topic, name, durable=True)
     disk.send(topic, "a")
@@ -352,7 +352,7 @@ def test_place_life_and_attempts_of_a_requeued_message_survive(disk: Disk, seale
 def deliver_for_good(disk: Disk) -> None:
     """Let the journal's delay pass, so that it has been told of all deliveries."""
     disk.sync()
-    disk.clock.advance(disk.journal.sync_delay)
+    disk.clock.advance(disk.journal.flush_interval)
     disk.broker.tick()
     disk.sync()
 
@@ -425,7 +425,7 @@ def test_a_delivery_inside_a_prepared_transaction_is_counted_once(disk: Disk) ->
 
 def test_a_journal_without_deliveries_says_nothing_of_them(tmp_path: Path) -> None:
     class Silent(Disk):
-        options = JournalOptions(deliveries=False, gauge_interval=0)
+        options = JournalOptions(record_deliveries=False, depth_interval=0)
 
     disk = Silent(tmp_path)
     disk.send(disk.queue(), "a")

@@ -189,7 +189,7 @@ def test_its_settings_do_not_depend_on_who_is_the_first_to_use_it() -> None:
 
 
 def test_it_is_there_although_nothing_comes_into_being_by_use_and_it_stays() -> None:
-    fixture = BrokerFixture(BrokerSettings(auto_create_queues=False, idle_timeout=1000))
+    fixture = BrokerFixture(BrokerSettings(auto_create_queues=False, destination_idle_timeout=1000))
     queue = fixture.queue(dead_letter=True)
     graves = fixture.broker.resolve(DEAD)
     fixture.wait(10_000)

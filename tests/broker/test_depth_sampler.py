@@ -17,7 +17,7 @@ Told = list[tuple[str, tuple[int, int, int]]]
 
 class DepthSamplerFixture(BrokerFixture):
     def __init__(self, interval: int = 5000) -> None:
-        self.disk = MemoryJournal(history=True, gauge_interval=interval)
+        self.disk = MemoryJournal(history=True, depth_interval=interval)
         self.last = 0
         self.names: dict[int, str] = {}
         super().__init__(journal=self.disk)
@@ -143,7 +143,7 @@ class Looked:
 
 def test_a_round_of_very_many_destinations_takes_as_long_as_it_takes() -> None:
     fixture = DepthSamplerFixture(0)
-    fixture.disk.gauge_interval = 5000
+    fixture.disk.depth_interval = 5000
     looked: Any = Looked()
     destinations = {Address(Kind.QUEUE, str(number)): looked for number in range(100_000)}
     DepthSampler(fixture.broker.core, destinations)

@@ -127,7 +127,7 @@ def test_delete_temporary_deletes_only_destinations_of_that_owner() -> None:
 
 
 def test_a_survey_removes_automatic_destinations_after_their_time_without_use() -> None:
-    fixture = BrokerFixture(BrokerSettings(idle_timeout=1000))
+    fixture = BrokerFixture(BrokerSettings(destination_idle_timeout=1000))
     fixture.queue("declared")
     used = fixture.broker.queue("used")
     fixture.broker.queue("idle")
@@ -141,7 +141,7 @@ def test_a_survey_removes_automatic_destinations_after_their_time_without_use() 
 
 
 def test_a_survey_leaves_what_holds_messages_or_has_consumers() -> None:
-    fixture = BrokerFixture(BrokerSettings(idle_timeout=1000))
+    fixture = BrokerFixture(BrokerSettings(destination_idle_timeout=1000))
     filled, read = fixture.broker.queue("filled"), fixture.broker.queue("read")
     fixture.send(filled, "a")
     fixture.read(read)
@@ -314,8 +314,8 @@ def test_who_waits_for_a_destination_is_called_once_for_either_kind() -> None:
 
 def test_priorities_count_only_where_they_are_meant_to() -> None:
     fixture = BrokerFixture()
-    for name, by_priority, order in (("p", True, "bca"), ("f", False, "abc")):
-        queue = fixture.queue(name, by_priority=by_priority)
+    for name, priority_ordering, order in (("p", True, "bca"), ("f", False, "abc")):
+        queue = fixture.queue(name, priority_ordering=priority_ordering)
         for body, priority in zip("abc", (0, 9, 5), strict=True):
             fixture.send(queue, body, priority=priority)
         assert "".join(fixture.read(queue).got()) == order

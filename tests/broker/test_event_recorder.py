@@ -33,8 +33,8 @@ class QuietJournal(MemoryJournal):
     __slots__ = ("writes",)
 
     def __init__(self) -> None:
-        super().__init__(history=True, deliveries=True)
-        self.sync_delay = 100
+        super().__init__(history=True, record_deliveries=True)
+        self.flush_interval = 100
         self.writes = 0
 
     def commit(self, sync: bool = True) -> None:
@@ -50,7 +50,7 @@ class EventRecorderFixture(BrokerFixture):
 
     def records(self) -> list[tuple[RecordType, list[int]]]:
         """Deliveries and settlements since the last call, each with its messages."""
-        self.wait(self.disk.sync_delay)
+        self.wait(self.disk.flush_interval)
         found = [record for record in self.disk.read_from(0) if record.lists_messages]
         assert self.disk._history is not None
         self.disk._history.clear()
@@ -203,7 +203,7 @@ def test_a_broker_that_stops_leaves_nothing_untold() -> None:
 
 
 def test_deliveries_may_be_switched_off(tmp_path: Path) -> None:
-    journal = FileJournal.open(tmp_path, JournalOptions(deliveries=False, gauge_interval=0))
+    journal = FileJournal.open(tmp_path, JournalOptions(record_deliveries=False, depth_interval=0))
     broker = Broker(journal, ManualClock())
     assert not broker.core.event_recorder.recording
     assert broker.deadline() == 1 << 62

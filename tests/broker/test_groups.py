@@ -40,7 +40,7 @@ def held(disk: Disk) -> Destination:
 def test_what_the_last_member_has_not_acknowledged_goes_to_the_next_in_order(
     fixture: BrokerFixture,
 ) -> None:
-    topic = fixture.topic(hold=True)
+    topic = fixture.topic(retain_without_subscriptions=True)
     fixture.send(topic, "1", "2")
     first = join(fixture, topic, "first", 3)
     fixture.send(topic, "3", "4", "5")
@@ -61,7 +61,7 @@ def test_what_the_last_member_has_not_acknowledged_goes_to_the_next_in_order(
 
 
 def test_with_others_present_the_copies_of_a_member_end(fixture: BrokerFixture) -> None:
-    topic = fixture.topic(hold=True)
+    topic = fixture.topic(retain_without_subscriptions=True)
     first, second = join(fixture, topic, "first"), join(fixture, topic, "second")
     fixture.send(topic, "1", "2", "3")
     second.settle("1")
@@ -76,7 +76,7 @@ def test_with_others_present_the_copies_of_a_member_end(fixture: BrokerFixture) 
 
 
 def test_only_the_first_member_gets_what_was_held(fixture: BrokerFixture) -> None:
-    topic = fixture.topic(hold=True)
+    topic = fixture.topic(retain_without_subscriptions=True)
     fixture.send(topic, "1")
     first, second = join(fixture, topic, "first"), join(fixture, topic, "second")
     fixture.send(topic, "2")
@@ -85,7 +85,9 @@ def test_only_the_first_member_gets_what_was_held(fixture: BrokerFixture) -> Non
 
 
 def test_returning_drops_nothing_however_little_there_is_room_for(fixture: BrokerFixture) -> None:
-    topic = fixture.topic(hold=True, max_messages=2, overflow=Overflow.DROP_OLDEST)
+    topic = fixture.topic(
+        retain_without_subscriptions=True, max_messages=2, overflow=Overflow.DROP_OLDEST
+    )
     member = join(fixture, topic, "m")
     for body in "abcdef":
         fixture.send(topic, body)
@@ -98,7 +100,7 @@ def test_returning_drops_nothing_however_little_there_is_room_for(fixture: Broke
 
 
 def test_time_to_live_and_delays_go_on(fixture: BrokerFixture) -> None:
-    topic = fixture.topic(hold=True, message_ttl=1000, retry_delay=300)
+    topic = fixture.topic(retain_without_subscriptions=True, message_ttl=1000, retry_delay=300)
     member = join(fixture, topic, "m", 1)
     fixture.send(topic, "late", "mortal")
     [sequence] = member.held().values()
@@ -119,7 +121,7 @@ def test_time_to_live_and_delays_go_on(fixture: BrokerFixture) -> None:
 
 
 def test_an_attempt_that_was_the_last_is_not_followed_by_another(fixture: BrokerFixture) -> None:
-    topic = fixture.topic(hold=True, max_attempts=1, dead_letter=True)
+    topic = fixture.topic(retain_without_subscriptions=True, max_attempts=1, dead_letter=True)
     member = join(fixture, topic, "m", 1)
     fixture.send(topic, "1", "2")
     leave(fixture, member)
@@ -128,7 +130,7 @@ def test_an_attempt_that_was_the_last_is_not_followed_by_another(fixture: Broker
 
 
 def test_other_subscriptions_do_not_count(fixture: BrokerFixture) -> None:
-    topic = fixture.topic(hold=True)
+    topic = fixture.topic(retain_without_subscriptions=True)
     member = join(fixture, topic, "m")
     other = fixture.read(fixture.broker.subscribe(topic, "other"))
     durable = fixture.read(fixture.broker.subscribe(topic, "durable", durable=True))
@@ -148,11 +150,11 @@ def test_other_subscriptions_do_not_count(fixture: BrokerFixture) -> None:
 
 
 def test_a_group_ends_with_its_topic(fixture: BrokerFixture) -> None:
-    topic = fixture.topic(hold=True)
+    topic = fixture.topic(retain_without_subscriptions=True)
     leave(fixture, join(fixture, topic, "m"))
     fixture.send(topic, "1")
     fixture.broker.remove(topic)
-    topic = fixture.topic(hold=True)
+    topic = fixture.topic(retain_without_subscriptions=True)
     other = fixture.read(fixture.broker.subscribe(topic, "other"))
     fixture.send(topic, "2")
     assert other.got() == ["2"]
@@ -162,7 +164,7 @@ def test_a_group_ends_with_its_topic(fixture: BrokerFixture) -> None:
 def test_a_message_that_was_not_durable_yet_when_the_last_member_left(
     fixture: BrokerFixture,
 ) -> None:
-    topic = fixture.topic(hold=True)
+    topic = fixture.topic(retain_without_subscriptions=True)
     first, second = join(fixture, topic, "first"), join(fixture, topic, "second")
     fixture.broker.publish(topic, fixture.message(topic, "1"))
     fixture.broker.unsubscribe(first.consumer.subscription)
@@ -179,7 +181,7 @@ def test_a_message_that_was_not_durable_yet_when_the_last_member_left(
 def test_message_that_expires_before_it_is_durable_ends_for_every_subscription(
     fixture: BrokerFixture, members: int
 ) -> None:
-    topic = fixture.topic(hold=True)
+    topic = fixture.topic(retain_without_subscriptions=True)
     first = join(fixture, topic, "first")
     if not members:
         leave(fixture, first)
@@ -202,7 +204,7 @@ def test_message_that_expires_before_it_is_durable_ends_for_every_subscription(
 
 def test_a_long_backlog_costs_the_leaving_member_nothing(fixture: BrokerFixture) -> None:
     """The subscription itself changes its role: no message is touched."""
-    topic = fixture.topic(hold=True)
+    topic = fixture.topic(retain_without_subscriptions=True)
     fixture.send(topic, *map(str, range(5000)))
     member = join(fixture, topic, "m", 0)
     subscription = member.consumer.subscription
@@ -220,7 +222,7 @@ def test_a_long_backlog_costs_the_leaving_member_nothing(fixture: BrokerFixture)
 def test_a_crash_keeps_what_one_member_had_not_acknowledged(
     disk: Disk, members: int, sealed: bool
 ) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
     readers = [join(disk, topic, f"m{n}", 4) for n in range(members)]
     disk.send(topic, "a", "b", "c", "d", "e")
     disk.sync()
@@ -246,7 +248,7 @@ def test_a_crash_keeps_what_one_member_had_not_acknowledged(
 
 @pytest.mark.parametrize("crash", [False, True])
 def test_members_that_leave_because_the_broker_stops_end_nothing(disk: Disk, crash: bool) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
     one, two = join(disk, topic, "one"), join(disk, topic, "two")
     disk.send(topic, "a", "b", "c")
     disk.sync()
@@ -269,7 +271,7 @@ def test_members_that_leave_because_the_broker_stops_end_nothing(disk: Disk, cra
 def test_durable_subscriptions_and_the_group_each_get_their_own_after_a_crash(
     disk: Disk, sealed: bool
 ) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
     member = join(disk, topic, "m")
     durable = disk.read(disk.broker.subscribe(topic, "d", durable=True))
     disk.send(topic, "a", "b", "c")
@@ -295,7 +297,7 @@ def test_durable_subscriptions_and_the_group_each_get_their_own_after_a_crash(
 def test_after_a_crash_messages_are_held_for_members_although_others_subscribe(
     disk: Disk, sealed: bool
 ) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
     leave(disk, join(disk, topic, "m"))
     disk.sync()
     if sealed:
@@ -312,7 +314,7 @@ def test_after_a_crash_messages_are_held_for_members_although_others_subscribe(
 
 
 def test_what_the_last_member_left_survives_a_crash_with_its_attempts(disk: Disk) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
     for _ in range(2):
         member = join(disk, topic, "m")
         if not topic.queue.waiting and not member.got():
@@ -327,7 +329,7 @@ def test_what_the_last_member_left_survives_a_crash_with_its_attempts(disk: Disk
 
 
 def test_a_snapshot_has_what_a_group_has_although_the_topic_holds_no_more(disk: Disk) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
     join(disk, topic, "m")
     disk.send(topic, "a")
     disk.sync()

@@ -21,7 +21,7 @@ from tests.support.broker import Reader
 class Fixture:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.journal = MemoryJournal(True, deliveries=True, gauge_interval=100)
+        self.journal = MemoryJournal(True, record_deliveries=True, depth_interval=100)
         self.broker = Broker(self.journal, self.clock)
         self.queue = self.broker.queue("orders")
 

@@ -23,7 +23,7 @@ def queue(name: str) -> Address:
 
 @pytest.fixture
 def fixture() -> BrokerFixture:
-    return BrokerFixture(BrokerSettings(max_user_destinations=2, max_destinations=6))
+    return BrokerFixture(BrokerSettings(max_destinations_per_user=2, max_destinations=6))
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_user_at_the_quota_creates_nothing_while_others_do(fixture: BrokerFixtur
     broker.declare(queue("b"), creator="ann")
     with pytest.raises(QuotaExceeded, match="user ann created 2"):
         broker.resolve(queue("c"), creator="ann")
-    with pytest.raises(QuotaExceeded, match="max_user_destinations"):
+    with pytest.raises(QuotaExceeded, match="max_destinations_per_user"):
         broker.declare(queue("c"), creator="ann")
     with pytest.raises(QuotaExceeded):
         broker.declare(queue("c"), owner=object(), creator="ann")
@@ -86,11 +86,11 @@ def test_automatic_destination_counts_for_whoever_declares_it(fixture: BrokerFix
 
 
 def test_temporary_destinations_of_a_connection_are_limited() -> None:
-    broker = BrokerFixture(BrokerSettings(max_temporary_destinations=1)).broker
+    broker = BrokerFixture(BrokerSettings(max_temporary_destinations_per_connection=1)).broker
     connection, other = object(), object()
     broker.check_temporary(connection)
     broker.declare(queue("a"), owner=connection, creator="ann")
-    with pytest.raises(QuotaExceeded, match="max_temporary_destinations"):
+    with pytest.raises(QuotaExceeded, match="max_temporary_destinations_per_connection"):
         broker.check_temporary(connection)
     broker.check_temporary(other)
     broker.delete_temporary(connection)
@@ -141,7 +141,7 @@ def test_quota_survives_a_restart(disk: Disk, snapshot: bool) -> None:
 
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_durable_subscriptions_of_a_user_are_limited(disk: Disk, snapshot: bool) -> None:
-    disk.broker.settings = settings = BrokerSettings(max_user_subscriptions=2)
+    disk.broker.settings = settings = BrokerSettings(max_subscriptions_per_user=2)
     topics = [disk.broker.topic(name) for name in "ab"]
     for name in ("one", "two"):
         disk.broker.subscribe(topics[0], name, durable=True, owner="ann", creator="ann")

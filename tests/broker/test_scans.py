@@ -149,7 +149,9 @@ class CountingSelector(OfType):
 def test_held_messages_are_handed_over_in_slices(limit: int) -> None:
     scan_time = ScanTime()
     broker = Broker(MemoryJournal(), ManualClock(), start_deadline=scan_time.start)
-    topic = broker.declare(Address(Kind.TOPIC, "t"), DestinationSettings(hold=True))
+    topic = broker.declare(
+        Address(Kind.TOPIC, "t"), DestinationSettings(retain_without_subscriptions=True)
+    )
     for number in range(100):
         broker.publish(topic, Message(topic.address, b"%d" % number))
     broker.flush()

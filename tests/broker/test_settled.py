@@ -15,7 +15,7 @@ class LazyJournal(MemoryJournal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sync_delay = 100
+        self.flush_interval = 100
         self.asked: list[bool] = []
         self.busy = False
 

@@ -91,7 +91,7 @@ def test_whoever_looks_is_told_how_they_stand() -> None:
 @given(st.data())
 def test_whatever_happens_within_a_round_counts_once(data: st.DataObject) -> None:
     """Destinations go and come, and messages come in, between any two shares."""
-    fixture = BrokerFixture(BrokerSettings(idle_timeout=0))
+    fixture = BrokerFixture(BrokerSettings(destination_idle_timeout=0))
     names = [str(number) for number in range(2 * SHARE + 5)]
     sent = 0
     for name in names:
@@ -114,7 +114,7 @@ def test_whatever_happens_within_a_round_counts_once(data: st.DataObject) -> Non
 
 
 def test_a_destination_that_goes_before_its_turn_is_left_alone() -> None:
-    fixture = BrokerFixture(BrokerSettings(idle_timeout=1000))
+    fixture = BrokerFixture(BrokerSettings(destination_idle_timeout=1000))
     for number in range(SHARE + 2):
         fixture.broker.queue(str(number))
     fixture.clock.advance(1000)

@@ -150,7 +150,7 @@ def test_max_subscriptions_counts_names_not_calls() -> None:
 
 def test_a_topic_that_holds_gives_its_messages_to_the_first_who_wants_them() -> None:
     fixture = BrokerFixture()
-    topic = fixture.topic(hold=True)
+    topic = fixture.topic(retain_without_subscriptions=True)
     fixture.send(topic, "red", type="red")
     fixture.send(topic, "blue", type="blue")
     assert topic.waiting == 2
@@ -165,7 +165,7 @@ def test_a_topic_that_holds_gives_its_messages_to_the_first_who_wants_them() -> 
 
 def test_a_held_message_that_was_not_durable_yet_reaches_who_subscribed_meanwhile() -> None:
     fixture = BrokerFixture()
-    topic = fixture.topic(hold=True)
+    topic = fixture.topic(retain_without_subscriptions=True)
     fixture.broker.publish(topic, fixture.message(topic, "a"))
     reader = fixture.read(fixture.broker.subscribe(topic, "s"))
     fixture.broker.flush()

@@ -312,9 +312,9 @@ def test_a_producer_has_no_more_unanswered_than_it_may(
     assert 100 <= max(most) <= 120
 
 
-@pytest.mark.parametrize("generation", [1, 2])
+@pytest.mark.parametrize("dispatch_version", [1, 2])
 @pytest.mark.parametrize("step", [1, 7, 5000])
-def test_messages_in_pieces(generation: int, step: int) -> None:
+def test_messages_in_pieces(dispatch_version: int, step: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         consumer = Phpmq(100, queue=b"q", window=9).receiver(ours)
@@ -323,7 +323,9 @@ def test_messages_in_pieces(generation: int, step: int) -> None:
         sent = time.perf_counter_ns()
         ids = [b"%032x" % number for number in range(10)]
         body = sent.to_bytes(8, "little") + bytes(92)
-        stream = b"".join(encode_dispatch(b"q", body, i, 0, generation=generation) for i in ids)
+        stream = b"".join(
+            encode_dispatch(b"q", body, i, 0, dispatch_version=dispatch_version) for i in ids
+        )
         delays: list[int] = []
         received = 0
         for at in range(0, len(stream), step):

@@ -70,7 +70,10 @@ def test_what_a_running_broker_has_in_force(run: Run, broker: RunningBroker) -> 
     assert named["broker.data_dir"]["value"] == str(broker.data_dir)
     assert named["broker.data_dir"]["source"] == "command line"
     rows = run("config", "show", "--live", *broker.where).out.splitlines()
-    assert any(row.split() == ["broker.idle_timeout", "2min", "2min", "default"] for row in rows)
+    assert any(
+        row.split() == ["broker.destination_idle_timeout", "2min", "2min", "default"]
+        for row in rows
+    )
     assert "Directory" in run("config", "show", "--live", "--explain", *broker.where).out
     refused = run("config", "show", "--url", "http://127.0.0.1:1")
     assert refused.code == 2

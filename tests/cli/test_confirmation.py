@@ -172,14 +172,16 @@ def test_a_phpmq_broker_that_knows_no_probe_confirms_by_its_message() -> None:
                     stored.append(queue)
                     if queue.startswith(PROBE):
                         chunks: list[bytes] = []
-                        wire.DispatchEncoder(queue, generation=1).add(chunks, body, b"0" * 32, 0)
+                        wire.DispatchEncoder(queue, dispatch_version=1).add(
+                            chunks, body, b"0" * 32, 0
+                        )
                         connection.sendall(b"".join(chunks))
                 elif kind == wire.ACKNOWLEDGE and message_id == b"0" * 32:
                     stored.remove(queue)
 
     with (
         foreign_server(serve) as port,
-        BlockingPhpmqClient.connect(port=port, generation=1) as client,
+        BlockingPhpmqClient.connect(port=port, dispatch_version=1) as client,
     ):
         client.send("orders", b"x")
         client.confirm()

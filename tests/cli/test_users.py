@@ -243,7 +243,7 @@ def test_permissions_and_roles(users: Run, tmp_path: Path) -> None:
 
 
 def test_the_configured_file_is_used(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "sluicemq.toml").write_text('[identity]\nusers_file = "etc/people.json"\n')
+    (tmp_path / "sluicemq.toml").write_text('[auth]\nusers_file = "etc/people.json"\n')
     assert run("users", "add", "anna", "--no-password").code == 0
     assert isinstance(UserStore(tmp_path / "etc/people.json").read().users["anna"], UserRecord)
 
@@ -327,7 +327,7 @@ def test_first_user_is_told_what_changes_and_what_stays_open(users: Run, tmp_pat
     assert "No broker is running here. When it starts, VibeMQ, JMQ and HTTP require a login" in said
     assert "phpmq://127.0.0.1:2, msglite+unix:///run/m.socket." in said
     assert "?user=NAME" in said
-    assert 'identity.required = "always"' in said
+    assert 'auth.required = "always"' in said
     assert "vibemq://" not in said
     assert "msglite://127.0.0.1:3" not in said
     second = users("users", "add", "bert", "--password-stdin", "--config", "sluicemq.toml")
@@ -335,7 +335,7 @@ def test_first_user_is_told_what_changes_and_what_stays_open(users: Run, tmp_pat
 
 
 def test_first_user_where_nobody_is_asked_for_a_login(users: Run, tmp_path: Path) -> None:
-    configured(tmp_path, "[identity]\nrequired = 'never'\n")
+    configured(tmp_path, "[auth]\nrequired = 'never'\n")
     arguments = ["anna", "--password-stdin", "--config", "sluicemq.toml", "--json"]
     result = users("users", "add", *arguments)
     document = json.loads(result.out)
@@ -347,7 +347,7 @@ def test_first_user_where_nobody_is_asked_for_a_login(users: Run, tmp_path: Path
 
 
 def test_password_below_the_minimum_is_refused(users: Run, tmp_path: Path) -> None:
-    configured(tmp_path, "[identity]\nmin_password_length = 8\n")
+    configured(tmp_path, "[auth]\nmin_password_length = 8\n")
     config = ["--password-stdin", "--config", "sluicemq.toml"]
     result = users("users", "add", "anna", *config, typed="1234567\n")
     assert result.code == 1

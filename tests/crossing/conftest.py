@@ -18,7 +18,7 @@ from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 SCHEMES = ("jmq", "phpmq", "msglite", "msglite-http", "vibemq")
 LISTEN = (
     *(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES if scheme != "phpmq"),
-    "phpmq://127.0.0.1:0?generation=2",  # whose dispatches show the time to live
+    "phpmq://127.0.0.1:0?dispatch_version=2",  # whose dispatches show the time to live
 )
 
 

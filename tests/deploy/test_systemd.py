@@ -47,7 +47,7 @@ def test_what_a_restart_does_not_mend_is_not_restarted() -> None:
 
 
 def test_there_is_time_to_stop() -> None:
-    assert seconds("TimeoutStopSec") > 2 * BrokerSettings().stop_deadline
+    assert seconds("TimeoutStopSec") > 2 * BrokerSettings().shutdown_timeout
     assert seconds("WatchdogSec") >= 10
     assert options()["Service.Type"] == ["notify"]
 

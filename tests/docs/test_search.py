@@ -31,7 +31,7 @@ def test_search_works_from_a_file(tmp_path: Path) -> None:
         page.on("request", lambda request: requests.append(request.url))
         page.goto((tmp_path / "protocols" / "phpmq.html").as_uri())
         page.click(".md-search__input")
-        page.keyboard.type("low_space_bytes")
+        page.keyboard.type("disk_free_limit_bytes")
         link = page.locator(".md-search-result__link", has_text="Limits").first
         link.click()
         page.wait_for_url("**/limits.html*")

@@ -23,7 +23,7 @@ from tests.faults.recorder import Recorder
 from tests.protocols.jmq.raw import RawJmq
 
 TURNS = size(3, 40)
-LISTEN = ("phpmq://127.0.0.1:0", "jmq://127.0.0.1:0?serves=jms")
+LISTEN = ("phpmq://127.0.0.1:0", "jmq://127.0.0.1:0?services=jms")
 VICTIMS = ("nobody", "broker", "backup", "both")
 CLIENT_ACKNOWLEDGE = 2
 BACKUP_SECONDS = 180

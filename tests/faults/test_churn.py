@@ -246,7 +246,7 @@ def test_a_crowd_leaves_nothing_behind(tmp_path: Path) -> None:
         tmp_path,
         [f"msglite+unix://{path}", *(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES)],
         ["--log-level", "warning"],
-        environment={"SLUICEMQ_BROKER__IDLE_TIMEOUT": "1s"},
+        environment={"SLUICEMQ_BROKER__DESTINATION_IDLE_TIMEOUT": "1s"},
         program=machine(f"objects:{counts}"),
     )
     with broker:

@@ -30,9 +30,9 @@ from tests.protocols.jmq.raw import RawJmq, status_of
 from tests.support.http import Client
 
 QUOTA: Final = size(50, 10_000)
-"""broker.max_user_destinations"""
+"""broker.max_destinations_per_user"""
 TEMPORARY_QUOTA: Final = size(20, 1000)
-"""broker.max_temporary_destinations"""
+"""broker.max_temporary_destinations_per_connection"""
 NAMES_OF_A_PART: Final = size(20, 1000)
 """http.max_batch_destinations"""
 BATCH: Final = size(500, 100_000)
@@ -44,15 +44,15 @@ ENVIRONMENT: Final = (
     {}
     if LONG
     else {
-        "SLUICEMQ_BROKER__MAX_USER_DESTINATIONS": str(QUOTA),
-        "SLUICEMQ_BROKER__MAX_TEMPORARY_DESTINATIONS": str(TEMPORARY_QUOTA),
+        "SLUICEMQ_BROKER__MAX_DESTINATIONS_PER_USER": str(QUOTA),
+        "SLUICEMQ_BROKER__MAX_TEMPORARY_DESTINATIONS_PER_CONNECTION": str(TEMPORARY_QUOTA),
         "SLUICEMQ_HTTP__MAX_BATCH_DESTINATIONS": str(NAMES_OF_A_PART),
     }
 )
 LISTEN: Final = (
     "http://127.0.0.1:0",
     "vibemq://127.0.0.1:0",
-    "jmq://127.0.0.1:0?serves=jms&authentication=basic",
+    "jmq://127.0.0.1:0?services=jms&authentication=basic",
     "phpmq://127.0.0.1:0?user=greedy&durability=lazy",
 )
 
@@ -135,7 +135,7 @@ def test_batch_creates_no_more_queues_than_the_quota(broker: LocalBroker) -> Non
                 rows[start : start + NAMES_OF_A_PART], part=len(answers), final="false"
             )
             assert (answer.status, answer.code) == (409, "refused")
-            assert "broker.max_user_destinations" in answer.body.decode()
+            assert "broker.max_destinations_per_user" in answer.body.decode()
         assert count_named(broker, "batch.") <= QUOTA
     expect_that_another_user_can_create(broker)
 
@@ -172,9 +172,9 @@ def test_user_has_no_more_queues_than_the_quota(broker: LocalBroker) -> None:
             vibemq.post(f"queue.{number}", "x")
         vibemq.confirm()
         for attempt in range(5):
-            with pytest.raises(CommandRefused, match=r"broker\.max_user_destinations"):
+            with pytest.raises(CommandRefused, match=r"broker\.max_destinations_per_user"):
                 vibemq.publish(f"queue.more.{attempt}", "x")
-        with pytest.raises(CommandRefused, match=r"broker\.max_user_destinations"):
+        with pytest.raises(CommandRefused, match=r"broker\.max_destinations_per_user"):
             vibemq.create_queue("queue.more")
         vibemq.publish("queue.0", "those that exist can be used")
     with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as phpmq:

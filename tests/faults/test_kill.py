@@ -20,7 +20,7 @@ KILLS = size(20, 200)
 LISTEN = (
     "phpmq://127.0.0.1:0",
     "msglite://127.0.0.1:0?durability=sync",
-    "jmq://127.0.0.1:0?serves=jms",
+    "jmq://127.0.0.1:0?services=jms",
 )
 
 

@@ -55,7 +55,10 @@ def test_kill_during_large_commit(tmp_path: Path) -> None:
     chance = repeatable()
     brokers = [
         LocalBroker(
-            tmp_path, ["jmq://127.0.0.1:0?serves=jms"], environment=SMALL_SEGMENTS, program=program
+            tmp_path,
+            ["jmq://127.0.0.1:0?services=jms"],
+            environment=SMALL_SEGMENTS,
+            program=program,
         )
         for program in (PROGRAM, machine("volatile"))
     ]

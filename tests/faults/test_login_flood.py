@@ -35,7 +35,7 @@ SECONDS: Final = size(2.0, 20.0)
 GUESSERS: Final = 2
 """Of each protocol."""
 LEAST_GUESSES: Final = 20
-"""Wrong passwords before the first logins. Twice `identity.login_failures`."""
+"""Wrong passwords before the first logins. Twice `auth.max_login_failures`."""
 ROUNDS: Final = size(1, 5)
 """First logins of each protocol."""
 ATTACKER: Final = "127.0.0.2"
@@ -52,7 +52,7 @@ FIRST: Final = {HONEST: GUESSED, ATTACKER: UNKNOWN}
 USERS: Final = ("mover", "proven", "holder", *GUESSED)
 LISTEN: Final = (
     "vibemq://127.0.0.1:0",
-    "jmq://127.0.0.1:0?serves=jms&authentication=basic",
+    "jmq://127.0.0.1:0?services=jms&authentication=basic",
     "http://127.0.0.1:0",
 )
 

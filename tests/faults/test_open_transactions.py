@@ -61,7 +61,7 @@ class Bystander(threading.Thread):
 
 
 def test_transaction_without_end_is_refused_and_can_be_committed(tmp_path: Path) -> None:
-    listen = ["jmq://127.0.0.1:0?serves=jms", "msglite://127.0.0.1:0"]
+    listen = ["jmq://127.0.0.1:0?services=jms", "msglite://127.0.0.1:0"]
     bodies = [b"%0*d" % (BODY, number) for number in range(MESSAGES)]
     with LocalBroker(tmp_path, listen, environment=ENVIRONMENT) as broker:
         port = broker.port("jmq")

@@ -27,8 +27,8 @@ _LONGEST: Final = 8
 
 
 def phpmq(chance: Random) -> Frames:
-    """A client of PHPMQ, of either generation and in either form."""
-    generation = chance.choice((1, 2))
+    """A client of PHPMQ, of either dispatch version and in either form."""
+    dispatch_version = chance.choice((1, 2))
     newline = chance.choice((b"", b"", b"", b"\n", b"\r\n"))
     frames = []
     for _ in range(chance.randint(1, _LONGEST)):
@@ -37,7 +37,7 @@ def phpmq(chance: Random) -> Frames:
             case 0 | 1:
                 body = _body(chance)
                 frame = phpmq_wire.encode_send(
-                    queue, body, seconds, generation=generation, newline=newline
+                    queue, body, seconds, dispatch_version=dispatch_version, newline=newline
                 )
             case 2:
                 count = chance.choice((0, 1, 3, 10**20 - 1))
@@ -56,7 +56,7 @@ def phpmq(chance: Random) -> Frames:
 
 def phpmq_broker(chance: Random) -> Frames:
     """The other direction of PHPMQ."""
-    generation = chance.choice((1, 2))
+    dispatch_version = chance.choice((1, 2))
     newline = chance.choice((b"", b"", b"", b"\n", b"\r\n"))
     return [
         phpmq_wire.encode_dispatch(
@@ -64,7 +64,7 @@ def phpmq_broker(chance: Random) -> Frames:
             _body(chance),
             chance.choice(_IDS),
             chance.choice(_SECONDS),
-            generation=generation,
+            dispatch_version=dispatch_version,
             newline=newline,
         )
         for _ in range(chance.randint(1, _LONGEST))

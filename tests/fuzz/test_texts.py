@@ -92,7 +92,7 @@ def test_a_damaged_configuration_is_one_or_a_configuration_error(
     tmp_path: Path, chance: Random
 ) -> None:
     lines = render(Config()).encode().splitlines(keepends=True)
-    lines += [b"[[listeners]]\n", b'url = "phpmq://:1?mode=0660&durability=lazy"\n']
+    lines += [b"[[listeners]]\n", b'url = "phpmq://:1?socket_mode=0660&durability=lazy"\n']
     lines += [b"[destinations.q]\n", b'max_bytes = "1GiB"\n', b'overflow = "drop-oldest"\n']
     file = tmp_path / "sluicemq.toml"
     file.write_bytes(b"".join(mutate(chance, lines)))

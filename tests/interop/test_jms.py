@@ -121,7 +121,7 @@ def verdicts(
                     f"jmq://127.0.0.1:{digest}?authentication=digest",
                     f"jmq://127.0.0.1:{basic}?authentication=basic",
                 ],
-                environment={"SLUICEMQ_IDENTITY__LOGIN_FAILURES": "100"},
+                environment={"SLUICEMQ_AUTH__MAX_LOGIN_FAILURES": "100"},
             )
         )
         arguments = [

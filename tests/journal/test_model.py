@@ -16,7 +16,7 @@ from sluicemq.journal import FileJournal, JournalOptions, RecordType
 from sluicemq.journal.inspect import check
 from tests.journal.support import ORDERS, T0, crash, live_of, make_message
 
-OPTIONS = JournalOptions(segment_bytes=700, leftover_fraction=0.9)
+OPTIONS = JournalOptions(segment_bytes=700, compaction_threshold=0.9)
 
 operations = st.one_of(
     st.tuples(st.just("put"), st.integers(0, 300), st.sampled_from([1, 1, 1, 2, 300])),

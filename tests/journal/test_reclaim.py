@@ -114,7 +114,7 @@ def test_what_is_only_retained_moves_too_and_does_not_survive_a_restart(
 
 
 def test_a_retained_record_keeps_its_segment(tmp_path: Path) -> None:
-    journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=4000, leftover_fraction=0))
+    journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=4000, compaction_threshold=0))
     journal.recovery.done()
     journal.snapshot_source = bytes
     sequence = put(journal, b"held", references=0)
@@ -138,7 +138,7 @@ def test_a_full_backlog_is_not_moved(journal: FileJournal, tmp_path: Path) -> No
 
 
 def test_an_idle_journal_comes_to_rest(tmp_path: Path) -> None:
-    options = JournalOptions(segment_bytes=700, leftover_fraction=0.9)
+    options = JournalOptions(segment_bytes=700, compaction_threshold=0.9)
     journal = FileJournal.open(tmp_path, options)
     journal.recovery.done()
     journal.snapshot_source = bytes
@@ -231,7 +231,7 @@ def test_numbers_without_records_take_no_memory_for_long(
 
 
 def test_compacting_leaves_only_what_is_live(tmp_path: Path) -> None:
-    options = JournalOptions(segment_bytes=4000, leftover_fraction=0)
+    options = JournalOptions(segment_bytes=4000, compaction_threshold=0)
     journal = FileJournal.open(tmp_path, options)
     journal.recovery.done()
     journal.snapshot_source = lambda: b"state"
@@ -269,7 +269,7 @@ HOUR = 3_600_000
 @pytest.fixture
 def aging(tmp_path: Path) -> FileJournal:
     """A journal with an idle limit of two hours, segments that nobody needs, and a slot."""
-    options = JournalOptions(segment_bytes=4000, slot_idle_limit=2 * HOUR)
+    options = JournalOptions(segment_bytes=4000, slot_idle_timeout=2 * HOUR)
     made = FileJournal.open(tmp_path, options)
     made.recovery.done()
     made.snapshot_source = lambda: b"state"
@@ -290,7 +290,7 @@ def test_a_slot_without_a_reader_is_lost_after_a_warning(
     turnover(aging, 3)
     [warning] = warnings
     assert "reader" in warning
-    assert "half of journal.slot_idle_limit" in warning
+    assert "half of journal.slot_idle_timeout" in warning
     assert len(segments_of(tmp_path)) > 8
     _age(aging, tmp_path, HOUR)
     turnover(aging, 3)
@@ -298,7 +298,7 @@ def test_a_slot_without_a_reader_is_lost_after_a_warning(
     slot = aging.slots.get("reader")
     assert (slot.lost, slot.abandoned) == (True, True)
     assert len(segments_of(tmp_path)) <= 4
-    with pytest.raises(JournalError, match="slot_idle_limit"):
+    with pytest.raises(JournalError, match="slot_idle_timeout"):
         aging.slots.advance("reader", 1)
     aging.close()
 
@@ -325,7 +325,7 @@ def test_a_slot_that_holds_nothing_back_is_not_lost_for_its_age(
 
 
 def test_without_a_limit_no_slot_is_lost_for_its_age(tmp_path: Path) -> None:
-    journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=4000, slot_idle_limit=0))
+    journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=4000, slot_idle_timeout=0))
     journal.recovery.done()
     journal.snapshot_source = lambda: b"state"
     journal.slots.create("reader", 0)

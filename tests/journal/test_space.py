@@ -24,9 +24,9 @@ OPTIONS = JournalOptions(
     segment_bytes=2 * MIB,
     preallocate_bytes=256 * 1024,
     reserve_bytes=4 * MIB,
-    low_space_bytes=8 * MIB,
-    low_space_percent=0.0,
-    leftover_fraction=0.0,
+    disk_free_limit_bytes=8 * MIB,
+    disk_free_limit_percent=0.0,
+    compaction_threshold=0.0,
 )
 
 
@@ -274,7 +274,7 @@ def test_slots_are_named_and_dropped_only_if_so_configured(machine: Machine) -> 
     journal.sync()
     journal.close()
 
-    journal = machine.open(replace(OPTIONS, drop_slots_on_low_space=True))
+    journal = machine.open(replace(OPTIONS, invalidate_slots_on_low_disk_space=True))
     machine.check_until(journal, lambda: journal.slots.get("late").lost)
     machine.check_until(journal, lambda: len(list_segments(machine.directory)) < 3)
     assert journal.held_by_slots() == {}

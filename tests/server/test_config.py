@@ -45,10 +45,13 @@ def test_nothing_given_serves_every_protocol_on_loopback() -> None:
 
 
 def test_sources_win_in_order(tmp_path: Path) -> None:
-    text = '[broker]\nmax_destinations = 1\nidle-timeout = "1s"\nmemory_budget = "2MiB"\n'
+    idle_timeout = "SLUICEMQ_BROKER__DESTINATION_IDLE_TIMEOUT"
+    text = (
+        '[broker]\nmax_destinations = 1\ndestination-idle-timeout = "1s"\nmemory_budget = "2MiB"\n'
+    )
     environ = {
         "SLUICEMQ_BROKER__MAX_DESTINATIONS": "2",
-        "SLUICEMQ_BROKER__IDLE_TIMEOUT": "2s",
+        idle_timeout: "2s",
         "SLUICEMQ_BROKER__EPHEMERAL": "",
         "HOME": "/",
     }
@@ -60,12 +63,12 @@ def test_sources_win_in_order(tmp_path: Path) -> None:
     )
     broker = loaded.config.broker
     assert broker.max_destinations == 3
-    assert broker.idle_timeout == 2000
+    assert broker.destination_idle_timeout == 2000
     assert broker.memory_budget == 2 * 1024**2
     assert broker.data_dir == default_data_dir()
     assert loaded.origins == {
         "broker.max_destinations": "command line",
-        "broker.idle_timeout": "environment variable SLUICEMQ_BROKER__IDLE_TIMEOUT",
+        "broker.destination_idle_timeout": f"environment variable {idle_timeout}",
         "broker.memory_budget": str(tmp_path / "test.toml"),
     }
 
@@ -99,20 +102,20 @@ def test_a_listener_written_as_table_parts_and_url_is_the_same(tmp_path: Path) -
     port = 9
     tls = true
     certificate = "tls/x.pem"
-    generation = 1
+    dispatch_version = 1
     [[listeners]]
-    url = "phpmq+tls://[::1]:9?certificate=tls/x.pem&generation=1"
+    url = "phpmq+tls://[::1]:9?certificate=tls/x.pem&dispatch_version=1"
     [[listeners]]
     url = "phpmq+tls://[::1]:9"
     certificate = "tls/x.pem"
-    generation = 1
+    dispatch_version = 1
     """
     first, *others = load_text(tmp_path, text).config.listeners
     assert first == Listener(
         url=Url("phpmq", "::1", 9, tls=True),
         max_connections=7,
         certificate=tmp_path / "tls/x.pem",
-        generation=1,
+        dispatch_version=1,
     )
     assert others == [first, first]
 
@@ -120,11 +123,11 @@ def test_a_listener_written_as_table_parts_and_url_is_the_same(tmp_path: Path) -
 def test_options_of_one_listener_override_the_limits() -> None:
     (listener,) = load(
         flags={"limits.max_connections": 7, "limits.idle_timeout": 3.0},
-        listen=["msglite+unix:///s?mode=0600&idle-timeout=2min&durability=lazy"],
+        listen=["msglite+unix:///s?socket_mode=0600&idle-timeout=2min&durability=lazy"],
     ).config.listeners
     assert listener.max_connections == 7
     assert listener.idle_timeout == 120
-    assert listener.mode == 0o600
+    assert listener.socket_mode == 0o600
     assert listener.durability is Durability.LAZY
 
 
@@ -135,7 +138,7 @@ def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None
     dead-letter = true
     [destinations.orders]
     max_attempts = 9
-    overflow = "block-producer"
+    overflow = "block-publisher"
     message_ttl = "1h"
     [destinations."topic:news"]
     """
@@ -168,13 +171,13 @@ def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None
         ("[broker]\nephemeral = 1", ["broker.ephemeral"]),
         ("[broker]\nmax_destinations = 0", ["broker.max_destinations", ">= 1"]),
         ("[broker]\nmemory_budget = '3 apples'", ["broker.memory_budget", "MiB"]),
-        ("[broker]\nstop_deadline = -1", ["broker.stop_deadline", "negative"]),
-        ("[broker]\nstop_deadline = nan", ["broker.stop_deadline"]),
-        ("[broker]\nidle_timeout = '1.5ms'", ["broker.idle_timeout"]),
+        ("[broker]\nshutdown_timeout = -1", ["broker.shutdown_timeout", "negative"]),
+        ("[broker]\nshutdown_timeout = nan", ["broker.shutdown_timeout"]),
+        ("[broker]\ndestination_idle_timeout = '1.5ms'", ["broker.destination_idle_timeout"]),
         ("[broker]\ndata_dir = 7", ["broker.data_dir", "not a path"]),
         ("[broker.default_destination]\nmax_atempts = 1", ["did you mean max_attempts?"]),
         ("[destinations.q]\nmax_messages = -1", ["destinations.q.max_messages", "negative"]),
-        ("[destinations.q]\noverflow = 'block'", ["overflow", "block-producer"]),
+        ("[destinations.q]\noverflow = 'block'", ["overflow", "block-publisher"]),
         ("[destinations]\nq = 1", ["destinations.q: this is a table"]),
         ("[destinations.'topic:']", ["has a name"]),
         ("[logging]\nlevel = 'warn'", ["logging.level", "did you mean warning?"]),
@@ -183,11 +186,14 @@ def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None
         ("[[listeners]]", ["listeners[0]", "give a url"]),
         ("[[listeners]]\nurl = 3", ["not an address"]),
         ("[[listeners]]\nurl = 'phpmq://'\nhost = 'x'", ["either url or host"]),
-        ("[[listeners]]\nurl = 'phpmq://?generation=3'", ["generation", "auto, 1, 2"]),
-        ("[[listeners]]\nurl = 'msglite://?generation=1'", ["no meaning for msglite"]),
-        ("[[listeners]]\nurl = 'phpmq://?generation=1'\ngeneration = 1", ["both in the URL"]),
-        ("[[listeners]]\nurl = 'phpmq://?mode=0600'", ["only for a Unix socket"]),
-        ("[[listeners]]\nurl = 'phpmq+unix:///s'\nmode = 660", ["mode", "511"]),
+        ("[[listeners]]\nurl = 'phpmq://?dispatch_version=3'", ["dispatch_version", "auto, 1, 2"]),
+        ("[[listeners]]\nurl = 'msglite://?dispatch_version=1'", ["no meaning for msglite"]),
+        (
+            "[[listeners]]\nurl = 'phpmq://?dispatch_version=1'\ndispatch_version = 1",
+            ["both in the URL"],
+        ),
+        ("[[listeners]]\nurl = 'phpmq://?socket_mode=0600'", ["only for a Unix socket"]),
+        ("[[listeners]]\nurl = 'phpmq+unix:///s'\nsocket_mode = 660", ["socket_mode", "511"]),
         ("[[listeners]]\nurl = 'phpmq://?certifcate=/x'", ["did you mean certificate?"]),
         ("[[listeners]]\nurl = 'phpmq://?durability=fast'", ["none, lazy, sync"]),
         ("[[listeners]]\nprotocol = 'phpmq'\nhost = 'a/b'", ["neither a host name"]),
@@ -274,7 +280,8 @@ def test_impossible_directories(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("segment_bytes", "1kB"), ("leftover_fraction", 2), ("slot_limit_bytes", 0)]
+    ("name", "value"),
+    [("segment_bytes", "1kB"), ("compaction_threshold", 2), ("slot_limit_bytes", 0)],
 )
 def test_a_journal_that_cannot_work(name: str, value: object) -> None:
     (problem,) = problems(**{f"journal.{name}": value})
@@ -312,7 +319,7 @@ def test_a_rendered_configuration_loads_as_the_same(tmp_path: Path) -> None:
     insecure_public = true
     [broker]
     memory_budget = 3000001
-    stop_deadline = 0.25
+    shutdown_timeout = 0.25
     [broker.default_destination]
     idle_timeout = 5
     [limits]
@@ -320,15 +327,15 @@ def test_a_rendered_configuration_loads_as_the_same(tmp_path: Path) -> None:
     [[listeners]]
     url = "phpmq+tls://0.0.0.0:9100?certificate=/x.pem&max_connections=5"
     [[listeners]]
-    url = "msglite+unix:///s%20p?mode=0000&durability=lazy"
+    url = "msglite+unix:///s%20p?socket_mode=0000&durability=lazy"
     [destinations."a \\"b\\" \\u007f é"]
     max_bytes = "1GiB"
     overflow = "drop-oldest"
-    by_priority = true
+    priority_ordering = true
     """
     loaded = load_text(tmp_path, text)
     [explicit] = loaded.config.explicit.values()
-    assert explicit == {"idle_timeout", "max_bytes", "overflow", "by_priority"}
+    assert explicit == {"idle_timeout", "max_bytes", "overflow", "priority_ordering"}
     assert load_text(tmp_path, render(loaded.config)).config == loaded.config
     assert load_text(tmp_path, render(loaded.config, loaded.origins)).config == loaded.config
     assert (
@@ -338,7 +345,19 @@ def test_a_rendered_configuration_loads_as_the_same(tmp_path: Path) -> None:
 
 
 _keys = st.sampled_from(
-    ["data_dir", "url", "host", "port", "path", "tls", "mode", "idle_timeout", "key", "q", "level"]
+    [
+        "data_dir",
+        "url",
+        "host",
+        "port",
+        "path",
+        "tls",
+        "socket_mode",
+        "idle_timeout",
+        "key",
+        "q",
+        "level",
+    ]
 )
 _toml_values = st.one_of(
     st.sampled_from(["1", "-1", "9" * 20, "1.5", "nan", "true", "2020-01-01"]),

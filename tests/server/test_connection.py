@@ -124,7 +124,7 @@ class ConnectionFixture:
             leave=lambda _: None,
             options=SimpleNamespace(
                 output_timeout=0,
-                output_high_water=1024,
+                output_high_watermark=1024,
                 max_login_bytes=100,
                 login_timeout=10.0,
                 frame_timeout=60.0,

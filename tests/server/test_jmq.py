@@ -89,8 +89,8 @@ def test_nothing_else_is_served_there(start: Start) -> None:
 
 def test_two_ports_and_a_name(start: Start) -> None:
     broker = start(
-        JMQ + "?serves=portmapper",
-        "jmq://127.0.0.1:0?serves=jms",
+        JMQ + "?services=portmapper",
+        "jmq://127.0.0.1:0?services=jms",
         environment={"SLUICEMQ_JMQ__INSTANCE": "orders-1"},
     )
     said = ask_port_mapper(broker.port("jmq"))
@@ -282,7 +282,7 @@ def add_user(broker: LocalBroker, name: str, password: str, *rules: str, digest:
 @pytest.fixture
 def asking(start: Start) -> LocalBroker:
     """A broker with users, one listener for each way to log in."""
-    block = {"SLUICEMQ_IDENTITY__LOGIN_BLOCK": "1min"}
+    block = {"SLUICEMQ_AUTH__LOGIN_BACKOFF": "1min"}
     broker = start(JMQ, "auto://127.0.0.1:0?authentication=digest", environment=block)
     add_user(broker, "anna", "right", "orders.*: produce consume browse", digest=True)
     add_user(broker, "bert", "other", "orders.*: consume", digest=False)
@@ -444,7 +444,7 @@ def test_clients_are_asked_for_what_all_of_them_can_do(start: Start) -> None:
 def test_where_there_are_tokens_passwords_are_asked_for(start: Start, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length\n")
-    environment = {"SLUICEMQ_IDENTITY__ADMIN_TOKEN_FILE": str(token)}
+    environment = {"SLUICEMQ_AUTH__ADMIN_TOKEN_FILE": str(token)}
     broker = start(JMQ, environment=environment)
     add_user(broker, "anna", "right", digest=True)
     assert asked_for(broker.port("jmq")) == "basic"
@@ -479,11 +479,11 @@ def test_long_selectors_are_compiled_while_the_broker_goes_on(start: Start) -> N
 
 
 @pytest.mark.parametrize(
-    "listener", [f"{JMQ}?portmapper_timeout=0", f"{JMQ}?serves=jms", "auto://127.0.0.1:0"]
+    "listener", [f"{JMQ}?portmapper_timeout=0", f"{JMQ}?services=jms", "auto://127.0.0.1:0"]
 )
 def test_clients_beyond_the_limit_are_told_503_up_to_a_number(start: Start, listener: str) -> None:
     mark = "&" if "?" in listener else "?"
-    broker = start(f"{listener}{mark}max_connections=1&max_refusals=2")
+    broker = start(f"{listener}{mark}max_connections=1&max_rejections=2")
     port = broker.port(listener.partition(":")[0])
     with ExitStack() as stack:
         first = stack.enter_context(RawJmq(port))

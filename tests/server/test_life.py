@@ -61,7 +61,7 @@ def test_a_stop_keeps_what_was_sent_and_gives_back_what_was_held(start: Start) -
 
 
 def test_a_stop_does_not_wait_for_a_peer_that_does_not_read(start: Start) -> None:
-    broker = start(PHPMQ, environment={"SLUICEMQ_BROKER__STOP_DEADLINE": "1"})
+    broker = start(PHPMQ, environment={"SLUICEMQ_BROKER__SHUTDOWN_TIMEOUT": "1"})
     port = broker.port("phpmq")
     with (
         BlockingPhpmqClient.connect(port=port) as sender,

@@ -60,7 +60,7 @@ def test_a_default_phpmq_listener_serves_clients_that_know_no_ttl(start: Start) 
         ) as c,
         c.makefile("rb") as answers,
     ):
-        c.sendall(encode_consume(b"q", 1) + encode_send(b"q", b"body", generation=1))
+        c.sendall(encode_consume(b"q", 1) + encode_send(b"q", b"body", dispatch_version=1))
         header = answers.read(8)
         assert header == b"H0100303"
         [frame] = Decoder(kinds=FROM_SERVER).feed(header + answers.read(3 * 32 + 1 + 4 + 32))
@@ -124,7 +124,7 @@ def test_unix_sockets_have_a_mode_and_go_with_the_broker(start: Start, tmp_path:
     # a socket file that a killed broker has left behind must not stop the next one
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))
-    broker = start(f"phpmq+unix://{path}?mode=0600")
+    broker = start(f"phpmq+unix://{path}?socket_mode=0600")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with BlockingPhpmqClient.connect(path=str(path)) as client:
         client.send("a", b"x")

@@ -32,7 +32,7 @@ def closed_by_peer(connection: socket.socket) -> bool:
 
 
 def test_a_consumer_that_does_not_read_holds_up_nobody(start: Start) -> None:
-    broker = start(f"{PHPMQ}?output_high_water=65536&output_timeout=0")
+    broker = start(f"{PHPMQ}?output_high_watermark=65536&output_timeout=0")
     port = broker.port("phpmq")
     with (
         BlockingPhpmqClient.connect(port=port) as client,

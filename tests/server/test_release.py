@@ -119,7 +119,7 @@ class Server:
             claim_user=lambda *_: None,
             options=SimpleNamespace(
                 output_timeout=0,
-                output_high_water=1 << 20,
+                output_high_watermark=1 << 20,
                 max_login_bytes=1 << 16,
                 frame_timeout=60,
                 login_timeout=10,

@@ -69,7 +69,7 @@ def test_only_tls_publishes_no_plain_service() -> None:
 
 
 def test_a_mapper_of_its_own_leads_to_the_other_port() -> None:
-    opened = bound("jmq://:0?serves=portmapper", 1), bound("jmq://:0?serves=jms", 2)
+    opened = bound("jmq://:0?services=portmapper", 1), bound("jmq://:0?services=jms", 2)
     assert rows(0, *opened) == ["portmapper tcp PORTMAPPER 1", "jms tcp NORMAL 2"]
 
 
@@ -79,7 +79,7 @@ def test_an_auto_listener_serves_jms_too_and_other_protocols_do_not() -> None:
 
 
 def test_the_port_can_be_announced_as_another() -> None:
-    found = rows(0, bound("jmq://:0?announced_port=32000", 1))
+    found = rows(0, bound("jmq://:0?advertised_port=32000", 1))
     assert found == ["portmapper tcp PORTMAPPER 32000", "jms tcp NORMAL 32000"]
 
 

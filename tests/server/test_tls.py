@@ -151,7 +151,7 @@ def test_old_versions_are_refused(start: Start, authority: Authority) -> None:
     pem = authority.pem(authority.issue())
     broker = start(
         f"phpmq+tls://127.0.0.1:0?certificate={pem}",
-        f"auto+tls://127.0.0.1:0?certificate={pem}&tls_min=1.3",
+        f"auto+tls://127.0.0.1:0?certificate={pem}&tls_min_version=1.3",
     )
     usual, strict = broker.port("phpmq+tls"), broker.port("auto+tls")
 
@@ -408,9 +408,11 @@ def test_settings_that_make_no_sense(authority: Authority) -> None:
     assert "needs client_ca" in problems(f"{url}&client_certificate=required")
     assert "client_ca has no effect" in problems(f"{url}&client_ca={authority.ca_file}")
     assert "OpenSSL knows none" in problems(f"{url}&ciphers=rot13")
-    assert "write one of 1.2, 1.3" in problems(f"{url}&tls_min=1.1")
+    assert "write one of 1.2, 1.3" in problems(f"{url}&tls_min_version=1.1")
     assert "ciphers has a meaning only with TLS" in problems("phpmq://:0?ciphers=ALL")
-    assert "tls_min has a meaning only with TLS" in problems("phpmq://:0?tls_min=1.3")
+    assert "tls_min_version has a meaning only with TLS" in problems(
+        "phpmq://:0?tls_min_version=1.3"
+    )
     both = f"{url}&client_certificate=optional&client_ca="
     assert problems(f"{both}{authority.ca_file}") == ""
     assert "there is no certificate in" in problems(f"{both}{authority.password_file()}")
@@ -418,7 +420,10 @@ def test_settings_that_make_no_sense(authority: Authority) -> None:
 
 def test_a_version_may_be_a_number_in_a_file(authority: Authority) -> None:
     pem = authority.pem(authority.issue())
-    text = "[[listeners]]\nurl = 'phpmq+tls://:0'\n" + f"certificate = '{pem}'\ntls_min = 1.3\n"
+    text = (
+        "[[listeners]]\nurl = 'phpmq+tls://:0'\n"
+        + f"certificate = '{pem}'\ntls_min_version = 1.3\n"
+    )
     config = load(authority.file("sluicemq.toml", text.encode())).config
-    assert config.listeners[0].tls_min == "1.3"
+    assert config.listeners[0].tls_min_version == "1.3"
     config.check()

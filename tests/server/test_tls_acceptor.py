@@ -172,7 +172,7 @@ def test_a_slow_reader_holds_up_nobody_and_loses_nothing(
     start: Start, authority: Authority
 ) -> None:
     pem = authority.pem(authority.issue())
-    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&output_high_water=65536")
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&output_high_watermark=65536")
     port, trust = broker.port("phpmq+tls"), authority.trust()
     with phpmq(port, trust) as client, dial(port, trust) as deaf:
         deaf.sendall(encode_consume(b"shared", 1_000_000))

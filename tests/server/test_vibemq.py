@@ -234,7 +234,7 @@ def test_queues_of_the_configuration_are_not_deleted(start: Start, tmp_path: Pat
     file = tmp_path / "sluicemq.toml"
     file.write_text(
         "[destinations.orders]\nmax_messages = 7\nmax_bytes = '1MiB'\n"
-        "[destinations.urgent]\nby_priority = true\n"
+        "[destinations.urgent]\npriority_ordering = true\n"
     )
     allowing = "auto://127.0.0.1:0?foreign_delete=allow"
     broker = start(VIBEMQ, allowing, options=("--config", str(file)))
@@ -264,7 +264,7 @@ def test_ignored_options_are_logged(start: Start) -> None:
 def test_logins(start: Start, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length\n")
-    environment = {"SLUICEMQ_IDENTITY__ADMIN_TOKEN_FILE": str(token)}
+    environment = {"SLUICEMQ_AUTH__ADMIN_TOKEN_FILE": str(token)}
     port = start(VIBEMQ, environment=environment).port("vibemq")
     for headers, code in (
         ({}, "AUTH_REQUIRED"),
@@ -297,7 +297,7 @@ def test_logins(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["vibemq", "auto"])
 def test_a_client_beyond_the_limit_of_connections_is_told_so(start: Start, scheme: str) -> None:
-    broker = start(f"{scheme}://127.0.0.1:0?max_connections=1&max_refusals=1")
+    broker = start(f"{scheme}://127.0.0.1:0?max_connections=1&max_rejections=1")
     port = broker.port(scheme)
     with Wire(port) as first, Wire(port) as second:
         assert first.hello.type == wire.CONNECT_ACK
@@ -311,7 +311,7 @@ def test_refused_logins_end_a_connection_after_the_configured_number(
 ) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length\n")
-    environment = {"SLUICEMQ_IDENTITY__ADMIN_TOKEN_FILE": str(token)}
+    environment = {"SLUICEMQ_AUTH__ADMIN_TOKEN_FILE": str(token)}
     port = start(f"{VIBEMQ}?max_login_failures=2", environment=environment).port("vibemq")
     with Wire(port) as client:
         assert client.hello.error_code == "AUTH_REQUIRED"
@@ -515,7 +515,9 @@ def test_a_publish_that_waits_is_refused_after_the_time_of_the_listener(start: S
 def test_queue_defaults_of_the_listener_stay_with_a_queue_by_use(start: Start) -> None:
     options = "default_mode=PriorityBased&default_max_queue_size=5"
     options += "&default_overflow=DropNewest&default_max_retries=4"
-    broker = start(f"{VIBEMQ}?{options}", environment={"SLUICEMQ_BROKER__IDLE_TIMEOUT": "100ms"})
+    broker = start(
+        f"{VIBEMQ}?{options}", environment={"SLUICEMQ_BROKER__DESTINATION_IDLE_TIMEOUT": "100ms"}
+    )
     with Wire(broker.port("vibemq")) as client:
         client.subscribe("used")
         client.say(Frame(wire.UNSUBSCRIBE, "u", "used"))

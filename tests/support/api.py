@@ -20,7 +20,7 @@ from sluicemq.journal.port import Journal
 from sluicemq.model.access import Operation, Permission
 from sluicemq.server.address import Url
 from sluicemq.server.backups import Backups
-from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
+from sluicemq.server.config import AuthSettings, BrokerSettings, Config
 from sluicemq.server.event_loop_batch import EventLoopBatch
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.authenticator import Authenticator
@@ -66,7 +66,7 @@ class ApiFixture:
         backup_dir: Path | None = None,
         **settings: Any,
     ) -> None:
-        """`settings` are those of IdentitySettings. Without a journal messages are in memory only,
+        """`settings` are those of AuthSettings. Without a journal messages are in memory only,
         and without `backup_dir` there are no backups."""
         loop = asyncio.get_running_loop()
         self.now = now
@@ -80,7 +80,7 @@ class ApiFixture:
         self.store = UserStore(directory / "users.json")
         config = Config(
             broker=BrokerSettings(data_dir=directory, backup_dir=backup_dir),
-            identity=IdentitySettings(**settings),
+            auth=AuthSettings(**settings),
         )
         self.authenticator = Authenticator(
             config, loop.call_soon_threadsafe, clock=lambda: self.now, wall=lambda: self.now
@@ -223,7 +223,7 @@ def looped(scenario: Scenario) -> Callable[..., None]:
     @wraps(scenario)
     def run(tmp_path: Path, **arguments: Any) -> None:
         async def within() -> None:
-            api_fixture = ApiFixture(tmp_path, login_failures=3)
+            api_fixture = ApiFixture(tmp_path, max_login_failures=3)
             try:
                 await scenario(api_fixture, **arguments)
             finally:

@@ -152,9 +152,9 @@ class Wanted(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     max_consumers: Count = UNSET
     active_consumers: Count = UNSET
     max_subscriptions: Count = UNSET
-    hold: Flag = UNSET
-    by_priority: Flag = UNSET
-    settle_on_send: Flag = UNSET
+    retain_without_subscriptions: Flag = UNSET
+    priority_ordering: Flag = UNSET
+    auto_ack: Flag = UNSET
     idle_timeout: Count = UNSET
 
 

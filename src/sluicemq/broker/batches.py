@@ -20,7 +20,7 @@ to that of the partition, regardless of the order of the rows and of the split i
 A writer belongs to the user that used its name first: another user could skip its batches by
 writing a later one. The callers check which users may write under a writer's name (`owner_of`).
 
-The broker forgets a writer after RETENTION_MS, or if there are more than `batch_writers`: the
+The broker forgets a writer after RETENTION_MS, or if there are more than `max_batch_writers`: the
 oldest of the same owner is forgotten first, so that no user can displace the writers of others.
 """
 
@@ -284,7 +284,7 @@ class Batches:
         writers = self.writers
         while next(iter(writers.values())).seen <= wall - RETENTION_MS:
             writers.popitem(last=False)
-        while len(writers) > self._broker.settings.batch_writers:
+        while len(writers) > self._broker.settings.max_batch_writers:
             oldest = next(name for name, each in writers.items() if each.owner == latest.owner)
             if oldest == latest.writer:  # the owner has no other writer
                 oldest = next(iter(writers))

@@ -1,7 +1,7 @@
 """Sampler of queue depths, recorded in the journal periodically for the pipeline.
 
 All destinations are examined in rounds, a share at a time, and each that has changed since its last
-record gets a new one. A round takes `gauge_interval`, or longer if there are very many
+record gets a new one. A round takes `depth_interval`, or longer if there are very many
 destinations, so that no iteration is blocked.
 """
 
@@ -31,7 +31,7 @@ class DepthSampler:
         self._destinations = destinations
         self._left: list[Destination] = []
         self._share = SHARE
-        self._delay = self._interval = core.journal.gauge_interval
+        self._delay = self._interval = core.journal.depth_interval
         if self._interval > 0:
             core.timers.add(core.clock.steady + self._delay, self._step, None)
 

@@ -1,8 +1,9 @@
 """Destinations: settings, subscriptions, and the routing of published messages to them.
 
-A topic that holds messages (`settings.hold`) may have a *group*: subscriptions whose messages stay
-with the topic when the last of them is deleted. The journal treats a group as one durable
-subscription that has the topic's number and ends a message once all of its members have:
+A topic that retains messages (`settings.retain_without_subscriptions`) may have a *group*:
+subscriptions whose messages stay with the topic when the last of them is deleted. The journal
+treats a group as one durable subscription that has the topic's number and ends a message once all
+of its members have:
 
     members    subscriptions with a message of the group   journaled when it ends for
     0          the topic's own subscription, `queue`       `queue` (RECORDED)
@@ -51,7 +52,7 @@ class Destination:
 
     number         number in the journal; 0 until something about it is journaled
     queue          a queue's own subscription; for a topic, the one that holds messages while it
-                   has no subscribers (settings.hold)
+                   has no subscribers (settings.retain_without_subscriptions)
     subscriptions  a topic's subscriptions by name; changed by `subscribe` and `unsubscribe` only
     members        subscriptions in the group, in order of arrival
     grouped        True once the topic has had a member, or will have one (Broker.form_group)
@@ -195,7 +196,7 @@ class Destination:
 
     def priority(self, priority: int) -> int:
         """Return the priority at which a message is queued."""
-        return priority if self.settings.by_priority else DEFAULT_PRIORITY
+        return priority if self.settings.priority_ordering else DEFAULT_PRIORITY
 
     @property
     def temporary(self) -> bool:
@@ -295,7 +296,7 @@ class Destination:
         member.
         """
         settings = self.settings
-        return self.grouped and settings.hold and not settings.settle_on_send
+        return self.grouped and settings.retain_without_subscriptions and not settings.auto_ack
 
     def join(self, name: str) -> Subscription:
         """Add a member to the group and return it; the first member receives all held messages."""
@@ -353,20 +354,24 @@ class Destination:
         message.
         """
         chosen = self.routes.targets(message)
-        if self.settings.hold and not self.members and (not chosen or self.keeps_group):
+        if (
+            self.settings.retain_without_subscriptions
+            and not self.members
+            and (not chosen or self.keeps_group)
+        ):
             chosen.append(self.queue)
         return chosen
 
     def holds(self, targets: list[Subscription]) -> bool:
         """Return whether the group is among the targets of a message."""
-        if not self.settings.hold:
+        if not self.settings.retain_without_subscriptions:
             return False
         return any(self._is_of_group(target) for target in targets)
 
     def _is_of_group(self, target: Subscription) -> bool:
         if target.member or target is self.queue:
             return True
-        return not (self.grouped or target.durable or self.settings.settle_on_send)
+        return not (self.grouped or target.durable or self.settings.auto_ack)
 
     def reserve(self, message: Message, targets: list[Subscription], held: bool) -> int:
         """Return the number of ends of deliveries that the journal awaits before it deletes the

@@ -169,7 +169,7 @@ class Broker(PublishOperations):
         if not destination.busy() and not destination.for_dead_letters:
             timeout = destination.settings.idle_timeout
             if timeout is None:
-                timeout = self.settings.idle_timeout
+                timeout = self.settings.destination_idle_timeout
             if timeout and self.clock.steady - destination.idle_since >= timeout:
                 self.remove(destination)
 
@@ -236,7 +236,11 @@ class Broker(PublishOperations):
             self.durable_subscriptions[number] = subscription
             self._note_subscription(subscription)
         topic.subscribe(subscription)
-        if topic.settings.hold and topic.queue.waiting and not topic.keeps_group:
+        if (
+            topic.settings.retain_without_subscriptions
+            and topic.queue.waiting
+            and not topic.keeps_group
+        ):
             HeldMessages(subscription).begin()
         return subscription
 
@@ -245,7 +249,7 @@ class Broker(PublishOperations):
 
         Subscriptions of the same name count once: a wildcard has one for each topic.
         """
-        limit = self.settings.max_user_subscriptions
+        limit = self.settings.max_subscriptions_per_user
         if creator is None or not limit or len(self.durable_subscriptions) < limit:
             return
         existing = self.durable_subscriptions.values()
@@ -253,7 +257,7 @@ class Broker(PublishOperations):
         if name not in names and len(names) >= limit:
             raise QuotaExceeded(
                 f"{shown_creator(creator)} has {limit} durable subscriptions, the limit of a user "
-                "(broker.max_user_subscriptions); unsubscribe from some first"
+                "(broker.max_subscriptions_per_user); unsubscribe from some first"
             )
 
     def claim(self, subscription: Subscription, owner: str) -> None:

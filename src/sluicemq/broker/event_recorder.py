@@ -1,8 +1,8 @@
 """Recorder of deliveries and queue depths, which never cause a write to the journal by themselves.
 
 An iteration with other records to write includes them; without such an iteration they wait for the
-journal's `sync_delay`. So they add no write and no fdatasync to an iteration, and a crash may lose
-the latest ones. The delivery of a message is always recorded before its acknowledgement.
+journal's `flush_interval`. So they add no write and no fdatasync to an iteration, and a crash may
+lose the latest ones. The delivery of a message is always recorded before its acknowledgement.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EventRecorder:
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self._journal = journal
         self._clock = clock
-        self.recording = journal.deliveries
+        self.recording = journal.record_deliveries
         self.suspended = False
         self.delivering: dict[Subscription, None] = {}
         self.kept: list[tuple[int, bytes, int, int]] = []
@@ -59,7 +59,7 @@ class EventRecorder:
     def resume(self) -> None:
         """Record deliveries and depths from now on."""
         self.suspended = False
-        self.recording = self._journal.deliveries
+        self.recording = self._journal.record_deliveries
 
     def deliver(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
         """Record deliveries just dispatched to a consumer, unless their end is not journaled."""

@@ -348,7 +348,7 @@ class PublishOperations(Registry):
         """Call `callback` once the acknowledgements made so far are written.
 
         The call follows after this event loop iteration. Written acknowledgements survive the end
-        of this process; they are on disk within the journal's `sync_delay`.
+        of this process; they are on disk within the journal's `flush_interval`.
         """
         self._settlements.append(callback)
 
@@ -380,7 +380,7 @@ class PublishOperations(Registry):
         if not self._syncing:
             self._syncing = True
             core = self.core
-            core.timers.add(core.clock.steady + self.journal.sync_delay, self._sync, None)
+            core.timers.add(core.clock.steady + self.journal.flush_interval, self._sync, None)
 
     def _sync(self, argument: None) -> None:
         # not now: records of this iteration may precede acknowledgements that are not yet appended

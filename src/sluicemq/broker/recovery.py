@@ -123,7 +123,11 @@ def snapshot(broker: Broker) -> bytes:
 
 def _may_hold(topic: Destination) -> bool:
     """Return whether messages may be for the topic's group."""
-    return topic.settings.hold or topic.grouped or bool(topic.held or topic.queue.waiting)
+    return (
+        topic.settings.retain_without_subscriptions
+        or topic.grouped
+        or bool(topic.held or topic.queue.waiting)
+    )
 
 
 def _recorded(subscription: Subscription) -> Iterator[int]:

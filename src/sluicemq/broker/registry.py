@@ -302,20 +302,20 @@ class Registry:
         self._check_quota(address, creator, count)
 
     def _check_quota(self, address: Address, creator: str | None, count: int = 1) -> None:
-        limit = self.settings.max_user_destinations
+        limit = self.settings.max_destinations_per_user
         if creator is not None and limit and self.created[creator] + count > limit:
             raise QuotaExceeded(
                 f"{address}: {shown_creator(creator)} created {limit} destinations that still "
-                "exist, the limit of a user (broker.max_user_destinations); delete some first"
+                "exist, the limit of a user (broker.max_destinations_per_user); delete some first"
             )
 
     def check_temporary(self, owner: object) -> None:
         """Raise QuotaExceeded unless the connection may have one more temporary destination."""
-        limit = self.settings.max_temporary_destinations
+        limit = self.settings.max_temporary_destinations_per_connection
         if limit and self.temporary[owner] >= limit:
             raise QuotaExceeded(
                 f"this connection has {limit} temporary destinations, the limit "
-                "(broker.max_temporary_destinations); delete some first"
+                "(broker.max_temporary_destinations_per_connection); delete some first"
             )
 
     def dead_letters_of(self, queue: Destination) -> Destination | None:

@@ -15,10 +15,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     auto_create_queues, auto_create_topics   a destination comes into being by being used
     max_destinations  0 = no limit
-    max_user_destinations       that one user has created; 0 = no limit
-    max_user_subscriptions      durable ones that one user has created; 0 = no limit
-    max_temporary_destinations  of one connection; 0 = no limit
-    idle_timeout      ms until an unused automatic destination is removed; 0 = never
+    max_destinations_per_user       that one user has created; 0 = no limit
+    max_subscriptions_per_user      durable ones that one user has created; 0 = no limit
+    max_temporary_destinations_per_connection  of one connection; 0 = no limit
+    destination_idle_timeout  ms until an unused automatic destination is removed; 0 = never
     memory_budget     bytes of messages kept in memory; the bodies of journaled ones beyond it are
                       read back from the segments
     message_overhead  bytes a message is counted with beside its body
@@ -30,7 +30,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
                       are not journaled or belong to a transaction
     max_transaction_bytes     bytes of messages in an open transaction; 0 = no limit
     max_transaction_messages  messages in an open transaction; 0 = no limit
-    batch_writers     writers of batches that are remembered
+    max_batch_writers     writers of batches that are remembered
     dead_letter_retry ms after which a message is offered again to a dead-letter queue that was full
     defaults          settings of automatically created destinations
     default_fields    names of the settings among `defaults` that were set on purpose, beside those
@@ -40,10 +40,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     auto_create_queues: bool = True
     auto_create_topics: bool = True
     max_destinations: int = 0
-    max_user_destinations: int = 10_000
-    max_user_subscriptions: int = 1000
-    max_temporary_destinations: int = 1000
-    idle_timeout: int = 120_000
+    max_destinations_per_user: int = 10_000
+    max_subscriptions_per_user: int = 1000
+    max_temporary_destinations_per_connection: int = 1000
+    destination_idle_timeout: int = 120_000
     memory_budget: int = 256 << 20
     message_overhead: int = 512
     chunk_deliveries: int = 1024
@@ -52,7 +52,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     selector_load: int = 12_000
     max_transaction_bytes: int = 64 << 20
     max_transaction_messages: int = 0
-    batch_writers: int = 10_000
+    max_batch_writers: int = 10_000
     dead_letter_retry: int = 5_000
     defaults: DestinationSettings = DestinationSettings()
     default_fields: frozenset[str] = frozenset()

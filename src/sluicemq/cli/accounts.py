@@ -33,7 +33,7 @@ class LoginPolicy(NamedTuple):
     """Whom a broker asks for a login once it has users.
 
     running         whether the broker runs
-    required        `identity.required`
+    required        `auth.required`
     open_listeners  URLs of the listeners of protocols without logins at which everybody may do
                     everything, users or not
     """
@@ -130,7 +130,7 @@ class ApiAccounts:
     def login_policy(self) -> LoginPolicy:
         items = self._api.get("/configuration")["items"]
         settings: Item = {item["name"]: item["value"] for item in items}
-        required, insecure = settings["identity.required"], settings["insecure_public"]
+        required, insecure = settings["auth.required"], settings["insecure_public"]
         found: list[str] = []
         for name, value in settings.items():
             if name.startswith("listeners[") and name.endswith("].url"):
@@ -207,7 +207,7 @@ class FileAccounts:
         self._store = UserStore(config.users_file)
 
     def login_policy(self) -> LoginPolicy:
-        required, insecure = self._config.identity.required, self._config.insecure_public
+        required, insecure = self._config.auth.required, self._config.insecure_public
         found = [
             str(each.url)
             for each in self._config.listeners
@@ -216,7 +216,7 @@ class FileAccounts:
         return LoginPolicy(False, required, found)
 
     def _hash(self, password: str) -> str:
-        return hash_password(password, self._config.identity.min_password_length)
+        return hash_password(password, self._config.auth.min_password_length)
 
     def users(self) -> list[Item]:
         return [_user(name, user) for name, user in sorted(self._store.read().users.items())]

@@ -80,12 +80,14 @@ class _Phpmq:
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
         # Imported only for the protocol in use: asyncio and ssl are slow to load.
         from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-        from sluicemq.protocols.phpmq.wire import GENERATIONS
+        from sluicemq.protocols.phpmq.wire import DISPATCH_VERSIONS
 
         # "auto": a released PHP consumer cannot read a message that was sent with a TTL
-        generation = options.get("generation", "auto")
-        if generation not in GENERATIONS:
-            raise ConfigurationError(f"{url}: generation is 1 or 2 (or auto), not {generation}")
+        dispatch_version = options.get("dispatch_version", "auto")
+        if dispatch_version not in DISPATCH_VERSIONS:
+            raise ConfigurationError(
+                f"{url}: dispatch_version is 1 or 2 (or auto), not {dispatch_version}"
+            )
         self._queue = url.queue
         self._window = min(count or WINDOW, WINDOW)
         self._subscribed = False
@@ -95,7 +97,7 @@ class _Phpmq:
             path=url.path or None,
             ssl_context=_ssl_context(url, options),
             timeout=timeout,
-            generation=GENERATIONS[generation],
+            dispatch_version=DISPATCH_VERSIONS[dispatch_version],
         )
 
     def send(self, body: bytes, ttl: int) -> None:
@@ -328,7 +330,7 @@ _TLS_OPTIONS: Final = ("ca", "certificate", "key", "password_file", "insecure")
 _OPTIONS: Final = {
     "jmq": (*_TLS_OPTIONS, "topic", "durable", "client_id", "selector", "direct"),
     "msglite": _TLS_OPTIONS,
-    "phpmq": (*_TLS_OPTIONS, "generation"),
+    "phpmq": (*_TLS_OPTIONS, "dispatch_version"),
     "vibemq": (*_TLS_OPTIONS, "token"),
 }
 

@@ -226,7 +226,7 @@ def _effect(policy: LoginPolicy) -> list[str]:
     """Return what the first user changes for clients, and which listeners stay open."""
     lines = []
     if policy.required == "never":
-        lines.append("Clients still need no login: identity.required is never.")
+        lines.append("Clients still need no login: auth.required is never.")
     elif not policy.running:
         lines.append(
             "No broker is running here. When it starts, VibeMQ, JMQ and HTTP require a login."
@@ -240,7 +240,7 @@ def _effect(policy: LoginPolicy) -> list[str]:
         lines.append(
             "Protocols without logins stay open to anyone who reaches these listeners: "
             f"{', '.join(policy.open_listeners)}. To close one, give it the rights of a user "
-            '(?user=NAME in its URL) or set identity.required = "always".'
+            '(?user=NAME in its URL) or set auth.required = "always".'
         )
     return lines
 

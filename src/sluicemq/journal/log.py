@@ -150,22 +150,22 @@ class FileJournal(Appender):
         "_upkeep",
         "_writer",
         "_written_bytes",
-        "deliveries",
+        "depth_interval",
         "directory",
         "durable",
-        "gauge_interval",
+        "flush_interval",
         "identity",
         "on_durable",
         "on_failure",
         "on_warning",
         "on_written",
         "options",
+        "record_deliveries",
         "record_transient",
         "recovery",
         "slots",
         "snapshot_source",
         "space",
-        "sync_delay",
         "syncs",
         "written",
     )
@@ -187,10 +187,10 @@ class FileJournal(Appender):
         )
         self.directory = directory
         self.options = options
-        self.sync_delay = options.sync_delay
-        self.deliveries = options.deliveries
+        self.flush_interval = options.flush_interval
+        self.record_deliveries = options.record_deliveries
         self.record_transient = options.record_transient
-        self.gauge_interval = options.gauge_interval
+        self.depth_interval = options.depth_interval
         self.syncs = Histogram()
         self.identity = identity[:8]
         self.recovery = recovery
@@ -242,14 +242,14 @@ class FileJournal(Appender):
             self._lookup,
             self.slots,
             self._writer,
-            options.leftover_fraction,
+            options.compaction_threshold,
             ALLOWANCE_SEGMENTS * options.segment_bytes,
             self._carry,
             self._fail,
-            options.slot_idle_limit,
+            options.slot_idle_timeout,
             self._warn,
             space,
-            options.drop_slots_on_low_space,
+            options.invalidate_slots_on_low_disk_space,
         )
         self._open_file()
 
@@ -283,7 +283,9 @@ class FileJournal(Appender):
             with _naming_space(directory):
                 remove_temporary(directory)
                 limits = SpaceLimits(
-                    options.low_space_bytes, options.low_space_percent, options.reserve_bytes
+                    options.disk_free_limit_bytes,
+                    options.disk_free_limit_percent,
+                    options.reserve_bytes,
                 )
                 space = DiskSpace(directory, limits, notify, patient=wait_for_space)
         except BaseException:

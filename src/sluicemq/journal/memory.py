@@ -55,29 +55,29 @@ class MemoryJournal:
         "_open",
         "_unclaimed",
         "addresses",
-        "deliveries",
+        "depth_interval",
         "durable",
-        "gauge_interval",
+        "flush_interval",
         "identity",
         "on_durable",
         "on_space",
         "on_written",
+        "record_deliveries",
         "record_transient",
         "snapshot_source",
-        "sync_delay",
         "syncs",
         "written",
     )
 
     def __init__(
-        self, history: bool = False, *, deliveries: bool = False, gauge_interval: int = 0
+        self, history: bool = False, *, record_deliveries: bool = False, depth_interval: int = 0
     ) -> None:
         self.identity = os.urandom(8)
         self.durable = self.written = 0
-        self.sync_delay = 0
-        self.deliveries = deliveries
+        self.flush_interval = 0
+        self.record_deliveries = record_deliveries
         self.record_transient = False
-        self.gauge_interval = gauge_interval
+        self.depth_interval = depth_interval
         self.syncs = Histogram()
         self.addresses: dict[int, Address] = {}
         self.on_durable: Callable[[int], None] = _ignore

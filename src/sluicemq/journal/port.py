@@ -56,13 +56,13 @@ class Journal(Protocol):
     written: int
     """Highest sequence number that survives the end of this process, though not necessarily a crash
     of the machine; at least `durable`."""
-    sync_delay: int
+    flush_interval: int
     """Maximum delay in ms before records that no client waits for are committed with `sync`."""
-    deliveries: bool
+    record_deliveries: bool
     """True if the broker records deliveries."""
     record_transient: bool
     """True if messages with Durability.NONE are appended, as Durability.TRANSIENT."""
-    gauge_interval: int
+    depth_interval: int
     """Interval in ms between GAUGE records of a destination; 0 = no such records."""
     syncs: Histogram
     """Durations of the fdatasync calls."""

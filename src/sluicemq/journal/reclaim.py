@@ -35,14 +35,14 @@ def removable(
     position: int,
     slots: Slots,
     now: int,
-    idle_limit: int,
+    idle_timeout: int,
     completed: Callable[[Segment], int],
     *,
     drop: bool = False,
 ) -> tuple[Removable, list[str]]:
-    """Return what to remove, and the slots that have been idle for half of `idle_limit`.
+    """Return what to remove, and the slots that have been idle for half of `idle_timeout`.
 
-    `idle_limit` is in ms, 0 = none. With `drop`, slots that would hold a segment are lost instead.
+    `idle_timeout` is in ms, 0 = none. With `drop`, slots that would retain a segment are lost.
 
     `finished` are the segments without live records in the snapshot, and `position` is that of its
     broker state. The segment with this position remains: recovery requires the predecessor of each
@@ -65,11 +65,11 @@ def removable(
         if sum(s.size for s in wanted) > (0 if drop else slot.limit_bytes):
             lost.append(name)
             continue
-        waited = slot.idle(completed(wanted[0]), now) if wanted and idle_limit else 0
-        if waited and waited > idle_limit:
+        waited = slot.idle(completed(wanted[0]), now) if wanted and idle_timeout else 0
+        if waited and waited > idle_timeout:
             abandoned.append(name)
             continue
-        if waited and 2 * waited > idle_limit:
+        if waited and 2 * waited > idle_timeout:
             idle.append(name)
         held.update(s.first for s in wanted)
     segments = [s for s in free if s.first not in held]

@@ -3,7 +3,7 @@
 One JSON file per slot, DIRECTORY/slots/NAME.json, replaced as a whole. The reader itself may
 advance it from another process. The journal only reads it, and marks it lost if the bytes kept for
 this slot alone exceed its limit, or if it has held segments for longer than
-`journal.slot_idle_limit` without an update by its reader. A slot with a lease holds no segments
+`journal.slot_idle_timeout` without an update by its reader. A slot with a lease holds no segments
 after the lease expires, and the journal removes it, because its process may have been killed.
 """
 
@@ -25,8 +25,8 @@ from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 SLOTS_DIRECTORY: Final = "slots"
 DEFAULT_SLOT_LIMIT: Final = 10 << 30
-DEFAULT_IDLE_LIMIT: Final = 7 * 24 * 3_600_000
-"""Default of `journal.slot_idle_limit`, in ms."""
+DEFAULT_IDLE_TIMEOUT: Final = 7 * 24 * 3_600_000
+"""Default of `journal.slot_idle_timeout`, in ms."""
 NOTE_MS: Final = 60_000
 """Minimum interval between records of acknowledgements that do not move the slot, in ms."""
 
@@ -45,7 +45,7 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     until        ms since the epoch, when its lease ends; 0 = it has none
     moved        ms since the epoch, when its reader last acknowledged a position or renewed its
                  lease; 0 = never
-    abandoned    it is lost because its reader has not done that for `journal.slot_idle_limit`
+    abandoned    it is lost because its reader has not done that for `journal.slot_idle_timeout`
     """
 
     position: int
@@ -67,7 +67,7 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     def describe_loss(self, name: str) -> str:
         """Return a message with the reason of the loss and the remedy."""
         if self.abandoned:
-            why = "its reader did not move it for longer than journal.slot_idle_limit"
+            why = "its reader did not move it for longer than journal.slot_idle_timeout"
         else:
             why = f"more than {self.limit_bytes} bytes were waiting for it"
         return (

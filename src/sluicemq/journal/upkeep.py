@@ -31,15 +31,15 @@ from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 class Upkeep:
     """Snapshots and space reclamation of a journal.
 
-    carry       appends the record again as CARRIED with its remaining references; returns its
-                segment, sequence number and bytes
-    failed      called with an error that shows that the journal cannot be trusted
-    fraction    live fraction below which the live records of a segment are moved out
-    allowance   maximum bytes to accumulate for moving records, see `reclaim.Allowance`
-    idle_limit  value of journal.slot_idle_limit
-    warn        called with warnings about slots, for the operator
-    space       disk space; while it is low, segments are reclaimed before the active one is full
-    drop_slots  True if no slot holds a segment while space is low
+    carry         appends the record again as CARRIED with its remaining references; returns its
+                  segment, sequence number and bytes
+    failed        called with an error that shows that the journal cannot be trusted
+    fraction      live fraction below which the live records of a segment are moved out
+    allowance     maximum bytes to accumulate for moving records, see `reclaim.Allowance`
+    idle_timeout  value of journal.slot_idle_timeout
+    warn          called with warnings about slots, for the operator
+    space         disk space; while it is low, segments are reclaimed before the active one is full
+    drop_slots    True if no slot holds a segment while space is low
     """
 
     __slots__ = (
@@ -51,7 +51,7 @@ class Upkeep:
         "_failed",
         "_finished",
         "_idle",
-        "_idle_limit",
+        "_idle_timeout",
         "_liveness",
         "_lookup",
         "_mover",
@@ -75,7 +75,7 @@ class Upkeep:
         allowance: int,
         carry: Callable[[Record, int], tuple[Segment, int, int]],
         failed: Callable[[BaseException], None],
-        idle_limit: int,
+        idle_timeout: int,
         warn: Callable[[str], None],
         space: DiskSpace,
         drop_slots: bool,
@@ -87,7 +87,7 @@ class Upkeep:
         self._writer = writer
         self._carry = carry
         self._failed = failed
-        self._idle_limit = idle_limit
+        self._idle_timeout = idle_timeout
         self._idle: set[str] = set()
         """Idle slots about which a warning was issued."""
         self._warn = warn
@@ -175,7 +175,7 @@ class Upkeep:
                 self._position,
                 self._slots,
                 wall(),
-                self._idle_limit,
+                self._idle_timeout,
                 self.completed,
                 drop=drop,
             )
@@ -231,14 +231,14 @@ class Upkeep:
         for name in going.abandoned:
             self._warn(
                 f"the slot {name} is lost: its reader has not moved it for longer than "
-                f"journal.slot_idle_limit ({self._idle_limit} ms)"
+                f"journal.slot_idle_timeout ({self._idle_timeout} ms)"
             )
         for name in idle:
             if name not in self._idle:
                 self._warn(
                     f"the slot {name} holds segments back, and its reader has not moved it for "
-                    f"half of journal.slot_idle_limit ({self._idle_limit} ms), after which it is "
-                    "lost. Start the reader again, or drop the slot"
+                    f"half of journal.slot_idle_timeout ({self._idle_timeout} ms), after which it "
+                    "is lost. Start the reader again, or drop the slot"
                 )
         self._idle = set(idle)
 

@@ -13,7 +13,8 @@ TEMPORARY: Final = "temporary_destination://"
 
 
 class Kind(IntEnum):
-    """What becomes of a message: one consumer of a queue, every subscription of a topic."""
+    """Kind of a destination: a message goes to one consumer of a queue, or to every subscription
+    of a topic."""
 
     QUEUE = 1
     TOPIC = 2
@@ -57,34 +58,35 @@ class Overflow(StrEnum):
     REJECT = "reject-new"
     DROP_OLDEST = "drop-oldest"
     DROP_LOWEST = "drop-lowest-priority"
-    BLOCK = "block-producer"
+    BLOCK = "block-publisher"
     DEAD_LETTER = "redirect-to-dead-letter"
 
 
 class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Settings of one destination; 0 means "no limit" or "never" wherever a number is a limit.
 
-    max_messages       messages waiting (not in flight)
-    max_bytes          body bytes waiting
+    max_messages       ready messages
+    max_bytes          bytes of the bodies of ready messages
     max_message_bytes  largest body accepted
     overflow           policy when max_messages or max_bytes is reached
-    message_ttl        ms; an upper bound for the life of every message, counted from its arrival by
-                       the broker's clock
-    ack_timeout        ms until an unacknowledged delivery is taken back
+    message_ttl        ms; upper bound for the time to live of every message, counted from its
+                       arrival by the broker's clock
+    ack_timeout        ms until an unacked message is requeued
     max_attempts       deliveries in total before a message is dead-lettered
-    retry_delay        ms before the second attempt; doubles with each attempt ...
-    retry_delay_max    ... up to this
-    dead_letter        send expired, exhausted and dropped messages to a dead-letter queue
+    retry_delay        ms before the second delivery; doubles with each further delivery
+    retry_delay_max    ms; upper bound for that delay
+    dead_letter        move expired, exhausted and dropped messages to a dead-letter queue
     dead_letter_queue  its name; "" means "<name>.dlq"
     max_consumers      consumers attached at a time; 1 = exclusive
-    active_consumers   consumers served at a time; the others stand by (failover)
-    max_subscriptions  of a topic
-    hold               a topic keeps messages while nobody subscribes, for the first who does; once
-                       a VibeMQ client has subscribed, for VibeMQ clients, whoever else subscribes
-    by_priority        messages of higher priority go first; without it, all go in order of arrival
-    settle_on_send     a VibeMQ subscriber need not acknowledge: what has been sent is settled
+    active_consumers   consumers that receive messages at a time; the others stand by (failover)
+    max_subscriptions  subscriptions of a topic at a time
+    retain_without_subscriptions  a topic without subscriptions retains its messages for the first
+                       one; once a VibeMQ client has subscribed, it retains them for VibeMQ clients,
+                       regardless of other subscriptions
+    priority_ordering  deliver messages by descending priority; otherwise in order of arrival
+    auto_ack           messages to VibeMQ subscribers are acknowledged as soon as they are sent
     idle_timeout       ms without messages, consumers and use until an automatically created
-                       destination is removed; None = the broker's default
+                       destination is deleted; None = the broker's default
     """
 
     max_messages: int = 0
@@ -101,9 +103,9 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     max_consumers: int = 0
     active_consumers: int = 0
     max_subscriptions: int = 0
-    hold: bool = False
-    by_priority: bool = True
-    settle_on_send: bool = False
+    retain_without_subscriptions: bool = False
+    priority_ordering: bool = True
+    auto_ack: bool = False
     idle_timeout: int | None = None
 
 
@@ -112,7 +114,7 @@ USUAL: Final = DestinationSettings()
 
 
 class CreatedBy(StrEnum):
-    """Who created a destination. `BROKER`: the broker itself, for a purpose of its own."""
+    """Creator of a destination. `BROKER`: the broker, for a purpose of its own."""
 
     BROKER = "broker"
     CONFIGURATION = "configuration"
@@ -124,11 +126,11 @@ class CreatedBy(StrEnum):
 
 
 class Provenance(NamedTuple):
-    """Who created a destination, and which of its settings somebody has set.
+    """Creator of a destination, and which of its settings were set explicitly.
 
-    created_by     who created it; the configuration also takes over what it declares
-    explicit       names of the settings that were set on purpose; the others are what the broker
-                   or the protocol of the creator has by default
+    created_by     creator; the configuration also takes over the destinations that it declares
+    explicit       names of the settings that were set explicitly; the others are defaults of the
+                   broker or of the creator's protocol
     as_written     values as a client wrote them, by the name of the setting, where the setting
                    cannot hold them: times in units of 100 ns, numbers out of range, odd names
     created_ticks  100 ns beyond the ms of the time of creation, 0-9999

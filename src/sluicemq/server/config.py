@@ -1,21 +1,21 @@
-"""The configuration: one schema, what may be left out, and which combinations are refused.
+"""Schema of the configuration, defaults, and checks of combinations of settings.
 
     Config
     ├── broker: BrokerSettings       data directory, memory, automatic destinations
     │   └── default_destination: DestinationSettings
     ├── journal: JournalOptions      segments and retention
-    ├── identity: IdentitySettings   users and logins
-    ├── limits: ListenerLimits       what one connection may cost; defaults of the listeners
-    ├── jmq: JmqSettings             what all JMS clients share
-    ├── http: HttpSettings           sessions of the console, and what needs no login
+    ├── auth: AuthSettings           users and logins
+    ├── limits: ListenerLimits       limits of a connection; defaults of the listeners
+    ├── jmq: JmqSettings             settings of all JMS clients
+    ├── http: HttpSettings           sessions of the console, limits of requests
     ├── metrics: MetricsSettings
     ├── tracing: TracingSettings
-    ├── listeners: Listener …        where clients connect
+    ├── listeners: Listener …        addresses that clients connect to
     ├── logging: LoggingSettings
     ├── destinations: name → DestinationSettings, declared at start
     └── insecure_public: bool
 
-Where the values come from is `loading`'s business.
+`loading` reads the values from their sources.
 """
 
 from __future__ import annotations
@@ -47,20 +47,21 @@ from sluicemq.server.settings import about
 from sluicemq.server.units import Unit
 
 MIN_ADMIN_TOKEN: Final = 16
-"""Characters; what people make up is shorter."""
+"""Minimum length of the admin token in characters; invented passwords are usually shorter."""
 
 MIN_SEGMENT: Final = 64 * 1024
-"""Bytes; smaller ones cost more files than they free space."""
+"""Minimum size of a segment in bytes; smaller ones need too many files."""
 
 
 MAX_INSTANCE: Final = 64
-"""Characters; the port mapper's first line has to fit into small buffers of old clients."""
+"""Maximum length of `jmq.instance` in characters: the first line of the port mapper has to fit into
+small buffers of old clients."""
 
 _INSTANCE: Final = re.compile(rf"[\x21-\x7e]{{1,{MAX_INSTANCE}}}\Z")
 
 
 def default_data_dir() -> Path:
-    """/var/lib/sluicemq for root, else `sluicemq` in the user's state directory (XDG)."""
+    """Return /var/lib/sluicemq for root, else `sluicemq` in the user's state directory (XDG)."""
     if os.geteuid() == 0:
         return Path("/var/lib/sluicemq")
     state = os.environ.get("XDG_STATE_HOME", "")
@@ -68,7 +69,7 @@ def default_data_dir() -> Path:
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker as a whole."""
+    """Settings of the broker as a whole."""
 
     data_dir: Annotated[
         Path,
@@ -80,58 +81,55 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     backup_dir: Annotated[
         Path | None,
         about(
-            "Directory in which the broker makes backups that are asked for over HTTP; without it, "
-            "it makes none."
+            "Directory in which the broker creates the backups that are requested over HTTP; "
+            "without it such requests are rejected."
         ),
     ] = None
     admin_socket: Annotated[
         Path | None,
         about(
-            "Unix socket with the HTTP API, for the command line: only the broker's own user (and "
-            "root) may open it, and may do everything. Without it: `admin.sock` in the data "
+            "Unix socket with the HTTP API, for the command line. Only the broker's user and root "
+            "may open it, and they have all permissions. Without it: `admin.sock` in the data "
             "directory."
         ),
     ] = None
-    ephemeral: Annotated[bool, about("Keep everything in memory; nothing survives the broker.")] = (
+    ephemeral: Annotated[bool, about("Keep all data in memory; nothing survives a restart.")] = (
         False
     )
-    auto_create_queues: Annotated[
-        bool, about("A queue comes into being when it is first used.")
-    ] = True
-    auto_create_topics: Annotated[
-        bool, about("A topic comes into being when it is first used.")
-    ] = True
-    max_destinations: Annotated[int, about("Queues and topics that may exist at a time.", ge=1)] = (
-        100_000
-    )
-    max_user_destinations: Annotated[
+    auto_create_queues: Annotated[bool, about("Create a queue when it is first used.")] = True
+    auto_create_topics: Annotated[bool, about("Create a topic when it is first used.")] = True
+    max_destinations: Annotated[int, about("Maximum number of queues and topics.", ge=1)] = 100_000
+    max_destinations_per_user: Annotated[
         int,
         about(
-            "Queues and topics, temporary ones included, that one user has created and that still "
-            "exist; clients without a login count as one user, superusers and `[destinations]` are "
-            "exempt. 0 = no limit."
+            "Maximum number of existing queues and topics that one user has created, including "
+            "temporary ones. Clients without a login count as one user; superusers and "
+            "`[destinations]` are exempt. 0 = no limit."
         ),
     ] = 10_000
-    max_user_subscriptions: Annotated[
-        int,
-        about("Durable subscriptions that one user has; superusers are exempt. 0 = no limit."),
-    ] = 1000
-    max_temporary_destinations: Annotated[
-        int, about("Temporary destinations of a connection at a time; 0 = no limit.")
-    ] = 1000
-    idle_timeout: Annotated[
+    max_subscriptions_per_user: Annotated[
         int,
         about(
-            "An automatically created destination that has neither messages nor consumers goes "
-            "after this time; 0 = never.",
+            "Maximum number of durable subscriptions of one user; superusers are exempt. 0 = no "
+            "limit."
+        ),
+    ] = 1000
+    max_temporary_destinations_per_connection: Annotated[
+        int, about("Maximum number of temporary destinations of a connection; 0 = no limit.")
+    ] = 1000
+    destination_idle_timeout: Annotated[
+        int,
+        about(
+            "Time after which an automatically created destination without messages and consumers "
+            "is deleted; 0 = never.",
             Unit.MILLISECONDS,
         ),
     ] = 120_000
     memory_budget: Annotated[
         int,
         about(
-            "Messages kept in memory, 512 bytes counted for each beside its body; beyond it the "
-            "bodies of durable ones are read back from the journal when they are delivered.",
+            "Memory for messages, at 512 bytes per message plus its body. Beyond it, the bodies "
+            "of durable messages are read from the journal when they are delivered.",
             Unit.BYTES,
             ge=1024**2,
         ),
@@ -139,8 +137,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: Annotated[
         int,
         about(
-            "Messages in memory, those of open transactions included, at which messages that are "
-            "not journaled or belong to a transaction are refused.",
+            "Size of all messages in memory, including those of open transactions, at which "
+            "messages are rejected that are not journaled or that belong to a transaction.",
             Unit.BYTES,
             ge=1024**2,
         ),
@@ -148,8 +146,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     input_memory_limit: Annotated[
         int,
         about(
-            "Unfinished input of all connections together; beyond it only the connection with the "
-            "oldest unfinished frame is read on, one after the other.",
+            "Memory for incomplete input of all connections. Beyond it, the broker reads only "
+            "from the connection with the oldest incomplete frame.",
             Unit.BYTES,
             ge=1024**2,
         ),
@@ -157,8 +155,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     input_stall_timeout: Annotated[
         float,
         about(
-            "While that limit is exceeded, a connection that could be read on and sends nothing "
-            "for so long is closed.",
+            "Time after which a connection is closed that sends nothing although the broker reads "
+            "from it, while `input_memory_limit` is exceeded.",
             Unit.SECONDS,
             ge=0.1,
             le=3600,
@@ -167,31 +165,32 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_transaction_bytes: Annotated[
         int,
         about(
-            "Messages in a transaction that is not committed, 512 bytes counted for each beside "
-            "its body and headers; further ones are refused. 0 = no limit.",
+            "Maximum size of the messages of an open transaction, at 512 bytes per message plus "
+            "body and headers; further messages are rejected. 0 = no limit.",
             Unit.BYTES,
         ),
     ] = 64 * 1024**2
     max_transaction_messages: Annotated[
         int,
         about(
-            "Messages in a transaction that is not committed; further ones are refused. "
-            "0 = no limit."
+            "Maximum number of messages in an open transaction; further messages are rejected. 0 "
+            "= no limit."
         ),
     ] = 0
-    batch_writers: Annotated[
+    max_batch_writers: Annotated[
         int,
         about(
-            "Writers of batches (streaming queries, batch jobs) that are remembered, each for 30 "
-            "days: what one of them repeats is not published twice.",
+            "Maximum number of batch writers (streaming queries, batch jobs) that the broker "
+            "remembers, each for 30 days. A batch that a remembered writer repeats is not "
+            "published again.",
             ge=1,
         ),
     ] = 10_000
     dead_letter_retry: Annotated[
         int,
         about(
-            "A message whose dead-letter queue is full stays in its queue, and is offered again "
-            "after this time.",
+            "A message whose dead-letter queue is full stays in its queue and is moved after this "
+            "time if there is room.",
             Unit.MILLISECONDS,
             ge=100,
             le=3_600_000,
@@ -200,9 +199,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     scan_budget: Annotated[
         int,
         about(
-            "Time for scans (browsing, lists, moving and purging messages, new selectors tried on "
-            "waiting messages) in each iteration of the event loop; what is left waits for the "
-            "next one.",
+            "Maximum time for scans (browsing, lists, moving and purging messages, evaluation of "
+            "new selectors) in each iteration of the event loop; scans continue in the next "
+            "iteration.",
             Unit.MILLISECONDS,
             ge=1,
             le=1000,
@@ -210,14 +209,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 5
     max_selector_bytes: Annotated[
         int,
-        about("Longest text of a message selector, in UTF-8.", Unit.BYTES, ge=1, le=65_536),
+        about("Maximum length of a message selector in UTF-8.", Unit.BYTES, ge=1, le=65_536),
     ] = 8 * 1024
     max_selector_nodes: Annotated[
         int,
         about(
-            "Identifiers, literals and operations of a message selector; a string of `IN` counts "
-            "as 1, a part of a `LIKE` pattern between two `%` as 8 and, if it has a `_`, each of "
-            "its characters as 8 more.",
+            "Maximum number of identifiers, literals and operations of a message selector. A "
+            "string of `IN` counts as 1, a part of a `LIKE` pattern between two `%` as 8 and, if "
+            "it has a `_`, each of its characters as 8 more.",
             ge=1,
             le=65_536,
         ),
@@ -225,20 +224,20 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_destination_selector_nodes: Annotated[
         int,
         about(
-            "The same of all selectors of a destination that one message may have to be evaluated "
-            "with; 0 = not limited. Selectors that demand different values of one property "
-            "(`id = 17`) do not add up.",
+            "Maximum of that number for all selectors of a destination that one message may have "
+            "to be evaluated with; 0 = no limit. Selectors that require different values of one "
+            "property (`id = 17`) do not add up.",
             ge=0,
         ),
     ] = 12_000
-    stop_deadline: Annotated[
+    shutdown_timeout: Annotated[
         float,
         about("Time for connections to finish when the broker stops.", Unit.SECONDS, le=3600),
     ] = 10.0
     default_destination: DestinationSettings = DestinationSettings()
 
 
-class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True):
+class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Users and logins."""
 
     users_file: Annotated[
@@ -251,252 +250,285 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True):
     required: Annotated[
         Literal["auto", "always", "never"],
         about(
-            "Whether clients have to say who they are. `auto`: as soon as there is a user, where "
-            "the protocol has logins. `always`: before there is one, too, and listeners of "
-            "protocols without logins need a `user`. `never`: they are not asked."
+            "Whether clients have to log in. `auto`: as soon as a user exists, if the protocol "
+            "has logins. `always`: even without users; listeners of protocols without logins then "
+            "need a `user`. `never`: no login is required."
         ),
     ] = "auto"
     admin_token_file: Annotated[
         Path | None,
         about(
-            "File whose first line, at least 16 characters, admits whoever shows it as token or "
-            "password, and as a superuser: to manage the users of a broker that has none yet."
+            "File whose first line, at least 16 characters, is accepted as a token or password "
+            "with superuser permissions, for example to create the first user."
         ),
     ] = None
     min_password_length: Annotated[
         int,
         about(
-            "Characters that a new password has at least; 0 = no minimum. Shorter ones than 12 are "
-            "accepted with a warning.",
+            "Minimum length of new passwords in characters; 0 = no minimum. Passwords with fewer "
+            "than 12 characters are accepted with a warning.",
             le=1024,
         ),
     ] = 0
-    login_failures: Annotated[
+    max_login_failures: Annotated[
         int,
         about(
-            "Failed logins in a row of a user from one address (IPv6: from one /64) after which "
-            "further ones of that pair are refused for a time.",
+            "Consecutive failed logins of a user from one address (IPv6: from one /64) after "
+            "which further logins of that user from that address are rejected for some time.",
             ge=1,
             le=1000,
         ),
     ] = 10
-    login_block: Annotated[
+    login_backoff: Annotated[
         float,
-        about("That time; it doubles with each further failure.", Unit.SECONDS, le=86_400),
+        about(
+            "Time for which they are rejected; it doubles with each further failure.",
+            Unit.SECONDS,
+            le=86_400,
+        ),
     ] = 1.0
-    login_block_max: Annotated[
-        float, about("Longest time for which logins are refused.", Unit.SECONDS, le=86_400)
+    login_backoff_max: Annotated[
+        float, about("Maximum time for which logins are rejected.", Unit.SECONDS, le=86_400)
     ] = 60.0
-    login_failures_expire: Annotated[
+    login_failure_window: Annotated[
         float,
-        about("Failures are forgotten when there was none for so long.", Unit.SECONDS),
+        about("Time without a failure after which the count of failures is reset.", Unit.SECONDS),
     ] = 900.0
     max_login_failure_entries: Annotated[
         int,
         about(
-            "Entries (user and address) in the table of failed logins. When it is full, the "
-            "entries of the address with the most become one for all of its users.",
+            "Maximum number of entries (user and address) in the table of failed logins. If it is "
+            "full, the entries of the address with the most entries become one for all of its "
+            "users.",
             ge=1,
         ),
     ] = 10_000
-    login_checks: Annotated[
+    max_concurrent_password_checks: Annotated[
         int,
         about(
-            "Passwords that are checked at a time, each with 19 MiB of memory and one processor. "
-            "This bounds how fast anybody can guess.",
+            "Passwords that are checked concurrently, each with 19 MiB of memory and one "
+            "processor. This limits the rate of guesses.",
             ge=1,
             le=64,
         ),
     ] = 2
-    max_waiting_logins: Annotated[
-        int,
-        about("Logins that wait for their check; more are told to try again later.", ge=1),
-    ] = 1000
-    max_proven_logins: Annotated[
+    max_queued_logins: Annotated[
         int,
         about(
-            "Passwords that have been right before, of a user at an address, that are remembered "
-            "(as keyed digests in memory) so that they need no check.",
+            "Maximum number of logins that wait for their check; further logins fail and may be "
+            "retried.",
+            ge=1,
+        ),
+    ] = 1000
+    password_cache_size: Annotated[
+        int,
+        about(
+            "Maximum number of verified passwords, per user and address, that are cached (as "
+            "keyed digests in memory) so that they need no check.",
             ge=1,
         ),
     ] = 10_000
-    audit: Annotated[
+    audit_log: Annotated[
         bool,
-        about("Log logins, refusals and changes of users (logger `sluicemq.audit`), at any level."),
+        about(
+            "Log logins, denied requests and changes of users (logger `sluicemq.audit`), at any "
+            "log level."
+        ),
     ] = True
 
 
 class JmqSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all JMS clients share, whichever listener they come by."""
+    """Settings of all JMS clients, regardless of the listener."""
 
     instance: Annotated[
         str,
         about(
-            "The broker's name, as its port mapper gives it: printable characters without blanks."
+            "Name of the broker that its port mapper reports: printable ASCII characters without "
+            "blanks."
         ),
     ] = "sluicemq"
     metrics_interval: Annotated[
         float,
         about(
-            "Between two messages of a topic `mq.metrics.…` that somebody subscribes to; 0 = none.",
+            "Interval between two messages of a topic `mq.metrics.…` that has subscribers; 0 = "
+            "none.",
             Unit.SECONDS,
         ),
     ] = 60.0
     transaction_timeout: Annotated[
         int,
         about(
-            "A transaction that is neither ended nor prepared after this time is rolled back; "
-            "0 = never.",
+            "Time after which a transaction is rolled back that is neither ended nor prepared; 0 "
+            "= never.",
             Unit.MILLISECONDS,
         ),
     ] = 0
     detached_timeout: Annotated[
         int,
         about(
-            "A transaction that is not prepared, and that no connection uses any more, is rolled "
-            "back after this time; 0 = never.",
+            "Time after which a transaction is rolled back that is not prepared and that no "
+            "connection uses any more; 0 = never.",
             Unit.MILLISECONDS,
         ),
     ] = 600_000
     broker_list: Annotated[
         str,
         about(
-            "Brokers that clients may go to instead when they lose this one: "
+            "Brokers that clients may connect to if the connection to this one is lost: "
             "`mq://host:port/`, separated by commas."
         ),
     ] = ""
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all HTTP listeners share."""
+    """Settings of all HTTP listeners."""
 
-    session_idle: Annotated[
+    session_idle_timeout: Annotated[
         float,
         about(
-            "A session of the console ends when it has not been used for so long.",
+            "Time without use after which a session of the console ends.",
             Unit.SECONDS,
             ge=1,
         ),
     ] = 1800.0
-    session_life: Annotated[
+    session_lifetime: Annotated[
         float,
-        about("It ends after this time, however much it is used.", Unit.SECONDS, ge=1),
+        about("Time after which a session ends even if it is used.", Unit.SECONDS, ge=1),
     ] = 43_200.0
     max_sessions: Annotated[
         int,
-        about("Sessions at a time; beyond it the one that has been unused the longest ends.", ge=1),
+        about(
+            "Maximum number of sessions; beyond it, the session that has been unused for the "
+            "longest time ends.",
+            ge=1,
+        ),
     ] = 1000
     secure_cookies: Annotated[
         bool,
         about(
-            "Browsers send the cookie of a session over TLS only, which is so at `http+tls` "
-            "anyway: for a listener that they reach through a proxy which speaks TLS."
+            "Browsers send the session cookie only over TLS. This is always so for `http+tls` "
+            "listeners; set it for a listener behind a proxy that terminates TLS."
         ),
     ] = False
     max_event_streams: Annotated[
-        int, about("Streams of live statistics (`/api/v1/events`) of a listener at a time.", ge=0)
+        int,
+        about(
+            "Maximum number of concurrent streams of live statistics (`/api/v1/events`) of a "
+            "listener.",
+            ge=0,
+        ),
     ] = 32
     max_publish_bytes: Annotated[
         int,
-        about("Largest body of a message that is published over the API.", Unit.BYTES, ge=0),
+        about(
+            "Maximum size of the body of a message that is published over the API.",
+            Unit.BYTES,
+            ge=0,
+        ),
     ] = 4 * 1024 * 1024
     max_batch_destinations: Annotated[
         int,
-        about("Destinations that the rows of one part of a batch may name; 0 = any number."),
+        about("Maximum number of destinations in one part of a batch; 0 = no limit."),
     ] = 1000
-    max_scan: Annotated[
+    max_scan_messages: Annotated[
         int,
         about(
-            "Messages that one request with a selector looks at; what it has found by then is its "
-            "answer, and the next request goes on.",
+            "Maximum number of messages that one request with a selector examines; the response "
+            "contains the matches so far, and the next request continues.",
             ge=1,
         ),
     ] = 50_000
-    scan_time: Annotated[float, about("The same in time.", Unit.SECONDS, ge=0)] = 2.0
-    action_time: Annotated[
+    max_scan_time: Annotated[
+        float, about("Maximum time of such a request.", Unit.SECONDS, ge=0)
+    ] = 2.0
+    max_action_time: Annotated[
         float,
         about(
-            "How long one request moves, copies or deletes messages; then the next one goes on.",
+            "Maximum time in which one request moves, copies or deletes messages; the next "
+            "request continues.",
             Unit.SECONDS,
             ge=0,
         ),
     ] = 10.0
-    open_metrics: Annotated[
-        bool, about("`/metrics` is shown to those who have not logged in, too.")
-    ] = False
+    public_metrics: Annotated[bool, about("`/metrics` requires no login.")] = False
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told at `/metrics`."""
+    """Settings of `/metrics`."""
 
     max_destinations: Annotated[
         int,
         about(
-            "Destinations that have figures of their own; those of all others are summed up.", ge=0
+            "Maximum number of destinations with metrics of their own; the other destinations are "
+            "added up.",
+            ge=0,
         ),
     ] = 1000
 
 
 class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The ways of messages as OpenTelemetry traces; needs `sluicemq[tracing]`."""
+    """Traces of messages with OpenTelemetry; needs `sluicemq[tracing]`."""
 
     endpoint: Annotated[
         str,
         about(
-            "Where traces are sent, by OTLP over HTTP: `http://127.0.0.1:4318/v1/traces`. Without "
-            "it nothing is traced, and tracing costs nothing."
+            "URL of the collector of traces, OTLP over HTTP: `http://127.0.0.1:4318/v1/traces`. "
+            "Without it tracing is disabled and has no cost."
         ),
     ] = ""
-    ratio: Annotated[
+    sample_ratio: Annotated[
         float,
         about(
-            "Of the messages that belong to no trace, the part that begins one: 0 to 1. Those that "
-            "belong to one are traced if their sender has sampled it.",
+            "Fraction of the messages without a trace that start one: 0 to 1. Messages with a "
+            "trace are traced if their publisher has sampled it.",
             ge=0,
             le=1,
         ),
     ] = 0.01
-    limit: Annotated[
+    rate_limit: Annotated[
         int,
         about(
-            "Messages taken in and deliveries that are traced in a second, at most; 0 = as many as "
-            "come.",
+            "Maximum number of published messages and deliveries that are traced per second; 0 = "
+            "no limit.",
             ge=0,
         ),
     ] = 500
-    service: Annotated[str, about("What the broker is called in traces.")] = "sluicemq"
+    service_name: Annotated[str, about("Service name of the broker in traces.")] = "sluicemq"
 
 
 class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker says on standard error."""
+    """Log on standard error."""
 
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], about("The least important that is said.")
+        Literal["debug", "info", "warning", "error"],
+        about("Minimum level of log entries."),
     ] = "info"
     format: Annotated[
-        Literal["console", "json"], about("For people, or one JSON object a line for machines.")
+        Literal["console", "json"],
+        about("`console`: text for people; `json`: one JSON object per line."),
     ] = "console"
     notices_per_minute: Annotated[
         int,
         about(
-            "Lines in a minute about requests of clients that had no effect, such as options of a "
-            "queue that exists with others; more of them are only counted."
+            "Maximum number of log lines per minute about requests of clients that had no effect, "
+            "such as options of a queue that exists with different ones; further requests are "
+            "only counted."
         ),
     ] = 10
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a broker is started with.
+    """All settings that a broker is started with.
 
-    explicit   names of the settings that were set on purpose, by destination: those in its table,
-               and those that [broker.default_destination] sets; of
-               destinations without an entry, what differs from the usual
-    default_fields   names of the settings that [broker.default_destination] sets
+    explicit        names of the settings that were set explicitly, by destination: those in its
+                    table and those in [broker.default_destination]; for destinations without an
+                    entry, the settings that differ from the defaults
+    default_fields  names of the settings in [broker.default_destination]
     """
 
     broker: BrokerSettings = msgspec.field(default_factory=BrokerSettings)
     journal: JournalOptions = msgspec.field(default_factory=JournalOptions)
-    identity: IdentitySettings = IdentitySettings()
+    auth: AuthSettings = AuthSettings()
     limits: ListenerLimits = ListenerLimits()
     jmq: JmqSettings = JmqSettings()
     http: HttpSettings = HttpSettings()
@@ -510,8 +542,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     insecure_public: Annotated[
         bool,
         about(
-            "Permit listeners that other machines can reach and that ask nobody who they are: "
-            "whoever reaches such a port may read and send everything."
+            "Permit listeners that other machines can reach and that require no login: any client "
+            "that reaches such a port may read and send all messages."
         ),
     ] = False
 
@@ -523,18 +555,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def users_file(self) -> Path:
         """The user database."""
-        return self.identity.users_file or self.broker.data_dir / "users.json"
+        return self.auth.users_file or self.broker.data_dir / "users.json"
 
     def check(self) -> None:
-        """Refuse what cannot work or is dangerous. Raises ConfigurationError with every problem
-        on a line of its own.
+        """Raise ConfigurationError, with each problem on a line of its own, if the configuration
+        cannot work or is dangerous.
         """
         if problems := list(self.problems()):
             raise ConfigurationError("\n".join(problems))
 
     def warnings(self) -> Iterator[str]:
-        """What `check` lets pass but its users may regret. Only for a configuration without
-        problems."""
+        """Yield warnings about permitted settings. Only for a configuration without problems."""
         for listener in self.listeners:
             if listener.url.tls:
                 from sluicemq.server import tls
@@ -544,18 +575,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 users = UserStore(self.users_file).read().users
                 if users and not any(user.digest for user in users.values()):
                     yield (
-                        f"{listener.url}: authentication is digest, and nobody can log in by that: "
-                        "no user has been added with --allow-digest"
+                        f"{listener.url}: authentication is digest, and no user can log in that "
+                        "way: no user has been added with --allow-digest"
                     )
 
     def problems(self) -> Iterator[str]:
-        """Whatever `check` would refuse, one sentence each."""
+        """Yield the problems for which `check` raises, one sentence each."""
         if not self.listeners:
             yield "there is no listener; add one, for example --listen phpmq://127.0.0.1:9100"
         for listener in self.listeners:
             yield from address_problems(listener)
             yield from tls_problems(listener)
-        yield from self._identity_problems()
+        yield from self._auth_problems()
         if not _INSTANCE.match(self.jmq.instance):
             yield (
                 f"jmq.instance: {self.jmq.instance!r} cannot be a name: it has 1 to "
@@ -574,32 +605,32 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         for address, settings in self.destinations.items():
             yield from _destination_problems(f"destinations.{address}", settings)
 
-    def _identity_problems(self) -> Iterator[str]:
-        settings = self.identity
-        if settings.login_block > settings.login_block_max:
+    def _auth_problems(self) -> Iterator[str]:
+        settings = self.auth
+        if settings.login_backoff > settings.login_backoff_max:
             yield (
-                f"identity.login_block ({settings.login_block:g} s) is above login_block_max "
-                f"({settings.login_block_max:g} s)"
+                f"auth.login_backoff ({settings.login_backoff:g} s) is above login_backoff_max "
+                f"({settings.login_backoff_max:g} s)"
             )
-        if settings.login_block_max > settings.login_failures_expire:
+        if settings.login_backoff_max > settings.login_failure_window:
             yield (
-                f"identity.login_block_max ({settings.login_block_max:g} s) is above "
-                f"login_failures_expire ({settings.login_failures_expire:g} s)"
+                f"auth.login_backoff_max ({settings.login_backoff_max:g} s) is above "
+                f"login_failure_window ({settings.login_failure_window:g} s)"
             )
         has_token = settings.admin_token_file is not None
         if settings.admin_token_file is not None:
             try:
                 if len(read_secret_file(settings.admin_token_file)) < MIN_ADMIN_TOKEN:
                     yield (
-                        f"identity.admin_token_file: the token in {settings.admin_token_file} has "
+                        f"auth.admin_token_file: the token in {settings.admin_token_file} has "
                         f"less than {MIN_ADMIN_TOKEN} characters"
                     )
             except ConfigurationError as error:
-                yield f"identity.admin_token_file: {error}"
+                yield f"auth.admin_token_file: {error}"
         try:
             database = UserStore(self.users_file).read()
         except ConfigurationError as error:
-            yield f"identity.users_file: {error}"
+            yield f"auth.users_file: {error}"
             return
         asked = settings.required == "always" or (
             settings.required == "auto" and (has_token or bool(database.users))
@@ -608,7 +639,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             yield from self._user_problems(listener, database, asked)
 
     def _user_problems(self, listener: Listener, database: Database, asked: bool) -> Iterator[str]:
-        """`asked`: clients whose protocol has logins have to log in."""
+        """Yield problems of the clients' user. `asked` is True if clients whose protocol has logins
+        have to log in."""
         url = listener.url
         if listener.user and listener.user not in database.users:
             yield (
@@ -635,9 +667,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 f"clients act as a user with few permissions ({url}?user=NAME), or accept the risk "
                 "with insecure_public = true (--insecure-public)"
             )
-        elif self.identity.required == "always":
+        elif self.auth.required == "always":
             yield (
-                f"{url}: identity.required is always, and {url.protocol} has no logins; say whom "
+                f"{url}: auth.required is always, and {url.protocol} has no logins; say whom "
                 f"its clients act as ({url}?user=NAME)"
             )
 
@@ -654,14 +686,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         options = self.journal
         if options.segment_bytes < MIN_SEGMENT:
             yield f"journal.segment_bytes: {options.segment_bytes} is below {MIN_SEGMENT}"
-        if options.leftover_fraction > 1:
-            yield f"journal.leftover_fraction: {options.leftover_fraction} is above 1"
-        if options.low_space_percent > 100:
-            yield f"journal.low_space_percent: {options.low_space_percent} is above 100"
+        if options.compaction_threshold > 1:
+            yield f"journal.compaction_threshold: {options.compaction_threshold} is above 1"
+        if options.disk_free_limit_percent > 100:
+            yield f"journal.disk_free_limit_percent: {options.disk_free_limit_percent} is above 100"
         if options.slot_limit_bytes < 1:
             yield "journal.slot_limit_bytes: a slot that may hold nothing back is none; at least 1"
-        if options.slot_idle_limit < 0:
-            yield "journal.slot_idle_limit: at least 0, which is no limit"
+        if options.slot_idle_timeout < 0:
+            yield "journal.slot_idle_timeout: at least 0, which is no limit"
 
     def _directory_problems(self) -> Iterator[str]:
         directory = self.broker.data_dir

@@ -18,8 +18,8 @@ from sluicemq.server.config import Config
 from sluicemq.server.listener_settings import (
     DEFAULT_LISTENERS,
     JMQ_SETTINGS,
+    REJECTS_WITH_ERROR,
     TLS_SETTINGS,
-    TOLD_OF_REFUSALS,
     VIBEMQ_SETTINGS,
     Listener,
     ListenerLimits,
@@ -48,12 +48,12 @@ _INTRODUCTION: Final = f"""\
    separated by spaces. An empty variable counts as unset;
 4. the command line.
 
-`sluicemq config show` prints what results, and with `--explain` where each value comes from;
-`sluicemq config check` reports all errors with file and line, and tries what `serve` would: the
-data directory, the user database, certificates, and whether the addresses are free, unless a broker
-runs with that data directory. An unknown setting is an error, never ignored.
+`sluicemq config show` prints the effective settings, with `--explain` also the source of each
+value. `sluicemq config check` reports all errors with file and line. It also checks the data
+directory, the user database, certificates, and whether the addresses are free, unless a broker runs
+with that data directory. An unknown setting is an error.
 
-Names may be written with `-` or `_`. Sizes may end in B, kB, MB, GB, KiB, MiB, GiB and durations
+Names are written with `-` or `_`. Sizes may end in B, kB, MB, GB, KiB, MiB, GiB and durations
 in ms, s, min, h, d; a bare number is in the unit given below. Relative paths in a file start from
 the directory of that file.
 """
@@ -61,9 +61,10 @@ the directory of that file.
 _LISTENERS: Final = f"""\
 ## [[listeners]]
 
-Where clients connect. Without any: {", ".join(f"`{url}`" for url in DEFAULT_LISTENERS)}, each on
-its traditional loopback port. A listener is a URL, or its parts `protocol`, `host`, `port`, `path`
-and `tls`:
+Addresses that clients connect to. Default:
+{", ".join(f"`{url}`" for url in DEFAULT_LISTENERS)}, each on its
+traditional loopback port. A listener has a URL, or `protocol`, `host`, `port`, `path` and
+`tls`:
 
 ```toml
 [[listeners]]
@@ -73,34 +74,34 @@ max_connections = 500
 [[listeners]]
 protocol = "msglite"
 path = "/run/sluicemq/msglite.socket"
-mode = "0660"
+socket_mode = "0660"
 ```
 
 An `auto` listener (`auto://127.0.0.1:9000`) serves msglite, PHPMQ, VibeMQ, JMQ and HTTP on one
-port: the first bytes of a connection tell its protocol. HTTP there is the management API and the
-console, not the msglite gateway, and its logins are those of an `http` listener at the same
-address. Other text gets msglite's error line; binary data of another protocol closes the
+port and detects the protocol of a connection from its first bytes. HTTP there is the management API
+and the console, not the msglite gateway, and its logins are those of an `http` listener at the same
+address. The reply to other text is msglite's error line; binary data of another protocol closes the
 connection.
 
-Everything else may also stand in the URL, which is how `--listen` gives it:
-`phpmq+tls://127.0.0.1:9100?certificate=/etc/ssl/broker.pem&max_connections=500`. The settings of
-`[limits]` can be given for each listener, and these:
+All other settings may also be options of the URL, as in `--listen`:
+`phpmq+tls://127.0.0.1:9100?certificate=/etc/ssl/broker.pem&max_connections=500`. A
+listener may have all settings of `[limits]`, and these:
 """
 
 _DESTINATIONS: Final = """\
 ## [destinations.NAME]
 
-Queues that exist from the start, and topics (`[destinations."topic:NAME"]`). What a table leaves
-out is as in `[broker.default_destination]`, which also holds for destinations that come into being
-by use. Of VibeMQ's queues it replaces only the settings that stand in it
-([order of precedence](protocols/vibemq.md)). The limits of a dead-letter queue refuse, whatever its
-`overflow` is: dead letters are never dropped, except those of JMS in `mq.sys.dmq`. In a number
-that is a limit or a time, 0 means "no limit" or "never".
+Queues that are created at start, and topics (`[destinations."topic:NAME"]`). The other settings of
+a destination are those of `[broker.default_destination]`, which also apply to destinations that are
+created automatically. For queues of VibeMQ clients, only the settings that are written there apply
+([order of precedence](protocols/vibemq.md)). A full dead-letter queue accepts no messages,
+regardless of its `overflow`: dead letters are never dropped, except those of JMS in `mq.sys.dmq`.
+If a number is a limit or a time, 0 means "no limit" or "never".
 
 ```toml
 [destinations.orders]
 max_messages = 100000
-overflow = "block-producer"
+overflow = "block-publisher"
 ```
 """
 
@@ -208,19 +209,19 @@ def _listener_only() -> list[Setting]:
 
 def applies(name: str, listener: Listener) -> bool:
     """Return whether a setting has an effect on the listener's protocol and address."""
-    if name == "generation":
+    if name == "dispatch_version":
         return listener.url.protocol in ("phpmq", "auto")
-    if name == "serves":
+    if name == "services":
         return listener.url.protocol == "jmq"
-    if name == "max_refusals":
-        return listener.url.protocol in TOLD_OF_REFUSALS
+    if name == "max_rejections":
+        return listener.url.protocol in REJECTS_WITH_ERROR
     if name in JMQ_SETTINGS:
         return listener.url.protocol in ("jmq", "auto")
     if name in VIBEMQ_SETTINGS:
         return listener.url.protocol in ("vibemq", "auto")
     if name == "user":
         return bool(listener.user)
-    if name == "mode":
+    if name == "socket_mode":
         return bool(listener.url.path)
     if name in TLS_SETTINGS:
         return listener.url.tls
@@ -247,8 +248,8 @@ def _default(setting: Setting) -> str:
         return "see there"
     if setting.default is None or setting.default == "":
         return ""
-    shown = _value(setting.default, setting.unit)
-    return f"`{json.loads(shown) if shown.startswith(chr(34)) else shown}`"
+    text = _value(setting.default, setting.unit)
+    return f"`{json.loads(text) if text.startswith(chr(34)) else text}`"
 
 
 def _assignment(

@@ -436,11 +436,11 @@ class Connection(asyncio.Protocol):
         self.abort("internal error")
 
     def _measure(self) -> None:
-        """Pause delivery if the unsent output exceeds `output_high_water`."""
+        """Pause delivery if the unsent output exceeds `output_high_watermark`."""
         if self._congested or self._ended or self._session is None:
             return
         waiting = self._transport.get_write_buffer_size() + sum(map(len, self._out))
-        if waiting > self._listener.options.output_high_water:
+        if waiting > self._listener.options.output_high_watermark:
             self._congested = True
             self._session.pause_delivery()
 

@@ -40,9 +40,9 @@ class HttpSessionFactory:
             body=body,
             streams=settings.max_event_streams,
             publish=min(body, settings.max_publish_bytes),
-            scan=settings.max_scan,
-            scan_seconds=settings.scan_time,
-            action_seconds=settings.action_time,
+            scan=settings.max_scan_messages,
+            scan_seconds=settings.max_scan_time,
+            action_seconds=settings.max_action_time,
         )
         self._http = HttpService(
             Application(replace(context, limits=limits)), options.max_header_bytes

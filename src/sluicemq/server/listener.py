@@ -100,7 +100,7 @@ class OpenListener:
 
     def admit(self, connection: Connection) -> SessionFactory | None:
         """Count a connection in and return what makes its session. Beyond `max_connections` that is
-        a session which refuses, for up to `max_refusals` connections; None for the others."""
+        a session which refuses, for up to `max_rejections` connections; None for the others."""
         reached = self._limit_reached(connection.peer)
         if not reached:
             self.connections.add(connection)
@@ -109,7 +109,7 @@ class OpenListener:
                 self._by_address[address_of(connection.peer)] += 1
             return self.session_factory
         self._refuse(reached)
-        if reached != "max_connections" or len(self.refusals) >= self.options.max_refusals:
+        if reached != "max_connections" or len(self.refusals) >= self.options.max_rejections:
             return None
         if self._refusing is not None:
             self.refusals.add(connection)
@@ -123,7 +123,7 @@ class OpenListener:
             return True
         if reached == "max_connections" and self._refusing is not None:
             present = len(self.connections) + len(self.refusals) + arrivals
-            if present < self.options.max_connections + self.options.max_refusals:
+            if present < self.options.max_connections + self.options.max_rejections:
                 return True
         self._refuse(reached)
         return False
@@ -234,7 +234,7 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
             sockets.append(socket.socket(socket.AF_UNIX))
             sockets[0].bind(url.path)
             # before clients can connect
-            os.chmod(url.path, options.mode)
+            os.chmod(url.path, options.socket_mode)
         else:
             port = url.port
             found = await loop.getaddrinfo(

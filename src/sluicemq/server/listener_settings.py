@@ -1,5 +1,4 @@
-"""Where clients connect: the settings of a listener, what one connection may cost, and which
-combinations are refused."""
+"""Settings of listeners, limits of their connections, and checks of combinations."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from sluicemq.model.message import Durability
-from sluicemq.protocols.phpmq.wire import GENERATIONS, Generation
+from sluicemq.protocols.phpmq.wire import DISPATCH_VERSIONS, DispatchVersion
 from sluicemq.protocols.vibemq.publisher import BLOCK_TIMEOUT
 from sluicemq.protocols.vibemq.queues import NO_LIMIT
 from sluicemq.server.address import Url
@@ -19,7 +18,7 @@ from sluicemq.server.settings import about
 from sluicemq.server.units import Unit
 
 WITH_LOGINS: Final = frozenset({"vibemq", "jmq", "http"})
-"""Protocols whose clients can say who they are."""
+"""Protocols whose clients can log in."""
 
 DEFAULT_LISTENERS: Final = (
     "msglite://",
@@ -32,69 +31,70 @@ DEFAULT_LISTENERS: Final = (
 
 
 VIBEMQ_FRAME_BYTES: Final = 1024**2
-"""`max_frame_bytes` of a VibeMQ listener that says nothing about it, at most."""
+"""Maximum of `max_frame_bytes` of a VibeMQ listener without a value of its own."""
 
 OFFERS_LOGIN: Final = WITH_LOGINS | {"auto"}
-"""Listeners of these protocols may ask their clients who they are."""
+"""Protocols of listeners that may require a login."""
 
 
 def is_open(url: Url, user: str, required: str, insecure_public: bool) -> bool:
     """Return whether clients without a certificate may do everything at a listener of a protocol
     without logins, whether or not there are users.
 
-    `user` is that of the listener, "" for none; the others are `identity.required` and
+    `user` is that of the listener, "" for none; the others are `auth.required` and
     `insecure_public`.
     """
     return not user and required != "always" and (insecure_public or not url.public)
 
 
 class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one connection may cost the broker. Each listener may say otherwise."""
+    """Limits of connections; each listener may have values of its own."""
 
     max_connections: Annotated[
         int,
         about(
-            "Connections of one listener at a time; more are closed at once (JMS and VibeMQ "
-            "clients: see `max_refusals`).",
+            "Maximum number of connections of one listener; further connections are closed at "
+            "once (JMS and VibeMQ clients: see `max_rejections`).",
             ge=1,
         ),
     ] = 10_000
     max_connections_per_address: Annotated[
         int,
         about(
-            "The same of one client address; an IPv6 address stands for its /64, Unix sockets have "
-            "none. 0 = no limit.",
+            "Maximum number of connections from one client address; an IPv6 address counts as its "
+            "/64, Unix sockets have none. 0 = no limit.",
             ge=0,
         ),
     ] = 0
     max_connections_per_user: Annotated[
         int,
         about(
-            "The same of one user; a login beyond it is refused. Not of HTTP, where each request "
-            "says who it is from. 0 = no limit.",
+            "Maximum number of connections of one user; further logins are rejected. Does not "
+            "apply to HTTP, where each request is authenticated. 0 = no limit.",
             ge=0,
         ),
     ] = 0
     max_frame_bytes: Annotated[
         int,
         about(
-            "Largest message body accepted. Of the VibeMQ protocol: largest frame as it is sent, "
-            "at most 1 MiB unless a `vibemq` listener itself says otherwise.",
+            "Maximum size of a message body. VibeMQ: maximum size of a frame as it is sent, at "
+            "most 1 MiB unless a `vibemq` listener has a value of its own.",
             Unit.BYTES,
             ge=1,
             le=1024**3,
         ),
     ] = 64 * 1024**2
     max_header_bytes: Annotated[
-        int, about("Longest command line or frame header accepted.", Unit.BYTES, ge=64, le=1024**2)
+        int,
+        about("Maximum length of a command line or frame header.", Unit.BYTES, ge=64, le=1024**2),
     ] = 64 * 1024
     max_name_bytes: Annotated[
-        int, about("Longest name of a destination.", Unit.BYTES, ge=1, le=65_535)
+        int, about("Maximum length of a destination name.", Unit.BYTES, ge=1, le=65_535)
     ] = 1024
     max_login_bytes: Annotated[
         int,
         about(
-            "Input that a connection may leave unfinished before it has logged in (without logins: "
+            "Maximum size of incomplete input of a connection before its login (without logins: "
             "before its first valid command); beyond it the connection is closed.",
             Unit.BYTES,
             ge=1024,
@@ -104,29 +104,31 @@ class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
     login_timeout: Annotated[
         float,
         about(
-            "Time to log in, whatever else a client sends; the time in which its password waits to "
-            "be checked does not count. 0 = for ever.",
+            "Time in which a client has to log in, not counting the time in which its password "
+            "waits for its check. 0 = no limit.",
             Unit.SECONDS,
         ),
     ] = 10.0
     frame_timeout: Annotated[
         float,
         about(
-            "A connection that leaves a frame or request unfinished and sends nothing more of it "
-            "for so long is closed; 0 = never.",
+            "Time without input after which a connection with an incomplete frame or request is "
+            "closed; 0 = never.",
             Unit.SECONDS,
         ),
     ] = 60.0
     idle_timeout: Annotated[
         float,
         about(
-            "A connection silent in both directions for so long is closed; 0 = never.", Unit.SECONDS
+            "Time without traffic in both directions after which a connection is closed; 0 = "
+            "never.",
+            Unit.SECONDS,
         ),
     ] = 0.0
-    output_high_water: Annotated[
+    output_high_watermark: Annotated[
         int,
         about(
-            "Bytes waiting for a slow reader at which it gets no more deliveries.",
+            "Size of the unsent output of a connection at which deliveries to it are paused.",
             Unit.BYTES,
             ge=1024,
         ),
@@ -134,118 +136,120 @@ class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
     output_timeout: Annotated[
         float,
         about(
-            "A peer that takes nothing of what waits for it for so long is cut off; 0 = never.",
+            "Time after which a connection is closed whose client reads nothing of the unsent "
+            "output; 0 = never.",
             Unit.SECONDS,
         ),
     ] = 60.0
 
 
 class Listener(ListenerLimits, frozen=True, kw_only=True):
-    """One address that clients connect to, with its own limits."""
+    """Address that clients connect to, with its settings."""
 
     url: Url
     durability: Annotated[
         Durability | None,
         about(
-            "What a sender waits for: `sync` = its message is on disk, `lazy` = it is on its way "
-            "there, `none` = memory only. Without it: `none` for msglite, `sync` for the others."
+            "Condition for the confirmation of a published message: `sync` = it is on disk, "
+            "`lazy` = it is being written, `none` = it is in memory. Without it: `none` for "
+            "msglite, `sync` for the other protocols."
         ),
     ] = None
-    generation: Annotated[
-        Generation,
+    dispatch_version: Annotated[
+        DispatchVersion,
         about(
-            "Of the PHPMQ protocol: the form of dispatches. `1` has three packets, as the released "
-            "PHP clients expect; `2` has a fourth with the remaining TTL. `auto`: the form in "
-            "which the connection has sent; if it has not, that in which the message was sent, "
+            "PHPMQ: version of dispatches. `1` has three packets, as the released PHP clients "
+            "expect; `2` has a fourth with the remaining TTL. `auto`: the version in which the "
+            "connection has sent; if it has not sent, the version in which the message was sent, "
             "and `1` for messages of other protocols."
         ),
     ] = "auto"
-    request_address: Annotated[
-        str, about("Of the msglite HTTP gateway: the queue that requests are sent to.")
+    request_queue: Annotated[
+        str, about("HTTP gateway of msglite: queue that requests are sent to.")
     ] = "msglite.httpRequests"
     window: Annotated[
         int,
-        about("Of the VibeMQ protocol: messages a subscription may hold unacknowledged.", ge=1),
+        about("VibeMQ: maximum number of unacked messages of a subscription.", ge=1),
     ] = 256
     window_bytes: Annotated[
         int,
-        about("Of the VibeMQ protocol: the same in bytes of their payloads.", Unit.BYTES, ge=1),
+        about(
+            "VibeMQ: maximum size of the payloads of the unacked messages of a subscription.",
+            Unit.BYTES,
+            ge=1,
+        ),
     ] = 1024**2
     ack_timeout: Annotated[
         float,
         about(
-            "Of the VibeMQ protocol: time for the acknowledgement of the message that a "
-            "connection has to handle next, in queues without an `ack_timeout` of their own; "
-            "0 = for ever.",
+            "VibeMQ: time for the acknowledgement of the message that a connection has to process "
+            "next, in queues without an `ack_timeout` of their own; 0 = no limit.",
             Unit.SECONDS,
         ),
     ] = 30.0
     max_unpacked_bytes: Annotated[
         int,
         about(
-            "Of the VibeMQ protocol: largest frame accepted when it is decompressed, headers "
-            "included; `max_frame_bytes` limits it as it is sent.",
+            "VibeMQ: maximum size of a decompressed frame with its headers; `max_frame_bytes` "
+            "limits the frame as it is sent.",
             Unit.BYTES,
             ge=1024,
             le=1024**3,
         ),
     ] = 64 * 1024**2
     compression: Annotated[
-        bool, about("Of the VibeMQ protocol: large frames are compressed for clients that ask.")
+        bool, about("VibeMQ: compress large frames for clients that request it.")
     ] = True
     compression_threshold: Annotated[
-        int, about("Of the VibeMQ protocol: what is large; 0 = everything.", Unit.BYTES)
+        int, about("VibeMQ: size at which a frame is large; 0 = all frames.", Unit.BYTES)
     ] = 1024
     strict_create: Annotated[
         bool,
-        about(
-            "Of the VibeMQ protocol: CreateQueue fails for a queue that exists, even if it is to "
-            "be as it is."
-        ),
+        about("VibeMQ: CreateQueue fails for an existing queue, even with the same options."),
     ] = False
     foreign_delete: Annotated[
         Literal["refuse", "allow"],
         about(
-            "Of the VibeMQ protocol: whether DeleteQueue deletes a queue that the configuration, "
-            "an administrator or a client of another protocol has created, that has consumers of "
-            "other protocols, or that is the dead-letter queue of one that exists."
+            "VibeMQ: whether DeleteQueue deletes a queue that the configuration, an administrator "
+            "or a client of another protocol has created, that has consumers of other protocols, "
+            "or that is the dead-letter queue of an existing one."
         ),
     ] = "refuse"
     default_mode: Annotated[
         Literal["RoundRobin", "FanOutWithAck", "FanOutWithoutAck", "PriorityBased"] | None,
         about(
-            "Of the VibeMQ protocol: mode of queues for which clients give no options. Without it: "
-            "as `by_priority` in `[broker.default_destination]` says, else `RoundRobin`."
+            "VibeMQ: mode of queues for which clients give no options. Without it: by "
+            "`priority_ordering` in `[broker.default_destination]`, else `RoundRobin`."
         ),
     ] = None
     default_max_queue_size: Annotated[
         int,
         about(
-            "Of the VibeMQ protocol: messages that may wait in such queues; 0 = as `max_messages` "
-            "of `[broker.default_destination]`, else 10,000.",
+            "VibeMQ: maximum number of messages in such queues; 0 = `max_messages` of "
+            "`[broker.default_destination]`, else 10,000.",
             le=NO_LIMIT,
         ),
     ] = 0
     default_overflow: Annotated[
         Literal["DropOldest", "DropNewest", "BlockPublisher", "RedirectToDlq"] | None,
         about(
-            "Of the VibeMQ protocol: what happens to messages beyond that. Without it: `overflow` "
-            "of `[broker.default_destination]`, else `DropOldest`."
+            "VibeMQ: policy for further messages. Without it: `overflow` of "
+            "`[broker.default_destination]`, else `DropOldest`."
         ),
     ] = None
     default_max_retries: Annotated[
         int,
         about(
-            "Of the VibeMQ protocol: deliveries of a message, in total, in such queues; 0 = as "
-            "`max_attempts` of `[broker.default_destination]`, else 3.",
+            "VibeMQ: maximum number of deliveries of a message in such queues; 0 = `max_attempts` "
+            "of `[broker.default_destination]`, else 3.",
             le=NO_LIMIT,
         ),
     ] = 0
     block_timeout: Annotated[
         float,
         about(
-            "Of the VibeMQ protocol: time for which a publish waits for room in a queue that "
-            "blocks its publishers; 0 = it is refused at once. .NET clients give up after their "
+            "VibeMQ: time for which a publish waits for room in a queue that blocks its "
+            "publishers; 0 = it is rejected at once. .NET clients stop waiting after their "
             "`CommandTimeout`, 10 s by default.",
             Unit.SECONDS,
             le=3600,
@@ -254,15 +258,15 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
     rate_limit: Annotated[
         int,
         about(
-            "Of the VibeMQ protocol: requests of a connection in a second, acknowledgements and "
-            "pings not counted; 0 = as many as it likes."
+            "VibeMQ: maximum number of requests of a connection per second, without "
+            "acknowledgements and pings; 0 = no limit."
         ),
     ] = 0
     max_login_failures: Annotated[
         int,
         about(
-            "Of the VibeMQ protocol: refused logins of a connection, with the last of which it is "
-            "closed; until then, and until `login_timeout`, the client may try again.",
+            "VibeMQ: number of failed logins after which a connection is closed; before that, and "
+            "until `login_timeout`, the client may try again.",
             ge=1,
             le=1000,
         ),
@@ -270,115 +274,113 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
     json: Annotated[
         Literal["auto", "string"],
         about(
-            "Of the VibeMQ protocol: how text of other protocols is delivered. `auto`: a JSON "
-            "object or array as that, all else as a JSON string. `string`: always as a JSON "
-            "string."
+            "VibeMQ: how text of other protocols is delivered. `auto`: a JSON object or array "
+            "unchanged, other text as a JSON string. `string`: always as a JSON string."
         ),
     ] = "auto"
-    serves: Annotated[
+    services: Annotated[
         Literal["all", "jms", "portmapper"],
         about(
-            "Of the JMQ protocol: both the port mapper and the service it leads to (`jms`, with "
-            "TLS `ssljms`), or one of them."
+            "JMQ: services of the listener: port mapper and connection service (`jms`, with TLS "
+            "`ssljms`), or one of them."
         ),
     ] = "all"
     portmapper_timeout: Annotated[
         float,
         about(
-            "Of the JMQ protocol: a client that says nothing for so long is told what the port "
-            "mapper tells, as those of iMQ 2.0 expect; 0 = never.",
+            "JMQ: time without input after which a client receives the reply of the port mapper, "
+            "as clients of iMQ 2.0 expect; 0 = never.",
             Unit.SECONDS,
             le=60,
         ),
     ] = 1.0
-    announced_port: Annotated[
+    advertised_port: Annotated[
         int,
         about(
-            "Of the JMQ protocol: the port that the port mapper tells clients for this listener, "
-            "if they reach it by another than it has here (containers, address translation); "
-            "0 = the one it has.",
+            "JMQ: port of this listener in the reply of the port mapper, if clients reach it by "
+            "another port (containers, address translation); 0 = the port of the listener.",
             le=65_535,
         ),
     ] = 0
     authentication: Annotated[
         Literal["auto", "basic", "digest"],
         about(
-            "Of the JMQ protocol: how clients log in. `basic`: with the password, best under TLS. "
-            "`digest`: with an MD5 of it, which only users have who were added with "
-            "`--allow-digest`. `auto`: by digest if nobody has to log in or all users can do that, "
-            "else basic."
+            "JMQ: how clients log in. `basic`: with the password, best over TLS. `digest`: with "
+            "an MD5 digest of it, which requires users that were added with `--allow-digest`. "
+            "`auto`: digest if no login is required or all users have it, else basic."
         ),
     ] = "auto"
     prefetch: Annotated[
         int,
         about(
-            "Of the JMQ protocol: messages that a consumer is sent before it has to ask for more, "
-            "at most; it may ask for fewer.",
+            "JMQ: maximum number of messages that are sent to a consumer before it requests more; "
+            "clients may choose a smaller number.",
             ge=1,
         ),
     ] = 1000
     shared_prefetch: Annotated[
         int,
         about(
-            "Of the JMQ protocol: the same for consumers that share a subscription of a topic.",
+            "JMQ: the same for consumers of shared subscriptions of a topic.",
             ge=1,
         ),
     ] = 5
     producer_flow: Annotated[
         int,
         about(
-            "Of the JMQ protocol: messages after which a producer waits for the broker's word; "
-            "0 = never."
+            "JMQ: number of messages after which a producer waits for the broker's permission to "
+            "continue; 0 = never."
         ),
     ] = 1000
     ping_interval: Annotated[
         float,
         about(
-            "Of the JMQ protocol: a silent client is pinged after this time, and given up after "
-            "six times as long; 0 = never.",
+            "JMQ: time without traffic after which the broker pings a client; after six times as "
+            "long it closes the connection. 0 = never.",
             Unit.SECONDS,
         ),
     ] = 120.0
-    max_refusals: Annotated[
+    max_rejections: Annotated[
         int,
         about(
-            "Of the JMQ and VibeMQ protocols: clients beyond `max_connections` that are told so at "
-            "a time (HELLO_REPLY with status 503, Error CONNECTION_LIMIT); the connections of more "
-            "are closed at once.",
+            "JMQ and VibeMQ: clients beyond `max_connections` that receive an error at the same "
+            "time (HELLO_REPLY with status 503, Error CONNECTION_LIMIT); further connections are "
+            "closed at once.",
             le=10_000,
         ),
     ] = 64
     user: Annotated[
         str,
         about(
-            "Of protocols without logins: whom their clients act as, with that user's permissions. "
-            "Without it they may do everything, and only on loopback and Unix sockets."
+            "Protocols without logins: user whose permissions the clients have. Without it they "
+            "have all permissions, and the listener must be on loopback or a Unix socket."
         ),
     ] = ""
     certificate: Annotated[
         Path | None,
         about(
-            "For `+tls`: PEM file with the certificate and its chain, or PKCS#12 (`.p12`, `.pfx`) "
-            "with the key too."
+            "With `+tls`: PEM file with the certificate and its chain, or PKCS#12 (`.p12`, "
+            "`.pfx`) with the key too."
         ),
     ] = None
     key: Annotated[
-        Path | None, about("PEM file with the private key, if not in the certificate's file.")
+        Path | None,
+        about("PEM file with the private key, if the certificate's file does not contain it."),
     ] = None
     password_file: Annotated[
         Path | None, about("File whose first line decrypts the private key.")
     ] = None
-    tls_min: Annotated[Literal["1.2", "1.3"], about("The oldest version of TLS accepted.")] = "1.2"
+    tls_min_version: Annotated[Literal["1.2", "1.3"], about("Minimum version of TLS.")] = "1.2"
     ciphers: Annotated[
         str | None,
         about(
-            "Cipher suites of TLS 1.2, as for `openssl ciphers`. Without it: those that Python "
-            "thinks sound. TLS 1.3 has its own, which all are."
+            "Cipher suites of TLS 1.2, as for `openssl ciphers`. Without it: Python's default. "
+            "TLS 1.3 has cipher suites of its own, which are all accepted."
         ),
     ] = None
     client_certificate: Annotated[
         Literal["none", "optional", "required"],
-        about("Whether clients are asked for a certificate, and turned away without one."),
+        about("Whether clients are asked for a certificate, and rejected without one."),
     ] = "none"
     client_ca: Annotated[
         Path | None, about("PEM file with the authorities whose client certificates are trusted.")
@@ -386,12 +388,17 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
     client_user: Annotated[
         Literal["cn", "san-dns", "san-email", "subject"],
         about(
-            "What in a client's certificate is the user's name: the common name, the first "
+            "Field of the client's certificate that is the user name: the common name, the first "
             "alternative name of a kind, or the whole subject (RFC 4514)."
         ),
     ] = "cn"
-    mode: Annotated[
-        int, about("File mode of a Unix socket: who may connect.", Unit.MODE, le=0o777)
+    socket_mode: Annotated[
+        int,
+        about(
+            "File mode of a Unix socket, which decides which local users may connect.",
+            Unit.MODE,
+            le=0o777,
+        ),
     ] = 0o660
 
 
@@ -413,36 +420,36 @@ VIBEMQ_SETTINGS: Final = (
     "max_login_failures",
     "json",
 )
-"""Settings of a listener that mean something only to VibeMQ clients."""
+"""Settings of a listener that apply only to VibeMQ clients."""
 
 JMQ_SETTINGS: Final = (
-    "serves",
+    "services",
     "portmapper_timeout",
-    "announced_port",
+    "advertised_port",
     "authentication",
     "prefetch",
     "shared_prefetch",
     "producer_flow",
     "ping_interval",
 )
-"""Settings of a listener that mean something only to JMS clients."""
+"""Settings of a listener that apply only to JMS clients."""
 
-TOLD_OF_REFUSALS: Final = frozenset({"jmq", "vibemq", "auto"})
-"""Listeners of these protocols can tell clients that there are too many (`max_refusals`)."""
+REJECTS_WITH_ERROR: Final = frozenset({"jmq", "vibemq", "auto"})
+"""Protocols of listeners that can reject connections with an error (`max_rejections`)."""
 
 TLS_SETTINGS: Final = (
     "certificate",
     "key",
     "password_file",
-    "tls_min",
+    "tls_min_version",
     "ciphers",
     "client_certificate",
     "client_ca",
     "client_user",
 )
-"""Settings of a listener that mean something only with TLS."""
+"""Settings of a listener that apply only with TLS."""
 
-_UNSAID: Final = {
+_TLS_DEFAULTS: Final = {
     field.name: field.default
     for field in msgspec.structs.fields(Listener)
     if field.name in TLS_SETTINGS
@@ -450,16 +457,17 @@ _UNSAID: Final = {
 
 
 def default_listeners() -> tuple[Listener, ...]:
-    """Every served protocol on its traditional loopback port."""
+    """Return a listener for each protocol, on its traditional loopback port."""
     return tuple(
         listener_of({"url": Url.parse(url)}, ListenerLimits()) for url in DEFAULT_LISTENERS
     )
 
 
 def listener_of(values: Mapping[str, Any], limits: ListenerLimits) -> Listener:
-    """Return a listener with its own settings, `url` among them, and else those of `limits`.
+    """Return a listener with the settings `values`, which include `url`; others are from `limits`.
 
-    One of VibeMQ has not more than VIBEMQ_FRAME_BYTES from there: its clients cannot read more.
+    `max_frame_bytes` from `limits` is reduced to VIBEMQ_FRAME_BYTES for VibeMQ, whose clients
+    cannot read more.
     """
     inherited = msgspec.structs.asdict(limits)
     if values["url"].protocol == "vibemq":
@@ -468,8 +476,10 @@ def listener_of(values: Mapping[str, Any], limits: ListenerLimits) -> Listener:
 
 
 def admin_listener(path: Path) -> Listener:
-    """The socket of whoever owns the data; nobody else may open it."""
-    return Listener(url=Url("http", host="", path=str(path)), mode=0o600, max_connections=256)
+    """Return the listener of the admin socket, which only its owner may open."""
+    return Listener(
+        url=Url("http", host="", path=str(path)), socket_mode=0o600, max_connections=256
+    )
 
 
 def address_problems(listener: Listener) -> Iterator[str]:
@@ -479,17 +489,17 @@ def address_problems(listener: Listener) -> Iterator[str]:
     if url.options:
         names = ", ".join(name for name, _ in url.options)
         yield f"{url}: the options {names} were not applied"
-    if listener.generation not in GENERATIONS.values():
-        yield f"{url}: generation is auto, 1 or 2, not {listener.generation}"
-    if not 0 <= listener.mode <= 0o777:
-        yield f"{url}: mode is three octal digits (0660), not 0{listener.mode:o}"
+    if listener.dispatch_version not in DISPATCH_VERSIONS.values():
+        yield f"{url}: dispatch_version is auto, 1 or 2, not {listener.dispatch_version}"
+    if not 0 <= listener.socket_mode <= 0o777:
+        yield f"{url}: socket_mode is three octal digits (0660), not 0{listener.socket_mode:o}"
 
 
 def tls_problems(listener: Listener) -> Iterator[str]:
     url = listener.url
     if not url.tls:
         for name in TLS_SETTINGS:
-            if getattr(listener, name) != _UNSAID[name]:
+            if getattr(listener, name) != _TLS_DEFAULTS[name]:
                 secure = url._replace(tls=True)
                 yield f"{url}: {name} has a meaning only with TLS; write {secure}"
         return

@@ -23,10 +23,10 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind, diffe
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import PROTOCOLS, Url
 from sluicemq.server.config import (
+    AuthSettings,
     BrokerSettings,
     Config,
     HttpSettings,
-    IdentitySettings,
     JmqSettings,
     LoggingSettings,
     MetricsSettings,
@@ -34,7 +34,7 @@ from sluicemq.server.config import (
 )
 from sluicemq.server.listener_settings import (
     JMQ_SETTINGS,
-    TOLD_OF_REFUSALS,
+    REJECTS_WITH_ERROR,
     VIBEMQ_SETTINGS,
     WITH_LOGINS,
     Listener,
@@ -57,7 +57,7 @@ SECTIONS: Final[dict[tuple[str, ...], type[msgspec.Struct]]] = {
     ("broker",): BrokerSettings,
     ("broker", "default_destination"): DestinationSettings,
     ("journal",): JournalOptions,
-    ("identity",): IdentitySettings,
+    ("auth",): AuthSettings,
     ("limits",): ListenerLimits,
     ("jmq",): JmqSettings,
     ("http",): HttpSettings,
@@ -73,11 +73,11 @@ _ADDRESS_KEYS: Final[dict[str, type]] = {
     "tls": bool,
 }
 _ONLY_FOR: Final[dict[str, frozenset[str]]] = {
-    "generation": frozenset({"phpmq", "auto"}),
+    "dispatch_version": frozenset({"phpmq", "auto"}),
     **dict.fromkeys(VIBEMQ_SETTINGS, frozenset({"vibemq", "auto"})),
     **dict.fromkeys(JMQ_SETTINGS, frozenset({"jmq", "auto"})),
-    "max_refusals": TOLD_OF_REFUSALS,
-    "serves": frozenset({"jmq"}),
+    "max_rejections": REJECTS_WITH_ERROR,
+    "services": frozenset({"jmq"}),
     "user": frozenset(PROTOCOLS) - WITH_LOGINS,
 }
 
@@ -290,8 +290,8 @@ class _Collector:
         for name, protocols in _ONLY_FOR.items():
             if name in values and url.protocol not in protocols:
                 raise ConfigurationError(f"{where}: {name} has no meaning for {url.protocol}")
-        if "mode" in values and not url.path:
-            raise ConfigurationError(f"{where}: mode has a meaning only for a Unix socket")
+        if "socket_mode" in values and not url.path:
+            raise ConfigurationError(f"{where}: socket_mode has a meaning only for a Unix socket")
         values["url"] = url._replace(options=())
         return values
 
@@ -331,7 +331,7 @@ class _Collector:
         config = Config(
             broker=BrokerSettings(**self._section(("broker",)), default_destination=default),
             journal=JournalOptions(**self._section(("journal",))),
-            identity=IdentitySettings(**self._section(("identity",))),
+            auth=AuthSettings(**self._section(("auth",))),
             limits=limits,
             jmq=JmqSettings(**self._section(("jmq",))),
             http=HttpSettings(**self._section(("http",))),

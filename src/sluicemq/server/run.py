@@ -172,17 +172,17 @@ class Server:
             auto_create_queues=settings.auto_create_queues,
             auto_create_topics=settings.auto_create_topics,
             max_destinations=settings.max_destinations,
-            max_user_destinations=settings.max_user_destinations,
-            max_user_subscriptions=settings.max_user_subscriptions,
-            max_temporary_destinations=settings.max_temporary_destinations,
-            idle_timeout=settings.idle_timeout,
+            max_destinations_per_user=settings.max_destinations_per_user,
+            max_subscriptions_per_user=settings.max_subscriptions_per_user,
+            max_temporary_destinations_per_connection=settings.max_temporary_destinations_per_connection,
+            destination_idle_timeout=settings.destination_idle_timeout,
             memory_budget=settings.memory_budget,
             memory_limit=settings.memory_limit,
             selectors=SelectorLimits(settings.max_selector_bytes, settings.max_selector_nodes),
             selector_load=settings.max_destination_selector_nodes,
             max_transaction_bytes=settings.max_transaction_bytes,
             max_transaction_messages=settings.max_transaction_messages,
-            batch_writers=settings.batch_writers,
+            max_batch_writers=settings.max_batch_writers,
             dead_letter_retry=settings.dead_letter_retry,
             defaults=settings.default_destination,
             default_fields=self.config.default_fields,
@@ -258,8 +258,8 @@ class Server:
             users=UserManagement(authenticator),
             sessions=BrowserSessions(
                 broker.clock,
-                idle=config.http.session_idle,
-                life=config.http.session_life,
+                idle=config.http.session_idle_timeout,
+                life=config.http.session_lifetime,
                 most=config.http.max_sessions,
                 secure=config.http.secure_cookies,
             ),
@@ -268,7 +268,7 @@ class Server:
             figures=ScrapeState(
                 broker,
                 config.metrics.max_destinations,
-                open=config.http.open_metrics,
+                open=config.http.public_metrics,
                 spans=None if self._tracing is None else self._tracing.export.counts,
             ),
             backups=Backups(config),
@@ -456,7 +456,7 @@ class Server:
         for listener in self.listeners:
             for connection in list(listener.connections):
                 connection.shutdown()
-        deadline = time.monotonic() + self.config.broker.stop_deadline
+        deadline = time.monotonic() + self.config.broker.shutdown_timeout
         while self.clients() and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         for listener in self._all_listeners():

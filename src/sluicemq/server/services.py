@@ -43,7 +43,7 @@ def services(opened: Iterable[Opened], asked: Listener) -> Iterator[Service]:
         yield Service("portmapper", protocol, "PORTMAPPER", _port(reachable[0]))
     for name, protocol, tls in (("jms", "tcp", False), ("ssljms", "tls", True)):
         for each in reachable:
-            if each.url.tls == tls and each.options.serves != "portmapper":
+            if each.url.tls == tls and each.options.services != "portmapper":
                 yield Service(name, protocol, "NORMAL", _port(each))
                 break
 
@@ -72,4 +72,4 @@ def _is_reachable(listener: Opened) -> bool:
 
 
 def _port(listener: Opened) -> int:
-    return listener.options.announced_port or listener.url.port
+    return listener.options.advertised_port or listener.url.port

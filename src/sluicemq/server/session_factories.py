@@ -107,11 +107,11 @@ class SessionFactories:
     def refusing(self, options: Listener) -> SessionFactory | None:
         """Return what serves clients beyond the limit of connections of a listener: those of JMQ
         and VibeMQ can be told that there are too many. None for the other protocols."""
-        if options.max_refusals and options.url.protocol == "jmq":
+        if options.max_rejections and options.url.protocol == "jmq":
             return partial(self._jmq, refused=True)
-        if options.max_refusals and options.url.protocol == "vibemq":
+        if options.max_rejections and options.url.protocol == "vibemq":
             return partial(self._vibemq, refused=True)
-        if options.max_refusals and options.url.protocol == "auto":
+        if options.max_rejections and options.url.protocol == "auto":
             return self._auto(options, refused=True)
         return None
 
@@ -145,7 +145,7 @@ class SessionFactories:
             transport,
             self._broker,
             access=self._guest_access(transport, options),
-            generation=options.generation,
+            dispatch_version=options.dispatch_version,
             durability=_durability(options, Durability.SYNC),
             limits=PhpmqLimits(queue=options.max_name_bytes, body=options.max_frame_bytes),
         )
@@ -171,7 +171,7 @@ class SessionFactories:
             self._broker,
             self._replies,
             access=self._guest_access(transport, options),
-            address=options.request_address,
+            address=options.request_queue,
             limits=limits,
         )
 
@@ -214,9 +214,9 @@ class SessionFactories:
         The client selects the port mapper by its first byte or by sending nothing. `refused` is
         True if the connection exceeds the limit.
         """
-        if options.serves == "jms":
+        if options.services == "jms":
             return self._jms(transport, options, refused=refused)
-        if options.serves == "portmapper":
+        if options.services == "portmapper":
             return self._portmapper(transport, options)
         return AutoSession(
             transport,

@@ -35,12 +35,12 @@ UNITS: Final[dict[str, dict[str, Unit]]] = {
     "JournalOptions": {
         "segment_bytes": Unit.BYTES,
         "preallocate_bytes": Unit.BYTES,
-        "sync_delay": Unit.MILLISECONDS,
+        "flush_interval": Unit.MILLISECONDS,
         "slot_limit_bytes": Unit.BYTES,
-        "slot_idle_limit": Unit.MILLISECONDS,
-        "low_space_bytes": Unit.BYTES,
+        "slot_idle_timeout": Unit.MILLISECONDS,
+        "disk_free_limit_bytes": Unit.BYTES,
         "reserve_bytes": Unit.BYTES,
-        "gauge_interval": Unit.MILLISECONDS,
+        "depth_interval": Unit.MILLISECONDS,
     },
 }
 """Units of the fields of structs of other layers, by struct and field."""

@@ -113,7 +113,7 @@ def load(options: Listener) -> LoadedTls:
         chain = read_chain(options.certificate, options.key, options.password_file)
         # Python's default ciphers; no compression; sessions end with their context
         context = HandshakeContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = _VERSIONS[options.tls_min]
+        context.minimum_version = _VERSIONS[options.tls_min_version]
         # renegotiation would let a peer cause CPU load
         context.options |= ssl.OP_NO_RENEGOTIATION
         if options.ciphers is not None:

@@ -39,7 +39,7 @@ def trials(config: Config) -> Iterator[Trial]:
     directory = config.broker.data_dir
     unusable = directory_problem(directory)
     yield Trial("broker.data_dir", f"data directory {directory}: may be written to", unusable)
-    yield Trial("identity.users_file", f"user database {config.users_file}: read")
+    yield Trial("auth.users_file", f"user database {config.users_file}: read")
     for listener in config.listeners:
         if listener.url.tls:
             done = f"{listener.url}: certificate {listener.certificate} read, with its key"

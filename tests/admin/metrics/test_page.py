@@ -124,7 +124,7 @@ def test_a_broker_with_users_asks_who_wants_to_know(start: Start, tmp_path: Path
     assert ask(port, Authorization=basic("monitor", "correct horse battery"))[0] == 200
     broker.stop()
     # unless the owner says that anybody may see them
-    environment = {"SLUICEMQ_HTTP__OPEN_METRICS": "true"}
+    environment = {"SLUICEMQ_HTTP__PUBLIC_METRICS": "true"}
     assert ask(start(HTTP, environment=environment).port("http"))[0] == 200
 
 

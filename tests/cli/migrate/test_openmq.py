@@ -361,7 +361,7 @@ def test_the_configuration_works_and_tells_what_it_lacks(
     assert shown["logging"]["level"] == "warning"
     assert shown["jmq"]["instance"] == "shop"
     assert [
-        (each["url"], each["serves"], each["ping_interval"]) for each in shown["listeners"]
+        (each["url"], each["services"], each["ping_interval"]) for each in shown["listeners"]
     ] == [
         ("jmq://0.0.0.0:17676", "portmapper", 30),
         ("jmq://0.0.0.0:17677", "jms", 30),

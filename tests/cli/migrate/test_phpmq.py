@@ -107,7 +107,7 @@ def test_the_configuration_is_carried_over(store: Store, migrate: Migrate) -> No
     report = migrate("phpmq", configuration(store))
     text = report["config"]["text"]
     assert report["config"]["problems"] == []
-    assert 'url = "phpmq://127.0.0.1:9100"\ngeneration = 1' in text
+    assert 'url = "phpmq://127.0.0.1:9100"\ndispatch_version = 1' in text
     assert 'url = "phpmq-maintenance+unix:///tmp/maintenance.sock"' in text
     assert 'level = "info"' in text
     assert report["left"] == []

@@ -85,11 +85,11 @@ def test_defaults_of_queues(
 @pytest.mark.parametrize(
     ("protocols", "expected", "left"),
     [
-        ("Tls13", {"tls_min": "1.3"}, ""),
-        ("Tls12, Tls13", {"tls_min": "1.2"}, ""),
-        (12288, {"tls_min": "1.3"}, ""),
+        ("Tls13", {"tls_min_version": "1.3"}, ""),
+        ("Tls12, Tls13", {"tls_min_version": "1.2"}, ""),
+        (12288, {"tls_min_version": "1.3"}, ""),
         ("None", {}, ""),
-        ("Tls11, Tls12", {"tls_min": "1.2"}, "TLS 1.2 and 1.3 are offered here, not tls11"),
+        ("Tls11, Tls12", {"tls_min_version": "1.2"}, "TLS 1.2 and 1.3 are offered here, not tls11"),
     ],
 )
 def test_versions_of_tls(

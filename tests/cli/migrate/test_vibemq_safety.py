@@ -127,7 +127,7 @@ def test_a_destination_of_the_other_kind_is_an_error_before_anything_is_written(
 
 def test_the_configuration_counts_too(store: Store, run: Run, tmp_path: Path) -> None:
     config = tmp_path / "sluicemq.toml"
-    config.write_text('[destinations."topic:orders"]\nhold = true\n')
+    config.write_text('[destinations."topic:orders"]\nretain_without_subscriptions = true\n')
     result = run("migrate", "vibemq", str(store.path), "--to", "data", "--config", str(config))
     assert result.code == 1
     assert "queue orders" in result.err

@@ -37,7 +37,7 @@ from sluicemq.pipeline.source.options import SourceOptions, parse_options
 
 Row = dict[str, Any]
 T0 = 1_700_000_000_000
-SMALL = JournalOptions(segment_bytes=4000, preallocate_bytes=0, sync_delay=0)
+SMALL = JournalOptions(segment_bytes=4000, preallocate_bytes=0, flush_interval=0)
 """Segments of a few records each."""
 ORDERS = Address(Kind.QUEUE, "orders")
 

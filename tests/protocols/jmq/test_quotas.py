@@ -28,7 +28,9 @@ def create(peer: Peer, name: str, temporary: bool = False) -> int:
 def harness() -> Harness:
     harness = Harness()
     harness.broker.settings = BrokerSettings(
-        max_user_destinations=4, max_temporary_destinations=2, max_user_subscriptions=2
+        max_destinations_per_user=4,
+        max_temporary_destinations_per_connection=2,
+        max_subscriptions_per_user=2,
     )
     return harness
 

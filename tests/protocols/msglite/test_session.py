@@ -721,12 +721,12 @@ def test_segments_are_confirmed_at_once_unless_an_answer_does_it(harness: Harnes
 
 @pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 1 9 a\r\nx\r\n"])
 def test_user_at_the_quota_gets_an_error(command: bytes) -> None:
-    harness = Harness(BrokerSettings(max_user_destinations=1))
+    harness = Harness(BrokerSettings(max_destinations_per_user=1))
     harness.broker.queue("first", "")
     client = harness.connect()
     answer = client.ask(command)
     assert answer.startswith(b"- ")
-    assert b"max_user_destinations" in answer
+    assert b"max_destinations_per_user" in answer
     assert not client.open
     client.drop()
     assert len(harness.broker.destinations) == 1

@@ -16,7 +16,7 @@ class Harness(SessionHarness):
 
     def connect(
         self,
-        generation: wire.Generation = "auto",
+        dispatch_version: wire.DispatchVersion = "auto",
         durability: Durability = Durability.SYNC,
         limits: wire.Limits | None = None,
         access: Access = OPEN,
@@ -26,7 +26,7 @@ class Harness(SessionHarness):
             transport,
             self.broker,
             access=access,
-            generation=generation,
+            dispatch_version=dispatch_version,
             durability=durability,
             limits=limits,
         )

@@ -139,23 +139,27 @@ def test_a_cancelled_receive_loses_nothing() -> None:
 
 def test_generation_1_sends_two_packets(listener: socket.socket) -> None:
     async def main() -> None:
-        client = await PhpmqClient.connect(port=port_of(listener), generation=1)
+        client = await PhpmqClient.connect(port=port_of(listener), dispatch_version=1)
         await client.send("q", b"1", ttl=9)
         server, _ = listener.accept()
         with server:
-            assert server.recv(100) == wire.encode_send(b"q", b"1", generation=1)
+            assert server.recv(100) == wire.encode_send(b"q", b"1", dispatch_version=1)
         await client.close()
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("generation", [1, 2])
-def test_dispatches_of_both_generations_are_read(listener: socket.socket, generation: int) -> None:
+@pytest.mark.parametrize("dispatch_version", [1, 2])
+def test_dispatches_of_both_versions_are_read(
+    listener: socket.socket, dispatch_version: int
+) -> None:
     client = BlockingPhpmqClient.connect(port=port_of(listener))
     client.subscribe("q")
     server, _ = listener.accept()
     with server:
-        server.sendall(wire.encode_dispatch(b"q", b"body", b"f" * 32, generation=generation))
+        server.sendall(
+            wire.encode_dispatch(b"q", b"body", b"f" * 32, dispatch_version=dispatch_version)
+        )
         assert client.receive(timeout=60).body == b"body"
     client.close()
 
@@ -234,7 +238,7 @@ def test_blocking_receive_times_out_and_goes_on(harness: Harness, port: int) -> 
 
 
 def test_blocking_values_without_form_are_not_sent(listener: socket.socket) -> None:
-    client = BlockingPhpmqClient.connect(port=port_of(listener), generation=1)
+    client = BlockingPhpmqClient.connect(port=port_of(listener), dispatch_version=1)
     for queue in ("", "q" * 1025):
         with pytest.raises(ValueError, match="queue name"):
             client.send(queue, b"")
@@ -243,5 +247,5 @@ def test_blocking_values_without_form_are_not_sent(listener: socket.socket) -> N
     client.send("q", b"1")
     server, _ = listener.accept()
     with server:
-        assert server.recv(100) == wire.encode_send(b"q", b"1", generation=1)
+        assert server.recv(100) == wire.encode_send(b"q", b"1", dispatch_version=1)
     client.close()

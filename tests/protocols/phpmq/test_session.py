@@ -142,11 +142,11 @@ def test_a_probe_after_a_refused_message_does_not_come_back(harness: Harness) ->
     assert not peer.transport.open
 
 
-# --- generations -------------------------------------------------------------------------------
+# --- dispatch versions -------------------------------------------------------------------------
 
 
 def test_generation_1_dispatches_three_packets_and_keeps_the_time_to_live(harness: Harness) -> None:
-    peer = harness.connect(generation=1)
+    peer = harness.connect(dispatch_version=1)
     peer.send(b"q", b"body", ttl=5)
     peer.consume(b"q", 1)
     assert peer.transport.written.startswith(b"H0100303")
@@ -618,7 +618,7 @@ def test_what_a_slow_peer_leaves_goes_to_another(harness: Harness) -> None:
 
 
 def test_a_message_of_another_protocol(harness: Harness) -> None:
-    peer = harness.connect(generation=2)
+    peer = harness.connect(dispatch_version=2)
     destination = harness.broker.queue("q")
     message = Message(
         Address(Kind.QUEUE, "q"),
@@ -735,7 +735,7 @@ def test_a_request_put_off_is_not_served_while_congested(harness: Harness) -> No
 
 
 def test_user_at_the_quota_is_disconnected() -> None:
-    harness = Harness(BrokerSettings(max_user_destinations=1))
+    harness = Harness(BrokerSettings(max_destinations_per_user=1))
     one = harness.connect()
     one.put(wire.encode_send(b"first", b""))
     assert one.transport.open

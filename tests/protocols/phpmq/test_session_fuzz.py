@@ -35,14 +35,16 @@ class Model(RuleBasedStateMachine):
                 assert frame[3] not in held, "dispatched twice"
                 held[frame[3]] = frame
 
-    @rule(peer=peers, queue=queues, count=st.integers(1, 4), generation=st.sampled_from([1, 2]))
-    def send(self, peer: int, queue: bytes, count: int, generation: int) -> None:
+    @rule(
+        peer=peers, queue=queues, count=st.integers(1, 4), dispatch_version=st.sampled_from([1, 2])
+    )
+    def send(self, peer: int, queue: bytes, count: int, dispatch_version: int) -> None:
         data = b""
         for _ in range(count):
             body = b"%d" % self.sent
             self.sent += 1
             self.alive[queue].append(body)
-            data += wire.encode_send(queue, body, generation=generation)
+            data += wire.encode_send(queue, body, dispatch_version=dispatch_version)
         self.peers[peer].put(data)
         self.collect()
 

@@ -91,8 +91,8 @@ def test_examples_in_the_line_form(name: str, newline: bytes) -> None:
 
 def test_sends_of_both_generations_on_one_connection() -> None:
     decoder = wire.Decoder()
-    first = wire.encode_send(b"q", b"one", generation=1)
-    second = wire.encode_send(b"q", b"two", generation=2)
+    first = wire.encode_send(b"q", b"one", dispatch_version=1)
+    second = wire.encode_send(b"q", b"two", dispatch_version=2)
     assert first.startswith(b"H0100102")
     assert second.startswith(b"H0100103")
     for _ in range(2):  # the second time by the short way
@@ -104,8 +104,8 @@ def test_sends_of_both_generations_on_one_connection() -> None:
         ]
 
 
-def test_dispatches_of_both_generations() -> None:
-    three = wire.encode_dispatch(b"q", b"body", ID, 7, generation=1)
+def test_dispatches_of_both_versions() -> None:
+    three = wire.encode_dispatch(b"q", b"body", ID, 7, dispatch_version=1)
     four = wire.encode_dispatch(b"q", b"body", ID, 7)
     for_ever = wire.encode_dispatch(b"q", b"body", ID)
     assert three.startswith(b"H0100303")
@@ -313,7 +313,7 @@ def test_incomplete_tells_a_pause_inside_a_message_from_one_between() -> None:
 def test_what_one_message_teaches_does_not_excuse_the_next() -> None:
     odd_send = b"H0100102" + packet(b"02", b"abc") + packet(b"01", b"def")
     odd_acknowledge = b"H0100402" + packet(b"03", ID) + packet(b"01", ID)
-    line_send = wire.encode_send(b"Foo", b"body", generation=1, newline=b"\n")
+    line_send = wire.encode_send(b"Foo", b"body", dispatch_version=1, newline=b"\n")
     for good, bad in (
         (odd_send, b"H0100102" + packet(b"02", b"abc") + packet(b"02", b"def")),
         (odd_acknowledge, b"H0100402" + packet(b"03", ID) * 2),

@@ -91,15 +91,15 @@ def test_byte_by_byte(
     names, st.lists(st.tuples(bodies, ids, numbers), max_size=8), st.sampled_from([1, 2]), newlines
 )
 def test_what_a_server_writes_a_client_reads(
-    queue: bytes, messages: list[tuple[bytes, bytes, int]], generation: int, newline: bytes
+    queue: bytes, messages: list[tuple[bytes, bytes, int]], dispatch_version: int, newline: bytes
 ) -> None:
-    encoder = wire.DispatchEncoder(queue, generation=generation, newline=newline)
+    encoder = wire.DispatchEncoder(queue, dispatch_version=dispatch_version, newline=newline)
     chunks: list[bytes] = []
     for body, message_id, ttl in messages:
         encoder.add(chunks, body, message_id, ttl)
     decoder = wire.Decoder(kinds=wire.FROM_SERVER)
     assert decoder.feed(b"".join(chunks)) == [
-        (wire.DISPATCH, queue, body, message_id, ttl if generation == 2 else 0)
+        (wire.DISPATCH, queue, body, message_id, ttl if dispatch_version == 2 else 0)
         for body, message_id, ttl in messages
     ]
 

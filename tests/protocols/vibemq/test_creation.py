@@ -25,7 +25,7 @@ VIBEMQ = DestinationSettings(
     max_messages=10_000,
     overflow=Overflow.DROP_OLDEST,
     max_attempts=3,
-    by_priority=False,
+    priority_ordering=False,
     idle_timeout=0,
 )
 """A queue by use, if nobody says anything."""
@@ -74,7 +74,7 @@ def test_what_the_broker_is_configured_with_replaces_field_by_field(given: dict[
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_messages", 0), ("max_attempts", 0), ("by_priority", True), ("retry_delay", 0)],
+    [("max_messages", 0), ("max_attempts", 0), ("priority_ordering", True), ("retry_delay", 0)],
 )
 def test_a_usual_value_counts_if_it_was_set_on_purpose(name: str, value: object) -> None:
     assert settings_by_use({}, None, frozenset([name])) == changed(**{name: value})
@@ -92,7 +92,7 @@ def test_the_listener_overrules_the_broker() -> None:
         max_bytes=100,
         overflow=Overflow.REJECT,
         max_attempts=5,
-        by_priority=True,
+        priority_ordering=True,
     )
     explicit = Options(defaults=ListenerDefaults(overflow=Strategy.DROP_OLDEST))
     assert settings_by_use(given, explicit).overflow is Overflow.DROP_OLDEST
@@ -230,7 +230,7 @@ def test_a_limit_of_the_operator_keeps_exhausted_messages_in_their_queue(harness
 def test_both_queues_count_against_the_quota() -> None:
     everything = frozenset(Operation)
     ann = Identity("ann", (Permission("*", everything),))
-    harness = Harness(BrokerSettings(max_user_destinations=3), Open(ann))
+    harness = Harness(BrokerSettings(max_destinations_per_user=3), Open(ann))
     peer = harness.connect()
     peer.create("a", enableDeadLetterQueue=True)
     assert harness.broker.created["ann"] == 2

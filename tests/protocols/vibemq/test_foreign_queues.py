@@ -92,7 +92,7 @@ def test_what_is_enforced_is_beside_it(harness: Harness) -> None:
 
 
 def test_what_was_set_on_purpose_is_shown_field_by_field(harness: Harness) -> None:
-    settings = DestinationSettings(max_messages=77, max_bytes=10**6, by_priority=True)
+    settings = DestinationSettings(max_messages=77, max_bytes=10**6, priority_ordering=True)
     harness.broker.declare(
         QUEUE,
         settings,
@@ -100,11 +100,13 @@ def test_what_was_set_on_purpose_is_shown_field_by_field(harness: Harness) -> No
     )
     peer = harness.connect()
     assert visible_options(peer) == DEFAULTS._replace(max_queue_size=77)
-    # by_priority is what it was, but now it is explicit
+    # priority_ordering is what it was, but now it is explicit
     harness.broker.declare(
         QUEUE,
         settings,
-        provenance=Provenance(CreatedBy.CONFIGURATION, frozenset({"by_priority", "max_attempts"})),
+        provenance=Provenance(
+            CreatedBy.CONFIGURATION, frozenset({"priority_ordering", "max_attempts"})
+        ),
     )
     assert visible_options(peer) == DEFAULTS._replace(mode=3, max_retry_attempts=NO_LIMIT)
 
@@ -119,7 +121,7 @@ def test_what_was_set_on_purpose_is_shown_field_by_field(harness: Harness) -> No
         ({"overflow": Overflow.BLOCK}, "overflow", 2),
         ({"overflow": Overflow.DEAD_LETTER}, "overflow", 3),
         ({"max_attempts": 9}, "max_retry_attempts", 9),
-        ({"by_priority": False}, "mode", 0),
+        ({"priority_ordering": False}, "mode", 0),
         ({"max_bytes": 9}, "", None),
         ({"idle_timeout": 9}, "", None),
     ],

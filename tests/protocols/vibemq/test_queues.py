@@ -311,7 +311,7 @@ def test_what_the_broker_has_been_configured_with_stays(harness: Harness) -> Non
         max_messages=10_000,
         overflow=Overflow.DROP_OLDEST,
         max_attempts=3,
-        by_priority=False,
+        priority_ordering=False,
         retry_delay=5,
         max_bytes=10**9,
     )

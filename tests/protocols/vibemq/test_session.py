@@ -858,7 +858,7 @@ def test_messages_that_wait_for_room_count_until_they_have_it(harness: Harness) 
 
 
 def test_user_at_the_quota_creates_no_queue() -> None:
-    harness = Harness(BrokerSettings(max_user_destinations=1))
+    harness = Harness(BrokerSettings(max_destinations_per_user=1))
     peer = harness.connect()
     peer.publish("q", "m")
     assert peer.error(wire.PUBLISH, "other") == "SERVER_ERROR"

@@ -25,7 +25,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.protocols.access import Credentials
 from sluicemq.server.address import Url
-from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
+from sluicemq.server.config import AuthSettings, BrokerSettings, Config
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.authenticator import ADMIN, Authenticator, ConnectionAccess
 from sluicemq.server.identity.passwords import (
@@ -71,13 +71,11 @@ class AuthenticatorFixture:
         self.compared: list[tuple[str, str]] = []
         self.directory = directory
         self.store = UserStore(directory / "users.json")
-        self.settings = IdentitySettings(**settings)
+        self.settings = AuthSettings(**settings)
         self._authenticators: list[Authenticator] = []
 
     def config(self, **more: Any) -> Config:
-        return Config(
-            broker=BrokerSettings(data_dir=self.directory), identity=self.settings, **more
-        )
+        return Config(broker=BrokerSettings(data_dir=self.directory), auth=self.settings, **more)
 
     @functools.cached_property
     def authenticator(self) -> Authenticator:
@@ -575,7 +573,7 @@ def test_too_long_password_takes_the_same_check(fixture: AuthenticatorFixture) -
 
 
 def test_flood_is_told_that_the_server_is_busy(tmp_path: Path) -> None:
-    fixture = AuthenticatorFixture(tmp_path, max_waiting_logins=4)
+    fixture = AuthenticatorFixture(tmp_path, max_queued_logins=4)
     fixture.add("anna", "right")
     answers = []
     for number in range(20):
@@ -585,7 +583,7 @@ def test_flood_is_told_that_the_server_is_busy(tmp_path: Path) -> None:
         for call in line.calls:
             call()
     busy = [answer for found in answers for answer in found]
-    assert len(busy) == 20 - 4 - fixture.settings.login_checks
+    assert len(busy) == 20 - 4 - fixture.settings.max_concurrent_password_checks
     assert all(isinstance(answer, LoginBusy) for answer in busy)
     # the flood makes room for another address
     access, line = fixture.open("10.0.0.2:5")
@@ -596,7 +594,7 @@ def test_flood_is_told_that_the_server_is_busy(tmp_path: Path) -> None:
 
 
 def test_login_of_a_closed_connection_leaves_the_queue(tmp_path: Path) -> None:
-    fixture = AuthenticatorFixture(tmp_path, login_checks=1)
+    fixture = AuthenticatorFixture(tmp_path, max_concurrent_password_checks=1)
     fixture.add("anna", "right")
     opened = []
     for user in ("anna", "bert", "clara"):
@@ -822,7 +820,7 @@ def test_refusals_are_written_down_and_can_be_left_out(
     assert entry["logger"] == "sluicemq.audit"
     assert entry["operation"].startswith("produce a\\x1b[31mxxx")
     assert len(entry["operation"]) < 400
-    fixture.settings = replace(fixture.settings, audit=False)
+    fixture.settings = replace(fixture.settings, audit_log=False)
     silent = fixture.make_authenticator()
     line: Any = Line("10.0.0.1:5")
     silent.open(line, Listener(url=Url.parse("vibemq://")), logs_in=True).denied(

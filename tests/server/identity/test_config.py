@@ -57,7 +57,7 @@ def test_who_may_be_reached_from_where(
 ) -> None:
     if user:
         add_user(tmp_path)
-    found = problems(tmp_path, listen, **{"identity.required": required})
+    found = problems(tmp_path, listen, **{"auth.required": required})
     assert len(found) == bool(says)
     assert not says or says in found[0]
     if "public" in str(found):
@@ -66,7 +66,7 @@ def test_who_may_be_reached_from_where(
 
 def test_an_admin_token_is_somebody_who_can_log_in(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    flags: dict[str, object] = {"identity.admin_token_file": str(file)}
+    flags: dict[str, object] = {"auth.admin_token_file": str(file)}
     assert "No such file" in problems(tmp_path, "auto://:1", **flags)[0]
     file.write_text("short\n")
     (problem,) = problems(tmp_path, "auto://0.0.0.0:1", **flags)
@@ -79,14 +79,14 @@ def test_an_admin_token_is_somebody_who_can_log_in(tmp_path: Path) -> None:
 def test_a_damaged_user_database_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "users.json").write_text("{")
     (problem,) = problems(tmp_path, "phpmq://:1")
-    assert problem.startswith("identity.users_file:")
+    assert problem.startswith("auth.users_file:")
 
 
 def test_login_times_that_contradict(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, "phpmq://:1", **{"identity.login_block": "2min"})
-    assert "login_block_max" in problem
-    (problem,) = problems(tmp_path, "phpmq://:1", **{"identity.login_block_max": "1h"})
-    assert "login_failures_expire" in problem
+    (problem,) = problems(tmp_path, "phpmq://:1", **{"auth.login_backoff": "2min"})
+    assert "login_backoff_max" in problem
+    (problem,) = problems(tmp_path, "phpmq://:1", **{"auth.login_backoff_max": "1h"})
+    assert "login_failure_window" in problem
 
 
 def test_a_user_is_for_protocols_without_logins() -> None:
@@ -98,7 +98,7 @@ def test_the_settings_are_written_and_read_again(tmp_path: Path) -> None:
     listen = ["phpmq://:1?user=anna", "msglite://:2"]
     config = load(
         listen=listen,
-        flags={"identity.required": "always", "identity.users_file": "/x/users.json"},
+        flags={"auth.required": "always", "auth.users_file": "/x/users.json"},
     ).config
     file = tmp_path / "again.toml"
     file.write_text(render(config))

@@ -69,7 +69,7 @@ def broker(start: Start) -> LocalBroker:
         HTTP,
         "vibemq://127.0.0.1:0",
         "jmq://127.0.0.1:0?authentication=basic",
-        environment={"SLUICEMQ_IDENTITY__LOGIN_BLOCK": "1min"},
+        environment={"SLUICEMQ_AUTH__LOGIN_BACKOFF": "1min"},
     )
     store = UserStore(broker.directory / "users.json")
     hashed = hash_password(SECRET)

@@ -73,7 +73,7 @@ def traced(start: Start, collector: Collector, ratio: float) -> LocalBroker:
         *LISTEN,
         environment={
             "SLUICEMQ_TRACING__ENDPOINT": collector.endpoint,
-            "SLUICEMQ_TRACING__RATIO": str(ratio),
+            "SLUICEMQ_TRACING__SAMPLE_RATIO": str(ratio),
         },
     )
 

@@ -346,7 +346,7 @@ def test_tracing_needs_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_set_up_sends_what_it_sees() -> None:
     memory = InMemorySpanExporter()
-    tracing = begin(TracingSettings(endpoint="http://x", ratio=1.0), b"\1\2", memory)
+    tracing = begin(TracingSettings(endpoint="http://x", sample_ratio=1.0), b"\1\2", memory)
     assert tracing is not None
     fixture = BrokerFixture()
     fixture.broker = TracedBroker(fixture.journal, fixture.clock, tracing.span_recorder)

@@ -8,7 +8,7 @@ const OVERFLOW = [
   ["reject-new", "refuse new messages"],
   ["drop-oldest", "drop the oldest message"],
   ["drop-lowest-priority", "drop the message of lowest priority"],
-  ["block-producer", "let producers wait"],
+  ["block-publisher", "let producers wait"],
   ["redirect-to-dead-letter", "move to the dead-letter queue"],
 ];
 
@@ -46,8 +46,8 @@ const GROUPS = [
         hint: "Doubles each time.",
       },
       { name: "retry_delay_max", label: "Maximum retry delay", kind: "ms", usual: 120_000 },
-      { name: "by_priority", label: "Order by priority", kind: "check", usual: true },
-      { name: "settle_on_send", label: "Automatic acknowledgement, VibeMQ", kind: "check" },
+      { name: "priority_ordering", label: "Order by priority", kind: "check", usual: true },
+      { name: "auto_ack", label: "Automatic acknowledgement, VibeMQ", kind: "check" },
     ],
   ],
   [
@@ -73,7 +73,7 @@ const GROUPS = [
       },
       { name: "max_subscriptions", label: "Maximum subscriptions", kind: "number", only: "topic" },
       {
-        name: "hold",
+        name: "retain_without_subscriptions",
         label: "Retain messages without subscriptions",
         kind: "check",
         only: "topic",

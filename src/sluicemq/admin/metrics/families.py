@@ -387,12 +387,12 @@ SLOT_IDLE: Final = _family(
     ("slot",),
     "Time since the reader last used the slot, while it retains segments.",
 )
-SLOT_IDLE_LIMIT: Final = _family(
+SLOT_IDLE_TIMEOUT: Final = _family(
     "sluicemq_journal_slot_idle_timeout_seconds",
     _GAUGE,
     "seconds",
     ("slot",),
-    "Idle time after which the slot is lost (journal.slot_idle_limit); absent if there is no "
+    "Idle time after which the slot is lost (journal.slot_idle_timeout); absent if there is no "
     "limit.",
 )
 SLOT_LOST: Final = _family(

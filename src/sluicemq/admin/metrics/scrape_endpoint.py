@@ -144,8 +144,8 @@ class MetricsPage:
             into.add(f.SLOT_LIMIT, slot.limit_bytes, name)
             into.add(f.SLOT_LOST, int(slot.lost), name)
             into.add(f.SLOT_IDLE, idle.get(name, 0) / 1000, name)
-            if journal.options.slot_idle_limit:
-                into.add(f.SLOT_IDLE_LIMIT, journal.options.slot_idle_limit / 1000, name)
+            if journal.options.slot_idle_timeout:
+                into.add(f.SLOT_IDLE_TIMEOUT, journal.options.slot_idle_timeout / 1000, name)
 
 
 def _on_disk(

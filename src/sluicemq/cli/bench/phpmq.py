@@ -41,8 +41,8 @@ class Phpmq(Silent):
 
 
 class _Consumer(Receiver):
-    """Consumer that learns the stride from the first message: a dispatch of generation 2 has one
-    more packet. Its time to live is always 0, one digit."""
+    """Consumer that learns the stride from the first message: a dispatch of version 2 has one more
+    packet. Its time to live is always 0, one digit."""
 
     __slots__ = ("_consume", "_id_at", "_prefix")
 

@@ -2,7 +2,7 @@
 
 | PHPMQ                              | here                                                       |
 |------------------------------------|------------------------------------------------------------|
-| servers/messagequeue network       | phpmq listener for clients of the first generation         |
+| servers/messagequeue network       | phpmq listener with dispatch version 1                     |
 | ... unix, tls                      | the same on a socket, with TLS                             |
 | servers/maintenance                | phpmq-maintenance listener                                 |
 | storage/sqlite path                | where the messages are taken from                          |
@@ -182,7 +182,7 @@ def _listen(plan: Plan, server: str, sort: str, options: dict[str, ConfigElement
     settings = {name: entry.attributes.get("value", "") for name, entry in options.items()}
     ours: dict[str, str | int | bool] = {}
     if scheme == "phpmq":
-        ours["generation"] = 1  # its released clients support no other version
+        ours["dispatch_version"] = 1  # its released clients support no other version
     if sort == "unix":
         plan.listen(f"{scheme}+unix://{settings.pop('path', '')}", where, **ours)
     elif sort in ("network", "tls"):

@@ -234,7 +234,7 @@ class _Transfer:
             declared = self._broker.declare(
                 address, settings, provenance=provenance, created=created
             )
-            if settings.hold and not settings.settle_on_send:
+            if settings.retain_without_subscriptions and not settings.auto_ack:
                 # its messages are for the source's clients, and any of them may subscribe first
                 self._broker.form_group(declared)
             self._outcome.declared.append(address)
@@ -312,7 +312,7 @@ class _Transfer:
         references = 1
         if address.kind is Kind.TOPIC:
             topic = self._broker.find(address)
-            if topic is not None and topic.settings.hold:
+            if topic is not None and topic.settings.retain_without_subscriptions:
                 message.routes = (self._numbers[address],)  # its group
                 if waiting.takers:
                     attempts = {self._numbers[address]: waiting.takers.get("", 0)}

@@ -22,8 +22,8 @@ wait. A broker that refuses a message (its queue is full, its name too long) clo
 the next call raises ConnectionLost, but `close` does not. `confirm` of the blocking client raises
 it, over TLS, too.
 
-Dispatches of both generations are accepted. `generation` is the form of sent messages: 2 writes a
-TTL packet with each message, 1 with none, "auto" with those that have a `ttl`. A released PHP
+Dispatches of both versions are accepted. `dispatch_version` is the form of sent messages: 2 writes
+a TTL packet with each message, 1 with none, "auto" with those that have a `ttl`. A released PHP
 consumer can only read messages that were sent without one.
 """
 
@@ -50,8 +50,8 @@ from sluicemq.protocols.phpmq.mapping import ANSWER, PROBE
 from sluicemq.protocols.phpmq.wire import (
     FROM_SERVER,
     Decoder,
+    DispatchVersion,
     Frame,
-    Generation,
     Limits,
     encode_acknowledge,
     encode_consume,
@@ -78,11 +78,11 @@ def _natural(number: int, what: str) -> int:
     return number
 
 
-def _encode_send(queue: str, body: bytes, ttl: int, generation: Generation) -> bytes:
+def _encode_send(queue: str, body: bytes, ttl: int, dispatch_version: DispatchVersion) -> bytes:
     """Return a send frame; with "auto" it has a TTL packet if `ttl` is not 0."""
-    if generation == "auto":
-        generation = 2 if ttl else 1
-    return encode_send(_name(queue), body, ttl, generation=generation)
+    if dispatch_version == "auto":
+        dispatch_version = 2 if ttl else 1
+    return encode_send(_name(queue), body, ttl, dispatch_version=dispatch_version)
 
 
 class _Received:
@@ -207,9 +207,9 @@ class PhpmqClient(AsyncClient):
     Several tasks may send; one at a time may receive.
     """
 
-    def __init__(self, connection: _Connection, generation: Generation) -> None:
+    def __init__(self, connection: _Connection, dispatch_version: DispatchVersion) -> None:
         self._connection = connection
-        self._generation = generation
+        self._dispatch_version = dispatch_version
         self._queue = b""
 
     @classmethod
@@ -221,18 +221,18 @@ class PhpmqClient(AsyncClient):
         path: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
         timeout: float = 10.0,
-        generation: Generation = 2,
+        dispatch_version: DispatchVersion = 2,
         limits: Limits | None = None,
     ) -> Self:
         """Connect to `host` and `port`, or to the Unix socket `path`.
 
         `timeout` (seconds, > 0) bounds connecting, each wait for the broker to accept data, and
-        closing. `generation`: see the module; 1 is for brokers without TTL packets. Raises
+        closing. `dispatch_version`: see the module; 1 is for brokers without TTL packets. Raises
         ConnectionLost, RequestTimeout.
         """
         connection = _Connection(limits or Limits(), timeout)
         await connection.dial(host, port, path, ssl_context)
-        return cls(connection, generation)
+        return cls(connection, dispatch_version)
 
     async def send(self, queue: str, body: bytes, ttl: int = 0) -> None:
         """Send a message that lives for `ttl` seconds (0 = for ever).
@@ -242,7 +242,7 @@ class PhpmqClient(AsyncClient):
         represent.
         """
         ttl = _natural(ttl, "ttl")
-        await self._connection.send(_encode_send(queue, body, ttl, self._generation))
+        await self._connection.send(_encode_send(queue, body, ttl, self._dispatch_version))
 
     async def subscribe(self, queue: str, window: int = 1) -> None:
         """Subscribe with up to `window` unacked messages; 0 unsubscribes and requeues all.
@@ -290,9 +290,11 @@ class PhpmqClient(AsyncClient):
 class BlockingPhpmqClient(BlockingClient):
     """Blocking connection to a PHPMQ broker, for one thread. Created by `connect`."""
 
-    def __init__(self, connection: BlockingConnection[Frame], generation: Generation) -> None:
+    def __init__(
+        self, connection: BlockingConnection[Frame], dispatch_version: DispatchVersion
+    ) -> None:
         self._connection = connection
-        self._generation = generation
+        self._dispatch_version = dispatch_version
         self._queue = b""
 
     @classmethod
@@ -304,7 +306,7 @@ class BlockingPhpmqClient(BlockingClient):
         path: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
         timeout: float = 10.0,
-        generation: Generation = 2,
+        dispatch_version: DispatchVersion = 2,
         limits: Limits | None = None,
     ) -> Self:
         """Connect as PhpmqClient.connect does. Raises ConnectionLost, RequestTimeout."""
@@ -314,12 +316,12 @@ class BlockingPhpmqClient(BlockingClient):
             timeout,
             awaited="message",
         )
-        return cls(connection, generation)
+        return cls(connection, dispatch_version)
 
     def send(self, queue: str, body: bytes, ttl: int = 0) -> None:
         """Send as PhpmqClient.send does. Raises ConnectionLost, RequestTimeout, ValueError."""
         ttl = _natural(ttl, "ttl")
-        self._send(_encode_send(queue, body, ttl, self._generation))
+        self._send(_encode_send(queue, body, ttl, self._dispatch_version))
 
     def subscribe(self, queue: str, window: int = 1) -> None:
         """Subscribe as PhpmqClient.subscribe does.

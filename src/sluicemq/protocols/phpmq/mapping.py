@@ -8,7 +8,7 @@
 | content, going out  | body as it is; of JMS a map as a JSON object, a stream as a JSON array,   |
 |                     | an object in base64 (protocols/transcoding.py)                            |
 | time to live        | expiration; none when 0                                                   |
-| message header      | native, if the message came without a TTL packet (generation 1)           |
+| message header      | native, if the message came without a TTL packet (dispatch version 1)     |
 | message id          | not stored: 16 hex digits that identify the broker's data, then 16 of the |
 |                     | sequence number; survives a restart and a requeue                         |
 | reply-to            | not delivered; see below                                                  |
@@ -106,7 +106,7 @@ def to_message(
 
 
 def came_with_ttl(message: Message) -> bool:
-    """Return whether the publisher sent a TTL packet (generation 2)."""
+    """Return whether the publisher sent a TTL packet (dispatch version 2)."""
     return message.origin is Origin.PHPMQ and not message.native
 
 

@@ -22,8 +22,8 @@ way before they are stored: if it has to close, it is reset and the waiting send
 The protocol has no logins: the listener decides as which user a connection acts. Sending needs the
 permission to produce, all else that to consume.
 
-With generation "auto" the first send of a connection decides whether its dispatches carry a TTL
-packet. Until then each message is dispatched in the form in which it was sent.
+With dispatch version "auto" the first send of a connection decides whether its dispatches carry a
+TTL packet. Until then each message is dispatched in the form in which it was sent.
 
 A client answers a request message with a send to the queue `reply:<message id>` (see mapping.py)
 before it acknowledges the request, on the connection that holds it. An answer whose requester waits
@@ -63,8 +63,8 @@ from sluicemq.protocols.phpmq.wire import (
     SEND,
     Decoder,
     DispatchEncoder,
+    DispatchVersion,
     Frame,
-    Generation,
     Limits,
 )
 from sluicemq.protocols.transcoding import answer_correlation
@@ -116,11 +116,11 @@ class PhpmqSession:
         broker: Broker,
         *,
         access: Access = OPEN,
-        generation: Generation = "auto",
+        dispatch_version: DispatchVersion = "auto",
         durability: Durability = Durability.SYNC,
         limits: Limits | None = None,
     ) -> None:
-        """`generation` 1 dispatches three packets, 2 four; `auto` as described in the module.
+        """`dispatch_version` 1 dispatches three packets, 2 four; `auto` as described in the module.
 
         `durability` applies to published messages: the protocol leaves it open.
         """
@@ -130,8 +130,8 @@ class PhpmqSession:
         self._access = access
         self._identity = access.guest
         self._traffic = broker.traffic_of("phpmq")
-        self._form = 0 if generation == "auto" else generation
-        """Generation of all dispatches; 0 = generation of each message."""
+        self._form = 0 if dispatch_version == "auto" else dispatch_version
+        """Version of all dispatches; 0 = version of each message."""
         self._durability = durability
         self._decoder = Decoder(limits or Limits())
         self._ids = MessageIds(broker.identity)
@@ -584,10 +584,10 @@ def _size(frames: list[Frame]) -> int:
 
 
 def _encoders(queue: bytes, newline: bytes) -> tuple[DispatchEncoder, DispatchEncoder]:
-    """Return the encoders of both generations for the dispatches of a queue."""
+    """Return the encoders of both dispatch versions for a queue."""
     return (
-        DispatchEncoder(queue, generation=1, newline=newline),
-        DispatchEncoder(queue, generation=2, newline=newline),
+        DispatchEncoder(queue, dispatch_version=1, newline=newline),
+        DispatchEncoder(queue, dispatch_version=2, newline=newline),
     )
 
 

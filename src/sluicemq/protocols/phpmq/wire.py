@@ -16,8 +16,8 @@ All numbers are zero-filled decimal digits; lengths count bytes; nothing separat
     005   client to server   01 queue, 03 id, 05           requeue
     006   client to server   01 queue, 03 id               dead letter
 
-The packet in brackets belongs to generation 2, the protocol as documented; the released PHP
-programs use generation 1 without it and without types 005 and 006. The decoder accepts both.
+The packet in brackets belongs to dispatch version 2, the protocol as documented; the released PHP
+programs use dispatch version 1 without it and without types 005 and 006. The decoder accepts both.
 Packets may arrive in any order; they are written in the order above.
 
 The document prints a line break after each header and after each content. A peer that sends them
@@ -39,10 +39,10 @@ ACKNOWLEDGE: Final = 4
 REQUEUE: Final = 5
 DEAD_LETTER: Final = 6
 
-Generation = Literal["auto", 1, 2]
+DispatchVersion = Literal["auto", 1, 2]
 """Form of written messages: 1 without, 2 with a TTL packet. `auto`: see docs/protocols/phpmq.md."""
 
-GENERATIONS: Final[dict[str, Generation]] = {"auto": "auto", "1": 1, "2": 2}
+DISPATCH_VERSIONS: Final[dict[str, DispatchVersion]] = {"auto": "auto", "1": 1, "2": 2}
 """Generations by their names in a URL."""
 
 FROM_CLIENT: Final = frozenset({SEND, CONSUME, ACKNOWLEDGE, REQUEUE, DEAD_LETTER})
@@ -58,8 +58,8 @@ Frame = tuple[int, bytes, bytes, bytes, int]
 """Type, queue name, content, message id, number.
 
 The number is the count of a consume request (messages) or the TTL of a send, dispatch or requeue
-(seconds, 0 = no expiry). Missing fields are b"" or -1, so a send of generation 1 has the TTL -1; a
-dispatch of generation 1 has no TTL and is read as 0.
+(seconds, 0 = no expiry). Missing fields are b"" or -1, so a send of version 1 has the TTL -1; a
+dispatch of version 1 has no TTL and is read as 0.
 """
 
 
@@ -374,11 +374,11 @@ def _message(kind: int, newline: bytes, packets: Iterable[tuple[int, bytes]]) ->
 
 
 def encode_send(
-    queue: bytes, body: bytes, ttl: int = 0, *, generation: int = 2, newline: bytes = b""
+    queue: bytes, body: bytes, ttl: int = 0, *, dispatch_version: int = 2, newline: bytes = b""
 ) -> bytes:
-    """Encode a send (type 001). `ttl` in seconds, 0 = for ever; omitted in generation 1."""
+    """Encode a send (type 001). `ttl` in seconds, 0 = for ever; omitted in version 1."""
     packets = [(QUEUE_NAME, queue), (CONTENT, body)]
-    if generation != 1:
+    if dispatch_version != 1:
         packets.append((TIME_TO_LIVE, b"%d" % ttl))
     return _message(SEND, newline, packets)
 
@@ -397,12 +397,12 @@ def encode_dispatch(
     message_id: bytes,
     ttl: int = 0,
     *,
-    generation: int = 2,
+    dispatch_version: int = 2,
     newline: bytes = b"",
 ) -> bytes:
-    """Encode a dispatch (type 003). `ttl`: seconds left, 0 = for ever; omitted in generation 1."""
+    """Encode a dispatch (type 003). `ttl`: seconds left, 0 = for ever; omitted in version 1."""
     chunks: list[bytes] = []
-    DispatchEncoder(queue, generation=generation, newline=newline).add(
+    DispatchEncoder(queue, dispatch_version=dispatch_version, newline=newline).add(
         chunks, body, message_id, ttl
     )
     return b"".join(chunks)
@@ -435,9 +435,9 @@ class DispatchEncoder:
 
     _MOST_PREFIXES: Final = 1024
 
-    def __init__(self, queue: bytes, *, generation: int = 2, newline: bytes = b"") -> None:
-        """`generation` 1 writes three packets, 2 writes four."""
-        self._with_ttl = generation != 1
+    def __init__(self, queue: bytes, *, dispatch_version: int = 2, newline: bytes = b"") -> None:
+        """`dispatch_version` 1 writes three packets, 2 writes four."""
+        self._with_ttl = dispatch_version != 1
         self._newline = newline
         header = _header(DISPATCH, 4 if self._with_ttl else 3)
         self._head = header + newline + _packet(QUEUE_NAME, queue, newline)

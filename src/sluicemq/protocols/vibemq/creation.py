@@ -40,9 +40,9 @@ _OPTIONS: Final = frozenset(
         "max_attempts",
         "dead_letter",
         "dead_letter_queue",
-        "hold",
-        "by_priority",
-        "settle_on_send",
+        "retain_without_subscriptions",
+        "priority_ordering",
+        "auto_ack",
     }
 )
 """Settings of a destination that the options of CreateQueue determine."""
@@ -141,8 +141,8 @@ def _options(given: dict[str, Any], listener: ListenerDefaults) -> Options:
     """Return the default options. `given` are the settings of [broker.default_destination] that
     the configuration sets."""
     options: dict[str, Any] = {}
-    if "by_priority" in given:
-        options["mode"] = Mode.PRIORITY_BASED if given["by_priority"] else Mode.ROUND_ROBIN
+    if "priority_ordering" in given:
+        options["mode"] = Mode.PRIORITY_BASED if given["priority_ordering"] else Mode.ROUND_ROBIN
     if "max_messages" in given:
         options["max_queue_size"] = min(given["max_messages"] or NO_LIMIT, NO_LIMIT)
     if "overflow" in given:

@@ -111,9 +111,9 @@ class Options(NamedTuple):
         """Return the options that the broker enforces for this destination."""
         settings = destination.settings
         if destination.topic:
-            mode = Mode.FAN_OUT_WITHOUT_ACK if settings.settle_on_send else Mode.FAN_OUT_WITH_ACK
+            mode = Mode.FAN_OUT_WITHOUT_ACK if settings.auto_ack else Mode.FAN_OUT_WITH_ACK
         else:
-            mode = Mode.PRIORITY_BASED if settings.by_priority else Mode.ROUND_ROBIN
+            mode = Mode.PRIORITY_BASED if settings.priority_ordering else Mode.ROUND_ROBIN
         return cls(
             mode,
             min(settings.max_messages or NO_LIMIT, NO_LIMIT),
@@ -153,9 +153,9 @@ class Options(NamedTuple):
             max_attempts=0 if self.max_retry_attempts == NO_LIMIT else self.max_retry_attempts,
             dead_letter=self.dead_letter,
             dead_letter_queue=self.dead_letter_queue,
-            hold=self.kind is Kind.TOPIC,
-            by_priority=self.mode is Mode.PRIORITY_BASED,
-            settle_on_send=self.mode is Mode.FAN_OUT_WITHOUT_ACK,
+            retain_without_subscriptions=self.kind is Kind.TOPIC,
+            priority_ordering=self.mode is Mode.PRIORITY_BASED,
+            auto_ack=self.mode is Mode.FAN_OUT_WITHOUT_ACK,
         )
 
 
@@ -234,7 +234,7 @@ class WrittenOptions(NamedTuple):
 
 
 SETTINGS: Final = {
-    "mode": "by_priority",
+    "mode": "priority_ordering",
     "max_queue_size": "max_messages",
     "ttl_ticks": "message_ttl",
     "dead_letter": "dead_letter",

@@ -15,7 +15,7 @@ message that the client cannot read is declined: another consumer gets it, see `
 A subscription of a fan-out queue is a topic subscription. With acknowledgements it is a member of
 the topic's group: messages that the last member has not acknowledged stay with the topic, as they
 would with a queue; the copies of other members are dropped with their subscription. Without
-acknowledgements (`settle_on_send`) a delivery is acknowledged once its bytes are sent, and the
+acknowledgements (`auto_ack`) a delivery is acknowledged once its bytes are sent, and the
 unsent ones are dropped with the subscription.
 """
 
@@ -184,9 +184,9 @@ class Subscriber:
         self._topic = destination.topic
         if self._topic:
             settings = destination.settings
-            member = settings.hold and not settings.settle_on_send
+            member = settings.retain_without_subscriptions and not settings.auto_ack
             subscription = broker.subscribe(destination, self._context.name, member=member)
-        self._unsettled = not destination.settings.settle_on_send
+        self._unsettled = not destination.settings.auto_ack
         self.timeout = 0
         if self._unsettled:
             self.timeout = destination.settings.ack_timeout or terms.ack_timeout

@@ -96,11 +96,11 @@ class Authenticator:
         verify: Verify = verify,
     ) -> None:
         """Raises ConfigurationError if the user database or the token file cannot be used."""
-        settings = config.identity
+        settings = config.auth
         self._config = config
         self._call_soon = call_soon
         self._wall = wall
-        self.audit = Audit(settings.audit)
+        self.audit = Audit(settings.audit_log)
         self._changes = ThreadPoolExecutor(1, "users")
         self._under_way = 0
         self._anonymous: WeakSet[ConnectionAccess] = WeakSet()
@@ -181,7 +181,7 @@ class Authenticator:
 
     def _decide(self) -> None:
         before = self.required
-        required = self._config.identity.required
+        required = self._config.auth.required
         self.required = required == "always" or (
             required == "auto"
             and (before or self._has_admin_token or bool(self._user_snapshot.database.users))
@@ -215,7 +215,7 @@ class Authenticator:
             if listener.user:
                 return self._user_snapshot.identity(listener.user)
             insecure = self._config.insecure_public
-            required = self._config.identity.required
+            required = self._config.auth.required
             return EVERYBODY if is_open(listener.url, "", required, insecure) else NOBODY
         if self.required or (listener.url.public and not self._config.insecure_public):
             return None
@@ -264,7 +264,7 @@ class Authenticator:
 
         Raises AccessError if it cannot be a password or is shorter than the configured minimum.
         """
-        return hash_password(password, self._config.identity.min_password_length)
+        return hash_password(password, self._config.auth.min_password_length)
 
     def change(self, prepare: Callable[[], Change], by: str, done: Done) -> None:
         """Carry out the change that `prepare` makes, both off the loop. Changes keep their order.

@@ -55,7 +55,7 @@ from sluicemq.server.identity.passwords import (
 from sluicemq.server.identity.tokens import fingerprint
 
 if TYPE_CHECKING:
-    from sluicemq.server.config import IdentitySettings
+    from sluicemq.server.config import AuthSettings
     from sluicemq.server.identity.upgrades import PasswordUpgrades
     from sluicemq.server.identity.user_snapshot import UserSnapshot
 
@@ -114,7 +114,7 @@ class Logins:
 
     def __init__(
         self,
-        settings: IdentitySettings,
+        settings: AuthSettings,
         call_soon: CallSoon,
         audit: Audit,
         user_snapshot: Callable[[], UserSnapshot],
@@ -134,19 +134,19 @@ class Logins:
         self._wall = wall
         self._failures = FailureTable(
             clock,
-            allowed=settings.login_failures,
-            block=settings.login_block,
-            block_max=settings.login_block_max,
-            expire=settings.login_failures_expire,
+            allowed=settings.max_login_failures,
+            block=settings.login_backoff,
+            block_max=settings.login_backoff_max,
+            expire=settings.login_failure_window,
             most=settings.max_login_failure_entries,
         )
         self._queue = LoginQueue(
             call_soon,
-            checks=settings.login_checks,
-            most=settings.max_waiting_logins,
+            checks=settings.max_concurrent_password_checks,
+            most=settings.max_queued_logins,
             verify=verify,
         )
-        self._proven = ProvenDigests(settings.max_proven_logins)
+        self._proven = ProvenDigests(settings.password_cache_size)
 
     def begin(self, peer: str, credentials: Credentials, admitted: Admitted) -> LoginCheck | None:
         """Find out whom the credentials admit; `admitted` may be called at once. Return the check

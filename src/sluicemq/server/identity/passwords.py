@@ -57,7 +57,7 @@ def check_password(password: str, minimum: int = 0) -> None:
     if len(password) < minimum:
         raise AccessError(
             f"the password has {len(password)} characters, and this broker requires {minimum} "
-            "(identity.min_password_length)"
+            "(auth.min_password_length)"
         )
     try:
         size = len(password.encode())

@@ -32,13 +32,13 @@ class TracingOptions(Protocol):
     def endpoint(self) -> str: ...
 
     @property
-    def ratio(self) -> float: ...
+    def sample_ratio(self) -> float: ...
 
     @property
-    def limit(self) -> int: ...
+    def rate_limit(self) -> int: ...
 
     @property
-    def service(self) -> str: ...
+    def service_name(self) -> str: ...
 
 
 class Tracing(NamedTuple):
@@ -74,5 +74,7 @@ def begin(
         ) from error
     if exporter is None:
         exporter = OTLPSpanExporter(options.endpoint)
-    export = Export(exporter, maker(options.service, identity.hex()))
-    return Tracing(SpanRecorder(export.put, options.ratio, options.limit, NATIVES), export)
+    export = Export(exporter, maker(options.service_name, identity.hex()))
+    return Tracing(
+        SpanRecorder(export.put, options.sample_ratio, options.rate_limit, NATIVES), export
+    )

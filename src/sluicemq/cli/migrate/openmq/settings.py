@@ -8,7 +8,7 @@
 | imq.ssljms...                             | reported: a keystore cannot be read                  |
 | imq.message.max_size                      | limits.max_frame_bytes                               |
 | imq.autocreate.queue, .topic              | broker.auto_create_queues, auto_create_topics        |
-| imq.autocreate.reaptime                   | broker.idle_timeout                                  |
+| imq.autocreate.reaptime                   | broker.destination_idle_timeout                      |
 | imq.autocreate.destination...., .queue... | broker.default_destination                           |
 | imq.ping.interval                         | ping_interval of the listener                        |
 | imq.metrics.topic.interval                | jmq.metrics_interval                                 |
@@ -153,7 +153,7 @@ class OpenmqSettings:
                 plan.set(f"broker.{ours}", False, f"imq.autocreate.{theirs}")
         reap = self.number("imq.autocreate.reaptime", 0)
         if reap > 0:
-            plan.set("broker.idle_timeout", reap * 1000, "imq.autocreate.reaptime")
+            plan.set("broker.destination_idle_timeout", reap * 1000, "imq.autocreate.reaptime")
         interval = self.number("imq.metrics.topic.interval", 0)
         if not self.truth("imq.metrics.topic.enabled", True):
             plan.set("jmq.metrics_interval", 0, "imq.metrics.topic.enabled")
@@ -206,9 +206,9 @@ class OpenmqSettings:
         mapper = self._host(mapper_host, f"port {port}", guarded)
         if service > 0:
             comment = "imq.portmapper.port"
-            plan.listen(f"jmq://{mapper}:{port}", comment, **options, serves="portmapper")
+            plan.listen(f"jmq://{mapper}:{port}", comment, **options, services="portmapper")
             host = self._host(service_host, f"port {service}", guarded)
-            plan.listen(f"jmq://{host}:{service}", "imq.jms.tcp.port", **options, serves="jms")
+            plan.listen(f"jmq://{host}:{service}", "imq.jms.tcp.port", **options, services="jms")
         else:
             plan.listen(f"jmq://{mapper}:{port}", "imq.portmapper.port", **options)
         if "jms" not in active:

@@ -5,7 +5,7 @@
 | SupportedCompressions             | compression = false if there is none of ours           |
 | QueueDefaults.DefaultDeliveryMode | default_mode                                           |
 | QueueDefaults.MaxQueueSize        | default_max_queue_size                                 |
-| Tls.SslProtocols                  | tls_min                                                |
+| Tls.SslProtocols                  | tls_min_version                                        |
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def tls_versions(values: list[str]) -> ConvertedOptions:
     known = sorted(_TLS_VERSIONS[name] for name in names if name in _TLS_VERSIONS)
     others = [name for name in names if name not in _TLS_VERSIONS and name not in _SYSTEMS_CHOICE]
     return ConvertedOptions(
-        {"tls_min": known[0]} if known else {},
+        {"tls_min_version": known[0]} if known else {},
         f"TLS 1.2 and 1.3 are offered here, not {', '.join(others)}" if others else "",
     )
 

@@ -39,7 +39,7 @@ _LIMITS: Final = {
 }
 _KNOWN_ABSENT: Final = {
     "ratelimit.maxconnectionsperipperwindow": "connections are limited by max_connections; failed "
-    "logins by [identity]",
+    "logins by [auth]",
     "ratelimit.maxmessagesperclientpersecond": "RateLimit is not enabled",
     "ratelimit.connectionwindow": "see RateLimit.MaxConnectionsPerIpPerWindow",
     "authorization.superuserpassword": "the superuser keeps the password of the user database",

@@ -1,4 +1,4 @@
-"""Which form dispatches have: three packets (generation 1) or four (generation 2)."""
+"""The form of dispatches: three packets (dispatch version 1) or four (dispatch version 2)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def harness() -> Harness:
     return Harness()
 
 
-def send(peer: Peer, body: bytes, generation: int, ttl: int = 0) -> None:
-    peer.put(wire.encode_send(b"q", body, ttl, generation=generation))
+def send(peer: Peer, body: bytes, dispatch_version: int, ttl: int = 0) -> None:
+    peer.put(wire.encode_send(b"q", body, ttl, dispatch_version=dispatch_version))
 
 
 def dispatched(peer: Peer) -> list[tuple[bytes, bytes]]:
@@ -37,8 +37,10 @@ def dispatched(peer: Peer) -> list[tuple[bytes, bytes]]:
     written = peer.transport.written
     found = []
     for frame in peer.frames():
-        for header, generation in ((THREE, 1), (FOUR, 2)):
-            expected = wire.encode_dispatch(*frame[1:4], ttl=frame[4], generation=generation)
+        for header, dispatch_version in ((THREE, 1), (FOUR, 2)):
+            expected = wire.encode_dispatch(
+                *frame[1:4], ttl=frame[4], dispatch_version=dispatch_version
+            )
             if written.startswith(expected):
                 found.append((header, frame[2]))
                 written = written[len(expected) :]
@@ -70,15 +72,15 @@ def test_auto_dispatches_each_message_to_a_pure_consumer_as_it_was_sent(harness:
     ]
 
 
-@pytest.mark.parametrize(("generation", "header"), [(1, THREE), (2, FOUR)])
+@pytest.mark.parametrize(("dispatch_version", "header"), [(1, THREE), (2, FOUR)])
 def test_auto_dispatches_to_a_connection_in_the_form_of_its_first_send(
-    harness: Harness, generation: Literal[1, 2], header: bytes
+    harness: Harness, dispatch_version: Literal[1, 2], header: bytes
 ) -> None:
     other = harness.connect("auto")
     send(other, b"1", 1)
     send(other, b"2", 2)
     peer = harness.connect("auto")
-    peer.put(wire.encode_send(b"elsewhere", b"", generation=generation))
+    peer.put(wire.encode_send(b"elsewhere", b"", dispatch_version=dispatch_version))
     peer.consume(b"q", 10)
     assert dispatched(peer) == [(header, b"1"), (header, b"2")]
 
@@ -92,7 +94,7 @@ def test_a_send_decides_for_the_subscription_that_exists(harness: Harness) -> No
     send(other, b"after", 1)
     assert dispatched(peer) == [(FOUR, b"after")]
     # later sends change nothing
-    peer.put(wire.encode_send(b"elsewhere", b"", generation=1))
+    peer.put(wire.encode_send(b"elsewhere", b"", dispatch_version=1))
     send(other, b"later", 1)
     assert dispatched(peer) == [(FOUR, b"later")]
 
@@ -107,22 +109,22 @@ def test_auto_dispatches_messages_of_other_protocols_with_three_packets(
     assert consume(harness) == [(THREE, b"{}")]
 
 
-@pytest.mark.parametrize(("generation", "header"), [(1, THREE), (2, FOUR)])
+@pytest.mark.parametrize(("dispatch_version", "header"), [(1, THREE), (2, FOUR)])
 def test_a_number_forces_the_form(
-    harness: Harness, generation: Literal[1, 2], header: bytes
+    harness: Harness, dispatch_version: Literal[1, 2], header: bytes
 ) -> None:
-    peer = harness.connect(generation)
+    peer = harness.connect(dispatch_version)
     send(peer, b"1", 1)
     send(peer, b"2", 2)
     peer.consume(b"q", 10)
     assert dispatched(peer) == [(header, b"1"), (header, b"2")]
 
 
-@pytest.mark.parametrize(("generation", "header"), [(1, THREE), (2, FOUR)])
+@pytest.mark.parametrize(("dispatch_version", "header"), [(1, THREE), (2, FOUR)])
 def test_a_requeue_keeps_the_form(
-    harness: Harness, generation: Literal[1, 2], header: bytes
+    harness: Harness, dispatch_version: Literal[1, 2], header: bytes
 ) -> None:
-    send(harness.connect("auto"), b"1", generation)
+    send(harness.connect("auto"), b"1", dispatch_version)
     peer = harness.connect("auto")
     peer.consume(b"q", 1)
     [frame] = peer.frames()
