@@ -110,7 +110,7 @@ def test_a_vibemq_message_that_a_jms_client_consumes(start: Start, collector: Co
     assert spans["journal orders"].parent_span_id == spans["publish orders"].span_id
     assert spans["deliver orders"].parent_span_id.hex() == SPAN
     assert spans["ack orders"].parent_span_id == spans["deliver orders"].span_id
-    assert attribute(spans["publish orders"], "sluicemq.origin") == "vibemq"
+    assert attribute(spans["publish orders"], "sluicemq.protocol") == "vibemq"
     assert {span.trace_state for span in spans.values()} == {"vendor=1"}
 
 

@@ -86,7 +86,7 @@ def test_the_way_of_a_message_that_belongs_to_a_trace() -> None:
                 "messaging.message.body.size": 5,
                 "sluicemq.destination.kind": "queue",
                 "sluicemq.sequence": sequence,
-                "sluicemq.origin": "jmq",
+                "sluicemq.protocol": "jmq",
                 "sluicemq.durability": "sync",
             }.items()
         )
@@ -198,11 +198,11 @@ def test_what_comes_back_is_delivered_again() -> None:
     first = fixture.spans()["deliver q"]
     reader.release()
     spans = fixture.spans()
-    assert set(spans) == {"release q", "deliver q"}
-    assert parent_of(spans["release q"]) == id_of(first)
-    assert (spans["release q"].attributes or {})["sluicemq.outcome"] == "released"
+    assert set(spans) == {"requeue q", "deliver q"}
+    assert parent_of(spans["requeue q"]) == id_of(first)
+    assert (spans["requeue q"].attributes or {})["sluicemq.outcome"] == "released"
     assert (spans["deliver q"].attributes or {})["sluicemq.delivery.attempt"] == 2
-    assert spans["deliver q"].start_time == spans["release q"].end_time
+    assert spans["deliver q"].start_time == spans["requeue q"].end_time
 
 
 def test_a_dead_letter_stays_in_the_trace() -> None:

@@ -27,14 +27,14 @@ _KINDS: Final = {
     "journal": SpanKind.INTERNAL,
     "deliver": SpanKind.PRODUCER,
     "ack": SpanKind.SERVER,
-    "release": SpanKind.SERVER,
+    "requeue": SpanKind.SERVER,
     "discard": SpanKind.INTERNAL,
 }
 _TYPES: Final = {
     "publish": "send",
     "deliver": "receive",
     "ack": "settle",
-    "release": "settle",
+    "requeue": "settle",
     "discard": "settle",
 }
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -87,7 +87,7 @@ def attributes(span_record: SpanRecord) -> dict[str, AttributeValue]:
         "messaging.message.body.size": facts.size,
         "sluicemq.destination.kind": "topic" if facts.topic else "queue",
         "sluicemq.sequence": facts.sequence,
-        "sluicemq.origin": Origin(facts.origin).name.lower(),
+        "sluicemq.protocol": Origin(facts.origin).name.lower(),
         "sluicemq.durability": Durability(facts.durability).name.lower(),
     }
     if span_record.operation in _TYPES:

@@ -4,7 +4,7 @@
       journal orders   accepted ────> durable
     deliver orders   ready ─────────> delivered to a consumer: time in the queue
       ack orders       delivered ───> acknowledged: processing time of the consumer
-                       (release: requeued or redelivered; discard: removed from the subscription)
+                       (requeue: requeued or redelivered; discard: removed from the subscription)
 
 `publish` and `deliver` are children of the span in the message's `traceparent`. The recorder does
 not change that property, so that the consumer's own spans refer to the publisher's span. A message
@@ -43,7 +43,7 @@ Native = Callable[[Message, Mapping[str, str]], bytes]
 class SpanRecord(NamedTuple):
     """Span of a message.
 
-    operation  publish, journal, deliver, ack, release, discard
+    operation  publish, journal, deliver, ack, requeue, discard
     parent     id of the parent span, or 0
     remote     True if the parent span comes from the message's `traceparent`
     state      tracestate
@@ -261,13 +261,13 @@ class SpanRecorder:
         return _Handling(found.trace, span, state, now, facts, delivery.attempts, subscription.name)
 
     def over(self, handling: object, how: str) -> None:
-        """Record the span that ends a delivery: ack, release or discard."""
+        """Record the span that ends a delivery: ack, requeue or discard."""
         assert isinstance(handling, _Handling)
         self._handled -= 1
         now = time_ns()
         operation = "ack"
         if how in (RELEASED, REDELIVERED):
-            operation = "release"
+            operation = "requeue"
             self._remember(handling.facts.sequence, now)
         elif how != ACKNOWLEDGED:
             operation = "discard"
