@@ -1,6 +1,6 @@
 // A chart of figures over time, drawn as SVG, with its figures as a table beside it.
 //
-//     const flow = chart({title: "Flow", series: [{key: "in", label: "in", tone: "water"}], …});
+//     const flow = chart({title: "Flow", series: [{key: "in", label: "publish rate", tone: "water"}], …});
 //     flow.update(history);        // as the API's /history tells it
 //
 // A series may go `down` from the middle line: what leaves is then below what comes.

@@ -24,6 +24,11 @@ export function rate(value) {
   return value < 10 && value !== 0 ? tenths.format(value) : compact(Math.round(value));
 }
 
+/** 12/s */
+export function perSecond(value) {
+  return Number.isFinite(value) ? `${rate(value)}/s` : NONE;
+}
+
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 /** 3.2 MiB */

@@ -80,7 +80,7 @@ export class Search {
       const { items } = await get("destinations", query, asking.signal);
       named = items.map((item) => ({
         label: item.name,
-        note: `${item.kind}, ${compact(item.waiting)} waiting`,
+        note: `${item.kind}, ${compact(item.waiting)} ready`,
         hash: Place.of(item).href(),
         name: true,
       }));

@@ -5,23 +5,23 @@ import { h } from "./dom.js";
 import { field, values } from "./fields.js";
 
 const OVERFLOW = [
-  ["reject-new", "refuse new messages"],
-  ["drop-oldest", "drop the oldest"],
-  ["drop-lowest-priority", "drop the least important"],
-  ["block-producer", "let producers wait"],
-  ["redirect-to-dead-letter", "move to the dead letters"],
+  ["reject-new", "reject new messages"],
+  ["drop-oldest", "drop the oldest message"],
+  ["drop-lowest-priority", "drop the message of lowest priority"],
+  ["block-producer", "block producers"],
+  ["redirect-to-dead-letter", "move to the dead-letter queue"],
 ];
 
 const GROUPS = [
   [
     "Limits",
     [
-      { name: "max_messages", label: "Messages waiting, at most", kind: "number" },
-      { name: "max_bytes", label: "Body bytes waiting, at most", kind: "bytes" },
-      { name: "max_message_bytes", label: "Bytes of one message, at most", kind: "bytes" },
+      { name: "max_messages", label: "Maximum ready messages", kind: "number" },
+      { name: "max_bytes", label: "Maximum size of ready messages", kind: "bytes" },
+      { name: "max_message_bytes", label: "Maximum message size", kind: "bytes" },
       {
         name: "overflow",
-        label: "When it is full",
+        label: "Overflow policy",
         kind: "choice",
         options: OVERFLOW,
         usual: "reject-new",
@@ -29,61 +29,61 @@ const GROUPS = [
     ],
   ],
   [
-    "Life and delivery",
+    "Lifetime and delivery",
     [
-      { name: "message_ttl", label: "Life of a message in ms", kind: "ms" },
+      { name: "message_ttl", label: "Message TTL", kind: "ms" },
       {
         name: "ack_timeout",
-        label: "Time to acknowledge in ms",
+        label: "Acknowledgement timeout",
         kind: "ms",
-        hint: "Then it is delivered again.",
+        hint: "Unacked messages are then redelivered.",
       },
-      { name: "max_attempts", label: "Deliveries of a message, at most", kind: "number" },
+      { name: "max_attempts", label: "Maximum delivery attempts", kind: "number" },
       {
         name: "retry_delay",
-        label: "Before the second delivery, in ms",
+        label: "Retry delay",
         kind: "ms",
         hint: "Doubles each time.",
       },
-      { name: "retry_delay_max", label: "It doubles up to, in ms", kind: "ms", usual: 120_000 },
-      { name: "by_priority", label: "Higher priority goes first", kind: "check", usual: true },
-      { name: "settle_on_send", label: "VibeMQ subscribers need not acknowledge", kind: "check" },
+      { name: "retry_delay_max", label: "Maximum retry delay", kind: "ms", usual: 120_000 },
+      { name: "by_priority", label: "Order by priority", kind: "check", usual: true },
+      { name: "settle_on_send", label: "Automatic acknowledgement, VibeMQ", kind: "check" },
     ],
   ],
   [
     "Dead letters",
     [
-      { name: "dead_letter", label: "Keep what cannot be delivered", kind: "check" },
+      { name: "dead_letter", label: "Dead-letter undeliverable messages", kind: "check" },
       {
         name: "dead_letter_queue",
-        label: "In which queue",
-        hint: "Nothing: its own name with .dlq",
+        label: "Dead-letter queue",
+        hint: "If empty, the name of the destination with .dlq appended.",
       },
     ],
   ],
   [
     "Consumers",
     [
-      { name: "max_consumers", label: "Consumers, at most", kind: "number", hint: "1: exclusive" },
+      { name: "max_consumers", label: "Maximum consumers", kind: "number", hint: "1 means exclusive." },
       {
         name: "active_consumers",
-        label: "Served at a time",
+        label: "Active consumers",
         kind: "number",
-        hint: "The others stand by.",
+        hint: "Other consumers are on standby.",
       },
-      { name: "max_subscriptions", label: "Subscriptions, at most", kind: "number", only: "topic" },
+      { name: "max_subscriptions", label: "Maximum subscriptions", kind: "number", only: "topic" },
       {
         name: "hold",
-        label: "Keep messages for the first subscription",
+        label: "Retain messages without subscriptions",
         kind: "check",
         only: "topic",
       },
       {
         name: "idle_timeout",
-        label: "Goes when unused for, in ms",
+        label: "Delete when unused for",
         kind: "ms",
         usual: null,
-        hint: "Nothing: as the broker says; 0: never.",
+        hint: "If empty, the broker's default applies; 0 means never.",
       },
     ],
   ],

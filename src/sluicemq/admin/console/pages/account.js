@@ -19,8 +19,8 @@ export function show() {
       panel(
         null,
         empty(
-          "Nobody is logged in",
-          h("p", null, "This broker has no users: everybody who reaches it may do everything."),
+          "Not logged in",
+          h("p", null, "This broker has no users, so no login is required and every operation is allowed."),
         ),
       ),
     );
@@ -33,15 +33,15 @@ export function show() {
       actions: [button("Change the password…", changePassword)],
     }),
     panel(
-      "What you may do",
-      superuser ? h("p", null, tag("superuser", "brass"), " Everything.") : rights(permissions),
+      "Permissions",
+      superuser ? h("p", null, tag("superuser", "brass"), " All operations are allowed.") : rights(permissions),
     ),
   );
 }
 
 function rights(permissions) {
   if (!permissions.length)
-    return empty("Nothing yet", h("p", null, "A superuser can permit you something."));
+    return empty("No permissions", h("p", null, "A superuser can grant permissions."));
   return facts(
     permissions.map((one) => [
       h("code", null, one.pattern),
@@ -53,11 +53,11 @@ function rights(permissions) {
 async function changePassword() {
   const done = await ask({
     title: "Change your password",
-    text: ["All other sessions with the old one end."],
+    text: ["All other sessions of this user end."],
     fields: [
       {
         name: "old",
-        label: "Password until now",
+        label: "Current password",
         kind: "password",
         required: true,
         autocomplete: "current-password",
@@ -70,9 +70,9 @@ async function changePassword() {
         autocomplete: "new-password",
       },
     ],
-    action: "Change it",
+    action: "Change",
     // the session begins anew, with another secret
     submit: async (typed) => session.take(await post("session/password", typed)),
   });
-  if (done) tell("Your password is changed");
+  if (done) tell("Password changed");
 }

@@ -11,7 +11,7 @@ export const title = () => "Configuration";
 
 export function show({ signal }) {
   const table = new Table({
-    caption: "Settings in force",
+    caption: "Effective settings",
     stack: true,
     key: ({ name }) => name,
     columns: COLUMNS,
@@ -93,7 +93,7 @@ const COLUMNS = [
   },
   {
     key: "default",
-    label: "Usual",
+    label: "Default",
     rank: 3,
     same: (one) => text(one.default, one.unit),
     show: (one) => h("code", null, text(one.default, one.unit)),

@@ -21,7 +21,7 @@ export function show({ signal }) {
     sort: "since",
     order: "desc",
     filters: [
-      textFilter("filter", "Peer, user or client id"),
+      textFilter("filter", "Peer, user or client ID"),
       choiceFilter("protocol", "Protocol", [["", "all"], ...PROTOCOLS.map((name) => [name, name])]),
     ],
     table: {
@@ -33,7 +33,7 @@ export function show({ signal }) {
     none,
     signal,
   });
-  const beside = session.superuser ? null : h("p", { class: "about" }, "Those of your own user.");
+  const beside = session.superuser ? null : h("p", { class: "about" }, "Only connections of your own user are listed.");
   return h("div", { class: "page" }, head("Connections", { beside }), panel(null, list.element));
 }
 
@@ -51,7 +51,7 @@ function columns(onclose) {
     { key: "user", label: "User", sort: true, rank: 2, show: ({ user }) => user || "–" },
     {
       key: "client_id",
-      label: "Client id",
+      label: "Client ID",
       sort: true,
       rank: 2,
       show: ({ client_id: id }) => id || "–",
@@ -59,7 +59,7 @@ function columns(onclose) {
     { key: "state", label: "State", sort: true, rank: 2, show: ({ state }) => state },
     {
       key: "since",
-      label: "Since",
+      label: "Started",
       sort: true,
       first: "desc",
       rank: 3,
@@ -103,7 +103,7 @@ function columns(onclose) {
         button("Close…", () => onclose(item), {
           tone: "quiet small",
           name: `Close ${item.peer}…`,
-          why: session.superuser ? "" : "closing a connection takes a superuser",
+          why: session.superuser ? "" : "only a superuser can close a connection",
         }),
     },
   ];
@@ -112,36 +112,36 @@ function columns(onclose) {
 async function close(item, list) {
   const losing =
     item.consumers > 0
-      ? `It has ${many(item.consumers, "consumer")}; what they have not acknowledged is delivered again, to others.`
+      ? `It has ${many(item.consumers, "consumer")}; their unacked messages are requeued.`
       : "It has no consumers.";
   const done = await ask({
     title: `Close the connection from ${item.peer}?`,
-    text: [losing, "Most clients connect again by themselves."],
+    text: [losing, "Most clients reconnect automatically."],
     fields: [
       {
         name: "reason",
         label: "Reason",
-        hint: "Told to the client where its protocol can, and in the audit log.",
+        hint: "Recorded in the audit log and sent to the client if its protocol supports that.",
         maxlength: 200,
       },
     ],
-    action: "Close it",
+    action: "Close",
     tone: "danger",
     submit: ({ reason }) => remove(`connections/${item.id}`, { reason }),
   });
   if (!done) return;
-  tell(`The connection from ${item.peer} is closed`);
+  tell(`Connection from ${item.peer} closed`);
   list.look();
 }
 
 function none(filtered) {
-  if (filtered) return empty("No connection is like that");
+  if (filtered) return empty("No matching connections");
   return empty(
-    "Nobody is connected",
+    "No connections",
     h(
       "p",
       null,
-      "Connections stay only as long as their clients; this one sends a message and goes:",
+      "This command connects, sends a message and disconnects:",
     ),
     command(sending(live.overview?.listeners, "orders")),
   );

@@ -15,7 +15,7 @@ export function show({ signal }) {
     path: "dead-letters",
     sort: "",
     table: {
-      caption: "Queues of dead letters",
+      caption: "Dead-letter queues",
       stack: true,
       key: (item) => item.name_base64 ?? item.name,
       columns: columns((...all) => act(list, ...all)),
@@ -45,7 +45,7 @@ function columns(onact) {
         item.of?.length > 0 && h("div", { class: "hint" }, `of ${item.of.join(", ")}`),
       ],
     },
-    { key: "waiting", label: "Letters", number: true, show: ({ waiting }) => compact(waiting) },
+    { key: "waiting", label: "Messages", number: true, show: ({ waiting }) => compact(waiting) },
     {
       key: "reasons",
       label: "Reasons",
@@ -70,17 +70,17 @@ function columns(onact) {
       number: true,
       same: ({ waiting }) => String(waiting > 0),
       show: (item) => {
-        const why = item.waiting ? session.whyNot("consume", item.name) : "there are none";
+        const why = item.waiting ? session.whyNot("consume", item.name) : "the queue is empty";
         return [
-          button("Send all back…", () => onact(item, returnMessages), {
+          button("Redrive all…", () => onact(item, returnMessages), {
             tone: "quiet small",
             why,
-            name: `Send all of ${item.name} back…`,
+            name: `Redrive all of ${item.name}…`,
           }),
-          button("Delete all…", () => onact(item, deleteMessages), {
+          button("Purge…", () => onact(item, deleteMessages), {
             tone: "quiet small",
             why,
-            name: `Delete all of ${item.name}…`,
+            name: `Purge ${item.name}…`,
           }),
         ];
       },
@@ -98,7 +98,7 @@ function none() {
     h(
       "p",
       null,
-      "A destination keeps what it cannot deliver if its settings say so: tick “Keep what cannot be delivered” on its page, or declare it:",
+      "Select “Dead-letter undeliverable messages” in the settings of a destination, or create a queue with the setting:",
     ),
     command(
       `sluicemq queues create orders dead_letter=true max_attempts=5 --url ${location.origin}`,

@@ -3,7 +3,7 @@
 import { get, post, remove } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h, put } from "../dom.js";
-import { bytes, compact, count, many, rate, span } from "../format.js";
+import { bytes, compact, count, many, perSecond, span } from "../format.js";
 import { every } from "../live.js";
 import { Place } from "../names.js";
 import { attempt, button, failure, head, loading, reading } from "../parts.js";
@@ -52,10 +52,10 @@ class Destination {
     this.tags = h("span", { class: "tags" });
     this.actions = h("div", { class: "actions" });
     this.readings = {
-      waiting: reading("Waiting"),
-      unacked: reading("Not acknowledged"),
-      in: reading("In per second", "water"),
-      out: reading("Out per second", "brass"),
+      waiting: reading("Ready"),
+      unacked: reading("Unacked"),
+      in: reading("Publish rate", "water"),
+      out: reading("Deliver rate", "brass"),
       consumers: reading("Consumers"),
       dead: reading("Dead-lettered"),
     };
@@ -76,7 +76,7 @@ class Destination {
   tabs(current) {
     return h(
       "nav",
-      { class: "tabs", "aria-label": "Sides of the destination" },
+      { class: "tabs", "aria-label": "Views of the destination" },
       TABS.filter(([step]) => step !== "subscriptions" || this.place.kind === "topic").map(
         ([step, label]) =>
           h(
@@ -108,9 +108,9 @@ class Destination {
       compact(item.waiting),
       item.oldest_ms ? `${bytes(item.bytes)}, oldest ${span(item.oldest_ms)}` : bytes(item.bytes),
     );
-    unacked.set(compact(item.unacked), item.delayed ? `${compact(item.delayed)} for later` : "");
-    this.readings.in.set(rate(item.rate_in), `${compact(item.published)} in all`);
-    this.readings.out.set(rate(item.rate_out), `${compact(item.delivered)} in all`);
+    unacked.set(compact(item.unacked), item.delayed ? `${compact(item.delayed)} scheduled` : "");
+    this.readings.in.set(perSecond(item.rate_in), `${compact(item.published)} in total`);
+    this.readings.out.set(perSecond(item.rate_out), `${compact(item.delivered)} in total`);
     consumers.set(
       count(item.consumers),
       item.kind === "topic" ? many(item.subscriptions, "subscription") : "",
@@ -140,8 +140,8 @@ class Destination {
 
   async pause(wanted) {
     const said = wanted
-      ? `${this.place} is paused: messages come in, none go out`
-      : `${this.place} delivers again`;
+      ? `Delivery of ${this.place} paused; publishing still works`
+      : `Delivery of ${this.place} resumed`;
     await attempt(() => post(this.place.full(wanted ? "/pause" : "/resume")), said);
     await this.look();
     this.actions.querySelector("button")?.focus();
@@ -153,12 +153,12 @@ class Destination {
       title: `Purge ${this.place}?`,
       text: [
         waiting
-          ? `${many(waiting, "waiting message")} (${bytes(size)}) will be gone for ever.`
-          : "No message is waiting now; what comes until you confirm will be gone for ever.",
+          ? `${many(waiting, "ready message")} (${bytes(size)}) will be deleted permanently.`
+          : "No messages are ready now; messages published before you confirm will be deleted permanently.",
         unacked > 0 &&
-          `${many(unacked, "message")} delivered but not yet acknowledged stay with their consumers.`,
+          `${many(unacked, "unacked message")} will be kept.`,
       ].filter(Boolean),
-      fields: unacked > 0 ? [{ name: "unacked", label: "Purge those, too", kind: "check" }] : [],
+      fields: unacked > 0 ? [{ name: "unacked", label: "Purge unacked messages too", kind: "check" }] : [],
       action: waiting ? `Purge ${many(waiting, "message")}` : "Purge",
       tone: "danger",
       submit: ({ unacked: too = false }) => post(this.place.full("/purge"), { unacked: too }),
@@ -172,22 +172,22 @@ class Destination {
     const { waiting, unacked, consumers, bytes: size } = this.item;
     const losses = [
       waiting + unacked > 0 && `${many(waiting + unacked, "message")} (${bytes(size)})`,
-      consumers > 0 && `the attachment of ${many(consumers, "consumer")}`,
+      consumers > 0 && many(consumers, "consumer"),
     ].filter(Boolean);
     const done = await ask({
       title: `Delete ${this.place}?`,
       text: [
         losses.length
-          ? `With it go for ever: ${losses.join(" and ")}.`
-          : "It is empty and nobody consumes from it.",
-        "Its settings are forgotten. If it is used again, it comes back with the usual ones, where that is allowed.",
+          ? `This permanently removes ${losses.join(" and ")}.`
+          : "It has no messages and no consumers.",
+        "Its settings are deleted. If automatic creation is allowed, it is created again with default settings when it is next used.",
       ],
-      action: "Delete it",
+      action: "Delete",
       tone: "danger",
       submit: () => remove(this.place.path(), this.place.query({ force: consumers ? "true" : "" })),
     });
     if (!done) return;
-    tell(`${this.place} is deleted`);
+    tell(`${this.place} deleted`);
     go("#/destinations");
   }
 }

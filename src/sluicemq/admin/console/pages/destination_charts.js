@@ -15,8 +15,8 @@ export function show(place, signal) {
   const flow = new Chart({
     title: "Messages per second",
     series: [
-      { key: "in", label: "in", tone: "water", area: true },
-      { key: "out", label: "out", tone: "brass", area: true, down: true },
+      { key: "in", label: "publish rate", tone: "water", area: true },
+      { key: "out", label: "deliver rate", tone: "brass", area: true, down: true },
     ],
     format: rate,
     height: 220,
@@ -24,7 +24,7 @@ export function show(place, signal) {
   const depth = new Chart({
     title: "Backlog",
     series: [
-      { key: "waiting", label: "waiting", tone: "water", area: true },
+      { key: "waiting", label: "ready", tone: "water", area: true },
       { key: "unacked", label: "unacked", tone: "brass", dash: true },
     ],
     format: compact,

@@ -4,7 +4,7 @@ import { put as send } from "../api.js";
 import { sending } from "../commands.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
-import { bytes, compact, count, rate, span } from "../format.js";
+import { bytes, compact, count, perSecond, span } from "../format.js";
 import { standing } from "../gauge.js";
 import { List, choiceFilter, textFilter } from "../list.js";
 import { live } from "../live.js";
@@ -22,7 +22,7 @@ const KINDS = [
 ];
 const LIVES = [
   ["", "all"],
-  ["false", "not temporary"],
+  ["false", "permanent"],
   ["true", "temporary"],
 ];
 
@@ -31,9 +31,9 @@ export function show({ signal }) {
     path: "destinations",
     sort: "name",
     filters: [
-      textFilter("filter", "Name", "a part of it, or orders.*"),
+      textFilter("filter", "Name", "part of a name, or orders.*"),
       choiceFilter("kind", "Kind", KINDS),
-      choiceFilter("temporary", "Life", LIVES),
+      choiceFilter("temporary", "Lifetime", LIVES),
     ],
     table: { caption: "Destinations", key: keyOf, columns: COLUMNS },
     none,
@@ -79,14 +79,14 @@ const COLUMNS = [
     same: (item) => `${keyOf(item)} ${item.temporary} ${item.paused}`,
     show: (item) => [h("a", { class: "name", href: Place.of(item).href() }, item.name), tags(item)],
   },
-  number("waiting", "Waiting", compact, {
+  number("waiting", "Ready", compact, {
     same: (item) => String(item.waiting),
     show: (item) => standing(item.waiting),
   }),
   number("unacked", "Unacked", compact, { rank: 2 }),
   number("bytes", "Size", bytes, { rank: 3 }),
-  number("rate_in", "In/s", rate),
-  number("rate_out", "Out/s", rate),
+  number("rate_in", "Publish rate", perSecond),
+  number("rate_out", "Deliver rate", perSecond),
   number("consumers", "Consumers", count, { rank: 2 }),
   number("oldest_ms", "Oldest", (value) => (value === null ? "–" : span(value)), {
     rank: 3,
@@ -97,15 +97,15 @@ const COLUMNS = [
 function none(filtered) {
   if (filtered) {
     return empty(
-      "No destination is like that",
-      h("p", null, "Names are found by a part of them; * stands for anything."),
+      "No matching destinations",
+      h("p", null, "The filter matches any part of a name; * matches any characters."),
     );
   }
   return empty(
     "There are no destinations yet",
-    h("p", null, "A queue comes into being when it is first used:"),
+    h("p", null, "A queue is created when it is first used:"),
     command(sending(live.overview?.listeners, "orders")),
-    h("p", null, "Or create one with settings of its own by the button above."),
+    h("p", null, "Or select Create… above to choose its settings."),
   );
 }
 
@@ -119,21 +119,21 @@ async function make() {
         label: "Kind",
         kind: "choice",
         options: [
-          ["queue", "queue: one consumer gets each message"],
-          ["topic", "topic: every subscription gets each message"],
+          ["queue", "queue: each message goes to one consumer"],
+          ["topic", "topic: each message goes to every subscription"],
         ],
       },
       {
         name: "max_messages",
-        label: "Messages waiting, at most",
+        label: "Maximum ready messages",
         kind: "number",
         min: 0,
         value: 0,
-        hint: "0: no limit. All other settings are on its page.",
+        hint: "0 means no limit. Other settings can be changed later.",
       },
       {
         name: "dead_letter",
-        label: "Keep what cannot be delivered as dead letters",
+        label: "Dead-letter undeliverable messages",
         kind: "check",
       },
     ],

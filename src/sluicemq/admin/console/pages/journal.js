@@ -45,7 +45,7 @@ class JournalPage {
       told: false,
       pace: PACE,
       table: {
-        caption: "Writers of batches",
+        caption: "Batch writers",
         stack: true,
         key: ({ writer }) => writer,
         columns: WRITERS,
@@ -55,10 +55,10 @@ class JournalPage {
     });
     this.rows = h("div", { class: "page" });
     this.content = [
-      panel("Readers", [this.slots.element, this.slotsNone], {
-        beside: h("span", { class: "hint" }, "Slots hold back what a reader still needs."),
+      panel("Retention slots", [this.slots.element, this.slotsNone], {
+        beside: h("span", { class: "hint" }, "A slot retains the segments that its reader still needs."),
       }),
-      panel("Writers of batches", this.writers.element),
+      panel("Batch writers", this.writers.element),
       panel("Segments", [this.segments.element, this.pager.element]),
     ];
     this.look = loading(this.rows, () => this.ask(), signal);
@@ -81,8 +81,8 @@ class JournalPage {
     const size = segments.reduce((sum, segment) => sum + segment.size, 0);
     const list = facts([
       ["Format", String(journal.format)],
-      ["Earliest record", count(journal.earliest)],
-      ["On disk up to record", count(durable.sequence)],
+      ["Earliest sequence", count(journal.earliest)],
+      ["Durable sequence", count(durable.sequence)],
       ["Size", `${bytes(size)} in ${many(segments.length, "segment")}`],
     ]);
     list.classList.add("many");
@@ -103,17 +103,17 @@ class JournalPage {
 
   async drop({ name, records, held }) {
     const done = await ask({
-      title: `Drop the slot ${name}?`,
+      title: `Delete the slot ${name}?`,
       text: [
-        `Its reader has ${count(records)} records to read yet; the ${bytes(held)} that hold them may be removed from now on.`,
-        "If the reader comes back, it may have missed some for ever.",
+        `Its reader lags by ${count(records)} records; the ${bytes(held)} of segments retained for it may then be removed.`,
+        "The reader may permanently miss records.",
       ],
-      action: "Drop it",
+      action: "Delete",
       tone: "danger",
       submit: () => remove(`journal/slots/${encodeURIComponent(name)}`),
     });
     if (!done) return;
-    tell(`The slot ${name} is dropped`);
+    tell(`Slot ${name} deleted`);
     this.look();
   }
 }
@@ -142,21 +142,21 @@ function slotColumns(ondrop) {
     },
     {
       key: "position",
-      label: "Has read up to",
+      label: "Position",
       number: true,
       rank: 2,
       show: ({ position }) => count(position),
     },
     {
       key: "records",
-      label: "Records behind",
+      label: "Lag (records)",
       number: true,
       show: ({ records }) => count(records),
     },
-    { key: "held", label: "Holds back", number: true, show: ({ held }) => bytes(held) },
+    { key: "held", label: "Retained", number: true, show: ({ held }) => bytes(held) },
     {
       key: "limit_bytes",
-      label: "At most",
+      label: "Limit",
       number: true,
       rank: 2,
       show: (slot) => bytes(slot.limit_bytes),
@@ -168,17 +168,17 @@ function slotColumns(ondrop) {
       number: true,
       same: ({ name }) => name,
       show: (slot) =>
-        button("Drop…", () => ondrop(slot), { tone: "quiet small", name: `Drop ${slot.name}…` }),
+        button("Delete…", () => ondrop(slot), { tone: "quiet small", name: `Delete ${slot.name}…` }),
     },
   ];
 }
 
 const SEGMENTS = [
-  { key: "first", label: "From record", head: true, show: ({ first }) => count(first) },
+  { key: "first", label: "First sequence", head: true, show: ({ first }) => count(first) },
   { key: "size", label: "Size", number: true, show: ({ size }) => bytes(size) },
   {
     key: "created",
-    label: "Begun",
+    label: "Created",
     rank: 2,
     same: ({ created }) => String(created),
     show: ({ created }) => when(created / 1000), // µs
@@ -187,7 +187,7 @@ const SEGMENTS = [
     key: "sealed",
     label: "State",
     same: ({ sealed }) => String(sealed),
-    show: ({ sealed }) => (sealed ? "sealed" : tag("being written", "good")),
+    show: ({ sealed }) => (sealed ? "sealed" : tag("open", "good")),
   },
 ];
 
@@ -210,14 +210,14 @@ const WRITERS = [
   { key: "rows", label: "Rows", number: true, show: ({ rows }) => count(rows) },
   {
     key: "partitions_done",
-    label: "Partitions done",
+    label: "Completed partitions",
     number: true,
     rank: 2,
     show: (item) => count(item.partitions_done),
   },
   {
     key: "parts_open",
-    label: "Under way",
+    label: "Open parts",
     number: true,
     rank: 2,
     show: (item) => count(item.parts_open),
@@ -232,15 +232,15 @@ const WRITERS = [
 
 function noSlots() {
   return empty(
-    "Nobody reads the journal",
-    h("p", null, "A pipeline makes a slot of its own when it starts; in a terminal:"),
+    "No retention slots",
+    h("p", null, "A pipeline creates its slot when it starts:"),
     command(`sluicemq pipeline run --lake ./lake --url ${location.origin}`),
   );
 }
 
 function noWriters() {
   return empty(
-    "Nobody has written batches",
-    h("p", null, "What a pipeline writes into queues, each batch exactly once, is listed here."),
+    "No batch writers",
+    h("p", null, "Pipelines that write batches into queues exactly once are listed here."),
   );
 }

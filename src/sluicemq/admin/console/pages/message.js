@@ -47,10 +47,10 @@ function tools(place, message) {
     if (await action(place, what, which)) go(place.href("/messages"));
   };
   const move = (target, ...rest) => transferMessages(target, "move", ...rest);
-  const held = message.state === "unacked" ? "a consumer has it" : "";
+  const held = message.state === "unacked" ? "a consumer has it unacked" : "";
   return [
     message.dead_letter &&
-      button("Send back…", leaving(returnMessages), { why: consume || held, tone: "primary" }),
+      button("Redrive…", leaving(returnMessages), { why: consume || held, tone: "primary" }),
     button("Move…", leaving(move), { why: consume || held }),
     button("Copy…", () => transferMessages(place, "copy", what, which), {
       why: session.whyNot("browse", place.name),
@@ -82,7 +82,7 @@ function view(place, path, message) {
           h(
             "p",
             { class: "hint" },
-            `The first part of ${bytes(message.size)}; the download has all of it.`,
+            `Only the first part of ${bytes(message.size)} is shown; the download is complete.`,
           ),
         bodyView(body),
       ],
@@ -96,7 +96,7 @@ function view(place, path, message) {
         "Properties",
         named.length
           ? facts(named.map(([name, typed]) => [h("code", null, name), value(typed)]))
-          : empty("It has no properties"),
+          : empty("No properties"),
       ),
     ),
   ];
@@ -106,10 +106,10 @@ function grave({ reason, origin, attempts, at }) {
   const told = [["Reason", tag(reason, "bad")]];
   if (origin) {
     const from = Place.of(origin);
-    told.push(["Came from", h("a", { class: "name", href: from.href() }, String(from))]);
+    told.push(["Original destination", h("a", { class: "name", href: from.href() }, String(from))]);
   }
-  told.push(["Deliveries", count(attempts)], ["When", when(Date.parse(at))]);
-  return panel("Why it is a dead letter", facts(told));
+  told.push(["Deliveries", count(attempts)], ["Time", when(Date.parse(at))]);
+  return panel("Dead letter", facts(told));
 }
 
 function headers(message) {
@@ -117,16 +117,16 @@ function headers(message) {
   const told = [
     ["State", message.state],
     ["Subscription", message.subscription],
-    ["Came by", message.protocol],
+    ["Protocol", message.protocol],
     ["Durability", message.durability],
     ["Priority", String(message.priority)],
-    ["Arrived", when(message.arrival)],
+    ["Published", when(message.arrival)],
     ["Client timestamp", message.timestamp !== message.arrival ? when(message.timestamp) : ""],
     ["Expires", message.expiration ? when(message.expiration) : "never"],
-    ["Delivered from", message.deliver_at ? when(message.deliver_at) : ""],
+    ["Scheduled for", message.deliver_at ? when(message.deliver_at) : ""],
     ["Attempts", count(message.attempts)],
-    ["Id of the sender", message.message_id && h("code", null, message.message_id)],
-    ["Correlation id", message.correlation_id && h("code", null, message.correlation_id)],
+    ["Message ID", message.message_id && h("code", null, message.message_id)],
+    ["Correlation ID", message.correlation_id && h("code", null, message.correlation_id)],
     ["Reply to", reply && h("a", { class: "name", href: Place.of(reply).href() }, reply.name)],
     ["Type", message.type],
   ];

@@ -9,7 +9,7 @@ export function show() {
   return h(
     "div",
     { class: "page" },
-    head("There is no such page"),
-    h("p", null, "The address names none. ", h("a", { href: "#/" }, "Go to the overview"), "."),
+    head("Page not found"),
+    h("p", null, "The URL does not match any page. ", h("a", { href: "#/" }, "Go to the overview"), "."),
   );
 }

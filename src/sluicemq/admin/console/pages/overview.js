@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { Chart } from "../chart.js";
 import { receiving, sending } from "../commands.js";
 import { h, put, say } from "../dom.js";
-import { bytes, compact, count, many, millis, rate, span } from "../format.js";
+import { bytes, compact, count, many, millis, perSecond, rate, span } from "../format.js";
 import { gauge, standing } from "../gauge.js";
 import { every, live, take, watch } from "../live.js";
 import { Place } from "../names.js";
@@ -33,12 +33,12 @@ class Overview {
     this.about = h("p", { class: "about" });
     this.alarms = h("div", { class: "alarms" });
     this.welcome = h("div");
-    this.level = gauge("Messages waiting");
+    this.level = gauge("Ready messages");
     this.readings = {
-      in: reading("In per second", "water"),
-      waiting: reading("Waiting"),
-      unacked: reading("Not acknowledged"),
-      out: reading("Out per second", "brass"),
+      in: reading("Publish rate", "water"),
+      waiting: reading("Ready"),
+      unacked: reading("Unacked"),
+      out: reading("Deliver rate", "brass"),
     };
     this.charts = charts();
     this.busiest = busiest();
@@ -84,7 +84,7 @@ class Overview {
       h(
         "div",
         { class: "duo" },
-        panel("Most is waiting in", this.ranks, {
+        panel("Largest backlogs", this.ranks, {
           beside: h("a", { href: "#/destinations" }, "All destinations"),
         }),
         h(
@@ -101,7 +101,7 @@ class Overview {
   choice() {
     const select = h(
       "select",
-      { "aria-label": "Time shown" },
+      { "aria-label": "Time range" },
       MINUTES.map((minutes) => h("option", { value: minutes }, `${minutes} minutes`)),
     );
     select.addEventListener("change", () => {
@@ -137,10 +137,10 @@ class Overview {
       this.about,
       `Version ${overview.version}${made}, up ${up}, ${bytes(overview.memory_bytes)} of memory`,
     );
-    this.readings.in.set(rate(totals.rate_in), bytes(totals.bytes_in));
+    this.readings.in.set(perSecond(totals.rate_in), bytes(totals.bytes_in));
     this.readings.waiting.set(compact(totals.waiting), many(totals.destinations, "destination"));
     this.readings.unacked.set(compact(totals.unacked), many(totals.consumers, "consumer"));
-    this.readings.out.set(rate(totals.rate_out), bytes(totals.bytes_out));
+    this.readings.out.set(perSecond(totals.rate_out), bytes(totals.bytes_out));
     this.level.update(totals.waiting);
     this.warn(overview.alarms ?? []);
     this.greet(overview);
@@ -174,8 +174,8 @@ class Overview {
         panel(
           null,
           empty(
-            "Nothing has been sent yet",
-            h("p", null, "A queue comes into being when it is first used. In a terminal:"),
+            "No messages yet",
+            h("p", null, "A queue is created when it is first used. In a terminal:"),
             command(sending(open, "orders")),
             back && command(back),
             h(
@@ -192,18 +192,18 @@ class Overview {
 
   keep({ journal, loop_lag_ms: lag, bodies_in_memory: bodies, identity }) {
     const told = [
-      ["Identity", h("code", null, identity)],
-      ["Bodies in memory", bytes(bodies)],
-      ["Loop lag, half and 99 %", `${millis(lag?.p50)}, ${millis(lag?.p99)}`],
+      ["Broker ID", h("code", null, identity)],
+      ["Message memory", bytes(bodies)],
+      ["Event loop lag (p50 / p99)", `${millis(lag?.p50)} / ${millis(lag?.p99)}`],
     ];
     const sync = journal.fdatasync_ms;
     if (journal.kept) {
       told.push(
         ["Segments", `${count(journal.segments)}, ${bytes(journal.bytes)}`],
-        ["Live messages", count(journal.live)],
-        ["fdatasync, half and 99 %", `${millis(sync?.p50)}, ${millis(sync?.p99)}`],
+        ["Live records", count(journal.live)],
+        ["fdatasync (p50 / p99)", `${millis(sync?.p50)} / ${millis(sync?.p99)}`],
       );
-    } else told.push(["Journal", "none: everything is in memory"]);
+    } else told.push(["Journal", "none; messages are kept in memory only"]);
     put(this.journal, facts(told));
   }
 }
@@ -213,8 +213,8 @@ function charts() {
     flow: new Chart({
       title: "Messages per second",
       series: [
-        { key: "in", label: "in", tone: "water", area: true },
-        { key: "out", label: "out", tone: "brass", area: true, down: true },
+        { key: "in", label: "publish rate", tone: "water", area: true },
+        { key: "out", label: "deliver rate", tone: "brass", area: true, down: true },
       ],
       format: rate,
       height: 224,
@@ -222,20 +222,20 @@ function charts() {
     depth: new Chart({
       title: "Backlog",
       series: [
-        { key: "waiting", label: "waiting", tone: "water", area: true },
+        { key: "waiting", label: "ready", tone: "water", area: true },
         { key: "unacked", label: "unacked", tone: "brass", dash: true },
       ],
       format: compact,
       least: 10,
     }),
     lag: new Chart({
-      title: "Loop lag",
-      series: [{ key: "lag_ms", label: "99 % within", tone: "water" }],
+      title: "Event loop lag",
+      series: [{ key: "lag_ms", label: "p99", tone: "water" }],
       format: millis,
     }),
     sync: new Chart({
-      title: "Disk sync",
-      series: [{ key: "fdatasync_ms", label: "99 % within", tone: "brass" }],
+      title: "fdatasync",
+      series: [{ key: "fdatasync_ms", label: "p99", tone: "brass" }],
       format: millis,
     }),
   };
@@ -243,7 +243,7 @@ function charts() {
 
 function busiest() {
   return new Table({
-    caption: "Destinations in which most messages are waiting",
+    caption: "Largest backlogs",
     key: (item) => `${item.kind}/${item.name}/${item.name_base64 ?? ""}`,
     columns: [
       {
@@ -259,13 +259,13 @@ function busiest() {
       },
       {
         key: "waiting",
-        label: "Waiting",
+        label: "Ready",
         number: true,
         same: (item) => String(item.waiting),
         show: (item) => standing(item.waiting),
       },
-      { key: "rate_in", label: "In/s", number: true, show: (item) => rate(item.rate_in) },
-      { key: "rate_out", label: "Out/s", number: true, show: (item) => rate(item.rate_out) },
+      { key: "rate_in", label: "Publish rate", number: true, show: (item) => perSecond(item.rate_in) },
+      { key: "rate_out", label: "Deliver rate", number: true, show: (item) => perSecond(item.rate_out) },
       {
         key: "consumers",
         label: "Consumers",
@@ -289,8 +289,8 @@ function protocols() {
         number: true,
         show: (one) => count(one.connections),
       },
-      { key: "rate_in", label: "In/s", number: true, show: (one) => rate(one.rate_in) },
-      { key: "rate_out", label: "Out/s", number: true, show: (one) => rate(one.rate_out) },
+      { key: "rate_in", label: "Publish rate", number: true, show: (one) => perSecond(one.rate_in) },
+      { key: "rate_out", label: "Deliver rate", number: true, show: (one) => perSecond(one.rate_out) },
     ],
   });
 }

@@ -21,29 +21,29 @@ const TYPES = [
   ["boolean", "true or false"],
 ];
 const DURABILITIES = [
-  ["sync", "on disk before it is answered"],
-  ["lazy", "on disk soon"],
+  ["sync", "on disk before the response"],
+  ["lazy", "on disk shortly after the response"],
   ["none", "in memory only"],
 ];
 
 const FIRST = [
-  { name: "kind", label: "The body is", kind: "choice", options: KINDS },
+  { name: "kind", label: "Body type", kind: "choice", options: KINDS },
   { name: "body", label: "Body", kind: "area", rows: 8 },
 ];
 const MORE = [
-  { name: "priority", label: "Priority, 0 to 9", kind: "number", min: 0, max: 9, placeholder: "4" },
-  { name: "ttl_ms", label: "Life in ms", kind: "ms", min: 0 },
-  { name: "delay_ms", label: "Delivered after, in ms", kind: "ms", min: 0 },
+  { name: "priority", label: "Priority (0-9)", kind: "number", min: 0, max: 9, placeholder: "4" },
+  { name: "ttl_ms", label: "TTL", kind: "ms", min: 0 },
+  { name: "delay_ms", label: "Delay", kind: "ms", min: 0 },
   { name: "durability", label: "Durability", kind: "choice", options: DURABILITIES },
-  { name: "correlation_id", label: "Correlation id" },
+  { name: "correlation_id", label: "Correlation ID" },
   { name: "type", label: "Type" },
-  { name: "message_id", label: "Message id" },
-  { name: "reply_to", label: "Reply to the queue" },
+  { name: "message_id", label: "Message ID" },
+  { name: "reply_to", label: "Reply to" },
 ];
 
 export function show(place, signal, destination) {
   const why = session.whyNot("produce", place.name);
-  if (why) return panel(null, h("p", null, `You cannot publish: ${why}.`));
+  if (why) return panel(null, h("p", null, `Publishing is not allowed: ${why}.`));
   const rows = h("div", { class: "properties" });
   const alert = h("p", { class: "error", role: "alert" });
   const done = h("button", { type: "submit", class: "primary" }, "Publish");

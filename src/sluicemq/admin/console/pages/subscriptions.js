@@ -35,7 +35,7 @@ function columns(place, ondrop) {
       same: ({ name, durable, shared }) => `${name} ${durable} ${shared}`,
       show: ({ name, label, client_id: client, durable, shared }) => [
         h("span", { class: "name" }, label || name),
-        client && tag(`of ${client}`),
+        client && tag(`client ${client}`),
         durable && tag("durable"),
         shared && tag("shared"),
       ],
@@ -56,7 +56,7 @@ function columns(place, ondrop) {
     },
     {
       key: "waiting",
-      label: "Waiting",
+      label: "Ready",
       number: true,
       same: (item) => String(item.waiting),
       show: (item) => standing(item.waiting),
@@ -88,11 +88,11 @@ async function drop(place, item, list) {
     title: `Delete the subscription ${item.label || item.name}?`,
     text: [
       item.waiting + item.unacked > 0
-        ? `${many(item.waiting + item.unacked, "message")} that only it keeps are gone for ever.`
-        : "No message waits in it.",
-      "Its subscriber gets what is published only after it has subscribed again.",
+        ? `${many(item.waiting + item.unacked, "message")} will be deleted permanently.`
+        : "It has no messages.",
+      "Its subscriber misses messages published before it subscribes again.",
     ],
-    action: "Delete it",
+    action: "Delete",
     tone: "danger",
     submit: () =>
       remove("subscriptions", {
@@ -102,17 +102,17 @@ async function drop(place, item, list) {
       }),
   });
   if (!done) return;
-  tell(`The subscription ${item.label || item.name} is deleted`);
+  tell(`Subscription ${item.label || item.name} deleted`);
   list.look();
 }
 
 function none() {
   return empty(
-    "Nobody has subscribed",
+    "No subscriptions",
     h(
       "p",
       null,
-      "What is published now is kept for nobody, unless the topic's settings say so. A JMS client subscribes with createDurableSubscriber, a VibeMQ client by subscribing.",
+      "Published messages are discarded unless the topic retains messages without subscriptions. JMS clients create a durable subscription with createDurableSubscriber.",
     ),
   );
 }

@@ -9,13 +9,13 @@ import { tell } from "../tell.js";
 import { permissionText } from "./users.js";
 
 const OPERATIONS = [
-  ["browse", "see figures, settings and messages"],
-  ["produce", "send messages"],
+  ["browse", "see statistics, settings and messages"],
+  ["produce", "publish messages"],
   ["consume", "receive, delete and move messages"],
-  ["create", "declare it with settings"],
-  ["delete", "remove it"],
-  ["manage", "purge, pause and alter it"],
-  ["list", "see it in lists, as with any of the others"],
+  ["create", "create destinations"],
+  ["delete", "delete destinations"],
+  ["manage", "purge, pause and change settings"],
+  ["list", "see destinations in lists (implied by all others)"],
 ];
 
 export function show({ steps, signal }) {
@@ -43,10 +43,10 @@ export function show({ steps, signal }) {
 function tools(user, path, again) {
   return [
     button("Password…", () => setPassword(user.name, path, again)),
-    button(user.superuser ? "No longer a superuser…" : "Make a superuser…", () =>
+    button(user.superuser ? "Revoke superuser…" : "Grant superuser…", () =>
       setSuperuser(user, path, again),
     ),
-    button("Delete…", () => destroy(user, path), { tone: "danger" }),
+    button("Delete…", () => deleteUser(user, path), { tone: "danger" }),
   ];
 }
 
@@ -57,19 +57,19 @@ function view(user, path, again) {
       null,
       facts([
         [
-          "Rights",
-          user.superuser ? tag("superuser: everything", "brass") : "those of the permissions below",
+          "Permissions",
+          user.superuser ? tag("superuser: all operations", "brass") : "see below",
         ],
-        ["Password", user.password ? "yes" : "none: only tokens admit it"],
+        ["Password", user.password ? "yes" : "none; only tokens can be used to log in"],
         ["Roles", roles.join(", ") || "none"],
-        ["Made", when(user.created * 1000)],
+        ["Created", when(user.created * 1000)],
       ]),
     ),
     panel("Permissions", permissionList(user, permissions, path, again), {
-      beside: button("Permit…", () => permit(user.name, path, again), { tone: "small" }),
+      beside: button("Grant…", () => grantPermission(user.name, path, again), { tone: "small" }),
     }),
     panel("Tokens", tokenList(user, tokens, path, again), {
-      beside: button("New token…", () => makeToken(user.name, path, again), { tone: "small" }),
+      beside: button("New token…", () => createToken(user.name, path, again), { tone: "small" }),
     }),
   ];
 }
@@ -81,13 +81,13 @@ function row(content, ...tools) {
 function permissionList(user, permissions, path, again) {
   if (!permissions.length) {
     return empty(
-      "It has none of its own",
+      "No permissions",
       h(
         "p",
         null,
         user.superuser
-          ? "A superuser needs none."
-          : "Without permissions a user sees and does nothing.",
+          ? "A superuser needs no permissions."
+          : "Without permissions a user cannot see or change anything.",
       ),
     );
   }
@@ -97,9 +97,9 @@ function permissionList(user, permissions, path, again) {
     permissions.map((one) =>
       row(
         h("code", null, permissionText(one)),
-        button("Withdraw…", () => withdraw(user.name, one, path, again), {
+        button("Revoke…", () => revokePermission(user.name, one, path, again), {
           tone: "quiet small",
-          name: `Withdraw ${permissionText(one)}…`,
+          name: `Revoke ${permissionText(one)}…`,
         }),
       ),
     ),
@@ -109,8 +109,8 @@ function permissionList(user, permissions, path, again) {
 function tokenList(user, tokens, path, again) {
   if (!tokens.length) {
     return empty(
-      "It has no tokens",
-      h("p", null, "Programs show one instead of a password:"),
+      "No tokens",
+      h("p", null, "Programs log in with a token instead of a password:"),
       command(`sluicemq users token add ${user.name} --label ci`),
     );
   }
@@ -122,9 +122,9 @@ function tokenList(user, tokens, path, again) {
         [
           token.label || token.id,
           " ",
-          h("small", null, token.expires ? ["until ", when(token.expires * 1000)] : "for ever"),
+          h("small", null, token.expires ? ["expires ", when(token.expires * 1000)] : "does not expire"),
         ],
-        button("Revoke…", () => revoke(token, path, again), {
+        button("Revoke…", () => revokeToken(token, path, again), {
           tone: "quiet small",
           name: `Revoke ${token.label || token.id}…`,
         }),
@@ -135,8 +135,8 @@ function tokenList(user, tokens, path, again) {
 
 async function setPassword(name, path, again) {
   const done = await ask({
-    title: `A new password for ${name}`,
-    text: ["The old one no longer counts. Connections that are open stay."],
+    title: `Change the password of ${name}`,
+    text: ["The old password becomes invalid. Open connections are kept."],
     fields: [
       {
         name: "password",
@@ -146,49 +146,49 @@ async function setPassword(name, path, again) {
         autocomplete: "new-password",
       },
     ],
-    action: "Set it",
+    action: "Save",
     submit: ({ password }) => send(path, { password }, { query: { expect: "existing" } }),
   });
-  if (done) tell(`${name} has a new password`);
+  if (done) tell(`Password of ${name} changed`);
   if (done) again();
 }
 
 async function setSuperuser({ name, superuser }, path, again) {
   const done = await ask({
-    title: superuser ? `Take superuser rights from ${name}?` : `Make ${name} a superuser?`,
+    title: superuser ? `Revoke superuser from ${name}?` : `Grant superuser to ${name}?`,
     text: [
       superuser
-        ? "It may then do only what its permissions say."
-        : "It may then do everything, with all messages and all users.",
+        ? "The user keeps its permissions."
+        : "The user may then perform all operations and manage users.",
     ],
-    action: superuser ? "Take them" : "Make a superuser",
+    action: superuser ? "Revoke" : "Grant",
     tone: "danger",
     submit: () => send(path, { superuser: !superuser }, { query: { expect: "existing" } }),
   });
   if (done) again();
 }
 
-async function destroy({ name }, path) {
+async function deleteUser({ name }, path) {
   const done = await ask({
     title: `Delete the user ${name}?`,
     text: [
-      "Its password, tokens and permissions are gone for ever. Who uses them cannot log in any more.",
+      "Its password, tokens and permissions are deleted permanently.",
     ],
     fields: [
-      { name: "force", label: "Even if it is the last superuser or the last user", kind: "check" },
+      { name: "force", label: "Force: delete the last superuser or user", kind: "check" },
     ],
     action: "Delete the user",
     tone: "danger",
     submit: ({ force }) => remove(path, force ? { force: "true" } : {}),
   });
   if (!done) return;
-  tell(`The user ${name} is deleted`);
+  tell(`User ${name} deleted`);
   go("#/users");
 }
 
-async function permit(name, path, again) {
+async function grantPermission(name, path, again) {
   const done = await ask({
-    title: `Permit something to ${name}`,
+    title: `Grant a permission to ${name}`,
     fields: [
       {
         name: "pattern",
@@ -196,7 +196,7 @@ async function permit(name, path, again) {
         required: true,
         maxlength: 256,
         placeholder: "orders.*",
-        hint: "A name, in which * stands for anything.",
+        hint: "A destination name; * matches any characters.",
       },
       ...OPERATIONS.map(([operation, meaning]) => ({
         name: operation,
@@ -209,45 +209,45 @@ async function permit(name, path, again) {
         kind: "check",
       },
     ],
-    action: "Permit",
+    action: "Grant",
     submit({ pattern, ignore_case, ...ticked }) {
       const operations = Object.keys(ticked).filter((operation) => ticked[operation]);
       return send(`${path}/permissions`, { pattern, operations, ignore_case: Boolean(ignore_case) });
     },
   });
   if (!done) return;
-  tell(`${name} has that permission`);
+  tell(`Permission granted to ${name}`);
   again();
 }
 
-async function withdraw(name, { pattern, operations }, path, again) {
+async function revokePermission(name, { pattern, operations }, path, again) {
   const done = await ask({
-    title: `Withdraw a permission of ${name}?`,
+    title: `Revoke a permission of ${name}?`,
     text: [
-      `It may then no longer ${[...operations].join(", ")} with ${pattern}, unless a role permits it.`,
+      `${name} loses ${[...operations].join(", ")} on ${pattern} unless a role grants it.`,
     ],
-    action: "Withdraw it",
+    action: "Revoke",
     tone: "danger",
     submit: () => remove(`${path}/permissions`, { pattern }),
   });
   if (done) again();
 }
 
-async function makeToken(name, path, again) {
+async function createToken(name, path, again) {
   const made = await ask({
-    title: `A token for ${name}`,
+    title: `Create a token for ${name}`,
     fields: [
-      { name: "label", label: "What it is for", maxlength: 100 },
+      { name: "label", label: "Label", maxlength: 100 },
       {
         name: "days",
-        label: "Valid for days",
+        label: "Expires after (days)",
         kind: "number",
         min: 1,
         value: 90,
-        hint: "Nothing: for ever",
+        hint: "If empty, the token does not expire.",
       },
     ],
-    action: "Make it",
+    action: "Create",
     submit({ label, days }) {
       const expires = days ? Math.floor(Date.now() / 1000) + days * 86_400 : 0;
       return post(`${path}/tokens`, { label, expires });
@@ -255,18 +255,18 @@ async function makeToken(name, path, again) {
   });
   if (!made) return;
   tellAll(
-    "The token",
-    h("p", null, "It is shown this once; the broker keeps only a trace of it."),
+    "New token",
+    h("p", null, "Copy the token now: it is not shown again."),
     command(made.token),
   );
   again();
 }
 
-async function revoke(token, path, again) {
+async function revokeToken(token, path, again) {
   const done = await ask({
     title: `Revoke the token ${token.label || token.id}?`,
-    text: ["The programs that show it cannot log in any more."],
-    action: "Revoke it",
+    text: ["Programs that use it can no longer log in."],
+    action: "Revoke",
     tone: "danger",
     submit: () => remove(`${path}/tokens/${encodeURIComponent(token.id)}`),
   });
