@@ -175,7 +175,13 @@ def test_only_settings_that_were_changed_are_sent(console: ConsoleFixture, visit
 
     page.on("request", see)
     assert page.get_by_label("Maximum ready messages").input_value() == "100"
-    browser_page.see("1 min")
+    assert page.get_by_label("Message TTL").input_value() == "1 min"
+    browser_page.see("message_ttl")
+    page.get_by_label("Retry delay", exact=True).fill("5 parsecs")
+    page.get_by_role("button", name="Save").click()
+    assert not sent
+    page.get_by_label("Retry delay", exact=True).fill("1.5 s")
+    page.get_by_label("Maximum message size").fill("10 MiB")
     page.get_by_label("Maximum ready messages").fill("-5")
     page.get_by_role("button", name="Save").click()
     assert not sent
@@ -183,7 +189,14 @@ def test_only_settings_that_were_changed_are_sent(console: ConsoleFixture, visit
     page.get_by_label("Dead-letter undeliverable messages").check()
     page.get_by_role("button", name="Save").click()
     page.get_by_text("Settings saved").wait_for()
-    assert sent == [{"max_messages": 5000, "dead_letter": True}]
+    assert sent == [
+        {
+            "max_messages": 5000,
+            "max_message_bytes": 10_485_760,
+            "retry_delay": 1_500,
+            "dead_letter": True,
+        }
+    ]
     settings = console.item("orders")["settings"]
     assert settings["max_messages"] == 5000
     assert settings["message_ttl"] == 60_000

@@ -200,11 +200,13 @@ async function grantPermission(name, path, again) {
       },
       ...OPERATIONS.map(([operation, meaning]) => ({
         name: operation,
+        key: "",
         label: `${operation}: ${meaning}`,
         kind: "check",
       })),
       {
         name: "ignore_case",
+        key: "",
         label: "Ignore letter case of names (ignore_case)",
         kind: "check",
       },
@@ -240,6 +242,7 @@ async function createToken(name, path, again) {
       { name: "label", label: "Label", maxlength: 100 },
       {
         name: "days",
+        key: "expires",
         label: "Expires after (days)",
         kind: "number",
         min: 1,
