@@ -16,7 +16,7 @@ WORKERS := $(shell expr $$(nproc) + 1)
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java chromium demo test test-vibemq faults fuzz lint docs bench compiled test-compiled clean
+.PHONY: help setup java chromium demo test test-vibemq faults fuzz lint docs screenshots bench compiled test-compiled clean
 
 help:
 	@echo "make setup          create $(VENV) with everything that is needed"
@@ -27,6 +27,7 @@ help:
 	@echo "make fuzz           random tests with new examples, hostile clients for ten minutes"
 	@echo "make lint           ruff, mypy --strict, import layers"
 	@echo "make docs           build the site of the documentation into build/site"
+	@echo "make screenshots    take the screenshots of docs/console.md; needs Chromium"
 	@echo "make bench          measure throughput and latency (BENCH_ARGS='matrix --size 100' to choose)"
 	@echo "make compiled       the same program, its hot modules compiled, in $(COMPILED_VENV); needs a C compiler"
 	@echo "make test-compiled  run the tests on that"
@@ -106,6 +107,9 @@ lint: setup
 # The variable silences an advertisement.
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+screenshots: setup chromium
+	$(BIN)/python -m tools.screenshots
 
 bench: setup
 	$(BIN)/sluicemq bench $(BENCH_ARGS)

@@ -22,17 +22,17 @@ PAGES = {
     "consumers": ("queue/invoices/consumers", "phpmq"),
     "subscriptions": ("topic/prices/subscriptions", "durable"),
     "charts": ("queue/orders/charts", "Backlog"),
-    "settings": ("queue/orders/settings", "Life and delivery"),
+    "settings": ("queue/orders/settings", "Lifetime and delivery"),
     "message": ("queue/orders/messages/{greeting}", "greeting"),
     "dead-letters": ("dead-letters", "expired"),
     "connections": ("connections", "127.0.0.1"),
     "transactions": ("transactions", "prepared"),
     "journal": ("journal", "spark-bronze"),
-    "users": ("users", "no users"),
+    "users": ("users", "No users"),
     "audit": ("audit", "PUT"),
     "configuration": ("configuration", "broker.data_dir"),
-    "account": ("account", "Nobody is logged in"),
-    "nowhere": ("nowhere", "There is no such page"),
+    "account": ("account", "Not logged in"),
+    "nowhere": ("nowhere", "Page not found"),
 }
 LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"color_scheme": "dark", "viewport": WIDE},
@@ -81,7 +81,7 @@ def test_no_violation_on_any_page(look: str, furnished: ConsoleFixture, visit: V
 
 def test_no_violation_in_what_opens(furnished: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(furnished)
-    page = browser_page.open("queue/bulk", "Came by")
+    page = browser_page.open("queue/bulk", "Protocol")
     opened: dict[str, Callable[[], None]] = {
         "purge": lambda: page.get_by_role("button", name="Purge").click(),
         "move": lambda: page.get_by_role("button", name="Move all").click(),
@@ -106,7 +106,7 @@ def test_no_violation_where_there_is_nothing_yet(console: ConsoleFixture, visit:
         ("destinations", "destinations", "sluicemq send phpmq://"),
         ("dead-letters", "dead-letters", "There are no dead letters"),
         ("transactions", "transactions", "There are no transactions"),
-        ("journal", "journal", "Nobody reads the journal"),
+        ("journal", "journal", "No retention slots"),
     ):
         page = browser_page.open(where, told)
         browser_page.shoot(f"empty-{name}")
@@ -138,7 +138,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen(
     page.emulate_media(color_scheme="dark")
     dark = page.evaluate(ground)
     assert dark != light
-    page.get_by_role("button", name="Dark or light").click()
+    page.get_by_role("button", name="Dark mode").click()
     assert page.evaluate(ground) == light
     page.reload()
     page.wait_for_selector("main h1")
@@ -151,15 +151,20 @@ def test_charts_are_told_in_words_and_as_a_table(furnished: ConsoleFixture, visi
     page = visit(furnished).open("", "Messages per second")
     flow = page.get_by_role("figure", name="Messages per second")
     expect(flow.get_by_role("img")).to_have_attribute(
-        "aria-label", re.compile(r"Messages per second, since \d\d:\d\d\. in: now \S+, between")
+        "aria-label",
+        re.compile(r"Messages per second, since \d\d:\d\d\. publish rate: now \S+, between"),
     )
     assert not flow.get_by_role("table").count()
     flow.get_by_text("Figures").click()
     flow.get_by_role("columnheader").first.wait_for()
     table = flow.get_by_role("table")
-    assert table.get_by_role("columnheader").all_inner_texts() == ["time", "in", "out"]
+    assert table.get_by_role("columnheader").all_inner_texts() == [
+        "time",
+        "publish rate",
+        "deliver rate",
+    ]
     assert table.get_by_role("row").count() > 1
-    expect(page.get_by_role("img", name=re.compile(r"^Messages waiting: \d+"))).to_have_count(1)
+    expect(page.get_by_role("img", name=re.compile(r"^Ready messages: \d+"))).to_have_count(1)
 
 
 def search(browser_page: BrowserPage, text: str) -> None:

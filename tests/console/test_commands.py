@@ -24,11 +24,11 @@ def test_the_overview_teaches_to_send_and_receive(
     console: ConsoleFixture, visit: Visit, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     browser_page = visit(console)
-    browser_page.open("", "Nothing has been sent yet")
+    browser_page.open("", "No messages yet")
     send, receive = commands(browser_page)
     assert main(send) == 0
     browser_page.see("orders")
-    browser_page.page.get_by_text("Nothing has been sent yet").wait_for(state="detached")
+    browser_page.page.get_by_text("No messages yet").wait_for(state="detached")
     assert main(receive) == 0
     assert capfdbinary.readouterr().out == b"hello\n"
 
@@ -42,7 +42,7 @@ def test_names_that_a_shell_would_take_for_something_else(
     browser_page = visit(console)
     browser_page.open("destinations", name)
     browser_page.page.get_by_role("link", name=name, exact=True).click()
-    browser_page.see("Nothing is waiting here")
+    browser_page.see("No ready messages")
     send, _ = commands(browser_page)
     assert main(send) == 0
     browser_page.see("1 to 1 of 1")
@@ -61,7 +61,7 @@ def test_the_journal_names_a_command_that_there_is(
     console: ConsoleFixture, visit: Visit, capsys: pytest.CaptureFixture[str]
 ) -> None:
     browser_page = visit(console)
-    browser_page.open("journal", "Nobody reads the journal")
+    browser_page.open("journal", "No retention slots")
     (run,) = commands(browser_page)
     assert main([*run[:2], "--help"]) == 0
     told = capsys.readouterr().out

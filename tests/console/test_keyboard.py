@@ -98,7 +98,7 @@ def test_search_by_keys_alone(furnished: ConsoleFixture, visit: Visit) -> None:
 
 
 def test_dialogs_keep_the_focus_and_give_it_back(furnished: ConsoleFixture, visit: Visit) -> None:
-    page = visit(furnished).open("queue/bulk", "Came by")
+    page = visit(furnished).open("queue/bulk", "Protocol")
     page.get_by_role("button", name="Delete…").focus()
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog", name="Delete bulk?")
@@ -126,7 +126,7 @@ def test_keys_can_be_switched_off_and_never_count_while_one_types(
     assert not page.get_by_role("dialog").count()
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("?")
-    page.get_by_label("Single keys do something").click()
+    page.get_by_label("Enable single-key shortcuts").click()
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.keyboard.press("a")

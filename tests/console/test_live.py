@@ -35,12 +35,12 @@ def shows(page: Page, name: str, figure: int) -> None:
 
 def test_the_overview_follows_what_happens(console: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(console)
-    page = browser_page.open("", "Nothing has been sent yet")
+    page = browser_page.open("", "No messages yet")
     for number in range(12):
         console.publish("orders", body=f"{number}")
-    shows(page, "Waiting", 12)
+    shows(page, "Ready", 12)
     browser_page.see("orders")
-    expect(page.get_by_text("Nothing has been sent yet")).to_have_count(0)
+    expect(page.get_by_text("No messages yet")).to_have_count(0)
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
@@ -55,7 +55,7 @@ def test_changing_figures_are_not_read_out(console: ConsoleFixture, visit: Visit
     )
     for number in range(3):
         console.publish("orders", body="x")
-        shows(page, "Waiting", number + 1)
+        shows(page, "Ready", number + 1)
     assert page.evaluate("heard") == []
 
 
@@ -64,15 +64,15 @@ def test_a_broker_that_goes_and_comes_back(tmp_path: Path, visit: Visit) -> None
         browser_page = visit(console, ("ERR_", "Failed to load resource"))
         console.publish("orders", body="x")
         page = browser_page.open("", "orders")
-        shows(page, "Waiting", 1)
+        shows(page, "Ready", 1)
         console.broker.kill()
-        page.get_by_text("The broker does not answer").wait_for(timeout=60_000)
+        page.get_by_text("The broker does not respond").wait_for(timeout=60_000)
         browser_page.shoot("gone")
-        shows(page, "Waiting", 1)  # what was last known stays
+        shows(page, "Ready", 1)  # what was last known stays
         page.get_by_role("button", name="Try now").click()
         console.broker.start()
-        page.get_by_text("The broker answers again").wait_for(timeout=60_000)
-        expect(page.get_by_text("The broker does not answer")).to_have_count(0)
+        page.get_by_text("Reconnected to the broker").wait_for(timeout=60_000)
+        expect(page.get_by_text("The broker does not respond")).to_have_count(0)
 
 
 def test_a_broker_that_keeps_no_more_streams(tmp_path: Path, browser: Browser) -> None:
@@ -85,7 +85,7 @@ def test_a_broker_that_keeps_no_more_streams(tmp_path: Path, browser: Browser) -
         first.page.get_by_text("Live", exact=True).wait_for()
         page = other.open("", "Messages per second")
         console.publish("orders", body="x")
-        shows(page, "Waiting", 1)
+        shows(page, "Ready", 1)
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
@@ -121,7 +121,7 @@ def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections
             page.goto(console.url)
             page.get_by_text("tenant.").first.wait_for()
             found = page.evaluate(PAINTED)
-            shows(page, "Waiting", DESTINATIONS)
+            shows(page, "Ready", DESTINATIONS)
             print("first paint {paint:.0f} ms, {files} files, {bytes} bytes".format(**found))
             assert found["files"] < 45
             assert found["bytes"] < 150_000

@@ -15,7 +15,7 @@ BODIES = (
     ("greeting", "hello"),
     ("json", '"lines"'),
     ("bytes", "0000f0"),
-    ("none", "It has no body"),
+    ("none", "The message has no body"),
     ("map", "Anna"),
     ("stream", "two"),
     ("object", "ac ed 00 05"),
@@ -44,7 +44,7 @@ def test_publish_find_move_and_delete(console: ConsoleFixture, visit: Visit) -> 
     dialog.get_by_label("Name").fill("stock/new ones")
     dialog.get_by_role("button", name="Create").click()
     page.get_by_role("heading", name="stock/new ones", level=1).wait_for()
-    browser_page.see("Nothing is waiting here")
+    browser_page.see("No ready messages")
     page.get_by_role("link", name="Publish").click()
     for color in ("red", "green", "red"):
         page.get_by_label("Body", exact=True).fill(f"a {color} one")
@@ -68,16 +68,16 @@ def test_publish_find_move_and_delete(console: ConsoleFixture, visit: Visit) -> 
     browser_page.see("1 to 3 of 3")
     page.get_by_role("checkbox").first.check()
     page.get_by_role("button", name="Move 1").click()
-    dialog.get_by_label("To").fill("elsewhere")
+    dialog.get_by_label("Target").fill("elsewhere")
     dialog.get_by_role("button", name="Move 1 message").click()
     page.get_by_text("1 message moved").wait_for()
     browser_page.see("1 to 2 of 2")
     assert console.item("elsewhere")["ready"] == 1
     page.get_by_role("button", name="Delete all").click()
-    dialog.get_by_text("gone for ever").wait_for()
+    dialog.get_by_text("deleted permanently").wait_for()
     dialog.get_by_role("button", name="Delete all messages").click()
     page.get_by_text("2 messages deleted").wait_for()
-    browser_page.see("Nothing is waiting here")
+    browser_page.see("No ready messages")
 
 
 def test_a_long_line_page_by_page(furnished: ConsoleFixture, visit: Visit) -> None:
@@ -108,15 +108,15 @@ def test_dead_letters_go_back_to_where_they_came_from(
     page.get_by_role("link", name="orders.dlq").click()
     page.get_by_role("link", name="Messages", exact=True).wait_for()
     page.locator("tbody a").first.click()
-    browser_page.see("Why it is a dead letter")
-    page.get_by_role("button", name="Send back").click()
-    page.get_by_role("dialog").get_by_role("button", name="Send message").click()
-    page.get_by_text("1 message sent back").wait_for()
+    browser_page.see("Original destination")
+    page.get_by_role("button", name="Redrive").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive message").click()
+    page.get_by_text("1 message redriven").wait_for()
     assert console.item("orders")["ready"] == 1
     browser_page.open("dead-letters", "expired 2")
-    page.get_by_role("button", name="Send all of orders.dlq back").click()
-    page.get_by_role("dialog").get_by_role("button", name="Send all dead letters back").click()
-    page.get_by_text("2 messages sent back").wait_for()
+    page.get_by_role("button", name="Redrive all of orders.dlq").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive all dead letters").click()
+    page.get_by_text("2 messages redriven").wait_for()
     assert console.item("orders")["ready"] == 3
 
 
@@ -127,12 +127,12 @@ def test_what_is_lost_is_named_before_it_is(console: ConsoleFixture, visit: Visi
     consumer.subscribe("orders", 2)
     consumer.receive(10)
     browser_page = visit(console)
-    page = browser_page.open("queue/orders", "Came by")
+    page = browser_page.open("queue/orders", "Protocol")
     page.get_by_text("5", exact=True).first.wait_for()
     page.get_by_role("button", name="Purge").click()
     dialog = page.get_by_role("dialog", name="Purge orders?")
-    dialog.get_by_text("5 waiting messages").wait_for()
-    dialog.get_by_text("2 messages delivered but not yet acknowledged stay").wait_for()
+    dialog.get_by_text("5 ready messages").wait_for()
+    dialog.get_by_text("2 unacked messages will be kept").wait_for()
     page.keyboard.press("Escape")
     assert console.item("orders")["ready"] == 5
     page.get_by_role("button", name="Purge").click()
@@ -143,15 +143,15 @@ def test_what_is_lost_is_named_before_it_is(console: ConsoleFixture, visit: Visi
     gone = page.get_by_role("dialog", name="Delete orders?")
     gone.get_by_text("2 messages").wait_for()
     gone.get_by_text("1 consumer").wait_for()
-    gone.get_by_role("button", name="Delete it").click()
+    gone.get_by_role("button", name="Delete").click()
     page.get_by_role("heading", name="Destinations", level=1).wait_for()
-    page.get_by_text("orders is deleted").wait_for()
+    page.get_by_text("orders deleted").wait_for()
 
 
 def test_pause_and_resume(console: ConsoleFixture, visit: Visit) -> None:
     console.publish("orders", body="x")
     browser_page = visit(console)
-    page = browser_page.open("queue/orders", "Came by")
+    page = browser_page.open("queue/orders", "Protocol")
     page.get_by_role("button", name="Pause").focus()
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Resume").wait_for()
@@ -166,7 +166,7 @@ def test_pause_and_resume(console: ConsoleFixture, visit: Visit) -> None:
 def test_only_settings_that_were_changed_are_sent(console: ConsoleFixture, visit: Visit) -> None:
     console.create("orders", max_messages=100, message_ttl=60_000)
     browser_page = visit(console)
-    page = browser_page.open("queue/orders/settings", "Life and delivery")
+    page = browser_page.open("queue/orders/settings", "Lifetime and delivery")
     sent: list[object] = []
 
     def see(request: Request) -> None:
@@ -174,16 +174,29 @@ def test_only_settings_that_were_changed_are_sent(console: ConsoleFixture, visit
             sent.append(request.post_data_json)
 
     page.on("request", see)
-    assert page.get_by_label("Messages waiting").input_value() == "100"
-    browser_page.see("1 min")
-    page.get_by_label("Messages waiting").fill("-5")
+    assert page.get_by_label("Maximum ready messages").input_value() == "100"
+    assert page.get_by_label("Message TTL").input_value() == "1 min"
+    browser_page.see("message_ttl")
+    page.get_by_label("Retry delay", exact=True).fill("5 parsecs")
     page.get_by_role("button", name="Save").click()
     assert not sent
-    page.get_by_label("Messages waiting").fill("5000")
-    page.get_by_label("Keep what cannot be delivered").check()
+    page.get_by_label("Retry delay", exact=True).fill("1.5 s")
+    page.get_by_label("Maximum message size").fill("10 MiB")
+    page.get_by_label("Maximum ready messages").fill("-5")
     page.get_by_role("button", name="Save").click()
-    page.get_by_text("The settings are saved").wait_for()
-    assert sent == [{"max_messages": 5000, "dead_letter": True}]
+    assert not sent
+    page.get_by_label("Maximum ready messages").fill("5000")
+    page.get_by_label("Dead-letter undeliverable messages").check()
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("Settings saved").wait_for()
+    assert sent == [
+        {
+            "max_messages": 5000,
+            "max_message_bytes": 10_485_760,
+            "retry_delay": 1_500,
+            "dead_letter": True,
+        }
+    ]
     settings = console.item("orders")["settings"]
     assert settings["max_messages"] == 5000
     assert settings["message_ttl"] == 60_000
@@ -201,8 +214,8 @@ def test_a_connection_is_closed(console: ConsoleFixture, visit: Visit) -> None:
     close.click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Reason").fill("for a test")
-    dialog.get_by_role("button", name="Close it").click()
-    page.get_by_text("is closed").wait_for()
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_text(re.compile("Connection from .* closed")).wait_for()
     # the client comes back by itself
     found = console.ask("GET", "/connections?filter=clerk")["items"]
     assert before not in [item["id"] for item in found if item["state"] == "open"]
@@ -219,8 +232,8 @@ def test_a_prepared_transaction_is_committed_by_hand(console: ConsoleFixture, vi
     page = browser_page.open("transactions", "prepared")
     page.get_by_role("button", name="Commit").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_text("1 message it has sent will be delivered").wait_for()
-    dialog.get_by_role("button", name="Commit it").click()
+    dialog.get_by_text("1 published message will become ready").wait_for()
+    dialog.get_by_role("button", name="Commit").click()
     browser_page.see("There are no transactions")
     assert console.item("orders")["ready"] == 1
 
@@ -238,7 +251,7 @@ def test_any_name_has_a_page(name: str, console: ConsoleFixture, visit: Visit) -
     page.get_by_role("link", name=name, exact=True).click()
     page.get_by_role("heading", name=name, level=1).wait_for()
     browser_page.see("1 to 1 of 1")
-    expect(_figure(page, "Waiting")).to_have_text("1")
+    expect(_figure(page, "Ready")).to_have_text("1")
     page.locator("tbody a").first.click()
     browser_page.see("hello")
     page.get_by_role("button", name="Delete…").click()

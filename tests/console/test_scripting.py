@@ -91,7 +91,7 @@ def test_what_clients_have_stored(console: ConsoleFixture, visit: Visit) -> None
             told(page, text)
         expect_nothing(browser_page)
     letter = console.ask("GET", "/destinations/queue/orders.dlq/messages")["items"][0]["id"]
-    browser_page.open(f"queue/orders.dlq/messages/{letter}", "Why it is a dead letter")
+    browser_page.open(f"queue/orders.dlq/messages/{letter}", "Original destination")
     told(page, evil("reason"))
     told(page, evil("origin"))
     expect_nothing(browser_page)
@@ -105,7 +105,7 @@ def test_what_dialogs_say_of_it(console: ConsoleFixture, visit: Visit) -> None:
     name = evil("queue")
     console.publish(name, body="x")
     browser_page = visit(console)
-    page = browser_page.open(f"queue/{quote(name, safe='')}", "Came by")
+    page = browser_page.open(f"queue/{quote(name, safe='')}", "Protocol")
     for button in ("Purge", "Delete…", "Move all"):
         page.get_by_role("button", name=button).click()
         dialog = page.get_by_role("dialog")
@@ -117,8 +117,8 @@ def test_what_dialogs_say_of_it(console: ConsoleFixture, visit: Visit) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Purge 1").click()
     page.get_by_text("1 message purged").wait_for()
     page.get_by_role("button", name="Delete…").click()
-    page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
-    page.get_by_text(f"{name} is deleted").wait_for()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.get_by_text(f"{name} deleted").wait_for()
     expect_nothing(browser_page)
 
 
@@ -147,14 +147,14 @@ def test_what_an_address_brings_along(console: ConsoleFixture, visit: Visit) -> 
 def test_what_is_typed_and_comes_back_in_a_refusal(console: ConsoleFixture, visit: Visit) -> None:
     console.publish("orders", body="x")
     browser_page = visit(console, ("404", "400", "409"))
-    page = browser_page.open("queue/orders", "Came by")
+    page = browser_page.open("queue/orders", "Protocol")
     page.get_by_label("Selector").fill(evil("selector"))
     page.get_by_role("button", name="Select").click()
     page.locator("main [role=alert]").first.wait_for()
     expect_nothing(browser_page)
     browser_page.open("destinations", "orders")
     page.get_by_label("Name", exact=True).fill(evil("filter"))
-    browser_page.see("No destination is like that")
+    browser_page.see("No matching destinations")
     expect_nothing(browser_page)
     page.keyboard.press("Escape")
     page.get_by_role("combobox", name="Search").fill(evil("search"))

@@ -8,15 +8,15 @@ import { Place } from "./names.js";
 import { tell } from "./tell.js";
 
 const REASONS = {
-  "not-found": "they were gone already",
-  "in-flight": "a consumer has them",
-  "in-transaction": "a transaction holds them",
-  "no-origin": "they do not say where they came from",
-  "origin-gone": "the destination they came from is gone",
+  "not-found": "they no longer exist",
+  "in-flight": "a consumer has them unacked",
+  "in-transaction": "they belong to an open transaction",
+  "no-origin": "they have no original destination",
+  "origin-gone": "the original destination no longer exists",
   "low-disk-space": "the broker's disk is nearly full",
-  "target-full": "the other destination is full",
-  "too-large": "they are too large for the other destination",
-  "target-refused": "the other destination refused them",
+  "target-full": "the target is full",
+  "too-large": "they are too large for the target",
+  "target-refused": "the target rejected them",
 };
 
 /**
@@ -45,7 +45,7 @@ export function outcome(verb, { processed, failed }) {
   const told = [...reasons].map(
     ([reason, times]) => `${count(times)} because ${REASONS[reason] ?? reason}`,
   );
-  return `${said}; not ${told.join(", ")}`;
+  return `${said}; skipped: ${told.join(", ")}`;
 }
 
 function tellOutcome(verb, result) {
@@ -57,7 +57,7 @@ function tellOutcome(verb, result) {
 export async function deleteMessages(place, what, which) {
   const result = await ask({
     title: `Delete ${what} of ${place}?`,
-    text: ["This cannot be undone: no consumer will receive them."],
+    text: ["They are deleted permanently and not delivered to any consumer."],
     action: `Delete ${what}`,
     tone: "danger",
     submit: () => carryOut(place, "delete", which),
@@ -69,7 +69,7 @@ export async function deleteMessages(place, what, which) {
 export async function transferMessages(place, action, what, which) {
   const verb = action === "move" ? "Move" : "Copy";
   const lost =
-    action === "move" ? `They are then no longer in ${place}.` : `They stay in ${place}.`;
+    action === "move" ? `They are removed from ${place}.` : `They also stay in ${place}.`;
   const result = await ask({
     title: `${verb} ${what} of ${place}`,
     text: [lost],
@@ -94,11 +94,11 @@ export async function transferMessages(place, action, what, which) {
 
 export async function redeliverMessages(place, what, which) {
   const result = await ask({
-    title: `Deliver ${what} of ${place} again?`,
+    title: `Redeliver ${what} of ${place}?`,
     text: [
-      "What a consumer has and has not acknowledged is taken back from it and delivered again; what waits for a later time is delivered now.",
+      "Unacked messages are requeued and delivered again; scheduled messages become ready now.",
     ],
-    action: `Deliver ${what} again`,
+    action: `Redeliver ${what}`,
     submit: () => carryOut(place, "redeliver", which),
   });
   if (result) tellOutcome("made ready", result);
@@ -107,11 +107,11 @@ export async function redeliverMessages(place, what, which) {
 
 export async function returnMessages(place, what, which) {
   const result = await ask({
-    title: `Send ${what} of ${place} back?`,
-    text: ["Each goes to the queue it came from, as if it had never been delivered."],
-    action: `Send ${what} back`,
+    title: `Redrive ${what} of ${place}?`,
+    text: ["Each message is moved to its original destination with its delivery attempts reset."],
+    action: `Redrive ${what}`,
     submit: () => carryOut(place, "redrive", which),
   });
-  if (result) tellOutcome("sent back", result);
+  if (result) tellOutcome("redriven", result);
   return result !== null;
 }

@@ -39,7 +39,7 @@ async function refusalOf(response) {
   } catch {
     // a proxy may have answered; then there is only the status
   }
-  const { code = "no-code", message = `the broker answered with status ${response.status}` } = told;
+  const { code = "no-code", message = `the broker responded with status ${response.status}` } = told;
   return new Refusal(response.status, code, message, told);
 }
 
@@ -51,7 +51,7 @@ async function refusalOf(response) {
 export async function call(method, path, { query, body, signal } = {}) {
   const headers = { Accept: "application/json", "X-Requested-With": "console" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  if (method !== "GET" && session.csrfToken) headers["X-CSRF-Token"] = session.csrfToken;
+  if (method !== "GET" && session.csrfTokenToken) headers["X-CSRF-Token"] = session.csrfTokenToken;
   const limit = AbortSignal.timeout(PATIENCE);
   let response;
   try {
@@ -64,9 +64,9 @@ export async function call(method, path, { query, body, signal } = {}) {
       credentials: "same-origin",
     });
   } catch (error) {
-    if (signal?.aborted) throw new DOMException("nobody waits", "AbortError");
+    if (signal?.aborted) throw new DOMException("request aborted", "AbortError");
     if (error.name === "TimeoutError") {
-      throw new Refusal(0, "too-slow", `no answer within ${PATIENCE / 1000} s`);
+      throw new Refusal(0, "too-slow", `no response within ${PATIENCE / 1000} s`);
     }
     throw new Refusal(0, "unreachable", "the broker cannot be reached");
   }

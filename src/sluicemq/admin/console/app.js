@@ -74,7 +74,7 @@ async function turn(moved = true) {
       const told = new Refusal(
         0,
         "no-page",
-        "This page is not there any more: the broker may have been updated. Load the console anew.",
+        "This page is not available: the broker may have been updated. Reload the console.",
       );
       put(
         shell.main,

@@ -92,7 +92,7 @@ function asText(text) {
 
 /** An element that shows it; `body` as the API tells it. */
 export function bodyView({ kind, encoding, value: content, class: named }) {
-  if (kind === "none") return h("p", { class: "hint" }, "It has no body.");
+  if (kind === "none") return h("p", { class: "hint" }, "The message has no body.");
   switch (encoding) {
     case "text":
     case "json":

@@ -1,12 +1,12 @@
-// Fields of forms: a label, a control, a hint, and what was typed as a value for the API.
+// Fields of forms: a label, the key in the API, a control, a hint, and the value for the API.
 //
 // kinds: text, password, number, area, check, choice (with `options` of [value, label]), ms and
-// bytes (numbers that are also told as people say them).
+// bytes (quantities with a unit, see quantities.js).
 
-import { h, say, unique } from "./dom.js";
-import { bytes, span } from "./format.js";
+import { h, unique } from "./dom.js";
+import { formatQuantity, hasUnit, parseQuantity, quantityProblem } from "./quantities.js";
 
-const TOLD = { ms: span, bytes };
+const EXAMPLES = { ms: "5 min", bytes: "10 MiB" };
 
 function control(spec, id, hint) {
   const shared = {
@@ -36,50 +36,61 @@ function control(spec, id, hint) {
     box.checked = Boolean(spec.value);
     return box;
   }
-  const numeric = spec.kind === "number" || spec.kind in TOLD;
+  const numeric = spec.kind === "number";
   const input = h("input", {
     ...shared,
     type: numeric ? "number" : spec.kind === "password" ? "password" : "text",
     min: spec.min,
     max: spec.max,
     step: numeric ? (spec.step ?? 1) : null,
-    placeholder: spec.placeholder,
+    placeholder: spec.placeholder ?? (hasUnit(spec.kind) ? EXAMPLES[spec.kind] : null),
     maxlength: spec.maxlength,
     list: spec.list,
     spellcheck: "false",
     autocapitalize: "off",
   });
-  input.value = spec.value ?? "";
+  if (hasUnit(spec.kind)) {
+    input.value = formatQuantity(spec.kind, spec.value);
+    input.addEventListener("input", () =>
+      input.setCustomValidity(quantityProblem(spec.kind, input.value)),
+    );
+  } else input.value = spec.value ?? "";
   return input;
 }
 
-/** A field; `spec` has name, label, kind and more, see above. */
+/**
+ * A field; `spec` has name, label, kind and more, see above. The key beside the label is `key`, or
+ * the name if there is none; an empty key is not shown.
+ */
 export function field(spec) {
   const id = unique("field");
-  const hint = spec.hint || spec.kind in TOLD ? unique("hint") : null;
+  const hint = spec.hint ? unique("hint") : null;
   const input = control(spec, id, hint);
   const label = h("label", { for: id }, spec.label);
-  const told = h("output", { class: "told", for: id });
-  if (spec.kind in TOLD) {
-    const tell = () => say(told, Number(input.value) > 0 ? TOLD[spec.kind](+input.value) : "");
-    input.addEventListener("input", tell);
-    tell();
-  }
-  const below = hint && h("p", { class: "hint", id: hint }, spec.hint, spec.hint && " ", told);
+  const key = spec.key ?? spec.name;
+  const named = [label, key && h("code", { class: "field-key" }, key)];
+  const below = hint && h("p", { class: "hint", id: hint }, spec.hint);
   if (spec.kind === "check") {
     return h(
       "div",
       { class: "field field-check" },
-      h("div", { class: "pair" }, input, label),
+      h("div", { class: "pair" }, input, named),
       below,
     );
   }
-  return h("div", { class: `field field-${spec.kind ?? "text"}` }, label, input, below);
+  return h(
+    "div",
+    { class: `field field-${spec.kind ?? "text"}` },
+    h("div", { class: "field-label" }, named),
+    input,
+    below,
+  );
 }
 
 function typed(spec, control) {
   if (spec.kind === "check") return control.checked;
-  if (spec.kind === "number" || spec.kind in TOLD) {
+  if (hasUnit(spec.kind)) return parseQuantity(spec.kind, control.value);
+  if (spec.kind === "number") {
     return control.value === "" ? null : Number(control.value);
   }
   return control.value;

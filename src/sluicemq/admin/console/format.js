@@ -24,6 +24,11 @@ export function rate(value) {
   return value < 10 && value !== 0 ? tenths.format(value) : compact(Math.round(value));
 }
 
+/** 12/s */
+export function perSecond(value) {
+  return Number.isFinite(value) ? `${rate(value)}/s` : NONE;
+}
+
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 /** 3.2 MiB */
@@ -73,20 +78,28 @@ function pad(number, width = 2) {
   return String(number).padStart(width, "0");
 }
 
-/** 14:03:27 in the person's time zone. */
+/** 14:03:27 in the browser's time zone. */
 export function clock(value, withSeconds = true) {
   const at = new Date(value);
   const seconds = withSeconds ? `:${pad(at.getSeconds())}` : "";
   return `${pad(at.getHours())}:${pad(at.getMinutes())}${seconds}`;
 }
 
-/** 2026-03-01 14:03:27 in the person's time zone. */
+/** UTC, UTC+01:00: the offset of the browser's time zone at that time. */
+function zone(at) {
+  const minutes = -at.getTimezoneOffset();
+  if (minutes === 0) return "UTC";
+  const size = Math.abs(minutes);
+  return `UTC${minutes < 0 ? "-" : "+"}${pad(Math.floor(size / 60))}:${pad(size % 60)}`;
+}
+
+/** 2026-03-01 14:03:27 UTC+01:00 in the browser's time zone. */
 export function moment(value) {
   if (!Number.isFinite(value) || value <= 0) return NONE;
   const at = new Date(value);
   if (Number.isNaN(at.getTime())) return NONE;
   const day = `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
-  return `${day} ${clock(value)}`;
+  return `${day} ${clock(value)} ${zone(at)}`;
 }
 
 /** "1 message", "3 messages". */

@@ -83,17 +83,17 @@ export function help() {
     h(
       "table",
       { class: "keys" },
-      h("caption", { class: "unseen" }, "Keys and what they do"),
+      h("caption", { class: "unseen" }, "Keyboard shortcuts"),
       h(
         "tbody",
         null,
         keyed(["/"], "search"),
         keyed(["?"], "this list"),
-        keyed(["d"], "dark or light"),
+        keyed(["d"], "dark mode"),
         visible().map((place) => keyed(["g", place.keys], place.label)),
         keyed(["Esc"], "close, or leave the search"),
       ),
     ),
-    h("p", { class: "pair" }, box, h("label", { for: "keys-on" }, "Single keys do something")),
+    h("p", { class: "pair" }, box, h("label", { for: "keys-on" }, "Enable single-key shortcuts")),
   );
 }

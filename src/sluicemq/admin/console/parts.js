@@ -54,7 +54,7 @@ export function command(text) {
       await navigator.clipboard.writeText(text);
       tell("Copied");
     } catch {
-      tell("The browser does not let this page use the clipboard", "bad");
+      tell("The browser does not allow access to the clipboard", "bad");
     }
   });
   return h("div", { class: "command" }, h("code", null, text), copy);
@@ -67,7 +67,7 @@ export function empty(title, ...content) {
 
 /** A refusal or another failure, in place of what was asked for. */
 export function failure(error, again = null) {
-  const said = error instanceof Refusal ? error.message : `The console has failed: ${error}`;
+  const said = error instanceof Refusal ? error.message : `Console error: ${error}`;
   return h(
     "div",
     { class: "failure", role: "alert", "data-said": error.message },

@@ -5,10 +5,10 @@ import { h } from "./dom.js";
 import { field, values } from "./fields.js";
 
 const OVERFLOW = [
-  ["reject-new", "refuse new messages"],
+  ["reject-new", "reject new messages"],
   ["drop-oldest", "drop the oldest message"],
   ["drop-lowest-priority", "drop the message of lowest priority"],
-  ["block-publisher", "let producers wait"],
+  ["block-publisher", "block producers"],
   ["redirect-to-dead-letter", "move to the dead-letter queue"],
 ];
 
@@ -36,7 +36,7 @@ const GROUPS = [
         name: "ack_timeout",
         label: "Acknowledgement timeout",
         kind: "ms",
-        hint: "Then it is delivered again.",
+        hint: "Unacked messages are then redelivered.",
       },
       { name: "max_attempts", label: "Maximum delivery attempts", kind: "number" },
       {
@@ -57,19 +57,19 @@ const GROUPS = [
       {
         name: "dead_letter_queue",
         label: "Dead-letter queue",
-        hint: "Nothing: its own name with .dlq",
+        hint: "If empty, the name of the destination with .dlq appended.",
       },
     ],
   ],
   [
     "Consumers",
     [
-      { name: "max_consumers", label: "Maximum consumers", kind: "number", hint: "1: exclusive" },
+      { name: "max_consumers", label: "Maximum consumers", kind: "number", hint: "1 means exclusive." },
       {
         name: "active_consumers",
         label: "Active consumers",
         kind: "number",
-        hint: "The others stand by.",
+        hint: "Other consumers are on standby.",
       },
       { name: "max_subscriptions", label: "Maximum subscriptions", kind: "number", only: "topic" },
       {
@@ -83,7 +83,7 @@ const GROUPS = [
         label: "Delete when unused for",
         kind: "ms",
         usual: null,
-        hint: "Nothing: as the broker says; 0: never.",
+        hint: "If empty, the broker's default applies; 0 means never.",
       },
     ],
   ],

@@ -13,7 +13,7 @@ import { tell, tellers, whisper } from "./tell.js";
 const STATES = {
   connecting: ["wait", "Connecting"],
   live: ["good", "Live"],
-  gone: ["bad", "No answer"],
+  gone: ["bad", "Not connected"],
 };
 
 /** The sign: a gate in the water. */
@@ -27,19 +27,23 @@ export function sign() {
   );
 }
 
-function flipTheme() {
-  const root = document.documentElement;
-  const dark =
-    root.dataset.theme === "dark" ||
-    (!root.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
-  const theme = dark ? "light" : "dark";
-  root.dataset.theme = theme;
+const systemTheme = matchMedia("(prefers-color-scheme: dark)");
+
+function isDark() {
+  const { theme } = document.documentElement.dataset;
+  return theme ? theme === "dark" : systemTheme.matches;
+}
+
+function toggleTheme() {
+  const dark = !isDark();
+  const theme = dark ? "dark" : "light";
+  document.documentElement.dataset.theme = theme;
   try {
     localStorage.setItem("sluicemq.theme", theme);
   } catch {
-    // then it holds until the page is left
+    // without storage the choice lasts until the page is closed
   }
-  whisper(`The page is ${theme} now`);
+  whisper(`Dark mode ${dark ? "on" : "off"}`);
 }
 
 export class Shell {
@@ -82,7 +86,8 @@ export class Shell {
       h("div", { class: "stage" }, this.banner, this.main),
       tellers(),
     );
-    listen({ search: () => this.search.focus(), theme: flipTheme });
+    listen({ search: () => this.search.focus(), theme: () => this.toggleTheme() });
+    systemTheme.addEventListener("change", () => this.showTheme());
     watchState((state) => this.light(state));
     watch((overview) => this.counts(overview));
     this.light(live.state);
@@ -99,14 +104,29 @@ export class Shell {
       }
       leave();
     });
+    this.theme = h(
+      "button",
+      { type: "button", class: "quiet", onclick: () => this.toggleTheme() },
+      "Dark mode",
+    );
+    this.showTheme();
     return h(
       "div",
       { class: "rail-foot" },
-      h("button", { type: "button", class: "quiet", onclick: flipTheme }, "Dark or light"),
+      this.theme,
       h("button", { type: "button", class: "quiet", onclick: help }, "Keys ", h("kbd", null, "?")),
       this.user,
       this.leave,
     );
+  }
+
+  toggleTheme() {
+    toggleTheme();
+    this.showTheme();
+  }
+
+  showTheme() {
+    this.theme.setAttribute("aria-pressed", String(isDark()));
   }
 
   /** Show the pages that the user may see. */
@@ -157,13 +177,13 @@ export class Shell {
         h(
           "p",
           null,
-          "The broker does not answer. What is shown here is what was last known; it is tried again every few seconds.",
+          "The broker does not respond. The last known values are shown; the console reconnects every few seconds.",
         ),
         again,
       );
     } else if (this.banner.firstChild) {
       put(this.banner);
-      if (state === "live") tell("The broker answers again");
+      if (state === "live") tell("Reconnected to the broker");
     }
   }
 }

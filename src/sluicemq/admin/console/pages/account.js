@@ -19,8 +19,8 @@ export function show() {
       panel(
         null,
         empty(
-          "Nobody is logged in",
-          h("p", null, "This broker has no users: everybody who reaches it may do everything."),
+          "Not logged in",
+          h("p", null, "This broker has no users, so no login is required and every operation is allowed."),
         ),
       ),
     );
@@ -34,14 +34,14 @@ export function show() {
     }),
     panel(
       "Permissions",
-      superuser ? h("p", null, tag("superuser", "brass"), " Everything.") : rights(permissions),
+      superuser ? h("p", null, tag("superuser", "brass"), " All operations are allowed.") : rights(permissions),
     ),
   );
 }
 
 function rights(permissions) {
   if (!permissions.length)
-    return empty("Nothing yet", h("p", null, "A superuser can grant you permissions."));
+    return empty("No permissions", h("p", null, "A superuser can grant permissions."));
   return facts(
     permissions.map((one) => [
       h("code", null, one.pattern),
@@ -53,7 +53,7 @@ function rights(permissions) {
 async function changePassword() {
   const done = await ask({
     title: "Change your password",
-    text: ["All other sessions with the old one end."],
+    text: ["All other sessions of this user end."],
     fields: [
       {
         name: "current_password",
@@ -74,5 +74,5 @@ async function changePassword() {
     // the session begins anew, with another secret
     submit: async (typed) => session.take(await post("session/password", typed)),
   });
-  if (done) tell("Your password is changed");
+  if (done) tell("Password changed");
 }

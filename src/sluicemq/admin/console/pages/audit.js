@@ -25,8 +25,8 @@ export function show({ signal }) {
         put(
           content,
           empty(
-            "Nothing has been done yet",
-            h("p", null, "Logins, refusals and every change are written down here."),
+            "The audit log is empty",
+            h("p", null, "Logins, rejected requests and all changes are recorded here."),
           ),
         );
       else if (content.firstChild !== table.element) put(content, table.element);
@@ -34,7 +34,7 @@ export function show({ signal }) {
     signal,
   );
   every(PACE, look, signal);
-  const beside = h("p", { class: "about" }, `The last ${MOST} lines; the log has all of them.`);
+  const beside = h("p", { class: "about" }, `The last ${MOST} entries; the log file has all of them.`);
   return h("div", { class: "page" }, head("Audit", { beside }), panel(null, content));
 }
 

@@ -33,7 +33,7 @@ export function show({ signal }) {
     none,
     signal,
   });
-  const beside = session.superuser ? null : h("p", { class: "about" }, "Those of your own user.");
+  const beside = session.superuser ? null : h("p", { class: "about" }, "Only connections of your own user are listed.");
   return h("div", { class: "page" }, head("Connections", { beside }), panel(null, list.element));
 }
 
@@ -103,7 +103,7 @@ function columns(onclose) {
         button("Close…", () => onclose(item), {
           tone: "quiet small",
           name: `Close ${item.peer}…`,
-          why: session.superuser ? "" : "closing a connection takes a superuser",
+          why: session.superuser ? "" : "only a superuser can close a connection",
         }),
     },
   ];
@@ -112,16 +112,16 @@ function columns(onclose) {
 async function close(item, list) {
   const losing =
     item.consumers > 0
-      ? `It has ${many(item.consumers, "consumer")}; what they have not acknowledged is delivered again, to others.`
+      ? `It has ${many(item.consumers, "consumer")}; their unacked messages are requeued.`
       : "It has no consumers.";
   const done = await ask({
     title: `Close the connection from ${item.peer}?`,
-    text: [losing, "Most clients connect again by themselves."],
+    text: [losing, "Most clients reconnect automatically."],
     fields: [
       {
         name: "reason",
         label: "Reason",
-        hint: "Told to the client where its protocol can, and in the audit log.",
+        hint: "Recorded in the audit log and sent to the client if its protocol supports that.",
         maxlength: 200,
       },
     ],
@@ -130,18 +130,18 @@ async function close(item, list) {
     submit: ({ reason }) => remove(`connections/${item.id}`, { reason }),
   });
   if (!done) return;
-  tell(`The connection from ${item.peer} is closed`);
+  tell(`Connection from ${item.peer} closed`);
   list.look();
 }
 
 function none(filtered) {
-  if (filtered) return empty("No connection is like that");
+  if (filtered) return empty("No matching connections");
   return empty(
-    "Nobody is connected",
+    "No connections",
     h(
       "p",
       null,
-      "Connections stay only as long as their clients; this one sends a message and goes:",
+      "This command connects, sends a message and disconnects:",
     ),
     command(sending(live.overview?.listeners, "orders")),
   );

@@ -26,7 +26,7 @@ const COLUMNS = [
     same: (item) => `${item.connection} ${item.active}`,
     show: (item) => [
       h("a", { href: "#/connections" }, `number ${item.connection}`),
-      !item.active && [" ", tag("stands by")],
+      !item.active && [" ", tag("standby")],
     ],
   },
   { key: "protocol", label: "Protocol", show: ({ protocol }) => protocol },
@@ -56,8 +56,8 @@ const COLUMNS = [
 function none(place) {
   const back = receiving(live.overview?.listeners, place.name);
   return empty(
-    "Nobody consumes from here",
-    h("p", null, "Messages wait until somebody does."),
+    "No consumers",
+    h("p", null, "Messages stay ready until a consumer is attached."),
     place.kind === "queue" && back && command(back),
   );
 }

@@ -70,17 +70,17 @@ function columns(onact) {
       number: true,
       same: ({ ready }) => String(ready > 0),
       show: (item) => {
-        const why = item.ready ? session.whyNot("consume", item.name) : "there are none";
+        const why = item.ready ? session.whyNot("consume", item.name) : "the queue is empty";
         return [
           button("Redrive all…", () => onact(item, returnMessages), {
             tone: "quiet small",
             why,
-            name: `Send all of ${item.name} back…`,
+            name: `Redrive all of ${item.name}…`,
           }),
           button("Purge…", () => onact(item, deleteMessages), {
             tone: "quiet small",
             why,
-            name: `Delete all of ${item.name}…`,
+            name: `Purge ${item.name}…`,
           }),
         ];
       },
@@ -98,7 +98,7 @@ function none() {
     h(
       "p",
       null,
-      "A destination keeps what it cannot deliver if its settings say so: tick “Keep what cannot be delivered” on its page, or declare it:",
+      "Select “Dead-letter undeliverable messages” in the settings of a destination, or create a queue with the setting:",
     ),
     command(
       `sluicemq queues create orders dead_letter=true max_attempts=5 --url ${location.origin}`,

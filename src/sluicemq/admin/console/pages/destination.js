@@ -3,7 +3,7 @@
 import { get, post, remove } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h, put } from "../dom.js";
-import { bytes, compact, count, many, rate, span } from "../format.js";
+import { bytes, compact, count, many, perSecond, span } from "../format.js";
 import { every } from "../live.js";
 import { Place } from "../names.js";
 import { attempt, button, failure, head, loading, reading } from "../parts.js";
@@ -76,7 +76,7 @@ class Destination {
   tabs(current) {
     return h(
       "nav",
-      { class: "tabs", "aria-label": "Sides of the destination" },
+      { class: "tabs", "aria-label": "Views of the destination" },
       TABS.filter(([step]) => step !== "subscriptions" || this.place.kind === "topic").map(
         ([step, label]) =>
           h(
@@ -109,8 +109,8 @@ class Destination {
       item.oldest_ms ? `${bytes(item.bytes)}, oldest ${span(item.oldest_ms)}` : bytes(item.bytes),
     );
     unacked.set(compact(item.unacked), item.scheduled ? `${compact(item.scheduled)} scheduled` : "");
-    this.readings.in.set(rate(item.publish_rate), `${compact(item.published)} in all`);
-    this.readings.out.set(rate(item.deliver_rate), `${compact(item.delivered)} in all`);
+    this.readings.in.set(perSecond(item.publish_rate), `${compact(item.published)} in total`);
+    this.readings.out.set(perSecond(item.deliver_rate), `${compact(item.delivered)} in total`);
     consumers.set(
       count(item.consumers),
       item.kind === "topic" ? many(item.subscriptions, "subscription") : "",
@@ -140,8 +140,8 @@ class Destination {
 
   async pause(wanted) {
     const said = wanted
-      ? `${this.place} is paused: messages come in, none go out`
-      : `${this.place} delivers again`;
+      ? `Delivery of ${this.place} paused; publishing still works`
+      : `Delivery of ${this.place} resumed`;
     await attempt(() => post(this.place.full(wanted ? "/pause" : "/resume")), said);
     await this.look();
     this.actions.querySelector("button")?.focus();
@@ -153,10 +153,10 @@ class Destination {
       title: `Purge ${this.place}?`,
       text: [
         ready
-          ? `${many(ready, "ready message")} (${bytes(size)}) will be deleted. This cannot be undone.`
-          : "No message is ready now. Messages that arrive until you confirm will be deleted.",
+          ? `${many(ready, "ready message")} (${bytes(size)}) will be deleted permanently.`
+          : "No messages are ready now; messages published before you confirm will be deleted permanently.",
         unacked > 0 &&
-          `${many(unacked, "message")} delivered but not yet acknowledged stay with their consumers.`,
+          `${many(unacked, "unacked message")} will be kept.`,
       ].filter(Boolean),
       fields: unacked > 0 ? [{ name: "unacked", label: "Purge unacked messages too", kind: "check" }] : [],
       action: ready ? `Purge ${many(ready, "message")}` : "Purge",
@@ -172,22 +172,22 @@ class Destination {
     const { ready, unacked, consumers, bytes: size } = this.item;
     const losses = [
       ready + unacked > 0 && `${many(ready + unacked, "message")} (${bytes(size)})`,
-      consumers > 0 && `the attachment of ${many(consumers, "consumer")}`,
+      consumers > 0 && many(consumers, "consumer"),
     ].filter(Boolean);
     const done = await ask({
       title: `Delete ${this.place}?`,
       text: [
         losses.length
-          ? `With it go for ever: ${losses.join(" and ")}.`
-          : "It is empty and nobody consumes from it.",
-        "Its settings are forgotten. If it is used again, it comes back with the usual ones, where that is allowed.",
+          ? `This permanently removes ${losses.join(" and ")}.`
+          : "It has no messages and no consumers.",
+        "Its settings are deleted. If automatic creation is allowed, it is created again with default settings when it is next used.",
       ],
       action: "Delete",
       tone: "danger",
       submit: () => remove(this.place.path(), this.place.query({ force: consumers ? "true" : "" })),
     });
     if (!done) return;
-    tell(`${this.place} is deleted`);
+    tell(`${this.place} deleted`);
     go("#/destinations");
   }
 }

@@ -26,7 +26,7 @@ function form(
   again,
 ) {
   const why = temporary
-    ? "temporary destinations cannot be altered"
+    ? "temporary destinations cannot be changed"
     : session.whyNot("manage", name);
   const alert = h("p", { class: "error", role: "alert" });
   const done = h("button", { type: "submit", class: "primary", disabled: Boolean(why) }, "Save");
@@ -37,13 +37,13 @@ function form(
     h(
       "p",
       { class: "hint" },
-      "0 means unlimited or never. An empty field means the default of the broker.",
+      "0 means no limit or never. An empty field restores the default. Examples: 30 s, 5 min, 10 MiB.",
     ),
     configured &&
       h(
         "p",
         { class: "hint" },
-        "The configuration file declares this destination; its settings there apply again after the next start.",
+        "The configuration file declares this destination; its settings are applied again at the next start.",
       ),
     why && h("p", null, `The settings are read-only: ${why}.`),
     fields,
@@ -57,13 +57,13 @@ function form(
     alert.textContent = "";
     const changed = changedSettings(element, place.kind, settings);
     if (!Object.keys(changed).length) {
-      tell("Nothing was changed");
+      tell("No changes");
       return;
     }
     done.disabled = true;
     try {
       await send(place.path(), changed, { query: place.query({ expect: "existing" }) });
-      tell("The settings are saved and count from now on");
+      tell("Settings saved");
       destination.look();
       await again();
       document.querySelector(".tab form button[type=submit]")?.focus();

@@ -4,7 +4,7 @@ import { put as send } from "../api.js";
 import { sending } from "../commands.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
-import { bytes, compact, count, rate, span } from "../format.js";
+import { bytes, compact, count, perSecond, span } from "../format.js";
 import { standing } from "../gauge.js";
 import { List, choiceFilter, textFilter } from "../list.js";
 import { live } from "../live.js";
@@ -22,7 +22,7 @@ const KINDS = [
 ];
 const LIVES = [
   ["", "all"],
-  ["false", "not temporary"],
+  ["false", "permanent"],
   ["true", "temporary"],
 ];
 
@@ -31,7 +31,7 @@ export function show({ signal }) {
     path: "destinations",
     sort: "name",
     filters: [
-      textFilter("filter", "Name", "a part of it, or orders.*"),
+      textFilter("filter", "Name", "part of a name, or orders.*"),
       choiceFilter("kind", "Kind", KINDS),
       choiceFilter("temporary", "Lifetime", LIVES),
     ],
@@ -85,8 +85,8 @@ const COLUMNS = [
   }),
   number("unacked", "Unacked", compact, { rank: 2 }),
   number("bytes", "Size", bytes, { rank: 3 }),
-  number("publish_rate", "Publish rate", rate),
-  number("deliver_rate", "Deliver rate", rate),
+  number("publish_rate", "Publish rate", perSecond),
+  number("deliver_rate", "Deliver rate", perSecond),
   number("consumers", "Consumers", count, { rank: 2 }),
   number("oldest_ms", "Oldest", (value) => (value === null ? "–" : span(value)), {
     rank: 3,
@@ -97,15 +97,15 @@ const COLUMNS = [
 function none(filtered) {
   if (filtered) {
     return empty(
-      "No destination is like that",
-      h("p", null, "Names are found by a part of them; * stands for anything."),
+      "No matching destinations",
+      h("p", null, "The filter matches any part of a name; * matches any characters."),
     );
   }
   return empty(
     "There are no destinations yet",
-    h("p", null, "A queue comes into being when it is first used:"),
+    h("p", null, "A queue is created when it is first used:"),
     command(sending(live.overview?.listeners, "orders")),
-    h("p", null, "Or create one with settings of its own by the button above."),
+    h("p", null, "Or select Create… above to choose its settings."),
   );
 }
 
@@ -119,17 +119,17 @@ async function make() {
         label: "Kind",
         kind: "choice",
         options: [
-          ["queue", "queue: one consumer gets each message"],
-          ["topic", "topic: every subscription gets each message"],
+          ["queue", "queue: each message goes to one consumer"],
+          ["topic", "topic: each message goes to every subscription"],
         ],
       },
       {
         name: "max_messages",
-        label: "Messages ready, at most",
+        label: "Maximum ready messages",
         kind: "number",
         min: 0,
         value: 0,
-        hint: "0: no limit. All other settings are on its page.",
+        hint: "0 means no limit. Other settings can be changed later.",
       },
       {
         name: "dead_letter",

@@ -56,7 +56,7 @@ class JournalPage {
     this.rows = h("div", { class: "page" });
     this.content = [
       panel("Retention slots", [this.slots.element, this.slotsNone], {
-        beside: h("span", { class: "hint" }, "Slots hold back what a reader still needs."),
+        beside: h("span", { class: "hint" }, "A slot retains the segments that its reader still needs."),
       }),
       panel("Batch writers", this.writers.element),
       panel("Segments", [this.segments.element, this.pager.element]),
@@ -105,15 +105,15 @@ class JournalPage {
     const done = await ask({
       title: `Delete the slot ${name}?`,
       text: [
-        `Its reader still has ${count(records)} records to read; the broker may delete the ${bytes(held)} that contain them.`,
-        "A reader that continues later may miss records.",
+        `Its reader lags by ${count(records)} records; the ${bytes(held)} of segments retained for it may then be removed.`,
+        "The reader may permanently miss records.",
       ],
       action: "Delete",
       tone: "danger",
       submit: () => remove(`journal/slots/${encodeURIComponent(name)}`),
     });
     if (!done) return;
-    tell(`The slot ${name} is deleted`);
+    tell(`Slot ${name} deleted`);
     this.look();
   }
 }
@@ -168,7 +168,7 @@ function slotColumns(ondelete) {
       number: true,
       same: ({ name }) => name,
       show: (slot) =>
-        button("Delete…", () => ondelete(slot), { tone: "quiet small", name: `Delete ${slot.name}…` }),
+        button("Delete…", () => ondrop(slot), { tone: "quiet small", name: `Delete ${slot.name}…` }),
     },
   ];
 }
@@ -192,7 +192,7 @@ const SEGMENTS = [
     key: "sealed",
     label: "State",
     same: ({ sealed }) => String(sealed),
-    show: ({ sealed }) => (sealed ? "sealed" : tag("being written", "good")),
+    show: ({ sealed }) => (sealed ? "sealed" : tag("open", "good")),
   },
 ];
 
@@ -237,15 +237,15 @@ const WRITERS = [
 
 function noSlots() {
   return empty(
-    "Nobody reads the journal",
-    h("p", null, "A pipeline makes a slot of its own when it starts; in a terminal:"),
+    "No retention slots",
+    h("p", null, "A pipeline creates its slot when it starts:"),
     command(`sluicemq pipeline run --lake ./lake --url ${location.origin}`),
   );
 }
 
 function noWriters() {
   return empty(
-    "Nobody has written batches",
-    h("p", null, "What a pipeline writes into queues, each batch exactly once, is listed here."),
+    "No batch writers",
+    h("p", null, "Pipelines that write batches into queues exactly once are listed here."),
   );
 }

@@ -69,7 +69,7 @@ export function show(refusal, enter) {
         "details",
         null,
         h("summary", null, "I have no user"),
-        h("p", null, "Whoever runs the broker makes one in a terminal on its machine:"),
+        h("p", null, "An administrator of the broker can add one on its machine:"),
         command("sluicemq users add anna --superuser"),
       ),
     ),

@@ -47,7 +47,7 @@ function tools(place, message) {
     if (await action(place, what, which)) go(place.href("/messages"));
   };
   const move = (target, ...rest) => transferMessages(target, "move", ...rest);
-  const held = message.state === "unacked" ? "a consumer has it" : "";
+  const held = message.state === "unacked" ? "a consumer has it unacked" : "";
   return [
     message.dead_letter &&
       button("Redrive…", leaving(returnMessages), { why: consume || held, tone: "primary" }),
@@ -82,7 +82,7 @@ function view(place, path, message) {
           h(
             "p",
             { class: "hint" },
-            `The first part of ${bytes(message.size)}; the download has all of it.`,
+            `Only the first part of ${bytes(message.size)} is shown; the download is complete.`,
           ),
         bodyView(body),
       ],
@@ -96,7 +96,7 @@ function view(place, path, message) {
         "Properties",
         named.length
           ? facts(named.map(([name, typed]) => [h("code", null, name), value(typed)]))
-          : empty("It has no properties"),
+          : empty("No properties"),
       ),
     ),
   ];

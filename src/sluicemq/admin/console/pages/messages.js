@@ -19,7 +19,7 @@ const PACE = 4_000;
 
 const STATES = [
   ["ready", "ready"],
-  ["unacked", "delivered, not acknowledged"],
+  ["unacked", "unacked"],
   ["scheduled", "scheduled"],
 ];
 
@@ -232,13 +232,13 @@ class Messages {
       return [many(this.chosen.size, "message"), { ids: [...this.chosen], ...more }];
     const state = this.state === "unacked" ? {} : { state: this.state };
     if (this.selector)
-      return ["all found messages", { selector: this.selector, ...state, ...more }];
+      return ["all matching messages", { selector: this.selector, ...state, ...more }];
     return ["all messages", { all: true, ...state, ...more }];
   }
 
   tools() {
     const some = this.chosen.size ? `${count(this.chosen.size)}` : "all";
-    const nothing = !this.items.length && "there are no messages here";
+    const nothing = !this.items.length && "the list is empty";
     const inFlight = this.state === "unacked" && !this.chosen.size && "choose messages first";
     const consume = session.whyNot("consume", this.place.name);
     const browse = session.whyNot("browse", this.place.name);
@@ -267,32 +267,32 @@ class Messages {
   none() {
     if (this.selector) {
       return empty(
-        this.answer.next ? "Nothing found so far" : "No message is like that",
+        this.answer.next ? "No matches so far" : "No matching messages",
         h(
           "p",
           null,
           this.answer.next
-            ? "The broker looks at so many messages at a time: go on with Next."
+            ? "The broker examines a limited number of messages per request; select Next to continue."
             : "A selector is a condition on headers and properties, as in JMS: color = 'red' AND size > 10.",
         ),
       );
     }
-    if (this.state !== "ready") return empty("There are no such messages now");
+    if (this.state !== "ready") return empty(`No ${STATES.find(([state]) => state === this.state)?.[1] ?? ""} messages`);
     const listeners = live.overview?.listeners;
     const back = receiving(listeners, this.place.name);
     if (this.place.kind === "topic") {
       return empty(
-        "Nothing is ready",
+        "No ready messages",
         h(
           "p",
           null,
-          "A message that is published here waits in each subscription until it is consumed; without subscriptions nobody keeps it.",
+          "Each subscription keeps a published message until it is acknowledged; without subscriptions the message is discarded.",
         ),
       );
     }
     return empty(
-      "There are no ready messages",
-      h("p", null, "Send a message by the tab Publish, or in a terminal:"),
+      "No ready messages",
+      h("p", null, "Publish a message on the Publish tab or in a terminal:"),
       command(sending(listeners, this.place.name)),
       back && command(back),
     );

@@ -10,6 +10,6 @@ export function show() {
     "div",
     { class: "page" },
     head("Page not found"),
-    h("p", null, "The address names none. ", h("a", { href: "#/" }, "Go to the overview"), "."),
+    h("p", null, "The URL does not match any page. ", h("a", { href: "#/" }, "Go to the overview"), "."),
   );
 }

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { Chart } from "../chart.js";
 import { receiving, sending } from "../commands.js";
 import { h, put, say } from "../dom.js";
-import { bytes, compact, count, many, millis, rate, span } from "../format.js";
+import { bytes, compact, count, many, millis, perSecond, rate, span } from "../format.js";
 import { gauge, standing } from "../gauge.js";
 import { every, live, take, watch } from "../live.js";
 import { Place } from "../names.js";
@@ -33,7 +33,7 @@ class Overview {
     this.about = h("p", { class: "about" });
     this.alarms = h("div", { class: "alarms" });
     this.welcome = h("div");
-    this.level = gauge("Messages ready");
+    this.level = gauge("Ready messages");
     this.readings = {
       in: reading("Publish rate", "water"),
       ready: reading("Ready"),
@@ -101,7 +101,7 @@ class Overview {
   choice() {
     const select = h(
       "select",
-      { "aria-label": "Time shown" },
+      { "aria-label": "Time range" },
       MINUTES.map((minutes) => h("option", { value: minutes }, `${minutes} minutes`)),
     );
     select.addEventListener("change", () => {
@@ -137,10 +137,10 @@ class Overview {
       this.about,
       `Version ${overview.version}${made}, up ${up}, ${bytes(overview.resident_memory_bytes)} of memory`,
     );
-    this.readings.in.set(rate(totals.publish_rate), bytes(totals.published_bytes));
+    this.readings.in.set(perSecond(totals.publish_rate), bytes(totals.published_bytes));
     this.readings.ready.set(compact(totals.ready), many(totals.destinations, "destination"));
     this.readings.unacked.set(compact(totals.unacked), many(totals.consumers, "consumer"));
-    this.readings.out.set(rate(totals.deliver_rate), bytes(totals.delivered_bytes));
+    this.readings.out.set(perSecond(totals.deliver_rate), bytes(totals.delivered_bytes));
     this.level.update(totals.ready);
     this.warn(overview.alarms ?? []);
     this.greet(overview);
@@ -174,8 +174,8 @@ class Overview {
         panel(
           null,
           empty(
-            "Nothing has been sent yet",
-            h("p", null, "A queue comes into being when it is first used. In a terminal:"),
+            "No messages yet",
+            h("p", null, "A queue is created when it is first used. In a terminal:"),
             command(sending(open, "orders")),
             back && command(back),
             h(
@@ -194,16 +194,16 @@ class Overview {
     const told = [
       ["Broker ID", h("code", null, id)],
       ["Message memory", bytes(bodies)],
-      ["Event loop lag (p50 / p99)", `${millis(lag?.p50)}, ${millis(lag?.p99)}`],
+      ["Event loop lag (p50 / p99)", `${millis(lag?.p50)} / ${millis(lag?.p99)}`],
     ];
     const sync = journal.fdatasync_ms;
     if (journal.enabled) {
       told.push(
         ["Segments", `${count(journal.segments)}, ${bytes(journal.bytes)}`],
         ["Live records", count(journal.live_records)],
-        ["fdatasync, half and 99 %", `${millis(sync?.p50)}, ${millis(sync?.p99)}`],
+        ["fdatasync (p50 / p99)", `${millis(sync?.p50)} / ${millis(sync?.p99)}`],
       );
-    } else told.push(["Journal", "none: everything is in memory"]);
+    } else told.push(["Journal", "none; messages are kept in memory only"]);
     put(this.journal, facts(told));
   }
 }
@@ -243,7 +243,7 @@ function charts() {
 
 function busiest() {
   return new Table({
-    caption: "Destinations in which most messages are ready",
+    caption: "Largest backlogs",
     key: (item) => `${item.kind}/${item.name}/${item.name_base64 ?? ""}`,
     columns: [
       {
@@ -264,8 +264,8 @@ function busiest() {
         same: (item) => String(item.ready),
         show: (item) => standing(item.ready),
       },
-      { key: "publish_rate", label: "Publish rate", number: true, show: (item) => rate(item.publish_rate) },
-      { key: "deliver_rate", label: "Deliver rate", number: true, show: (item) => rate(item.deliver_rate) },
+      { key: "publish_rate", label: "Publish rate", number: true, show: (item) => perSecond(item.publish_rate) },
+      { key: "deliver_rate", label: "Deliver rate", number: true, show: (item) => perSecond(item.deliver_rate) },
       {
         key: "consumers",
         label: "Consumers",
@@ -289,8 +289,8 @@ function protocols() {
         number: true,
         show: (one) => count(one.connections),
       },
-      { key: "publish_rate", label: "Publish rate", number: true, show: (one) => rate(one.publish_rate) },
-      { key: "deliver_rate", label: "Deliver rate", number: true, show: (one) => rate(one.deliver_rate) },
+      { key: "publish_rate", label: "Publish rate", number: true, show: (one) => perSecond(one.publish_rate) },
+      { key: "deliver_rate", label: "Deliver rate", number: true, show: (one) => perSecond(one.deliver_rate) },
     ],
   });
 }

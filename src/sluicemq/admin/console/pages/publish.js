@@ -21,8 +21,8 @@ const TYPES = [
   ["boolean", "true or false"],
 ];
 const DURABILITIES = [
-  ["sync", "on disk before it is answered"],
-  ["lazy", "on disk soon"],
+  ["sync", "on disk before the response"],
+  ["lazy", "on disk shortly after the response"],
   ["none", "in memory only"],
 ];
 
@@ -43,7 +43,7 @@ const MORE = [
 
 export function show(place, signal, destination) {
   const why = session.whyNot("produce", place.name);
-  if (why) return panel(null, h("p", null, `You cannot publish: ${why}.`));
+  if (why) return panel(null, h("p", null, `Publishing is not allowed: ${why}.`));
   const rows = h("div", { class: "properties" });
   const alert = h("p", { class: "error", role: "alert" });
   const done = h("button", { type: "submit", class: "primary" }, "Publish");

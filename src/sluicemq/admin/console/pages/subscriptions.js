@@ -35,7 +35,7 @@ function columns(place, ondelete) {
       same: ({ name, durable, shared }) => `${name} ${durable} ${shared}`,
       show: ({ name, display_name: label, client_id: client, durable, shared }) => [
         h("span", { class: "name" }, label || name),
-        client && tag(`of ${client}`),
+        client && tag(`client ${client}`),
         durable && tag("durable"),
         shared && tag("shared"),
       ],
@@ -88,9 +88,9 @@ async function deleteSubscription(place, item, list) {
     title: `Delete the subscription ${item.display_name || item.name}?`,
     text: [
       item.ready + item.unacked > 0
-        ? `${many(item.ready + item.unacked, "message")} of this subscription will be deleted. This cannot be undone.`
-        : "No message waits in it.",
-      "Its subscriber gets what is published only after it has subscribed again.",
+        ? `${many(item.ready + item.unacked, "message")} will be deleted permanently.`
+        : "It has no messages.",
+      "Its subscriber misses messages published before it subscribes again.",
     ],
     action: "Delete",
     tone: "danger",
@@ -102,17 +102,17 @@ async function deleteSubscription(place, item, list) {
       }),
   });
   if (!done) return;
-  tell(`The subscription ${item.display_name || item.name} is deleted`);
+  tell(`Subscription ${item.display_name || item.name} deleted`);
   list.look();
 }
 
 function none() {
   return empty(
-    "Nobody has subscribed",
+    "No subscriptions",
     h(
       "p",
       null,
-      "What is published now is kept for nobody, unless the topic's settings say so. A JMS client subscribes with createDurableSubscriber, a VibeMQ client by subscribing.",
+      "Published messages are discarded unless the topic retains messages without subscriptions. JMS clients create a durable subscription with createDurableSubscriber.",
     ),
   );
 }

@@ -26,7 +26,7 @@ export function show({ signal }) {
         h(
           "p",
           null,
-          "Those of JMS clients appear here while they are open. A prepared one that its transaction manager has forgotten can be committed or rolled back by hand.",
+          "Open transactions of JMS clients are listed here. A prepared transaction that its transaction manager has lost can be committed or rolled back by hand.",
         ),
       ),
     signal,
@@ -35,7 +35,7 @@ export function show({ signal }) {
 }
 
 const MANAGED =
-  "If its transaction manager decides otherwise later, the two are at odds: ask there first.";
+  "Check the transaction manager first: if it decides otherwise later, the outcomes are inconsistent.";
 
 /** An X/Open id in words. */
 function xidText(xid) {
@@ -98,16 +98,16 @@ function columns(onsettle) {
 async function settle(list, { id, state, publishes, acks }, how) {
   const commit = how === "commit";
   const text = commit
-    ? `${many(publishes, "message")} it has sent will be delivered, and ${many(acks, "message")} it has received are done with.`
-    : `${many(publishes, "message")} it has sent are dropped, and ${many(acks, "message")} it has received are delivered again.`;
+    ? `${many(publishes, "published message")} will become ready, and ${many(acks, "message")} will be acknowledged.`
+    : `${many(publishes, "published message")} will be discarded, and ${many(acks, "message")} will be requeued.`;
   const done = await ask({
     title: commit ? `Commit transaction ${id}?` : `Roll transaction ${id} back?`,
-    text: [text, state === "prepared" ? MANAGED : "Its client is told so when it wants to commit."],
-    action: commit ? "Commit it" : "Roll it back",
+    text: [text, state === "prepared" ? MANAGED : "The client gets an error when it commits."],
+    action: commit ? "Commit" : "Roll back",
     tone: "danger",
     submit: () => post(`transactions/${encodeURIComponent(id)}/${how}`),
   });
   if (!done) return;
-  tell(`Transaction ${id} is ${commit ? "committed" : "rolled back"}`);
+  tell(`Transaction ${id} ${commit ? "committed" : "rolled back"}`);
   list.look();
 }

@@ -9,13 +9,13 @@ import { tell } from "../tell.js";
 import { permissionText } from "./users.js";
 
 const OPERATIONS = [
-  ["browse", "see figures, settings and messages"],
-  ["produce", "send messages"],
+  ["browse", "see statistics, settings and messages"],
+  ["produce", "publish messages"],
   ["consume", "receive, delete and move messages"],
-  ["create", "declare it with settings"],
-  ["delete", "remove it"],
-  ["manage", "purge, pause and alter it"],
-  ["list", "see it in lists, as with any of the others"],
+  ["create", "create destinations"],
+  ["delete", "delete destinations"],
+  ["manage", "purge, pause and change settings"],
+  ["list", "see destinations in lists (implied by all others)"],
 ];
 
 export function show({ steps, signal }) {
@@ -43,10 +43,10 @@ export function show({ steps, signal }) {
 function tools(user, path, again) {
   return [
     button("Password…", () => setPassword(user.name, path, again)),
-    button(user.superuser ? "No longer a superuser…" : "Make a superuser…", () =>
+    button(user.superuser ? "Revoke superuser…" : "Grant superuser…", () =>
       setSuperuser(user, path, again),
     ),
-    button("Delete…", () => destroy(user, path), { tone: "danger" }),
+    button("Delete…", () => deleteUser(user, path), { tone: "danger" }),
   ];
 }
 
@@ -58,18 +58,18 @@ function view(user, path, again) {
       facts([
         [
           "Permissions",
-          user.superuser ? tag("superuser: everything", "brass") : "those of the permissions below",
+          user.superuser ? tag("superuser: all operations", "brass") : "see below",
         ],
-        ["Password", user.has_password ? "yes" : "none: only tokens admit it"],
+        ["Password", user.has_password ? "yes" : "none; only tokens can be used to log in"],
         ["Roles", roles.join(", ") || "none"],
         ["Created", when(user.created * 1000)],
       ]),
     ),
     panel("Permissions", permissionList(user, permissions, path, again), {
-      beside: button("Grant…", () => grant(user.name, path, again), { tone: "small" }),
+      beside: button("Grant…", () => grantPermission(user.name, path, again), { tone: "small" }),
     }),
     panel("Tokens", tokenList(user, tokens, path, again), {
-      beside: button("New token…", () => makeToken(user.name, path, again), { tone: "small" }),
+      beside: button("New token…", () => createToken(user.name, path, again), { tone: "small" }),
     }),
   ];
 }
@@ -81,13 +81,13 @@ function row(content, ...tools) {
 function permissionList(user, permissions, path, again) {
   if (!permissions.length) {
     return empty(
-      "It has none of its own",
+      "No permissions",
       h(
         "p",
         null,
         user.superuser
-          ? "A superuser needs none."
-          : "Without permissions a user sees and does nothing.",
+          ? "A superuser needs no permissions."
+          : "Without permissions a user cannot see or change anything.",
       ),
     );
   }
@@ -97,7 +97,7 @@ function permissionList(user, permissions, path, again) {
     permissions.map((one) =>
       row(
         h("code", null, permissionText(one)),
-        button("Revoke…", () => withdraw(user.name, one, path, again), {
+        button("Revoke…", () => revokePermission(user.name, one, path, again), {
           tone: "quiet small",
           name: `Revoke ${permissionText(one)}…`,
         }),
@@ -109,8 +109,8 @@ function permissionList(user, permissions, path, again) {
 function tokenList(user, tokens, path, again) {
   if (!tokens.length) {
     return empty(
-      "It has no tokens",
-      h("p", null, "Programs show one instead of a password:"),
+      "No tokens",
+      h("p", null, "Programs log in with a token instead of a password:"),
       command(`sluicemq users token add ${user.name} --label ci`),
     );
   }
@@ -122,9 +122,9 @@ function tokenList(user, tokens, path, again) {
         [
           token.label || token.id,
           " ",
-          h("small", null, token.expires ? ["until ", when(token.expires * 1000)] : "for ever"),
+          h("small", null, token.expires ? ["expires ", when(token.expires * 1000)] : "does not expire"),
         ],
-        button("Revoke…", () => revoke(token, path, again), {
+        button("Revoke…", () => revokeToken(token, path, again), {
           tone: "quiet small",
           name: `Revoke ${token.label || token.id}…`,
         }),
@@ -135,8 +135,8 @@ function tokenList(user, tokens, path, again) {
 
 async function setPassword(name, path, again) {
   const done = await ask({
-    title: `A new password for ${name}`,
-    text: ["The old one no longer counts. Connections that are open stay."],
+    title: `Change the password of ${name}`,
+    text: ["The old password becomes invalid. Open connections are kept."],
     fields: [
       {
         name: "password",
@@ -149,30 +149,30 @@ async function setPassword(name, path, again) {
     action: "Save",
     submit: ({ password }) => send(path, { password }, { query: { expect: "existing" } }),
   });
-  if (done) tell(`${name} has a new password`);
+  if (done) tell(`Password of ${name} changed`);
   if (done) again();
 }
 
 async function setSuperuser({ name, superuser }, path, again) {
   const done = await ask({
-    title: superuser ? `Take superuser rights from ${name}?` : `Make ${name} a superuser?`,
+    title: superuser ? `Revoke superuser from ${name}?` : `Grant superuser to ${name}?`,
     text: [
       superuser
-        ? "It may then do only what its permissions say."
-        : "It may then do everything, with all messages and all users.",
+        ? "The user keeps its permissions."
+        : "The user may then perform all operations and manage users.",
     ],
-    action: superuser ? "Take them" : "Make a superuser",
+    action: superuser ? "Revoke" : "Grant",
     tone: "danger",
     submit: () => send(path, { superuser: !superuser }, { query: { expect: "existing" } }),
   });
   if (done) again();
 }
 
-async function destroy({ name }, path) {
+async function deleteUser({ name }, path) {
   const done = await ask({
     title: `Delete the user ${name}?`,
     text: [
-      "Its password, tokens and permissions are deleted. Clients that use them can no longer log in.",
+      "Its password, tokens and permissions are deleted permanently.",
     ],
     fields: [
       { name: "force", label: "Force: delete the last superuser or user", kind: "check" },
@@ -182,13 +182,13 @@ async function destroy({ name }, path) {
     submit: ({ force }) => remove(path, force ? { force: "true" } : {}),
   });
   if (!done) return;
-  tell(`The user ${name} is deleted`);
+  tell(`User ${name} deleted`);
   go("#/users");
 }
 
-async function grant(name, path, again) {
+async function grantPermission(name, path, again) {
   const done = await ask({
-    title: `Grant permissions to ${name}`,
+    title: `Grant a permission to ${name}`,
     fields: [
       {
         name: "pattern",
@@ -196,15 +196,17 @@ async function grant(name, path, again) {
         required: true,
         maxlength: 256,
         placeholder: "orders.*",
-        hint: "A name, in which * stands for anything.",
+        hint: "A destination name; * matches any characters.",
       },
       ...OPERATIONS.map(([operation, meaning]) => ({
         name: operation,
+        key: "",
         label: `${operation}: ${meaning}`,
         kind: "check",
       })),
       {
         name: "ignore_case",
+        key: "",
         label: "Ignore letter case of names (ignore_case)",
         kind: "check",
       },
@@ -216,15 +218,15 @@ async function grant(name, path, again) {
     },
   });
   if (!done) return;
-  tell(`${name} has that permission`);
+  tell(`Permission granted to ${name}`);
   again();
 }
 
-async function withdraw(name, { pattern, operations }, path, again) {
+async function revokePermission(name, { pattern, operations }, path, again) {
   const done = await ask({
     title: `Revoke a permission of ${name}?`,
     text: [
-      `It may then no longer ${[...operations].join(", ")} with ${pattern}, unless a role permits it.`,
+      `${name} loses ${[...operations].join(", ")} on ${pattern} unless a role grants it.`,
     ],
     action: "Revoke",
     tone: "danger",
@@ -233,18 +235,19 @@ async function withdraw(name, { pattern, operations }, path, again) {
   if (done) again();
 }
 
-async function makeToken(name, path, again) {
+async function createToken(name, path, again) {
   const made = await ask({
-    title: `A token for ${name}`,
+    title: `Create a token for ${name}`,
     fields: [
       { name: "label", label: "Label", maxlength: 100 },
       {
         name: "days",
+        key: "expires",
         label: "Expires after (days)",
         kind: "number",
         min: 1,
         value: 90,
-        hint: "Nothing: for ever",
+        hint: "If empty, the token does not expire.",
       },
     ],
     action: "Create",
@@ -255,17 +258,17 @@ async function makeToken(name, path, again) {
   });
   if (!made) return;
   tellAll(
-    "The token",
-    h("p", null, "It is shown this once; the broker keeps only a trace of it."),
+    "New token",
+    h("p", null, "Copy the token now: it is not shown again."),
     command(made.token),
   );
   again();
 }
 
-async function revoke(token, path, again) {
+async function revokeToken(token, path, again) {
   const done = await ask({
     title: `Revoke the token ${token.label || token.id}?`,
-    text: ["The programs that show it cannot log in any more."],
+    text: ["Programs that use it can no longer log in."],
     action: "Revoke",
     tone: "danger",
     submit: () => remove(`${path}/tokens/${encodeURIComponent(token.id)}`),

@@ -30,7 +30,7 @@ export function show(where) {
 
 /** Nobody in particular cannot say who may come in. */
 export function whyNot() {
-  return session.user ? "" : "the owner of the broker adds the first user, in a terminal";
+  return session.user ? "" : "the first user is added with sluicemq users add";
 }
 
 export function userHref(name) {
@@ -73,7 +73,7 @@ const COLUMNS = [
     label: "Permissions",
     same: (item) => JSON.stringify([item.permissions, item.superuser]),
     show: ({ permissions = [], superuser }) => {
-      if (superuser) return "everything";
+      if (superuser) return "all operations";
       if (!permissions.length) return "–";
       return permissions.map((one) => h("div", null, h("code", null, permissionText(one))));
     },
@@ -82,11 +82,11 @@ const COLUMNS = [
 
 function none() {
   return empty(
-    "There are no users: nobody is asked who they are",
+    "No users",
     h(
       "p",
       null,
-      "Whoever reaches the broker may do everything. From the first user on, everybody has to log in; make that one a superuser:",
+      "Without users, no login is required and every operation is allowed. The first user should be a superuser:",
     ),
     command("sluicemq users add anna --superuser"),
   );
@@ -108,7 +108,7 @@ async function add() {
         label: "Password",
         kind: "password",
         autocomplete: "new-password",
-        hint: "Nothing: only tokens admit it.",
+        hint: "If empty, the user can log in with tokens only.",
       },
       {
         name: "superuser",
