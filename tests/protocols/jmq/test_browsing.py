@@ -1,4 +1,4 @@
-"""Looking at a queue without taking anything."""
+"""Browsing a queue."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def browse(peer: Peer, name: str = "q", **more: object) -> tuple[int, list[bytes
 
 
 def fetch(peer: Peer, number: int, ids: list[bytes]) -> list[Packet]:
-    """What DELIVER brings; the last has the bit."""
+    """Return the packets that answer DELIVER; only the last has the L flag."""
     properties = {"JMQConsumerID": Long(number)}
     peer.ask(H.DELIVER, properties, b"".join(ids), expect=Status.OK)
     messages = peer.delivered()
@@ -309,7 +309,7 @@ def test_what_is_on_disk_alone(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.lists(st.integers(0, 40)))
-def test_a_view_finds_what_it_has(numbers: list[int], wanted: list[int]) -> None:
+def test_a_view_finds_what_it_has(numbers: list[int], requested: list[int]) -> None:
     """Whatever the order."""
     broker = Broker(MemoryJournal(), ManualClock())
     view = View()
@@ -317,7 +317,7 @@ def test_a_view_finds_what_it_has(numbers: list[int], wanted: list[int]) -> None
         message = Message(Address(Kind.QUEUE, "q"), b"%d" % number)
         message.references = 1
         view.add(number.to_bytes(16, "big") * 2, number, message)
-    for number in wanted:
+    for number in requested:
         found = view.find(broker, number.to_bytes(16, "big") * 2)
         if number in numbers:
             assert found is not None

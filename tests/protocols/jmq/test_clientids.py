@@ -1,4 +1,4 @@
-"""Who may have which client id."""
+"""Claims on client ids."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IN_B: Way = (True, "b")
         (IN_A, IN_A, False),
         (IN_A, IN_B, True),
         (IN_A, ALONE, False),
-        ((False, "a"), (False, "b"), False),  # without JMQShare a namespace says nothing
+        ((False, "a"), (False, "b"), False),  # without JMQShare the namespace is ignored
     ],
 )
 def test_two_connections(first: Way, second: Way, allowed: bool) -> None:

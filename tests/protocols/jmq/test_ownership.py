@@ -166,13 +166,13 @@ def test_an_empty_branch_without_owner_is_for_superusers(harness: Harness) -> No
     assert recovered(connect_superuser(harness)) == xid("x")
 
 
-def test_who_joins_a_branch_without_owner_claims_it(harness: Harness) -> None:
-    nobody = connect(harness)
+def test_a_connection_that_joins_a_branch_without_owner_claims_it(harness: Harness) -> None:
+    former_owner = connect(harness)
     properties = {"JMQXAFlags": 0, "JMQSessionLess": True}
-    answer = nobody.ask(H.START_TRANSACTION, properties, xid("x"), expect=Status.OK)
+    answer = former_owner.ask(H.START_TRANSACTION, properties, xid("x"), expect=Status.OK)
     number = answer.properties["JMQTransactionID"]
-    nobody.send("out", "sent", transaction_id=number)
-    nobody.drop()
+    former_owner.send("out", "sent", transaction_id=number)
+    former_owner.drop()
     anna = connect(harness, "anna", "out: produce")
     assert step(anna, H.START_TRANSACTION, flags=XaFlag.JOIN) == Status.OK
     bert = connect(harness, "bert", "out: produce")
@@ -375,7 +375,7 @@ def test_nothing_changes_where_there_are_no_users(harness: Harness) -> None:
 NAME = "temporary_destination://queue/x/1/1"
 
 
-def test_all_may_send_to_a_temporary_queue_and_nobody_else_may_look(harness: Harness) -> None:
+def test_all_may_send_to_a_temporary_queue_and_only_its_owner_may_browse(harness: Harness) -> None:
     anna = connect(harness, "anna")
     assert anna.create(NAME, temporary=True) == Status.OK
     for other in (connect(harness, "anna"), connect(harness, "bert", ALL_RIGHTS)):

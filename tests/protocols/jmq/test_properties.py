@@ -73,7 +73,7 @@ def test_what_is_written_is_read(sent: dict[str, object]) -> None:
     read = decode_properties(raw)
     assert read == sent
     assert list(read) == list(sent)
-    # what stores messages takes no subclasses
+    # the journal's encoder accepts no subclasses
     assert {type(value) for value in read.values()} <= {bool, int, float, str, bytes}
 
 

@@ -1,4 +1,4 @@
-"""How a connection begins, what may be asked of it at all, and how it ends."""
+"""Handshake, unknown and malformed packets, and the end of a connection."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_level_from_100_on_is_answered(asked: int, spoken: int) -> None:
     assert status(answer) == Status.OK
     assert answer.properties["JMQProtocolLevel"] == spoken
     [request] = peer.challenge
-    assert request.consumer_id == answer.consumer_id  # whoever waits for HELLO gets it
+    assert request.consumer_id == answer.consumer_id  # the request that waits for HELLO gets it
     assert request.properties["JMQAuthType"] == "basic"
     assert request.properties["JMQChallenge"] is True
 
@@ -52,18 +52,18 @@ def test_what_is_no_level_ends_the_connection(level: object) -> None:
     assert not peer.transport.open
 
 
-def test_hello_tells_about_the_broker() -> None:
+def test_the_hello_reply_describes_the_broker() -> None:
     harness = Harness()
     options = Options(broker_list="mq://here:7676/", packet=70_000, service="ssljms")
     first = harness.arrive(options).hello()
     second = harness.arrive(options).hello()
-    told = first.properties
-    assert told["JMQService"] == "ssljms"
-    assert told["JMQBrokerList"] == "mq://here:7676/"
-    assert told["JMQMaxMsgBytes"] == 70_000
-    assert told["JMQHA"] is False
-    assert told["JMQBrokerSessionID"] == second.properties["JMQBrokerSessionID"] != 0
-    assert told["JMQConnectionID"] != second.properties["JMQConnectionID"]
+    properties = first.properties
+    assert properties["JMQService"] == "ssljms"
+    assert properties["JMQBrokerList"] == "mq://here:7676/"
+    assert properties["JMQMaxMsgBytes"] == 70_000
+    assert properties["JMQHA"] is False
+    assert properties["JMQBrokerSessionID"] == second.properties["JMQBrokerSessionID"] != 0
+    assert properties["JMQConnectionID"] != second.properties["JMQConnectionID"]
 
 
 def test_hello_with_a_cluster_id_is_refused() -> None:
@@ -86,7 +86,7 @@ def test_a_store_that_is_not_here_is_no_reason_to_go() -> None:
     assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("a", "b")) == Status.OK
 
 
-def test_hello_is_said_once() -> None:
+def test_hello_is_sent_once() -> None:
     peer = Harness().connect()
     assert peer.refusal(H.HELLO, {"JMQProtocolLevel": 500}) == Status.ERROR
     assert peer.transport.open
@@ -141,8 +141,8 @@ class Users(Open):
         else:
             admitted(self.verdict(credentials))
 
-    def verdict(self, shown: Credentials) -> Identity | AccessError:
-        if (shown.user, shown.password) == ("anna", "secret") or shown.digest:
+    def verdict(self, credentials: Credentials) -> Identity | AccessError:
+        if (credentials.user, credentials.password) == ("anna", "secret") or credentials.digest:
             return EVERYBODY
         return self.error
 
@@ -264,10 +264,10 @@ def test_digest() -> None:
         [request] = peer.challenge
         assert request.properties["JMQAuthType"] == "digest"
         nonce = request.body.decode()
-        shown = md5(nonce.encode()).hexdigest()
-        body = string("anna") + string(shown)
+        answer_digest = md5(nonce.encode()).hexdigest()
+        body = string("anna") + string(answer_digest)
         assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "digest"}, body) == Status.OK
-        assert users.asked[-1] == Credentials("anna", digest=shown, nonce=nonce)
+        assert users.asked[-1] == Credentials("anna", digest=answer_digest, nonce=nonce)
         nonces.add(nonce)
     assert len(nonces) == 2
     assert "" not in nonces
@@ -362,7 +362,7 @@ def test_others_are_not_ended() -> None:
 # --- packets -------------------------------------------------------------------------------------
 
 
-def test_what_has_no_meaning_is_501_if_an_answer_is_wanted() -> None:
+def test_an_unknown_packet_type_gets_status_501_if_a_reply_is_requested() -> None:
     peer = Harness().connect()
     for kind in (7, 30, 74, 82, 1000, -1, 0x7FFE):
         number, data = peer.request(kind)
@@ -579,7 +579,7 @@ def test_the_broker_says_goodbye() -> None:
     assert not stranger.transport.open
 
 
-def test_who_is_told_to_go_is_told_by_whom_and_may_come_back() -> None:
+def test_a_disconnected_client_gets_the_reason_and_may_reconnect() -> None:
     harness = Harness()
     peer = harness.connect(client_id="me")
     peer.consume("q", peer.session_of())

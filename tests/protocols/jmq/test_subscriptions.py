@@ -229,9 +229,9 @@ def test_unsubscribing(harness: Harness) -> None:
     assert harness.topic("t").subscriptions == {}
     consumer = subscribe(peer, "t", JMQDurableName="d")
     peer.close_consumer(consumer)
-    nobody = harness.connect()
+    without_client_id = harness.connect()
     given = {"JMQDurableName": "d", "JMQClientID": "me"}
-    assert nobody.refusal(H.DELETE_CONSUMER, given) == Status.OK
+    assert without_client_id.refusal(H.DELETE_CONSUMER, given) == Status.OK
 
 
 def test_unsubscribing_with_a_message_that_is_not_acknowledged(harness: Harness) -> None:

@@ -1,4 +1,4 @@
-"""Which topics a wildcard stands for."""
+"""Topics that match a wildcard."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_packets_however_they_are_cut() -> None:
     assert decoder.incomplete
 
 
-def test_a_large_packet_in_small_pieces_is_not_looked_into_at_each() -> None:
+def test_a_large_packet_in_small_chunks_is_not_parsed_at_each() -> None:
     looks = 0
 
     class Counting(Decoder):
@@ -167,7 +167,7 @@ def test_a_large_packet_in_small_pieces_is_not_looked_into_at_each() -> None:
         fixed(size=100, offset=100, block=1) + bytes(28),
         fixed(size=100, offset=0x7FFF_FFFF, block=0x7FFF_FFFF) + bytes(28),
         fixed(version=200, size=100, offset=101) + bytes(28),
-        # what the sizes contradict is not waited for
+        # contradictory sizes are refused before the packet is complete
         fixed(size=73_000_000, offset=71),
         fixed(size=73_000_000, offset=72, block=72_999_929),
         # nor skipped

@@ -1,4 +1,4 @@
-"""Distributed transactions: every step from every state, and what becomes of what is prepared."""
+"""Distributed transactions: every step from every state, and recovery of prepared branches."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def number_of(answer: Packet) -> int:
 def to_state(peer: Peer, state: TransactionState, name: str = "x") -> int:
     """A transaction that has got there; its number."""
     number = number_of(step(peer, START, name))
-    ways = {
+    steps = {
         S.STARTED: [],
         S.INCOMPLETE: [(END, XaFlag.SUSPEND)],
         S.FAILED: [(END, XaFlag.FAIL)],
@@ -71,7 +71,7 @@ def to_state(peer: Peer, state: TransactionState, name: str = "x") -> int:
         S.COMMITTED: [(END, XaFlag.SUCCESS), (COMMIT, XaFlag.ONEPHASE)],
         S.ROLLEDBACK: [(END, XaFlag.SUCCESS), (ROLLBACK, 0)],
     }
-    for kind, flags in ways[state]:
+    for kind, flags in steps[state]:
         assert number_of(step(peer, kind, name, flags)) == number
     return number
 
@@ -161,14 +161,14 @@ def test_flags_that_mean_nothing(peer: Peer, kind: PacketType) -> None:
     to_state(peer, S.STARTED)
     answer = step(peer, kind, flags=XaFlag.ENDRSCAN)
     expected = Status.PRECONDITION_FAILED if kind is PREPARE else Status.BAD_REQUEST
-    assert status(answer) == expected  # PREPARE has no flags: what is said is not read
+    assert status(answer) == expected  # PREPARE has no flags: given ones are ignored
 
 
 @pytest.mark.parametrize("kind", [END, PREPARE, COMMIT, ROLLBACK])
-def test_a_xid_that_nobody_knows(peer: Peer, kind: PacketType) -> None:
-    assert status(step(peer, kind, "nobody")) == Status.NOT_FOUND
+def test_an_unknown_xid(peer: Peer, kind: PacketType) -> None:
+    assert status(step(peer, kind, "unknown")) == Status.NOT_FOUND
     for flags in (XaFlag.JOIN, XaFlag.RESUME):
-        assert status(step(peer, START, "nobody", flags)) == Status.NOT_FOUND
+        assert status(step(peer, START, "unknown", flags)) == Status.NOT_FOUND
 
 
 def test_what_is_no_xid(peer: Peer) -> None:
@@ -201,7 +201,7 @@ def test_no_operation(peer: Peer) -> None:
     peer.send("q", "a", transaction_id=number)  # it goes on
 
 
-# --- what they are for ---------------------------------------------------------------------------
+# --- atomicity -----------------------------------------------------------------------------------
 
 
 def work(peer: Peer, number: int) -> Packet:

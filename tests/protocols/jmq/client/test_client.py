@@ -107,7 +107,7 @@ def test_objects_stay_bytes_unless_they_are_of_the_closed_set() -> None:
     run(scenario)
 
 
-def test_a_message_tells_what_was_said_of_it() -> None:
+def test_a_message_has_its_headers_and_properties() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         producer = await session.producer(Queue("q"), priority=7)
@@ -125,7 +125,7 @@ def test_a_message_tells_what_was_said_of_it() -> None:
         assert isinstance(message.reply_to, Topic)
         assert (message.persistent, message.redelivered, message.delivery_count) == (True, False, 1)
         assert (message.expiration, message.delivery_time) == (0, 0)
-        # sent on: what belongs to the message goes with it
+        # a forwarded message keeps its properties
         await producer.send(message, priority=1)
         again = await consumer.receive(5)
         assert (again.body, again.properties, again.priority) == ("x", given, 1)
@@ -322,7 +322,7 @@ def test_topics_have_subscribers() -> None:
         session = await client.session()
         topic = Topic("t")
         producer = await session.producer(topic)
-        await producer.send("to nobody")
+        await producer.send("without subscribers")
         one, two = await session.consumer(topic), await session.consumer(topic)
         deaf = await session.consumer(topic, no_local=True)
         await producer.send("x")
@@ -542,7 +542,7 @@ def test_requests_and_replies() -> None:
         message = await other.receive(60)
         with pytest.raises(ValueError, match="does not say"):
             await worker.reply(message, "x")
-        waiting = asyncio.create_task(client.request("nobody", "x"))
+        waiting = asyncio.create_task(client.request("unanswered", "x"))
         await client.ping()
         await client.close()
         with pytest.raises(ConnectionLost):
