@@ -361,7 +361,7 @@ def test_no_map_in_a_stream() -> None:
         java.loads_map(java.dumps("text"))
 
 
-# --- what other protocols see --------------------------------------------------------------------
+# --- bodies for other protocols ------------------------------------------------------------------
 
 
 def test_a_map_as_json() -> None:

@@ -1,4 +1,4 @@
-"""What msglite and gateway connections may do that act as a user with few permissions."""
+"""msglite and gateway connections of a user with few permissions."""
 
 from __future__ import annotations
 

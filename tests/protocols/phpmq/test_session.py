@@ -435,7 +435,7 @@ def test_an_expired_message_is_never_dispatched(harness: Harness) -> None:
     assert peer.bodies() == [b"for ever"]
 
 
-def test_a_part_of_a_second_is_shown_as_a_second(harness: Harness) -> None:
+def test_a_part_of_a_second_is_rounded_up_to_a_second(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"short", ttl=1)
     harness.turn(600)

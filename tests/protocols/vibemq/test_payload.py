@@ -124,7 +124,7 @@ def test_refused(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_the_verdict_is_the_same_in_pieces(size: int) -> None:
+def test_the_verdict_is_the_same_in_chunks(size: int) -> None:
     for payload in ACCEPTED:
         check_in_pieces(payload, size)
     for payload in REFUSED:
@@ -133,15 +133,15 @@ def test_the_verdict_is_the_same_in_pieces(size: int) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"[,1,2]", b"{,}", b'{"a":1,,"b":2}', b"[1}, 2]", b"[1,2},3]"])
-def test_pieces_of_what_is_no_json(payload: bytes) -> None:
+def test_chunks_of_invalid_json(payload: bytes) -> None:
     for size in range(1, 8):
         with pytest.raises(ProtocolError):
             check_in_pieces(payload, size)
 
 
-def test_what_is_wrong_is_told() -> None:
-    for payload, told in ((b"[1,]", "not JSON"), (b'"\xff"', "not UTF-8"), (b"[" * 65, "deeper")):
-        with pytest.raises(ProtocolError, match=told):
+def test_an_error_names_the_reason() -> None:
+    for payload, reason in ((b"[1,]", "not JSON"), (b'"\xff"', "not UTF-8"), (b"[" * 65, "deeper")):
+        with pytest.raises(ProtocolError, match=reason):
             check(payload)
 
 
