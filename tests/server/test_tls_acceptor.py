@@ -168,7 +168,7 @@ def test_an_answer_is_sent_before_the_connection_ends(start: Start, authority: A
     wait_until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
 
 
-def test_a_slow_reader_holds_up_nobody_and_loses_nothing(
+def test_a_slow_reader_does_not_block_others_and_loses_nothing(
     start: Start, authority: Authority
 ) -> None:
     pem = authority.pem(authority.issue())

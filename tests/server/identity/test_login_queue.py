@@ -14,7 +14,7 @@ from sluicemq.server.identity.login_queue import LoginCheck, LoginQueue, Verdict
 
 
 class Loop:
-    """What threads want to be called, one after the other."""
+    """A double of an event loop that runs the calls of threads one after the other."""
 
     def __init__(self) -> None:
         self._calls: queue.Queue[tuple[Callable[..., Any], tuple[Any, ...]]] = queue.Queue()
@@ -292,7 +292,7 @@ def test_checks_run_in_threads_and_answer_on_the_loop(threaded: LoginQueue, loop
     assert answers == [True, True]
 
 
-def test_nobody_is_answered_after_the_loop_has_closed(threaded: LoginQueue) -> None:
+def test_no_login_is_answered_after_the_loop_has_closed(threaded: LoginQueue) -> None:
     def closed(*_: Any) -> None:
         raise RuntimeError("the loop is closed")
 

@@ -1,4 +1,4 @@
-"""Which properties are a trace context (W3C Trace Context, section 3.2)."""
+"""Detection of trace context in properties (W3C Trace Context, section 3.2)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class TracedFixture(BrokerFixture):
         self.broker = TracedBroker(self.journal, self.clock, self.span_recorder)
 
     def spans(self) -> dict[str, ReadableSpan]:
-        """What has been noted since the last call, by name."""
+        """Return the spans recorded since the last call, by name."""
         noted = [MAKE(span_record) for span_record in self.noted]
         self.noted.clear()
         assert len({span.name for span in noted}) == len(noted), [span.name for span in noted]
@@ -92,7 +92,7 @@ def test_the_way_of_a_message_that_belongs_to_a_trace() -> None:
         )
     published, written = spans["publish orders"], spans["journal orders"]
     delivered, acknowledged = spans["deliver orders"], spans["ack orders"]
-    # the sender's span is the parent of what the broker does; what it says is left alone
+    # the sender's span is the parent of the broker's spans; its properties are unchanged
     assert parent_of(published) == parent_of(delivered) == SPAN
     assert parent_of(written) == id_of(published)
     assert parent_of(acknowledged) == id_of(delivered)
@@ -292,7 +292,7 @@ class Collector(SpanExporter):
     def export(self, spans: object) -> SpanExportResult:
         assert isinstance(spans, list)
         if self.away:
-            raise ConnectionError("nobody there")
+            raise ConnectionError("connection refused")
         self.batches.append(len(spans))
         return SpanExportResult.SUCCESS
 
