@@ -16,7 +16,7 @@ from sluicemq.protocols.jmq.header import (
     decode_header,
     encode_header,
 )
-from sluicemq.protocols.jmq.names import read_name, shown_name
+from sluicemq.protocols.jmq.names import format_name, read_name
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ from sluicemq.protocols.jmq.names import read_name, shown_name
     ],
 )
 def test_names(name: str, wire_name: str) -> None:
-    assert shown_name(name) == wire_name
+    assert format_name(name) == wire_name
     assert read_name(wire_name) == name
 
 
 @given(st.text(), st.sampled_from(Kind), st.sampled_from(["", TEMPORARY_QUEUE, TEMPORARY_TOPIC]))
 def test_every_name_survives_a_header(name: str, kind: Kind, prefix: str) -> None:
     address = Address(kind, prefix + name)
-    wire_name = shown_name(address.name)
+    wire_name = format_name(address.name)
     raw = encode_header(wire_name, reply_to=wire_name, reply_to_class=class_of(address))
     header = decode_header(raw)
     if not any(

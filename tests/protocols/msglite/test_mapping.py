@@ -10,10 +10,10 @@ from sluicemq.protocols.msglite.mapping import (
     FOR_EVER,
     LAST_EXPIRATION,
     read_address,
-    shown_body,
-    shown_reply,
-    shown_timeout,
     to_message,
+    wire_body,
+    wire_reply,
+    wire_timeout,
 )
 
 NOW = 1_700_000_000_123
@@ -28,16 +28,16 @@ def made(timeout: int, reply: bytes = b"") -> Message:
 def test_the_senders_number_comes_out(timeout: int) -> None:
     message = made(timeout)
     assert NOW < message.expiration <= LAST_EXPIRATION
-    assert shown_timeout(message) == timeout
+    assert wire_timeout(message) == timeout
 
 
 def test_a_limit_of_the_destination_shows() -> None:
     for timeout in (60, 2**63 - 1):
         message = made(timeout)
         message.expiration = NOW + 5000
-        assert shown_timeout(message) == 5
+        assert wire_timeout(message) == 5
     message.expiration = 0
-    assert shown_timeout(message) == FOR_EVER
+    assert wire_timeout(message) == FOR_EVER
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_a_limit_of_the_destination_shows() -> None:
 )
 def test_the_life_of_a_foreign_message_is_rounded_up(expiration: int, expected: int) -> None:
     message = Message(A, b"", origin=Origin.PHPMQ, timestamp=NOW, expiration=expiration)
-    assert shown_timeout(message) == expected
+    assert wire_timeout(message) == expected
 
 
 @given(st.binary(min_size=1).filter(lambda raw: not set(raw) & set(b" \t\r\n")))
 def test_a_reply_address_comes_out_as_it_went_in(raw: bytes) -> None:
-    assert shown_reply(made(1, raw)) == raw
+    assert wire_reply(made(1, raw)) == raw
 
 
 def request_from(
@@ -64,7 +64,7 @@ def request_from(
 
 @pytest.mark.parametrize("address", [None, Address(Kind.QUEUE, "")])
 def test_without_a_reply_address_none_is_delivered(address: Address | None) -> None:
-    assert shown_reply(request_from(address, "c")) == b""
+    assert wire_reply(request_from(address, "c")) == b""
 
 
 @pytest.mark.parametrize(
@@ -83,25 +83,25 @@ def test_without_a_reply_address_none_is_delivered(address: Address | None) -> N
 def test_a_reply_address_says_all_that_an_answer_needs(
     address: Address, correlation: str, expected: bytes
 ) -> None:
-    assert shown_reply(request_from(address, correlation)) == expected
+    assert wire_reply(request_from(address, correlation)) == expected
     assert read_address(expected) == (address, correlation)
 
 
 def test_a_reply_address_too_long_for_a_line_is_omitted() -> None:
     queue = Address(Kind.QUEUE, "q")
-    assert len(shown_reply(request_from(queue, "ö" * 9_900))) == 6 * 9_900 + len("reply:queue:q:")
-    assert shown_reply(request_from(queue, "ö" * 10_000)) == b""
+    assert len(wire_reply(request_from(queue, "ö" * 9_900))) == 6 * 9_900 + len("reply:queue:q:")
+    assert wire_reply(request_from(queue, "ö" * 10_000)) == b""
 
 
 def test_an_answer_to_jms_is_correlated_by_the_message_id() -> None:
     request = request_from(Address(Kind.QUEUE, "q"))
     request.message_id = "ID:1"
-    assert shown_reply(request) == b"reply:queue:q:ID%3A1"
+    assert wire_reply(request) == b"reply:queue:q:ID%3A1"
     request.correlation_id = "c"
-    assert shown_reply(request) == b"reply:queue:q:c"
+    assert wire_reply(request) == b"reply:queue:q:c"
     request = request_from(Address(Kind.QUEUE, "q"), origin=Origin.VIBEMQ)
     request.message_id = "published"
-    assert shown_reply(request) == b"q"
+    assert wire_reply(request) == b"q"
 
 
 @given(
@@ -113,18 +113,18 @@ def test_every_address_and_correlation_id_can_be_encoded(
     kind: Kind, name: str, correlation: str
 ) -> None:
     address = Address(kind, name)
-    raw = shown_reply(request_from(address, correlation))
+    raw = wire_reply(request_from(address, correlation))
     assert not set(raw) & set(b" \t\r\n")
     assert read_address(raw) == (address, correlation)
     message = made(1, raw)
     assert (message.reply_to, message.correlation_id) == (address, correlation)
-    assert shown_reply(message) == raw
+    assert wire_reply(message) == raw
 
 
 @given(st.sampled_from([b"reply:queue:", b"reply:topic:"]), st.binary())
 def test_any_address_comes_out_as_it_went_in(start: bytes, rest: bytes) -> None:
     raw = start + rest.translate(None, b" \t\r\n")
-    assert shown_reply(made(1, raw)) == raw
+    assert wire_reply(made(1, raw)) == raw
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_any_address_comes_out_as_it_went_in(start: bytes, rest: bytes) -> None:
 )
 def test_what_is_not_written_exactly_so_is_a_name(name: bytes) -> None:
     assert read_address(name) == (Address(Kind.QUEUE, name.decode()), "")
-    assert shown_reply(made(1, name)) == name
+    assert wire_reply(made(1, name)) == name
 
 
 @pytest.mark.parametrize("kind", BodyKind)
@@ -152,4 +152,4 @@ def test_what_is_not_written_exactly_so_is_a_name(name: bytes) -> None:
 def test_bodies_that_are_what_they_are(kind: BodyKind, origin: Origin) -> None:
     message = Message(A, b"\xff{}", kind, origin)
     only_for_java = origin is not Origin.MSGLITE and kind >= BodyKind.MAP
-    assert shown_body(message) == (b"/3t9" if only_for_java else b"\xff{}")
+    assert wire_body(message) == (b"/3t9" if only_for_java else b"\xff{}")

@@ -36,7 +36,7 @@ def published(
 
 def delivered(message: Message, attempts: int = 1, limit: int = wire.MAX_BODY) -> Frame:
     """Return the DELIVER frame that a client reads."""
-    identity = mapping.shown_id(message, BROKER).encode()
+    identity = mapping.wire_id(message, BROKER).encode()
     decoder = Decoder()
     (frame,) = decoder.feed(mapping.to_deliver(message, identity, b"q", attempts, limit))
     assert decoder.error is None
@@ -187,7 +187,7 @@ def buried(message: Message, reason: str = "max-attempts") -> Message:
 
 
 def test_the_names_are_the_brokers() -> None:
-    assert mapping.STORY == (
+    assert mapping.DEAD_LETTER_HEADERS == (
         deadletter.REASON,
         deadletter.ORIGIN,
         deadletter.ATTEMPTS,
@@ -224,7 +224,7 @@ def test_a_dead_letter_has_its_history(reason: str, expected: str, by_vibemq: bo
 
 
 def test_a_dead_letter_of_a_message_without_headers() -> None:
-    assert set(delivered(buried(published())).headers) == set(mapping.STORY)
+    assert set(delivered(buried(published())).headers) == set(mapping.DEAD_LETTER_HEADERS)
 
 
 # --- from other protocols ----------------------------------------------------------------------
@@ -288,7 +288,7 @@ def test_bodies_of_other_protocols(
     message = foreign(body, kind, origin)
     frame = delivered(message)
     assert frame.payload == payload
-    assert mapping.shown_payload(message) == (payload, encoded)
+    assert mapping.wire_payload(message) == (payload, encoded)
     expected = {"deliveryAttempts": "1"}
     if encoded:
         expected["content-encoding"] = "base64"
@@ -299,12 +299,12 @@ def test_bodies_of_other_protocols(
 def test_a_listener_may_deliver_text_always_as_a_string(origin: Origin) -> None:
     kind = BodyKind.TEXT if origin is Origin.JMQ else BodyKind.BYTES
     message = foreign(b'{"a":1}', kind, origin)
-    assert mapping.shown_payload(message, detect_json=False) == (b'"{\\"a\\":1}"', False)
+    assert mapping.wire_payload(message, detect_json=False) == (b'"{\\"a\\":1}"', False)
     frame = DeliverTemplate(b"q", detect_json=False).fill(message, b"i", 1)
     assert b'"{\\"a\\":1}"' in frame
     # a message of kind JSON is no text
     mapped = foreign(java.dumps_map({"a": 1}), BodyKind.MAP, Origin.JMQ)
-    assert mapping.shown_payload(mapped, detect_json=False) == (b'{"a":1}', False)
+    assert mapping.wire_payload(mapped, detect_json=False) == (b'{"a":1}', False)
 
 
 @given(st.sampled_from(BodyKind), st.sampled_from(Origin), st.binary(max_size=30))
@@ -367,7 +367,7 @@ def test_a_property_does_not_pass_for_a_field() -> None:
         "deliveryAttempts": 9,
     }
     message = foreign(properties=properties)
-    assert headers_of(message) == mapping.shown_headers(message) == {}
+    assert headers_of(message) == mapping.wire_headers(message) == {}
 
 
 @pytest.mark.parametrize(
@@ -428,12 +428,12 @@ def test_properties_of_jms_get_their_names_back() -> None:
 
 def test_ids() -> None:
     message = foreign()
-    assert mapping.shown_id(message, BROKER) == "0001020304050607" + "0000000000000abc"
+    assert mapping.wire_id(message, BROKER) == "0001020304050607" + "0000000000000abc"
     for unsayable in ("\udcff", "x" * 65_536):
         message.message_id = unsayable
-        assert len(mapping.shown_id(message, BROKER)) == 32
+        assert len(mapping.wire_id(message, BROKER)) == 32
     message.message_id = "ID:1-2-3"
-    assert mapping.shown_id(message, BROKER) == "ID:1-2-3"
+    assert mapping.wire_id(message, BROKER) == "ID:1-2-3"
 
 
 # --- there and back ----------------------------------------------------------------------------
@@ -455,7 +455,7 @@ def test_bytes_of_jms_cross_vibemq_unharmed(body: bytes) -> None:
 def test_phpmq_and_msglite_through_vibemq(body: bytes) -> None:
     for message, body_of in (
         (phpmq.to_message(Q, body, 0, Durability.SYNC, NOW), phpmq.to_content),
-        (msglite.to_message(Q, body, 60, b"", Durability.SYNC, NOW), msglite.shown_body),
+        (msglite.to_message(Q, body, 60, b"", Durability.SYNC, NOW), msglite.wire_body),
     ):
         assert body_of(republished(message)) == body
 
@@ -469,7 +469,7 @@ def test_vibemq_through_phpmq_and_msglite(payload: bytes, headers: dict[str, str
         expected = message.body
     elif isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value):
         expected = value.encode()
-    assert phpmq.to_content(message) == msglite.shown_body(message) == expected
+    assert phpmq.to_content(message) == msglite.wire_body(message) == expected
 
 
 @given(st.binary(min_size=1, max_size=20).filter(lambda raw: not set(raw) & set(b" \t\r\n")))
@@ -480,7 +480,7 @@ def test_a_reply_address_of_msglite_through_vibemq(raw: bytes) -> None:
         is_encodable = not raw.decode().startswith("topic:")
     except UnicodeDecodeError:
         is_encodable = False
-    assert msglite.shown_reply(back) == (raw if is_encodable else b"")
+    assert msglite.wire_reply(back) == (raw if is_encodable else b"")
 
 
 @given(

@@ -112,9 +112,9 @@ def test_time_to_live(value: object, milliseconds: int) -> None:
 
 @pytest.mark.parametrize("milliseconds", [1, 999, 1000, 86_400_000, 93_784_500, 10**14])
 def test_a_time_span_reads_as_it_was_written(milliseconds: int) -> None:
-    text = queues.shown_span(milliseconds * queues.TICKS_PER_MS)
+    text = queues.format_span(milliseconds * queues.TICKS_PER_MS)
     assert options({"messageTtl": text}).message_ttl == milliseconds
-    assert queues.shown_span(93_784_500 * queues.TICKS_PER_MS) == "1.02:03:04.5000000"
+    assert queues.format_span(93_784_500 * queues.TICKS_PER_MS) == "1.02:03:04.5000000"
 
 
 @pytest.mark.parametrize(

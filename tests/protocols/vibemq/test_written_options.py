@@ -176,7 +176,7 @@ def test_whatever_is_written_is_read_back(given: WrittenOptions) -> None:
     fields = {
         "mode": given.mode,
         "maxQueueSize": given.max_queue_size,
-        "messageTtl": None if given.ttl_ticks is None else queues.shown_span(given.ttl_ticks),
+        "messageTtl": None if given.ttl_ticks is None else queues.format_span(given.ttl_ticks),
         "enableDeadLetterQueue": given.dead_letter,
         "deadLetterQueueName": given.dead_letter_queue,
         "overflowStrategy": given.overflow,
