@@ -142,7 +142,7 @@ def fixture() -> ConnectionFixture:
     return ConnectionFixture()
 
 
-def test_what_was_written_goes_before_the_end(fixture: ConnectionFixture) -> None:
+def test_written_data_is_sent_before_the_end(fixture: ConnectionFixture) -> None:
     fixture.connection.write([b"answer"])
     fixture.connection.close("done")
     fixture.batch.end()
@@ -163,7 +163,7 @@ def test_a_connection_lost_in_the_turn_in_which_it_is_closed(
     assert fixture.session.calls == ["closed"]
 
 
-def test_what_a_slow_reader_leaves_is_measured_whenever_something_is_added(
+def test_the_backlog_of_a_slow_reader_is_measured_at_every_write(
     fixture: ConnectionFixture,
 ) -> None:
     """A little in each turn is too much in the end."""
@@ -221,7 +221,7 @@ def test_a_disconnected_client_has_time_to_read_the_reason(fixture: ConnectionFi
     assert fixture.transport.done[3:] == ["abort"]
 
 
-def test_who_does_not_go_is_cut_off(fixture: ConnectionFixture) -> None:
+def test_a_session_that_does_not_close_is_aborted(fixture: ConnectionFixture) -> None:
     """Its session may wait for a disk that hangs, or the peer may not read."""
     fixture.connection.disconnect("enough")
     fixture.batch.end()
@@ -255,7 +255,7 @@ def test_bytes_are_counted_in_both_directions(fixture: ConnectionFixture) -> Non
     assert fixture.connection.since == 5
 
 
-def test_who_is_sent_something_is_not_idle(fixture: ConnectionFixture) -> None:
+def test_a_client_that_is_sent_data_is_not_idle(fixture: ConnectionFixture) -> None:
     fixture.batch.broker.clock.steady = 9000
     fixture.connection.write([b"x"])
     assert fixture.connection.active_at == 0

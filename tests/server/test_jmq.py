@@ -141,7 +141,7 @@ def test_auto_recognises_packets_and_other_protocols_receive_them(start: Start) 
         assert php.receive(30).body == b"from JMS"
 
 
-def test_what_is_persistent_survives_a_kill(start: Start) -> None:
+def test_persistent_messages_survive_a_kill(start: Start) -> None:
     broker = start(JMQ)
     with RawJmq.login(broker.port("jmq")) as client:
         numbers = client.send_all("q", [b"%d" % n for n in range(100)])
@@ -346,7 +346,7 @@ def test_a_digest_that_was_overheard_is_of_no_use(users_broker: LocalBroker) -> 
         assert status_of(thief.authenticate(login, "digest")) == Status.INVALID_LOGIN
 
 
-def test_what_was_not_asked_for_does_not_admit(users_broker: LocalBroker) -> None:
+def test_a_login_of_another_kind_is_refused(users_broker: LocalBroker) -> None:
     """A digest where the password is wanted, and the form that is kept instead of the password."""
     form = digest_form("anna", "right")
     for scheme, kind, body in (
@@ -441,7 +441,7 @@ def test_clients_are_asked_for_what_all_of_them_can_do(start: Start) -> None:
     assert asked_for(port) == "basic"
 
 
-def test_where_there_are_tokens_passwords_are_asked_for(start: Start, tmp_path: Path) -> None:
+def test_passwords_are_requested_if_there_are_tokens(start: Start, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length\n")
     environment = {"SLUICEMQ_IDENTITY__ADMIN_TOKEN_FILE": str(token)}

@@ -39,7 +39,7 @@ def test_one_listener_leads_to_itself() -> None:
 
 
 @pytest.mark.parametrize(("asked", "port"), [(0, 1), (1, 2)])
-def test_of_several_the_one_that_was_asked_is_meant(asked: int, port: int) -> None:
+def test_one_of_several_listeners_leads_to_itself(asked: int, port: int) -> None:
     found = rows(asked, bound("jmq://:0", 1), bound("jmq://:0", 2))
     assert found == [f"portmapper tcp PORTMAPPER {port}", f"jms tcp NORMAL {port}"]
 

@@ -94,7 +94,7 @@ def test_the_watchdog_is_notified_twice_per_interval(manager: socket.socket) -> 
         ({"WATCHDOG_USEC": "0"}, False),
     ],
 )
-def test_whether_there_is_a_watchdog(
+def test_watchdog_detection(
     manager: socket.socket, variables: dict[str, str], notified: bool
 ) -> None:
     environment = {"NOTIFY_SOCKET": manager.getsockname(), "PATH": "/bin", **variables}

@@ -105,7 +105,7 @@ def test_there_and_back(start: Start) -> None:
         assert publisher.info("q")["messageCount"] == 0
 
 
-def test_what_was_acknowledged_survives_a_kill_and_so_do_queues(start: Start) -> None:
+def test_acknowledged_publishes_and_queues_survive_a_kill(start: Start) -> None:
     broker = start(VIBEMQ)
     with Wire(broker.port("vibemq")) as client:
         options = json.dumps({"mode": 3, "maxQueueSize": 5, "messageTtl": "1.00:00:00"}).encode()

@@ -142,7 +142,7 @@ def test_selectors_on_properties_of_dead_messages_match_no_others(peer: Peer) ->
         assert browse(peer, JMQSelector=f"{name} IS NOT NULL")[1] == []
 
 
-def test_what_has_gone_is_left_out(harness: Harness, peer: Peer) -> None:
+def test_removed_messages_are_omitted(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abcd")
     peer.put(peer.message("q", b"e", flags=0))
     number, ids = browse(peer)
@@ -183,7 +183,7 @@ def test_a_queue_that_is_not_there(harness: Harness, peer: Peer) -> None:
     assert peer.refusal(H.BROWSE, peer.place("t", True)) == Status.BAD_REQUEST
 
 
-def test_what_is_browsed_without_a_type_is_a_queue(peer: Peer) -> None:
+def test_browsing_without_a_type_browses_a_queue(peer: Peer) -> None:
     peer.send("q", "a")
     answer = peer.ask(H.BROWSE, {"JMQDestination": "q"}, expect=Status.OK)
     assert len(answer.body) == 32
@@ -238,7 +238,7 @@ def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None
     assert [bool(m.flags & L) for m in messages] == [False] * 94 + [True]
 
 
-def test_who_does_not_read_is_not_sent_more(
+def test_a_client_that_does_not_read_is_not_sent_more(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(browsing, "SLICE_BYTES", 100)

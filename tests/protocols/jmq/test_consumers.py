@@ -223,7 +223,7 @@ def test_old_clients_name_consumers_with_32_bits(harness: Harness, peer: Peer) -
     assert peer.refusal(H.ACKNOWLEDGE, {"JMQBodyType": 2}, body) == Status.OK
 
 
-def test_what_a_client_does_not_hold(harness: Harness, peer: Peer) -> None:
+def test_acknowledgements_of_messages_not_held_by_the_client(harness: Harness, peer: Peer) -> None:
     """The acknowledgement is ignored; only an unknown consumer is an error."""
     mine = peer.consume("q", peer.session_of())
     other = harness.connect()
@@ -389,7 +389,9 @@ def test_there_is_no_other_way_to_acknowledge(peer: Peer) -> None:
 # --- the end of a connection ---------------------------------------------------------------------
 
 
-def test_what_a_lost_connection_held_comes_again(harness: Harness, peer: Peer) -> None:
+def test_unacked_messages_of_a_lost_connection_are_redelivered(
+    harness: Harness, peer: Peer
+) -> None:
     peer.consume("q", peer.session_of(), size=3)
     peer.send("q", *"abcd")
     peer.delivered()
@@ -412,7 +414,7 @@ def test_only_what_was_surely_tried_can_be_given_up(harness: Harness, peer: Peer
     assert harness.bodies("q") == [b"b", b"c"]
 
 
-def test_what_was_not_written_is_not_counted(harness: Harness) -> None:
+def test_unwritten_deliveries_are_not_counted(harness: Harness) -> None:
     peer = harness.connect(JMQSize=1)
     peer.send("q", *"abc")
     peer.consume("q", peer.session_of())

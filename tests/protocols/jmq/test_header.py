@@ -31,7 +31,7 @@ def header_fields(read: VariableHeader) -> dict[str, object]:
     return {name: getattr(read, name) for name in (*NAMES, *NUMBERS) if getattr(read, name)}
 
 
-def test_what_a_java_client_sends() -> None:
+def test_a_header_of_the_java_client() -> None:
     raw = (
         record(9, pack(">q", 8950519415725204480))
         + record(10, pack(">q", 1795239283615))
@@ -110,7 +110,7 @@ def test_records_without_a_meaning_are_passed_on() -> None:
     assert record(12, b"new") + record(-5, b"") + record(1, b"q") in read.stored
 
 
-def test_what_follows_the_end_is_ignored() -> None:
+def test_data_after_the_end_is_ignored() -> None:
     for rest in (b"\0\0" + record(5, b"type"), b"\1"):  # a single byte has no type
         assert header_fields(decode_header(record(1, b"q") + rest)) == {"destination": "q"}
 

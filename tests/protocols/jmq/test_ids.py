@@ -136,7 +136,7 @@ def test_xids(xid: Xid) -> None:
         XID[:6] + b"\x80\0" + XID[8:],
     ],
 )
-def test_what_is_no_xid_is_refused(body: bytes) -> None:
+def test_malformed_xids_are_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_xid(body)
 

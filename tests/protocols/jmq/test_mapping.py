@@ -103,7 +103,7 @@ def test_a_message_of_the_java_client() -> None:
     assert message.sender == "anna"
 
 
-def test_what_is_absent() -> None:
+def test_absent_header_fields() -> None:
     message = message_of(sent(6, 0, encode_header("t"), body=b""))
     assert message.destination == Address(Kind.TOPIC, "t")
     assert message.kind is BodyKind.NONE
@@ -470,7 +470,7 @@ def test_an_integer_of_others_that_java_has_no_type_for() -> None:
     assert delivered(foreign(b"x", properties={"huge": 1 << 400_000})).properties == {}
 
 
-def test_what_is_too_long_for_a_header_is_left_out() -> None:
+def test_values_too_long_for_a_header_are_omitted() -> None:
     message = foreign(b"x")
     message.correlation_id = message.type = "x" * 40_000
     there = delivered(message)
@@ -505,7 +505,7 @@ def test_a_compressed_body_stays_compressed() -> None:
     assert there.flags == CLASSIC | packets.Z
 
 
-def test_where_a_stored_head_has_the_count() -> None:
+def test_offset_of_the_delivery_count_in_a_stored_head() -> None:
     native = message_of(sent()).native
     assert unpack_from(">HHi", native, 72) == (11, 4, 0)
     assert native[:8] == parsed(b"".join(deliver_chunks(message_of(sent()), 1, 0, 1, b""))).head[:8]

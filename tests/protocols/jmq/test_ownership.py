@@ -152,7 +152,7 @@ def test_a_branch_without_owner_takes_rights_on_all_its_destinations(
     assert harness.bodies("out") == ([b"sent"] if may else [])
 
 
-def test_who_ends_a_branch_without_owner_owns_its_outcome(harness: Harness) -> None:
+def test_the_user_that_ends_a_branch_without_owner_owns_its_outcome(harness: Harness) -> None:
     prepare(connect(harness))
     anna = connect(harness, "anna", ALL_RIGHTS)
     assert step(anna, H.ROLLBACK_TRANSACTION) == Status.OK
@@ -336,7 +336,7 @@ def test_a_shared_subscription_is_joined_by_its_user_only(harness: Harness) -> N
     assert mallory.refusal(H.ADD_CONSUMER, properties) == Status.CONFLICT
 
 
-def test_what_has_no_owner_is_claimed_with_the_right_to_consume(tmp_path: Path) -> None:
+def test_unowned_resources_are_claimed_with_the_right_to_consume(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
     before = connect(harness, client_id="c")
     assert subscribe(before, "t", "d") == Status.OK

@@ -77,7 +77,7 @@ def test_answers_of_one_read_come_together(harness: Harness, peer: Peer) -> None
     assert [answer.consumer_id for answer in peer.receive()] == [1, 2, 3, 4]
 
 
-def test_who_wants_no_answer_gets_none(harness: Harness, peer: Peer) -> None:
+def test_no_reply_is_sent_unless_requested(harness: Harness, peer: Peer) -> None:
     peer.put(peer.message("q", b"x", flags=P))
     peer.put(peer.message("q", b"y", flags=0))
     assert peer.receive() == []
@@ -359,7 +359,7 @@ def test_a_wildcard_and_a_full_topic(harness: Harness, peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("name", ["a*", "a..*", "*.", ">.a"])
-def test_what_is_no_wildcard(peer: Peer, name: str) -> None:
+def test_names_that_are_not_wildcards(peer: Peer, name: str) -> None:
     peer.send(name, "x", topic=True, expect=Status.BAD_REQUEST)
     assert peer.refusal(H.ADD_PRODUCER, peer.place(name, True)) == Status.BAD_REQUEST
 

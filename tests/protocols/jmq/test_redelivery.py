@@ -54,7 +54,7 @@ def test_recover_as_the_java_client_does_it(harness: Harness, peer: Peer) -> Non
     assert peer.texts() == ["e", "f"]
 
 
-def test_what_is_redelivered_comes_before_what_is_new(harness: Harness, peer: Peer) -> None:
+def test_redelivered_messages_precede_new_ones(harness: Harness, peer: Peer) -> None:
     session = peer.session_of()
     consumer = peer.consume("q", session, size=2)
     peer.send("q", *"abcd")

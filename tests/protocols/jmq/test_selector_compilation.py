@@ -138,7 +138,9 @@ def test_a_mistake_is_answered_in_its_place(harness: ThreadHarness) -> None:
 
 
 @pytest.mark.parametrize("selector", ["a = '" + "x" * 8187 + "'", "(" * 60_000])
-def test_what_is_too_long_is_refused_at_once(harness: ThreadHarness, selector: str) -> None:
+def test_a_selector_that_is_too_long_is_refused_at_once(
+    harness: ThreadHarness, selector: str
+) -> None:
     peer = harness.connect()
     peer.create("q")
     for kind in (H.BROWSE, H.VERIFY_DESTINATION):

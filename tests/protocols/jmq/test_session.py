@@ -43,7 +43,7 @@ def test_every_level_from_100_on_is_answered(asked: int, spoken: int) -> None:
 
 
 @pytest.mark.parametrize("level", [99, 0, -1, "500", True])
-def test_what_is_no_level_ends_the_connection(level: object) -> None:
+def test_an_invalid_protocol_level_ends_the_connection(level: object) -> None:
     peer = Harness().arrive()
     answer = peer.hello(JMQProtocolLevel=level)
     assert status(answer) == Status.BAD_VERSION
@@ -229,7 +229,7 @@ def test_closed_connection_withdraws_its_login() -> None:
         b"\0\x01\xff" + string("YQ=="),
     ],
 )
-def test_what_cannot_be_a_login_is_413(body: bytes) -> None:
+def test_malformed_logins_get_status_413(body: bytes) -> None:
     users = Users()
     peer = Harness(access=users).arrive()
     peer.hello()
@@ -375,14 +375,14 @@ def test_an_unknown_packet_type_gets_status_501_if_a_reply_is_requested() -> Non
     assert peer.transport.open
 
 
-def test_what_has_no_answer_is_not_answered() -> None:
+def test_packets_without_a_reply_are_not_answered() -> None:
     peer = Harness().connect()
     for kind in (H.START, H.REDELIVER, H.RESUME_FLOW, H.FLOW_PAUSED, H.PING_REPLY, 0x7FFF):
         peer.put(encode_packet(kind, A, 1, body=b"xyz"))
     assert peer.receive() == []
 
 
-def test_what_is_no_packet_ends_the_connection_after_what_came_before() -> None:
+def test_a_malformed_packet_ends_the_connection_after_earlier_packets() -> None:
     peer = Harness().connect()
     number, data = peer.request(H.PING)
     peer.put(data + b"GET / HTTP/1.1\r\n\r\n" + data)
@@ -489,7 +489,7 @@ def test_an_idle_client_is_pinged_and_given_up() -> None:
     assert not peer.transport.open
 
 
-def test_whoever_says_anything_is_alive() -> None:
+def test_any_packet_proves_that_a_client_is_alive() -> None:
     harness = Harness()
     peer = harness.connect(Options(ping_interval=10.0))
     for _ in range(4):
@@ -552,7 +552,7 @@ def test_goodbye_without_a_wish_for_an_answer() -> None:
     assert not peer.transport.open
 
 
-def test_what_was_sent_before_the_end_of_input_is_answered() -> None:
+def test_requests_before_the_end_of_input_are_answered() -> None:
     harness = Harness()
     peer = harness.connect()
     peer.session.receive(peer.message("q", b"x", flags=P | A, consumer_id=5))
@@ -619,7 +619,7 @@ def test_a_connection_that_breaks_leaves_nothing_behind() -> None:
     assert harness.coordinator.connections == {}
 
 
-def test_who_does_not_read_is_not_read() -> None:
+def test_the_broker_does_not_read_from_a_client_that_does_not_read() -> None:
     harness = Harness()
     peer = harness.connect()
     peer.session.pause_delivery()

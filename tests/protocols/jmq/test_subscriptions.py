@@ -205,7 +205,7 @@ def test_other_terms_make_another_subscription(harness: Harness) -> None:
     assert len(harness.topic("u").subscriptions) == 1
 
 
-def test_what_a_durable_subscription_needs(harness: Harness) -> None:
+def test_requirements_of_a_durable_subscription(harness: Harness) -> None:
     peer = harness.connect()
     assert refused(peer, "t", JMQDurableName="d") == Status.PRECONDITION_FAILED
     named = harness.connect(client_id="me")
@@ -449,7 +449,7 @@ def test_a_durable_wildcard_that_nothing_matches_yet(harness: Harness) -> None:
     assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
 
 
-def test_what_a_wildcard_does_not_mean(harness: Harness) -> None:
+def test_wildcards_do_not_match_temporary_and_reserved_topics(harness: Harness) -> None:
     peer = harness.connect()
     subscribe(peer, ">")
     other = harness.connect()

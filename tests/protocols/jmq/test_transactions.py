@@ -36,7 +36,7 @@ def about(transaction: int) -> dict[str, object]:
 # --- commit --------------------------------------------------------------------------------------
 
 
-def test_what_is_sent_is_there_after_the_commit(harness: Harness, peer: Peer) -> None:
+def test_sent_messages_are_ready_after_the_commit(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
     peer.send("q", "a", "b", transaction_id=transaction)
     peer.send("t", "c", topic=True, transaction_id=transaction)
@@ -54,7 +54,7 @@ def test_the_transaction_is_no_part_of_the_message(harness: Harness, peer: Peer)
     assert message.variable.transaction_id == 0
 
 
-def test_what_is_consumed_is_gone_after_the_commit(harness: Harness, peer: Peer) -> None:
+def test_consumed_messages_are_removed_after_the_commit(harness: Harness, peer: Peer) -> None:
     session = peer.session_of(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
@@ -566,7 +566,7 @@ def test_an_acknowledgement_refused_without_an_answer_fails_its_transaction(
 
 
 @pytest.mark.parametrize("body", [b"x", b""], ids=["refused", "empty"])
-def test_what_others_send_does_not_fail_a_transaction(
+def test_sends_of_others_do_not_fail_a_transaction(
     harness: Harness, peer: Peer, body: bytes
 ) -> None:
     transaction = peer.begin()

@@ -171,7 +171,7 @@ def test_an_unknown_xid(peer: Peer, kind: PacketType) -> None:
         assert status(step(peer, START, "unknown", flags)) == Status.NOT_FOUND
 
 
-def test_what_is_no_xid(peer: Peer) -> None:
+def test_malformed_xids_are_refused(peer: Peer) -> None:
     for kind in (START, END, PREPARE, COMMIT, ROLLBACK):
         assert peer.refusal(kind, {"JMQXAFlags": 0}, bytes(135)) == Status.BAD_REQUEST
     lies = bytearray(xid("x"))
@@ -179,7 +179,7 @@ def test_what_is_no_xid(peer: Peer) -> None:
     assert peer.refusal(START, {"JMQXAFlags": 0}, bytes(lies)) == Status.BAD_REQUEST
 
 
-def test_what_stands_behind_a_xid_makes_no_difference(peer: Peer) -> None:
+def test_the_padding_of_a_xid_is_ignored(peer: Peer) -> None:
     number = number_of(step(peer, START))
     padded = xid("x")[:-1] + b"!"
     answer = peer.ask(END, {"JMQXAFlags": XaFlag.SUCCESS}, padded)
@@ -368,7 +368,7 @@ def test_so_many_branches_are_kept_without_a_connection(harness: Harness) -> Non
     assert not harness.coordinator.branches._kept
 
 
-def test_what_is_prepared_survives_its_connection(harness: Harness, peer: Peer) -> None:
+def test_prepared_branches_survive_their_connection(harness: Harness, peer: Peer) -> None:
     work(peer, to_state(peer, S.STARTED))
     step(peer, END, flags=XaFlag.SUCCESS)
     number_of(step(peer, PREPARE))
@@ -390,7 +390,7 @@ def recovered(peer: Peer) -> list[bytes]:
 
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
-def test_what_is_prepared_survives_a_restart(tmp_path: Path, outcome: PacketType) -> None:
+def test_prepared_branches_survive_a_restart(tmp_path: Path, outcome: PacketType) -> None:
     harness = DiskHarness(tmp_path)
     peer = harness.connect()
     work(peer, number_of(step(peer, START)))

@@ -100,7 +100,7 @@ def test_names_that_are_no_text() -> None:
     run(scenario)
 
 
-def test_what_has_no_form_in_the_protocol() -> None:
+def test_values_that_cannot_be_encoded_are_refused() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await MsgliteClient.connect(port=port) as client:
             for name in ("", "a b", "a\r\n.", "\t"):
@@ -322,7 +322,7 @@ def test_close_ends_a_ready_that_was_cancelled_and_delivers_what_was_sent() -> N
 
 
 @pytest.mark.parametrize("call", ["ready", "query"])
-def test_what_the_broker_refuses(call: str) -> None:
+def test_refusals_of_the_broker_are_raised(call: str) -> None:
     async def scenario(harness: Harness, port: int) -> None:
         client = await MsgliteClient.connect(port=port)
         await client._connection.send(b"bad data\r\n")

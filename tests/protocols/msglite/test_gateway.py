@@ -98,7 +98,7 @@ def test_header_names_of_a_reply_are_canonical(client: Peer, worker: Worker) -> 
     )
 
 
-def test_what_a_worker_of_another_protocol_sees_is_json(harness: Harness, client: Peer) -> None:
+def test_a_worker_of_another_protocol_gets_json(harness: Harness, client: Peer) -> None:
     client.put(GET)
     [delivery] = harness.broker.queue(ADDRESS).queue.browse()
     assert delivery.message is not None
@@ -345,7 +345,7 @@ def test_another_client_may_answer(harness: Harness, client: Peer, worker: Worke
     assert client.got().endswith(b"by another")
 
 
-def test_what_comes_for_a_client_that_has_gone_is_dropped(
+def test_responses_to_a_disconnected_client_are_dropped(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
     client.put(GET)
@@ -382,7 +382,7 @@ def test_shutdown_sends_an_error_unless_the_response_has_begun(
     assert (client.open, unfinished.open, idle.open) == (False, False, False)
 
 
-def test_what_the_broker_refuses_is_answered_with_500() -> None:
+def test_refusals_of_the_broker_are_answered_with_500() -> None:
     harness = Harness(BrokerSettings(auto_create_queues=False))
     client = harness.request()
     client.put(GET)

@@ -368,7 +368,7 @@ def test_a_message_is_acked_when_it_has_been_sent(harness: Harness, client: Peer
     assert harness.bodies("a") == [], "came back after it was sent"
 
 
-def test_what_could_not_be_sent_goes_back_to_the_head(harness: Harness, client: Peer) -> None:
+def test_unsent_messages_return_to_the_head_of_the_queue(harness: Harness, client: Peer) -> None:
     sender = harness.connect()
     sender.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n")
     client.transport.stalled = True
@@ -389,7 +389,7 @@ def test_a_change_of_addresses_does_not_give_back_what_is_being_sent(
     assert harness.broker.queue("a").consumers == 1
 
 
-def test_who_has_gone_is_in_no_line(harness: Harness, client: Peer) -> None:
+def test_a_disconnected_client_waits_at_no_queue(harness: Harness, client: Peer) -> None:
     for leave in ("drop", "end"):
         gone = harness.connect()
         gone.put(b"< 60 a b\r\n")
@@ -521,7 +521,7 @@ def test_limits_are_options(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 0 9 a\r\n"])
-def test_what_the_broker_refuses_is_an_error(command: bytes) -> None:
+def test_refusals_of_the_broker_are_errors(command: bytes) -> None:
     harness = Harness(BrokerSettings(auto_create_queues=False))
     client = harness.connect()
     answer = client.ask(command + b"< 0 b\r\n")

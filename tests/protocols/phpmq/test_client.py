@@ -160,7 +160,7 @@ def test_dispatches_of_both_generations_are_read(listener: socket.socket, genera
     client.close()
 
 
-def test_what_has_no_form_in_the_protocol_is_not_sent(listener: socket.socket) -> None:
+def test_values_that_cannot_be_encoded_are_not_sent(listener: socket.socket) -> None:
     async def main() -> None:
         client = await PhpmqClient.connect(port=port_of(listener))
         for queue in ("", "q" * 1025):

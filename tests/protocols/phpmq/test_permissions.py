@@ -81,7 +81,7 @@ def test_a_permitted_queue_comes_into_being_and_works(harness: Harness) -> None:
     assert peer.transport.open
 
 
-def test_who_may_consume_a_queue_may_not_send_to_it_for_that(harness: Harness) -> None:
+def test_the_right_to_consume_does_not_permit_sending(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("q: consume"))
     peer.consume(b"q", 1)
     peer.send(b"q", b"1")
@@ -89,7 +89,7 @@ def test_who_may_consume_a_queue_may_not_send_to_it_for_that(harness: Harness) -
     assert harness.bodies("q") == []
 
 
-def test_what_was_sent_before_a_refused_send_is_kept(harness: Harness) -> None:
+def test_messages_sent_before_a_refused_send_are_kept(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("a: produce"))
     sends = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
     peer.put(b"".join(wire.encode_send(queue, body) for queue, body in sends))

@@ -204,7 +204,7 @@ def test_operations_are_the_brokers(root: Peer, database: Database) -> None:
         (56, {}, "INVALID_PAYLOAD"),
     ],
 )
-def test_what_is_refused(
+def test_refused_requests(
     root: Peer, database: Database, kind: int, payload: Any, code: str
 ) -> None:
     before = (dict(database.passwords), {k: dict(v) for k, v in database.granted.items()})

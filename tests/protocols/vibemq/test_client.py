@@ -66,7 +66,7 @@ def test_publish_receive_acknowledge() -> None:
     assert harness.bodies("q") == [b' {"a":1e400} ', b"", b"null"]
 
 
-def test_what_is_not_acknowledged_comes_again_with_its_number() -> None:
+def test_unacked_messages_are_redelivered_with_their_delivery_count() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
             identity = await client.publish("q", 1)
@@ -259,7 +259,7 @@ def test_large_payload_without_compression_is_refused_here() -> None:
     run(scenario)
 
 
-def test_what_cannot_be_published() -> None:
+def test_messages_that_cannot_be_encoded_are_refused() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
             deep: list[object] = []

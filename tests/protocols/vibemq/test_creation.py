@@ -68,7 +68,9 @@ def changed(**values: Any) -> DestinationSettings:
         {"idle_timeout": 60_000},
     ],
 )
-def test_what_the_broker_is_configured_with_replaces_field_by_field(given: dict[str, Any]) -> None:
+def test_defaults_of_the_broker_replace_vibemq_defaults_field_by_field(
+    given: dict[str, Any],
+) -> None:
     assert settings_by_use(given) == changed(**given)
 
 

@@ -112,7 +112,7 @@ def test_acks_of_unknown_and_foreign_ids_are_ignored(harness: Harness) -> None:
     assert harness.bodies("q") == []
 
 
-def test_of_several_with_one_id_the_oldest_is_meant(harness: Harness) -> None:
+def test_an_ack_of_a_repeated_id_acks_the_oldest_message(harness: Harness) -> None:
     peer = harness.connect()
     peer.say(*(Frame(wire.PUBLISH, "m", queue, b"%d" % n) for n, queue in enumerate("abab")))
     peer.subscribe("b")
@@ -245,7 +245,7 @@ def test_relief_does_not_overrule_the_window_in_bytes(harness: Harness) -> None:
 # --- time ------------------------------------------------------------------------------------
 
 
-def test_what_is_not_acknowledged_comes_again_when_its_time_is_out(harness: Harness) -> None:
+def test_unacked_messages_are_redelivered_after_the_ack_timeout(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", enableDeadLetterQueue=True)
     peer.subscribe("q")
@@ -485,7 +485,7 @@ def test_without_acknowledgement_a_reader_that_stops_is_bounded(harness: Harness
 # --- life of queues --------------------------------------------------------------------------
 
 
-def test_what_is_too_old_is_not_delivered(harness: Harness) -> None:
+def test_expired_messages_are_not_delivered(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", messageTtl="00:00:10", enableDeadLetterQueue=True, deadLetterQueueName="dead")
     peer.publish("q", "m")
@@ -569,7 +569,7 @@ def test_a_message_of_another_protocol_is_named_by_its_number(harness: Harness) 
     assert harness.bodies("q") == []
 
 
-def test_what_no_client_could_read_goes_to_the_dead_letter_queue(harness: Harness) -> None:
+def test_messages_that_no_client_can_read_are_dead_lettered(harness: Harness) -> None:
     peer = harness.connect()
     publish(harness, bytes(1 << 20), BodyKind.BYTES, Origin.JMQ)
     publish(harness, b"small", BodyKind.BYTES, Origin.JMQ)

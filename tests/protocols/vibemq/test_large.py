@@ -241,7 +241,7 @@ def test_large_message_is_delivered_compressed(harness: Harness, names: str) -> 
     assert harness.bodies("q") == []
 
 
-def test_what_follows_a_large_message_waits_for_it(harness: Harness) -> None:
+def test_messages_after_a_large_message_wait_for_it(harness: Harness) -> None:
     peer = compressing(harness)
     peer.subscribe("q")
     publishing = harness.connect()

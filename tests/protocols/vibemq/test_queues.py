@@ -38,7 +38,7 @@ def options(payload: Any = None, **headers: str) -> queues.Options:
     return queues.read_options(raw, headers)
 
 
-def test_as_the_net_client_sends_them() -> None:
+def test_options_of_the_net_client() -> None:
     assert options(EVERYTHING) == queues.Options(
         Mode.PRIORITY_BASED,
         77,
@@ -50,7 +50,7 @@ def test_as_the_net_client_sends_them() -> None:
     )
 
 
-def test_as_the_protocol_page_has_them() -> None:
+def test_options_of_the_protocol_page() -> None:
     assert options(
         None,
         deliveryMode="FanOutWithAck",
@@ -152,7 +152,7 @@ def test_a_time_span_reads_as_it_was_written(milliseconds: int) -> None:
         ("maxRetryAttempts", -(2**31) - 1),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(harness: Harness, name: str, value: object) -> None:
+def test_unreadable_options_are_refused_by_name(harness: Harness, name: str, value: object) -> None:
     peer = harness.connect()
     answer = peer.ask(wire.CREATE_QUEUE, "q", {name: value})
     assert answer.error_code == "INVALID_MESSAGE"
@@ -306,7 +306,7 @@ def test_ignored_options_are_reported_to_the_operator(harness: Harness) -> None:
     assert len(line) < 500
 
 
-def test_what_the_broker_has_been_configured_with_stays(harness: Harness) -> None:
+def test_configured_settings_of_the_broker_stay(harness: Harness) -> None:
     settings = DestinationSettings(
         max_messages=10_000,
         overflow=Overflow.DROP_OLDEST,

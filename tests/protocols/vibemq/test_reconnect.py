@@ -53,7 +53,7 @@ def test_after_a_break_everything_is_as_before() -> None:
     script(scenario, saying(wire.QUEUE_INFO, info))
 
 
-def test_what_was_not_answered_fails_and_what_comes_meanwhile_waits() -> None:
+def test_unanswered_requests_fail_and_requests_while_disconnected_wait() -> None:
     published = []
 
     def answer(frame: Frame) -> list[Frame]:

@@ -163,7 +163,7 @@ def test_a_thousand_connects_in_one_read_are_answered(harness: Harness) -> None:
         ),
     ],
 )
-def test_what_follows_connect_waits_for_the_login(
+def test_frames_after_connect_wait_for_the_login(
     headers: dict[str, str], credentials: Credentials
 ) -> None:
     authenticator = Authenticator()
@@ -251,7 +251,7 @@ def test_a_success_does_not_forgive_the_failures_of_its_connection() -> None:
     assert not peer.transport.open
 
 
-def test_who_has_logged_in_stays_so_when_another_login_is_refused() -> None:
+def test_a_refused_second_login_keeps_the_first() -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
     peer = harness.arrive()
@@ -649,7 +649,7 @@ def test_unknown_commands_are_answered_and_harmless(harness: Harness, kind: int)
         (b"\0\0\0\x09\0" + b"\1\x14\0\3abc\0\x09", "abc"),
     ],
 )
-def test_what_is_no_frame_is_answered_and_ends_the_connection(
+def test_a_malformed_frame_is_answered_and_ends_the_connection(
     harness: Harness, bad: bytes, identity: str | None
 ) -> None:
     peer = harness.connect()

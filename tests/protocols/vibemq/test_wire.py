@@ -115,7 +115,7 @@ def test_error_strings_of_a_frame_that_is_no_error() -> None:
     "trailer", [b"", b"\0", b"\0\0\0", b"\0\0\0\0", b"\0\0\0\0more", b"\xff\xffx"]
 )
 @pytest.mark.parametrize("headers", [(), ((b"k", b"v"),)])
-def test_what_follows_the_last_field_is_ignored(
+def test_data_after_the_last_field_is_ignored(
     trailer: bytes, headers: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     (frame,) = decoded(framed(body(headers=headers, trailer=trailer)))
@@ -254,7 +254,7 @@ def test_a_plain_frame_that_is_too_long_is_skipped_and_the_next_is_read() -> Non
     assert not decoder.incomplete
 
 
-def test_what_is_skipped_is_not_buffered() -> None:
+def test_skipped_data_is_not_buffered() -> None:
     decoder = Decoder(Limits(frame=1000, skip=True))
     announced = (0x7FFFFFFF).to_bytes(4, "big") + b"\0\1\x14\0\4long"
     [skipped] = decoder.feed(announced)

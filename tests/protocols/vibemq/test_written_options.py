@@ -104,10 +104,10 @@ VECTORS: list[tuple[dict[str, Any], dict[str, Any], dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("options", "changed", "settings"), VECTORS)
-def test_what_the_original_reads_back(
+def test_reports_of_the_original(
     harness: Harness, options: Any, changed: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    """`shown` is what the original server (1.8.0) has answered to the same commands."""
+    """`changed` has the fields of the original server (1.8.0) that differ from ORIGINAL."""
     peer = harness.connect()
     peer.create("q", **options)
     info = peer.info("q")

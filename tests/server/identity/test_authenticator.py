@@ -217,7 +217,7 @@ def test_whom_a_connection_acts_as(
     fixture.close()
 
 
-def test_who_accepts_the_risk_has_open_public_listeners(fixture: AuthenticatorFixture) -> None:
+def test_insecure_public_opens_public_listeners(fixture: AuthenticatorFixture) -> None:
     authenticator = fixture.make_authenticator(insecure_public=True)
     for listen, logs_in in (("phpmq://0.0.0.0", False), ("vibemq://0.0.0.0", True)):
         line: Any = Line("10.0.0.1:5")

@@ -170,7 +170,7 @@ def test_equal_checks_of_an_address_share_the_outcome(bench: Bench) -> None:
     assert bench.running == ["b anna wrong", "a anna right"]
 
 
-def test_what_is_decided_at_its_turn_is_not_checked() -> None:
+def test_logins_decided_before_their_check_are_not_checked() -> None:
     bench = Bench(checks=1)
     bench.submit("a", "anna", "wrong")
     for user in ("bert", "clara", "dora"):

@@ -201,7 +201,7 @@ GOOD = encode(
         ("\udcff", "is not a user database"),
     ],
 )
-def test_what_is_no_user_database_is_explained(tmp_path: Path, content: str, says: str) -> None:
+def test_malformed_user_databases_are_explained(tmp_path: Path, content: str, says: str) -> None:
     path = tmp_path / "users.json"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     users = UserStore(path)

@@ -75,7 +75,7 @@ async def nothing(consumer: Consumer) -> None:
         None,
     ],
 )  # fmt: skip
-def test_what_is_sent_is_received(body: object) -> None:
+def test_sent_messages_are_received(body: object) -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         producer, consumer = await session.producer("q"), await session.consumer("q")
@@ -234,7 +234,7 @@ def test_iteration_and_the_end_of_it() -> None:
     assert harness.bodies("q") == []
 
 
-def test_what_a_closed_consumer_had_not_handed_over_comes_again_in_order() -> None:
+def test_undelivered_messages_of_a_closed_consumer_are_redelivered_in_order() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         await (await session.producer("q")).send_all("abcd")
@@ -304,7 +304,7 @@ def test_client_acknowledge_recover() -> None:
     assert harness.bodies("q") == []
 
 
-def test_what_was_given_back_is_not_acknowledged_with_what_came_again() -> None:
+def test_returned_messages_are_not_acknowledged_with_redelivered_ones() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         await (await session.producer("q")).send_all("ab")

@@ -75,7 +75,7 @@ def test_everything_is_made_again_in_the_order_of_the_java_client() -> None:
     script(scenario, reconnect=SOON, client_id="me")
 
 
-def test_what_was_under_way_fails_and_what_is_asked_meanwhile_waits() -> None:
+def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:
     held: list[Packet] = []
 
     def hold(packet: Packet) -> bytes | None:

@@ -120,7 +120,7 @@ def test_basic_login() -> None:
         (refusing(PacketType.HELLO, 505), "hello: 505 BAD_VERSION"),
     ],
 )
-def test_who_is_not_let_in_says_goodbye(answer: Answer, message: str) -> None:
+def test_the_client_sends_goodbye_after_a_refused_login(answer: Answer, message: str) -> None:
     async def main() -> None:
         broker = Script(answer)
         async with broker.listen() as port:
@@ -180,7 +180,7 @@ def test_pings_are_answered_and_silence_is_the_end() -> None:
     script(scenario, silent, keep_alive=0.05, timeout=2)
 
 
-def test_what_is_no_packet_ends_the_connection() -> None:
+def test_a_malformed_packet_ends_the_connection() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         broker.say(b"HTTP/1.1 400 Bad Request\r\n" + bytes(72))
@@ -286,7 +286,7 @@ def test_messages_have_types_headers_and_properties() -> None:
     script(scenario)
 
 
-def test_what_cannot_be_sent() -> None:
+def test_values_that_cannot_be_encoded_are_refused() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         producer = await (await client.session()).producer("q")
         for body in (1, {"a": object()}, {1: 2}, {"a": 1 << 64}, "\ud800"):

@@ -59,7 +59,7 @@ def test_targets(text: str, target: Target) -> None:
         *("jmq://?direct=maybe", "jmq+unix://x", "jmq://[::1", "jmq://a,,b"),
     ],
 )
-def test_what_is_no_target(text: str) -> None:
+def test_malformed_targets_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         Target.parse(text)
 
