@@ -1,1 +1,1 @@
-"""Who may do what: every command of every protocol, issued by every kind of client."""
+"""Authorization tests: every command of every protocol, issued by every kind of client."""

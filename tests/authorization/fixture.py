@@ -45,7 +45,7 @@ class Users:
     def __init__(self, api_fixture: ApiFixture) -> None:
         """Add them to the users of a broker."""
         every = " ".join(Operation)
-        api_fixture.add("nobody")
+        api_fixture.add("norights")
         api_fixture.add("other", f"other.*: {every}")
         api_fixture.add("owner", f"own.*: {every}")
         api_fixture.add("root", superuser=True)
@@ -59,7 +59,7 @@ class Users:
     def choose(self, right: Operation | None) -> None:
         """Choose the users of the actors that are about a right."""
         self.names = {
-            Actor.NO_RIGHTS: "nobody",
+            Actor.NO_RIGHTS: "norights",
             Actor.OTHER: "other",
             Actor.OWNER: "owner",
             Actor.ROOT: "root",
@@ -237,7 +237,7 @@ class BrokerFixture(jmq.Harness):
     ) -> ConnectionAccess:
         """Return the access of a connection to a listener that acts as the actor's user.
 
-        Without one, it is a listener that has no user, or a certificate that names nobody.
+        Without one, it is a listener that has no user, or a certificate that names no user.
         """
         if actor is Actor.REJECTED:
             transport.peer_user = "stranger"

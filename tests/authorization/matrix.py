@@ -6,7 +6,7 @@ owner. `check` compares one cell, which is a row and an actor, with what the bro
     denied    the answer is a refusal in the protocol's terms, the broker's state is what it was,
               and nothing that was sent to the client contains the marker
     allowed   the answer is a success; the state changed if the row says `changes`, and is what it
-              was otherwise; the marker was sent to those in `reveals`, and to nobody else
+              was otherwise; the marker was sent only to the actors in `reveals`
 
 The tables of the protocols are in the test modules. Each compares its rows with the commands that
 the code knows, so that a new command fails until it has a row.
@@ -24,11 +24,11 @@ import pytest
 from sluicemq.model.access import Operation
 
 SECRET: Final = "the-secret-of-the-owner"
-"""Body of the owner's messages. Nobody without rights on them may be sent it."""
+"""Body of the owner's messages. Actors without rights on them must not receive it."""
 
 
 class Actor(StrEnum):
-    """Who issues a command.
+    """A kind of client that issues a command.
 
     ANONYMOUS  has not logged in; of protocols without logins: acts as no user
     REJECTED   a login has failed; of protocols without logins: shows the certificate of no user
@@ -56,11 +56,11 @@ class Actor(StrEnum):
 EVERYBODY: Final = frozenset(Actor)
 LOGGED_IN: Final = EVERYBODY - {Actor.ANONYMOUS, Actor.REJECTED}
 RIGHTS: Final = frozenset({Actor.OWNER, Actor.ROOT})
-"""Who has the right on the owner's destinations, or owns what has an owner."""
+"""Actors with the right on the owner's destinations, or that own the resource."""
 OWNER_ONLY: Final = frozenset({Actor.OWNER})
-"""What belongs to one connection, here one of the owner."""
+"""For resources of one connection, here one of the owner."""
 ROOT_ONLY: Final = frozenset({Actor.ROOT})
-NOBODY: Final[frozenset[Actor]] = frozenset()
+NO_ACTOR: Final[frozenset[Actor]] = frozenset()
 
 ALLOWED: Final = "allowed"
 DENIED: Final = "denied"
@@ -140,7 +140,7 @@ class Table(Generic[CellT]):
 
 def check(row: Row[Any], cell: Cell) -> None:
     """Raise AssertionError unless the cell came out as the row says."""
-    # who has the right it takes may do what the owner may
+    # an actor with the required right is allowed what the owner is
     actor = Actor.OWNER if cell.actor is Actor.THAT_RIGHT else cell.actor
     allowed = actor in row.allowed and actor is not Actor.OTHER_RIGHTS
     if row.answered:
@@ -151,11 +151,11 @@ def check(row: Row[Any], cell: Cell) -> None:
         assert cell.after != cell.before, "the command had no effect, or the snapshot lacks it"
     else:
         assert cell.after == cell.before, "the command changed the state"
-    shown = row.marker.encode() in cell.received
+    revealed = row.marker.encode() in cell.received
     if not allowed:
-        assert not shown, "the refusal reveals the owner's data"
+        assert not revealed, "the refusal reveals the owner's data"
     elif row.reveals is not None:
-        assert shown == (actor in row.reveals), f"the answer has the marker: {shown}"
+        assert revealed == (actor in row.reveals), f"the answer has the marker: {revealed}"
 
 
 def cells(rows: Sequence[Row[Any]]) -> pytest.MarkDecorator:

@@ -42,7 +42,7 @@ from tests.authorization.matrix import (
     DENIED,
     EVERYBODY,
     LOGGED_IN,
-    NOBODY,
+    NO_ACTOR,
     OWNER_ONLY,
     RIGHTS,
     ROOT_ONLY,
@@ -201,7 +201,7 @@ class HttpCell(Cell):
 
     @property
     def token(self) -> str:
-        """Return the token of the actor; of others, one that is nobody's."""
+        """Return the token of the actor; of others, an unknown token."""
         return self.fixture.users.tokens.get(self.actor, WRONG_TOKEN)
 
     def name(self, rest: str) -> str:
@@ -276,7 +276,7 @@ API: Final = "/api/v1"
 ONE: Final = f"{API}/destinations/{{kind}}/{{name}}"
 OWN: Final = {"kind": "queue", "name": QUEUE}
 
-# what needs no login
+# without a login
 
 for _path in (
     f"{API}/openapi.json",
@@ -287,10 +287,10 @@ for _path in (
     "/",
     "/console",
 ):
-    add(f"GET {_path}", "", EVERYBODY, reveals=NOBODY, marker=QUEUE)
+    add(f"GET {_path}", "", EVERYBODY, reveals=NO_ACTOR, marker=QUEUE)
 
 
-@row("GET /console/{*rest}", "", EVERYBODY, reveals=NOBODY, marker=QUEUE)
+@row("GET /console/{*rest}", "", EVERYBODY, reveals=NO_ACTOR, marker=QUEUE)
 def _console(cell: HttpCell) -> None:
     cell.ask("GET", f"/console/{load_static_files().version}/app.js")
 
@@ -317,15 +317,15 @@ add(
 add(
     f"POST {API}/session/password",
     "with a wrong one",
-    NOBODY,
+    NO_ACTOR,
     {"current_password": "wrong", "new_password": "x"},
 )
 
 # the broker
 
-add(f"GET {API}/status", "", LOGGED_IN, reveals=NOBODY, marker=QUEUE)
-add(f"GET {API}/overview", "", LOGGED_IN, reveals=NOBODY, marker=QUEUE)
-add(f"GET {API}/history", "of the broker", LOGGED_IN, reveals=NOBODY, marker=QUEUE)
+add(f"GET {API}/status", "", LOGGED_IN, reveals=NO_ACTOR, marker=QUEUE)
+add(f"GET {API}/overview", "", LOGGED_IN, reveals=NO_ACTOR, marker=QUEUE)
+add(f"GET {API}/history", "of the broker", LOGGED_IN, reveals=NO_ACTOR, marker=QUEUE)
 add(
     f"GET {API}/history",
     "of a queue",
@@ -373,7 +373,7 @@ def _create(cell: HttpCell) -> None:
 
 
 @row(f"PUT {ONE}", "with the owner's dead-letter queue", RIGHTS, changes=True)
-def _create_with_letters(cell: HttpCell) -> None:
+def _create_with_dead_letters(cell: HttpCell) -> None:
     body = {"dead_letter": True, "dead_letter_queue": QUEUE}
     cell.ask("PUT", f"{API}/destinations/queue/{cell.name('new')}", body)
 
@@ -509,7 +509,7 @@ def _write(cell: HttpCell) -> None:
 
 
 @row(f"POST {API}/batches", "with the owner's dead-letter queue", RIGHTS, changes=True)
-def _write_letters(cell: HttpCell) -> None:
+def _write_dead_letters(cell: HttpCell) -> None:
     _batch(cell, cell.declare("new"), f"&refused=dead-letter&dead_letter={QUEUE}")
 
 
@@ -525,8 +525,8 @@ def _write_as_owners(cell: HttpCell) -> None:
     _write_as(cell, "owner")
 
 
-@row(f"POST {API}/batches", "as a writer of nobody", LOGGED_IN, changes=True)
-def _write_as_nobodys(cell: HttpCell) -> None:
+@row(f"POST {API}/batches", "as a writer without owner", LOGGED_IN, changes=True)
+def _write_without_owner(cell: HttpCell) -> None:
     _write_as(cell, "")
 
 
@@ -575,7 +575,7 @@ def _add_user(cell: HttpCell) -> None:
 
 @row(f"PUT {API}/users/{{name}}", "that is one's own", ROOT_ONLY)
 def _promote_oneself(cell: HttpCell) -> None:
-    name = {Actor.OWNER: "owner", Actor.OTHER: "other", Actor.NO_RIGHTS: "nobody"}
+    name = {Actor.OWNER: "owner", Actor.OTHER: "other", Actor.NO_RIGHTS: "norights"}
     path = f"{API}/users/{name.get(cell.actor, 'root')}"
     cell.ask("PUT", path, {"superuser": True})
     if cell.actor is Actor.ROOT:

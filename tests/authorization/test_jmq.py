@@ -31,7 +31,7 @@ from tests.authorization.matrix import (
     DENIED,
     EVERYBODY,
     LOGGED_IN,
-    NOBODY,
+    NO_ACTOR,
     OWNER_ONLY,
     RIGHTS,
     ROOT_ONLY,
@@ -160,13 +160,13 @@ class JmqCell(Cell):
     def _outcome_of(self, answer: Packet | None) -> str:
         if answer is None:
             return DENIED if self.actor is Actor.REJECTED else "no answer"
-        said = status(answer)
-        if said == Status.OK:
+        reply_status = status(answer)
+        if reply_status == Status.OK:
             return ALLOWED
-        before_login = self.actor is Actor.ANONYMOUS and said == Status.ERROR
-        if said in REFUSALS or before_login or said == Status.INVALID_LOGIN:
+        before_login = self.actor is Actor.ANONYMOUS and reply_status == Status.ERROR
+        if reply_status in REFUSALS or before_login or reply_status == Status.INVALID_LOGIN:
             return DENIED
-        return f"{said!r}: {answer.properties.get('JMQReason')!r}"
+        return f"{reply_status!r}: {answer.properties.get('JMQReason')!r}"
 
     # --- resources of the owner --------------------------------------------------------------
 
@@ -228,7 +228,7 @@ def harmless(kind: PacketType, properties: dict[str, Any] | None = None, **more:
     """Add a row for what everybody may do who has logged in, or everybody in `allowed`."""
     allowed = more.pop("allowed", LOGGED_IN)
 
-    @row(kind, "", allowed, reveals=NOBODY, **more)
+    @row(kind, "", allowed, reveals=NO_ACTOR, **more)
     def issue(cell: JmqCell) -> None:
         cell.fixture.owned()
         cell.ask(kind, properties)
@@ -546,7 +546,7 @@ def _create_temporary_by_name(cell: JmqCell) -> None:
     cell.ask(PacketType.CREATE_DESTINATION, cell.peer.place("own.new", temporary=True))
 
 
-@row(PacketType.CREATE_DESTINATION, "that is temporary, of a name in use", NOBODY)
+@row(PacketType.CREATE_DESTINATION, "that is temporary, of a name in use", NO_ACTOR)
 def _create_temporary_again(cell: JmqCell) -> None:
     cell.temporary()
     cell.ask(PacketType.CREATE_DESTINATION, cell.peer.place(TEMPORARY, temporary=True))

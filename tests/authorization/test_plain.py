@@ -25,7 +25,7 @@ from tests.authorization.matrix import (
     ALLOWED,
     DENIED,
     EVERYBODY,
-    NOBODY,
+    NO_ACTOR,
     OWNER_ONLY,
     RIGHTS,
     Actor,
@@ -44,7 +44,7 @@ MEMORY: Final = 54_321
 
 
 class Vitals:
-    """Of a process that does nothing."""
+    """Figures of an idle process."""
 
     version = "0"
 
@@ -155,7 +155,7 @@ def _consume(cell: PlainCell) -> None:
     cell.issue(phpmq.encode_consume(RAW, 1))
 
 
-@PHPMQ.row("consume", "from a reply address", NOBODY)
+@PHPMQ.row("consume", "from a reply address", NO_ACTOR)
 def _consume_reply(cell: PlainCell) -> None:
     cell.issue(phpmq.encode_consume(cell.reply_address(), 1))
 
@@ -185,7 +185,7 @@ def _line(
     line: str,
     target: str = "",
     allowed: frozenset[Actor] = EVERYBODY,
-    reveals: frozenset[Actor] = NOBODY,
+    reveals: frozenset[Actor] = NO_ACTOR,
     **more: Any,
 ) -> None:
     """Add a row for a line of input."""
@@ -249,7 +249,7 @@ def _ready(cell: PlainCell) -> None:
     _refused(cell, b"< 9 %b\r\n" % RAW)
 
 
-@MSGLITE.row("ready", "for the reply of another's query", NOBODY)
+@MSGLITE.row("ready", "for the reply of another's query", NO_ACTOR)
 def _ready_reply(cell: PlainCell) -> None:
     _refused(cell, b"< 9 %b\r\n" % cell.reply_address())
 
@@ -259,7 +259,7 @@ def _query(cell: PlainCell) -> None:
     _refused(cell, b"? 1 9 %b\r\nx\r\n" % RAW)
 
 
-@MSGLITE.row("quit", "", EVERYBODY, reveals=NOBODY)
+@MSGLITE.row("quit", "", EVERYBODY, reveals=NO_ACTOR)
 def _quit(cell: PlainCell) -> None:
     _refused(cell, b".\r\n")
 

@@ -20,7 +20,7 @@ from tests.authorization.matrix import (
     ALLOWED,
     DENIED,
     LOGGED_IN,
-    NOBODY,
+    NO_ACTOR,
     OWNER_ONLY,
     RIGHTS,
     ROOT_ONLY,
@@ -58,7 +58,7 @@ class VibemqCell(Cell):
         """Connect to a listener with these options, and say nothing."""
         transport = self.fixture.transport()
         access = self.fixture.with_login(transport, "vibemq")
-        fixture: Any = self.fixture  # what all harnesses have in common is enough
+        fixture: Any = self.fixture  # only attributes that all fixtures have
         return Peer(fixture, transport, VibemqSession(transport, fixture.broker, access, options))
 
     def credentials(self, actor: Actor) -> dict[str, str]:
@@ -132,7 +132,7 @@ NAMES: Final = {
     for name, value in vars(wire).items()
     if name[0] != "_" and isinstance(value, int) and value in wire.FROM_CLIENT | wire.FROM_SERVER
 }
-"""Of all commands, by their numbers."""
+"""Names of all commands, by their numbers."""
 
 
 def row(kind: int, target: str, allowed: frozenset[Actor], **more: Any) -> Callable[[Issue], Issue]:
@@ -146,12 +146,12 @@ def _connect(cell: VibemqCell) -> None:
     cell.ask(wire.CONNECT, **cell.credentials(cell.actor))
 
 
-@row(wire.DISCONNECT, "", LOGGED_IN, answered=False, reveals=NOBODY)
+@row(wire.DISCONNECT, "", LOGGED_IN, answered=False, reveals=NO_ACTOR)
 def _disconnect(cell: VibemqCell) -> None:
     cell.issue(Frame(wire.DISCONNECT, "x"), answered=False)
 
 
-@row(wire.PING, "", LOGGED_IN | {Actor.ANONYMOUS, Actor.REJECTED}, reveals=NOBODY)
+@row(wire.PING, "", LOGGED_IN | {Actor.ANONYMOUS, Actor.REJECTED}, reveals=NO_ACTOR)
 def _ping(cell: VibemqCell) -> None:
     cell.ask(wire.PING)
 
@@ -191,7 +191,7 @@ def _subscribe_topic(cell: VibemqCell) -> None:
     cell.ask(wire.SUBSCRIBE, TOPIC)
 
 
-@row(wire.SUBSCRIBE, "to a reply address", NOBODY)
+@row(wire.SUBSCRIBE, "to a reply address", NO_ACTOR)
 def _subscribe_reply(cell: VibemqCell) -> None:
     _, reply = cell.fixture.ask_query()
     cell.ask(wire.SUBSCRIBE, reply)
@@ -231,7 +231,7 @@ def _create_automatic(cell: VibemqCell) -> None:
 
 
 @row(wire.CREATE_QUEUE, "with the owner's dead-letter queue", RIGHTS, changes=True)
-def _create_with_letters(cell: VibemqCell) -> None:
+def _create_with_dead_letters(cell: VibemqCell) -> None:
     cell.fixture.owned()
     options = {"enableDeadLetterQueue": True, "deadLetterQueueName": QUEUE}
     cell.ask(wire.CREATE_QUEUE, cell.name("new"), options)
@@ -248,25 +248,25 @@ def _delete_none(cell: VibemqCell) -> None:
     cell.ask(wire.DELETE_QUEUE, "own.new")
 
 
-@row(wire.DELETE_QUEUE, "of the configuration", NOBODY)
+@row(wire.DELETE_QUEUE, "of the configuration", NO_ACTOR)
 def _delete_configured(cell: VibemqCell) -> None:
     cell.fixture.owned(by=CreatedBy.CONFIGURATION)
     cell.ask(wire.DELETE_QUEUE, QUEUE)
 
 
-@row(wire.DELETE_QUEUE, "of an administrator", NOBODY)
+@row(wire.DELETE_QUEUE, "of an administrator", NO_ACTOR)
 def _delete_managed(cell: VibemqCell) -> None:
     cell.fixture.owned(by=CreatedBy.MANAGEMENT)
     cell.ask(wire.DELETE_QUEUE, QUEUE)
 
 
-@row(wire.DELETE_QUEUE, "of another protocol", NOBODY)
+@row(wire.DELETE_QUEUE, "of another protocol", NO_ACTOR)
 def _delete_foreign(cell: VibemqCell) -> None:
     cell.fixture.owned(by=CreatedBy.PHPMQ)
     cell.ask(wire.DELETE_QUEUE, QUEUE)
 
 
-@row(wire.DELETE_QUEUE, "with a consumer of another protocol", NOBODY)
+@row(wire.DELETE_QUEUE, "with a consumer of another protocol", NO_ACTOR)
 def _delete_consumed(cell: VibemqCell) -> None:
     broker = cell.fixture.broker
     queue = cell.fixture.owned(by=CreatedBy.VIBEMQ)
@@ -274,8 +274,8 @@ def _delete_consumed(cell: VibemqCell) -> None:
     cell.ask(wire.DELETE_QUEUE, QUEUE)
 
 
-@row(wire.DELETE_QUEUE, "with the dead letters of a queue", NOBODY)
-def _delete_letters(cell: VibemqCell) -> None:
+@row(wire.DELETE_QUEUE, "with the dead letters of a queue", NO_ACTOR)
+def _delete_with_dead_letters(cell: VibemqCell) -> None:
     cell.fixture.owned(by=CreatedBy.VIBEMQ)
     cell.fixture.owned("own.source", dead_letter=True, dead_letter_queue=QUEUE)
     cell.ask(wire.DELETE_QUEUE, QUEUE)

@@ -11,7 +11,7 @@ from sluicemq.protocols import java
 from sluicemq.protocols.jmq import mapping as jmq
 from sluicemq.protocols.jmq.header import class_of, encode_header
 from sluicemq.protocols.jmq.ids import encode_sysid
-from sluicemq.protocols.jmq.names import shown_name
+from sluicemq.protocols.jmq.names import format_name
 from sluicemq.protocols.jmq.packets import P, PacketType, Q
 from sluicemq.protocols.jmq.wire import Decoder as JmqDecoder
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
@@ -80,7 +80,7 @@ class Msglite:
         if shown.reply_to is not None:
             question = Message(ADDRESS, b"", reply_to=shown.reply_to)
             question.correlation_id = shown.correlation
-            reply = msglite.shown_reply(question)
+            reply = msglite.wire_reply(question)
         return self.said(shown.body, shown.life or msglite.FOR_EVER, reply)
 
     def said(self, body: bytes, timeout: int, reply: bytes) -> Message:
@@ -90,11 +90,11 @@ class Msglite:
         return msglite.to_message(ADDRESS, body, timeout, reply, Durability.NONE, NOW)
 
     def received(self, message: Message) -> Shown:
-        reply = msglite.shown_reply(message)
-        life = msglite.shown_timeout(message)
+        reply = msglite.wire_reply(message)
+        life = msglite.wire_timeout(message)
         address, correlation = msglite.read_address(reply) if reply else (None, "")
         return Shown(
-            msglite.shown_body(message),
+            msglite.wire_body(message),
             correlation=correlation,
             reply_to=address,
             life=0 if life == msglite.FOR_EVER else life,
@@ -122,7 +122,7 @@ class Vibe:
         return vibemq.to_message(ADDRESS, frame, Durability.SYNC, NOW)
 
     def received(self, message: Message) -> Shown:
-        identity = vibemq.shown_id(message, IDENTITY).encode()
+        identity = vibemq.wire_id(message, IDENTITY).encode()
         decoder = vibemq_wire.Decoder()
         (frame,) = decoder.feed(vibemq.to_deliver(message, identity, b"q", 1))
         assert decoder.error is None
@@ -152,7 +152,7 @@ class Jms:
         header = encode_header(
             "q",
             shown.correlation or None,
-            shown_name(reply.name) if reply else None,
+            format_name(reply.name) if reply else None,
             shown.jms_type or None,
             class_of(ADDRESS),
             class_of(reply) if reply else None,

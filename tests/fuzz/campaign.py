@@ -38,7 +38,7 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 
 class Ending(Enum):
-    """How a client leaves."""
+    """How a client ends its connection."""
 
     HALF_CLOSE = 1
     """It says that it is done, and reads until the broker closes."""
@@ -53,18 +53,18 @@ class Case(NamedTuple):
 
     number: int
     frames: int
-    pieces: list[bytes]
+    chunks: list[bytes]
     ending: Ending
 
     @property
     def data(self) -> bytes:
-        return b"".join(self.pieces)
+        return b"".join(self.chunks)
 
     def __str__(self) -> str:
         data = self.data
-        shown = data.hex() if len(data) <= 400 else f"{data[:400].hex()}… ({len(data)} bytes)"
-        cuts = [len(piece) for piece in self.pieces[:20]]
-        return f"case {self.number}, sent in {cuts}, then {self.ending.name}: {shown}"
+        text = data.hex() if len(data) <= 400 else f"{data[:400].hex()}… ({len(data)} bytes)"
+        cuts = [len(piece) for piece in self.chunks[:20]]
+        return f"case {self.number}, sent in {cuts}, then {self.ending.name}: {text}"
 
 
 def noise_case(seed: int, kind: str, number: int) -> Case:
@@ -134,17 +134,17 @@ class Campaign:
         connection.settimeout(_SEND_SECONDS)
         taken = True
         try:
-            for piece in case.pieces:
+            for piece in case.chunks:
                 connection.sendall(piece)
         except OSError:  # it has been closed, or is not read any more
             taken = False
         self.connections += 1
         if self.connections % 20 == 0:
             self.look()
-        self.sent_bytes += sum(map(len, case.pieces))
+        self.sent_bytes += sum(map(len, case.chunks))
         self.sent_frames += case.frames
         if case.ending is Ending.RESET or not taken:
-            # without a reset the kernel would go on to offer what has not been taken
+            # without a reset the kernel would go on sending the unread rest
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         if case.ending is Ending.STAY:
             self._staying.append(connection)
@@ -185,7 +185,7 @@ class Campaign:
                 witness.check()
         except AssertionError as error:
             self._fail(str(error))
-        # what is being written at this moment may be seen in part
+        # the last line may be incomplete while it is being written
         *lines, self._rest = (self._rest + self._log.read()).split(b"\n")
         for line in lines:
             if line.strip():
@@ -199,8 +199,8 @@ class Campaign:
             self._fail(f"the log has a line that is no entry: {line}")
         if level not in ("debug", "info") or "exception" in entry:
             culprits = [case for name, case in self._recent if name == peer]
-            said = line.replace("\\n", "\n")
-            self._fail("\n".join(["the log tells of an error:", said, *map(str, culprits)]))
+            message = line.replace("\\n", "\n")
+            self._fail("\n".join(["the log contains an error:", message, *map(str, culprits)]))
 
     def finish(self) -> None:
         """Close what stays, and look for the last time. The log is read by `look` up to now."""

@@ -219,14 +219,14 @@ def _rows(chance: Random) -> list[RowValues]:
 
 
 def http_reply(chance: Random) -> Frames:
-    """What a worker answers to a request, and what it says then."""
+    """Return the response of a worker to a request, and what it sends afterwards."""
     status = chance.choice(("200", "204", "302", "404", "500"))
     headers = chance.choice(([], ["Content-Type", "text/plain"], ["A", "b", "A", "é"]))
     return [json.dumps([status, headers]).encode(), _body(chance), b""]
 
 
 def any_first_byte(chance: Random) -> Frames:
-    """What an `auto` listener may meet: protocols that are served, and some that are not."""
+    """Return input of an `auto` listener: of protocols that are served, and of others."""
     foreign: tuple[Conversation, ...] = (
         lambda _: [b"\x1b\xff\xe3\xc2\0\0\0\x48", bytes(64)],
         lambda _: [b"\0\0\0\x10", b'{"type":"Connect"}'],

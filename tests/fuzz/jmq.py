@@ -1,7 +1,7 @@
 """Conversations of JMQ, in both directions and at the port mapper, for the mutators to damage.
 
-Ids that the broker gives out are not known here: sessions and consumers are forged, and what needs
-one is said about ids that somebody may have. Transactions have names of the client's choice.
+Ids that the broker gives out are not known here: sessions and consumers are forged, and requests
+that need one use ids that may exist. Transactions have names of the client's choice.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def port_mapper(chance: Random) -> Frames:
 
 
 def listener(chance: Random) -> Frames:
-    """What a listener for JMS clients meets."""
+    """Return input of a listener for JMS clients."""
     return port_mapper(chance) if chance.random() < 0.1 else client(chance)
 
 

@@ -1,7 +1,7 @@
 """Damage to a valid conversation: pure functions of a random generator and a list of frames.
 
-A conversation is a list of pieces that mean something each: frames, lines, a head and a body. What
-is damaged may be a piece or their order. With a seeded `random.Random` the same damage is done
+A conversation is a list of parts with a meaning each: frames, lines, a head and a body. The damage
+is done to a part or to their order. With a seeded `random.Random` the same damage is done
 again; with hypothesis's `st.randoms()` it is made smaller until the smallest that fails is found.
 """
 
@@ -22,7 +22,7 @@ _NUMBERS: Final = (
     *(64 << 20, (64 << 20) + 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63),
     *(2**64 - 1, 2**64, 10**18, 10**19, 10**20 - 1, 10**20, 10**28, 10**29 - 1, 10**40),
 )
-"""Where lengths, counts and times are one too many for somebody."""
+"""Limits of lengths, counts and times, and values just beyond them."""
 _FORMS: Final = (struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q"))
 _SPELLINGS: Final = (b"%d", b"-%d", b"+%d", b" %d", b"0%d", b"%d.5", b"%d_0", b"0x%d", b"%d" * 9)
 _SPECIAL: Final = (
@@ -151,7 +151,7 @@ def repeat(chance: Random, frames: Frames) -> Frames:
 
 
 def reorder(chance: Random, frames: Frames) -> Frames:
-    """The pieces come in another order."""
+    """Change the order of the parts."""
     frames = list(frames)
     chance.shuffle(frames)
     return frames

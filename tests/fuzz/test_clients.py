@@ -31,7 +31,7 @@ TIMEOUT = 30.0
 """Seconds. The broker has said all and has closed, so that nothing has to be waited for."""
 
 
-def said(chance: Random, conversation: corpus.Conversation) -> bytes:
+def broker_input(chance: Random, conversation: corpus.Conversation) -> bytes:
     if chance.random() < 0.1:
         return chance.randbytes(chance.randrange(100))
     return b"".join(mutate(chance, conversation(chance)))
@@ -47,7 +47,7 @@ def directory() -> Iterator[Path]:
 @MANY
 @given(chance=seeds)
 def test_blocking_phpmq(chance: Random) -> None:
-    data = said(chance, corpus.phpmq_broker)
+    data = broker_input(chance, corpus.phpmq_broker)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(data)
@@ -69,7 +69,7 @@ def test_blocking_phpmq(chance: Random) -> None:
 @MANY
 @given(chance=seeds)
 def test_blocking_msglite(chance: Random) -> None:
-    data = said(chance, corpus.msglite_broker)
+    data = broker_input(chance, corpus.msglite_broker)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(data)
@@ -108,7 +108,7 @@ def converse(directory: Path, data: bytes, user: Callable[[str], Awaitable[None]
 @MANY
 @given(chance=seeds)
 def test_asynchronous_phpmq(directory: Path, chance: Random) -> None:
-    data = said(chance, corpus.phpmq_broker)
+    data = broker_input(chance, corpus.phpmq_broker)
 
     async def user(path: str) -> None:
         client = await PhpmqClient.connect(path=path, timeout=TIMEOUT)
@@ -124,7 +124,7 @@ def test_asynchronous_phpmq(directory: Path, chance: Random) -> None:
 @MANY
 @given(chance=seeds)
 def test_asynchronous_msglite(directory: Path, chance: Random) -> None:
-    data = said(chance, corpus.msglite_broker)
+    data = broker_input(chance, corpus.msglite_broker)
 
     async def user(path: str) -> None:
         client = await MsgliteClient.connect(path=path, timeout=TIMEOUT)

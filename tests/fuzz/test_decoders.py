@@ -36,9 +36,9 @@ class Result(NamedTuple):
     incomplete: bool
 
 
-def phpmq(kinds: frozenset[int], pieces: list[bytes]) -> Result:
+def phpmq(kinds: frozenset[int], chunks: list[bytes]) -> Result:
     decoder = phpmq_wire.Decoder(phpmq_wire.Limits(body=1000), kinds)
-    frames = [frame for piece in pieces for frame in decoder.feed(piece)]
+    frames = [frame for piece in chunks for frame in decoder.feed(piece)]
     assert decoder.error is None or isinstance(decoder.error, ProtocolError)
     for _, queue, content, message_id, number in frames:
         assert 0 < len(queue) <= 1024
@@ -48,9 +48,9 @@ def phpmq(kinds: frozenset[int], pieces: list[bytes]) -> Result:
     return Result(frames, str(decoder.error), decoder.error is None and decoder.incomplete)
 
 
-def msglite(kinds: frozenset[int], pieces: list[bytes]) -> Result:
+def msglite(kinds: frozenset[int], chunks: list[bytes]) -> Result:
     decoder = msglite_wire.Decoder(msglite_wire.Limits(line=2000, body=1000), kinds)
-    frames = [frame for piece in pieces for frame in decoder.feed(piece)]
+    frames = [frame for piece in chunks for frame in decoder.feed(piece)]
     assert decoder.error is None or isinstance(decoder.error, ProtocolError)
     for kind, timeout, addresses, body in frames:
         assert kind in kinds
@@ -61,11 +61,11 @@ def msglite(kinds: frozenset[int], pieces: list[bytes]) -> Result:
     return Result(frames, str(decoder.error), decoder.error is None and decoder.incomplete)
 
 
-def jmq(pieces: list[bytes]) -> Result:
+def jmq(chunks: list[bytes]) -> Result:
     """With all that is looked into later, if at all."""
     decoder = jmq_wire.Decoder(jmq_wire.Limits(packet=4000, header=1000, properties=2000))
     frames: list[Any] = []
-    for piece in pieces:
+    for piece in chunks:
         for packet in decoder.feed(piece):
             if isinstance(packet, jmq_wire.Oversized):
                 assert packet.size > 1000
@@ -79,7 +79,7 @@ def jmq(pieces: list[bytes]) -> Result:
 
 
 def _looked_into(packet: jmq_wire.Packet) -> list[str]:
-    """What the parts of a packet say, or what is wrong with them."""
+    """Return the parts of a packet as text, or their errors."""
     readers: list[Callable[[], object]] = [
         lambda: sorted(map(str, packet.properties.items())),
         lambda: packet.variable.stored,
@@ -90,18 +90,18 @@ def _looked_into(packet: jmq_wire.Packet) -> list[str]:
         readers.append(lambda: loads_map(packet.body))
     if packet.type == PacketType.STREAM_MESSAGE:
         readers.append(lambda: loads_stream(packet.body))
-    said = []
+    results = []
     for reader in readers:
         try:
-            said.append(repr(reader()))
+            results.append(repr(reader()))
         except ProtocolError as error:
-            said.append(str(error))
-    return said
+            results.append(str(error))
+    return results
 
 
-def request(pieces: list[bytes]) -> Result:
+def request(chunks: list[bytes]) -> Result:
     reader = http.RequestReader(http.HttpLimits(line=300, lines=10, body=1000))
-    for piece in pieces:
+    for piece in chunks:
         reader.feed(piece)
     reader.end()
     assert reader.error is None or isinstance(reader.error, ProtocolError)
@@ -113,12 +113,12 @@ def request(pieces: list[bytes]) -> Result:
 
 Decode = Callable[[list[bytes]], Result]
 DECODERS: dict[str, tuple[corpus.Conversation, Decode]] = {
-    "phpmq client": (corpus.phpmq, lambda pieces: phpmq(phpmq_wire.FROM_CLIENT, pieces)),
-    "phpmq broker": (corpus.phpmq_broker, lambda pieces: phpmq(phpmq_wire.FROM_SERVER, pieces)),
-    "msglite client": (corpus.msglite, lambda pieces: msglite(msglite_wire.FROM_CLIENT, pieces)),
+    "phpmq client": (corpus.phpmq, lambda chunks: phpmq(phpmq_wire.FROM_CLIENT, chunks)),
+    "phpmq broker": (corpus.phpmq_broker, lambda chunks: phpmq(phpmq_wire.FROM_SERVER, chunks)),
+    "msglite client": (corpus.msglite, lambda chunks: msglite(msglite_wire.FROM_CLIENT, chunks)),
     "msglite broker": (
         corpus.msglite_broker,
-        lambda pieces: msglite(msglite_wire.FROM_SERVER, pieces),
+        lambda chunks: msglite(msglite_wire.FROM_SERVER, chunks),
     ),
     "jmq client": (jmq_corpus.client, jmq),
     "jmq broker": (jmq_corpus.broker, jmq),
@@ -156,8 +156,8 @@ def test_damage_is_read_the_same_way_however_it_is_cut(name: str, chance: Random
 @given(data=st.binary(max_size=200), step=st.integers(1, 50))
 def test_noise_is_read_the_same_way_however_it_is_cut(name: str, data: bytes, step: int) -> None:
     _, decode = DECODERS[name]
-    pieces = [data[place : place + step] for place in range(0, len(data), step)]
-    assert decode(pieces) == decode([data])
+    chunks = [data[place : place + step] for place in range(0, len(data), step)]
+    assert decode(chunks) == decode([data])
 
 
 @pytest.mark.parametrize("detect", [detect_protocol, detect_jmq_protocol])
@@ -186,5 +186,5 @@ def test_what_clients_begin_with_is_recognised(
     name: str, conversation: corpus.Conversation, chance: Random
 ) -> None:
     stream = b"".join(conversation(chance))
-    assume(stream)  # a client that says nothing cannot be recognised
+    assume(stream)  # without input no protocol is detected
     assert detect_protocol(stream) == name

@@ -27,7 +27,7 @@ from tests.fuzz import jmq
 from tests.fuzz.mutations import mutate
 
 ANSWER_SECONDS = 0.1
-"""That a client waits for an answer that may never come."""
+"""The client's timeout for answers that may never arrive."""
 TIMEOUT = 60.0
 """Seconds for all that the client does."""
 CONSUMER = 5
@@ -41,7 +41,7 @@ def directory() -> Iterator[Path]:
 
 
 def answers(chance: Random, packet: Packet) -> list[bytes]:
-    """What a broker says to a packet, and what it may say besides."""
+    """Return the broker's reply to a packet, and unsolicited packets."""
     frames = []
     if packet.flags & packets.A:
         kind = PacketType.SEND_REPLY if packet.is_message else packet.type + 1
@@ -104,7 +104,7 @@ async def use(client: JmqClient) -> None:
     await client.ping()
 
 
-# "True": from one seed. What is drawn how often depends on who is faster, client or broker.
+# "True": from one seed. The number of draws depends on the timing of client and broker.
 @given(chance=st.randoms(use_true_random=True), damage=st.sampled_from([0.0, 0.1, 0.3, 1.0]))
 def test_a_damaged_broker(directory: Path, chance: Random, damage: float) -> None:
     unexpected: list[dict[str, Any]] = []

@@ -172,8 +172,8 @@ def test_files_that_are_damaged(written: Path, chance: Random) -> None:
         path = chance.choice(files)
         data = path.read_bytes()
         cuts = sorted({0, len(data), *(chance.randint(0, len(data)) for _ in range(8))})
-        pieces = [data[start:end] for start, end in pairwise(cuts)]
-        path.write_bytes(b"".join(mutate(chance, pieces)))
+        chunks = [data[start:end] for start, end in pairwise(cuts)]
+        path.write_bytes(b"".join(mutate(chance, chunks)))
         read_all(directory)
 
 

@@ -28,8 +28,8 @@ WITNESSED: Final = ("phpmq://127.0.0.1:0", "msglite://127.0.0.1:0", "jmq://127.0
 
 
 class Effort(NamedTuple):
-    """What one listener gets: bytes of noise, mutated frames, connections that say the same over
-    and over; seconds are an upper bound."""
+    """The input of one listener: bytes of noise, mutated frames, connections that repeat a frame;
+    seconds are an upper bound."""
 
     noise: int
     frames: int
@@ -79,7 +79,7 @@ def listening(
         else:
             address = ("127.0.0.1", broker.port(kind))
             yield broker, partial(socket.create_connection, address, PATIENCE)
-        # so that what it says while it stops is looked at too
+        # so that the log of the shutdown is checked, too
         assert broker.stop() == 0
     assert "Traceback" not in broker.log.read_text(errors="replace")
     assert check(broker.directory / "journal").problems == []
@@ -93,7 +93,7 @@ def _dial_unix(path: Path) -> socket.socket:
 
 
 @pytest.mark.parametrize("kind", LISTENERS)
-def test_nobody_notices_what_others_send(kind: str, tmp_path: Path) -> None:
+def test_malformed_input_of_one_client_does_not_affect_others(kind: str, tmp_path: Path) -> None:
     print(f"\nto repeat: FUZZ_SEED={SEED}")
     with ExitStack() as stack:
         broker, dial = stack.enter_context(listening(kind, tmp_path))
@@ -146,7 +146,7 @@ def _attack(campaign: Campaign, kind: str) -> None:
 
 
 class Figures(NamedTuple):
-    """What a process holds: open sockets, other files, resident bytes."""
+    """Resources of a process: open sockets, other files, resident bytes."""
 
     sockets: int
     files: int

@@ -1,5 +1,5 @@
-"""Honest and hostile connections on one engine, in any order, while time goes by and peers stop and
-go on reading: the honest ones are never affected, and nothing is left of the others."""
+"""Honest and hostile connections on one broker, in any order, while time passes and peers pause and
+resume reading: the honest ones are never affected, and the others leave nothing behind."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SessionFixture(SessionHarness):
 
 
 class Beside(RuleBasedStateMachine):
-    """See the module. Subclasses say which protocol the hostile ones speak badly."""
+    """Honest and hostile connections. Subclasses name the protocol of the hostile ones."""
 
     protocol: str
     conversation: staticmethod[[Random], list[bytes]]
@@ -152,7 +152,7 @@ class Beside(RuleBasedStateMachine):
         self.say(which, data)
 
     def say(self, which: int, data: bytes) -> None:
-        """As the server does: nothing is received from whom the session has closed or paused."""
+        """Pass data to the session like the server: not while it is closed or paused."""
         peer = self.hostile[which]
         if data and peer.transport.open and not peer.transport.paused:
             peer.put(data)
@@ -188,7 +188,7 @@ class Beside(RuleBasedStateMachine):
             peer.transport.unsent = True  # the server calls `flushed` then, whatever there was
             self.fixture.turn()
 
-    # --- time, and what must hold ------------------------------------------------------------
+    # --- time, and invariants ----------------------------------------------------------------
 
     @rule(milliseconds=st.integers(0, 3000) | st.sampled_from([60_000, 181_000, 86_500_000]))
     def wait(self, milliseconds: int) -> None:

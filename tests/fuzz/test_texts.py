@@ -32,13 +32,13 @@ or e NOT IN ('', 'z') and f LIKE '%_!%' ESCAPE '!' AND g IS NOT NULL OR JMSPrior
 @example("9" * 5000, Unit.BYTES)
 @example("٣", Unit.SECONDS)
 def test_any_text_is_a_quantity_or_refused(text: str, unit: Unit) -> None:
-    said = ""
+    error_text = ""
     try:
         value = parse_quantity(text, unit)
     except ValueError as error:
-        said = str(error)
-    if said:
-        assert "is not a file mode" in said or "is not a number of" in said
+        error_text = str(error)
+    if error_text:
+        assert "is not a file mode" in error_text or "is not a number of" in error_text
         return
     assert value >= 0
     assert math.isfinite(value)

@@ -51,7 +51,7 @@ class Witness(threading.Thread, ABC):
             self.failure = failure
 
     def wait_for_first(self) -> None:
-        """Wait until something has been exchanged, by a witness that has somebody to talk to."""
+        """Wait until messages have been exchanged; a gateway worker has no client of its own."""
         end = time.monotonic() + PATIENCE
         while not self.exchanged and not isinstance(self, GatewayWorker):
             self.check()
@@ -189,10 +189,10 @@ class GatewayWorker(Witness):
         request = self._client.ready(ADDRESS, timeout=1)
         if request is None:
             return
-        said = msgspec.json.decode(request.body)
-        assert set(said) == {"method", "url", "protocol", "headers", "bodyAddr"}
+        request_fields = msgspec.json.decode(request.body)
+        assert set(request_fields) == {"method", "url", "protocol", "headers", "bodyAddr"}
         assert request.reply_to is not None
-        self._client.ready(said["bodyAddr"], timeout=0)
+        self._client.ready(request_fields["bodyAddr"], timeout=0)
         self._client.send(request.reply_to, b'["200",["X","y"]]', timeout=10)
         self._client.send(request.reply_to, b"", timeout=10)
         self.exchanged += 1

@@ -1,4 +1,4 @@
-"""What clients are connected to. A test file that uses a broker says which `harness` it has."""
+"""Servers for client tests. A test file that uses a broker defines its `harness` fixture."""
 
 from __future__ import annotations
 

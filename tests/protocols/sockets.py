@@ -1,4 +1,4 @@
-"""Real sockets for the tests of clients: a broker that listens, and ports with nobody behind."""
+"""Real sockets for the tests of clients: a listening broker, and unused ports."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SocketTransport(asyncio.Protocol):
         self.transport.abort()
 
     def quick_ack(self) -> None:
-        pass  # what is tested here does not depend on it
+        pass  # the tests do not depend on it
 
     def pause_reading(self) -> None:
         self.transport.pause_reading()
@@ -79,7 +79,7 @@ class SocketTransport(asyncio.Protocol):
         self.transport.resume_reading()
 
     def claim_user(self, user: str) -> None:
-        pass  # what is tested here has no limit
+        pass  # the tests have no limit
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         def call() -> None:
@@ -125,9 +125,9 @@ def port_of(listener: socket.socket | TransportSocket) -> int:
 
 
 def unused_port() -> int:
-    """A port where nobody listens, of those that the system gives to nobody who asks for any.
+    """Return an unused port outside the range of ports that the system assigns by itself.
 
-    Another would be the next client's or listener's, of another test that runs at the same time.
+    A port in that range may be assigned to a test that runs at the same time.
     """
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:

@@ -1,4 +1,4 @@
-"""What a connection does is the same in the clients of all protocols, async and blocking."""
+"""Behaviour of connections that the clients of all protocols share, async and blocking."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.support.sessions import SessionHarness
 
 LONG = 60
 TOO_MUCH = bytes(32 << 20)
-"""More than the kernel takes for somebody who does not read."""
+"""More than the kernel buffers for a peer that does not read."""
 
 
 class User(ABC):
-    """Somebody with a client; one that blocks is used in a thread."""
+    """One client behind an async interface; a blocking client runs in a thread."""
 
     harness: ClassVar[type[SessionHarness]]
     dispatched: ClassVar[bytes]
@@ -88,8 +88,8 @@ BLOCKING = [(MsgliteUser, BlockingMsgliteClient), (PhpmqUser, BlockingPhpmqClien
 
 @pytest.fixture(params=[*ASYNC, *BLOCKING], ids=lambda pair: pair[1].__name__)
 def user(request: pytest.FixtureRequest) -> User:
-    room, kind = request.param
-    return room(kind)
+    user_class, kind = request.param
+    return user_class(kind)
 
 
 async def connected(user: User, listener: socket.socket, timeout: float = 10.0) -> socket.socket:
@@ -99,7 +99,7 @@ async def connected(user: User, listener: socket.socket, timeout: float = 10.0) 
 
 
 def received(peer: socket.socket) -> int:
-    """How many bytes come until the connection ends."""
+    """Return the number of bytes that arrive until the connection ends."""
     peer.settimeout(60)
     count = 0
     with suppress(ConnectionResetError):
@@ -127,7 +127,7 @@ def certificates() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return server, client
 
 
-def test_nobody_listens(user: User, tmp_path: Path) -> None:
+def test_connecting_to_an_unused_address_fails(user: User, tmp_path: Path) -> None:
     async def main() -> None:
         port = unused_port()
         with pytest.raises(ConnectionLost, match=rf"cannot connect to 127\.0\.0\.1:{port}: "):
@@ -169,7 +169,7 @@ def test_tls(user: User, certificates: tuple[ssl.SSLContext, ssl.SSLContext]) ->
     run(main)
 
 
-def test_tls_with_somebody_else(
+def test_tls_with_an_untrusted_broker_fails(
     user: User, certificates: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
     async def main() -> None:
@@ -231,18 +231,18 @@ def test_the_end_of_a_block_closes(user: User) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("garbage", "reason"),
     [(b"", "closed the connection"), (b"HTTP/1.1 400 Bad\r\n", "broke the protocol")],
 )
-def test_what_came_before_the_broker_went_or_talked_nonsense_is_received(
-    user: User, listener: socket.socket, said: bytes, reason: str
+def test_messages_before_a_close_or_a_protocol_error_are_received(
+    user: User, listener: socket.socket, garbage: bytes, reason: str
 ) -> None:
     async def main() -> None:
         with await connected(user, listener) as peer:
             fetching = asyncio.create_task(user.fetch())
             await asyncio.to_thread(peer.recv, 1000)
-            peer.sendall(user.dispatched + said)
-            if not said:
+            peer.sendall(user.dispatched + garbage)
+            if not garbage:
                 peer.shutdown(socket.SHUT_WR)
             assert await fetching == b"last"
             with pytest.raises(ConnectionLost, match=reason):
@@ -252,7 +252,7 @@ def test_what_came_before_the_broker_went_or_talked_nonsense_is_received(
     run(main)
 
 
-def test_the_broker_goes_while_somebody_waits(user: User, listener: socket.socket) -> None:
+def test_the_broker_closes_while_a_client_waits(user: User, listener: socket.socket) -> None:
     async def main() -> None:
         with await connected(user, listener) as peer:
             fetching = asyncio.create_task(user.fetch())

@@ -59,7 +59,7 @@ def typed(values: list[java.Value]) -> list[tuple[type, java.Value]]:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def test_what_java_writes_is_read() -> None:
+def test_values_written_by_java_are_read() -> None:
     assert typed(java.loads_stream(WRITTEN_BY_JAVA)) == typed(
         [
             "same",
@@ -94,7 +94,7 @@ def test_a_longer_string_and_longer_block_data() -> None:
     assert java.loads_map(entries) == {"k": None}
 
 
-def test_what_follows_a_value_is_not_looked_at() -> None:
+def test_data_after_a_value_is_ignored() -> None:
     assert java.loads(HEADER + b"\x74\0\2hi\xff\xff") == "hi"
 
 
@@ -129,7 +129,7 @@ def test_modified_utf_8(raw: bytes, text: str) -> None:
 @pytest.mark.parametrize(
     "raw", [b"\xff", b"\xc0\x81", b"\xe2\x82", b"\x80", b"\xf8\x88\x80\x80", b"\xe2\xed\xa0\x80"]
 )
-def test_what_is_no_utf_8_is_refused(raw: bytes) -> None:
+def test_malformed_utf_8_is_refused(raw: bytes) -> None:
     with pytest.raises(SerialError, match="not UTF-8"):
         java.decode_utf(raw)
 
@@ -172,7 +172,7 @@ def test_what_is_no_utf_8_is_refused(raw: bytes) -> None:
         HEADER + MAP + b"\x77\x08" + pack(">ii", 16, 1) + b"\x74\0\1k\x79\x70\x78",
     ],
 )
-def test_what_is_no_value_is_refused(stream: bytes) -> None:
+def test_malformed_values_are_refused(stream: bytes) -> None:
     with pytest.raises(SerialError):
         java.loads(stream)
 
@@ -333,7 +333,7 @@ def test_an_enumeration_is_an_int() -> None:
         {Char("a"): 2},
     ],
 )
-def test_what_cannot_be_written(value: object) -> None:
+def test_values_that_cannot_be_written_are_refused(value: object) -> None:
     with pytest.raises(SerialError):
         java.dumps(value)
 
@@ -361,7 +361,7 @@ def test_no_map_in_a_stream() -> None:
         java.loads_map(java.dumps("text"))
 
 
-# --- what other protocols see --------------------------------------------------------------------
+# --- bodies for other protocols ------------------------------------------------------------------
 
 
 def test_a_map_as_json() -> None:

@@ -60,14 +60,14 @@ def test_a_float_in_json_is_the_same_float(value: float) -> None:
     assert unpack(">f", pack(">f", read))[0] == value
 
 
-pieces = st.one_of(
+chunks = st.one_of(
     st.binary(max_size=6),
     st.sampled_from([java.dumps(value)[4:] for value in (5, Long(5), "a", b"a", {}, True, None)]),
     st.sampled_from([b"\x71\0\x7e\0" + bytes([number]) for number in range(6)]),
     st.sampled_from([bytes([code]) for code in range(0x70, 0x7F)]),
     st.sampled_from([b"\x77\x08\0\0\0\x10\0\0\0\1", b"\x74\0\1k", b"\x7f\xff\xff\xff"]),
 )
-grown = st.lists(pieces, max_size=12).map(lambda parts: java.STREAM_HEADER + b"".join(parts))
+grown = st.lists(chunks, max_size=12).map(lambda parts: java.STREAM_HEADER + b"".join(parts))
 
 
 @st.composite
@@ -81,7 +81,7 @@ def damaged(draw: st.DrawFn) -> bytes:
         elif how == 1:
             del stream[at : at + draw(st.integers(1, 8))]
         else:
-            stream[at:at] = draw(pieces)
+            stream[at:at] = draw(chunks)
         if len(stream) <= 5:
             break
     return bytes(stream)

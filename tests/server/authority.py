@@ -52,7 +52,7 @@ class Authority:
         return self.file(name, key_of(leaf).private_bytes(*form))
 
     def pkcs12(self, leaf: trustme.LeafCert, name: str = "broker.p12") -> Path:
-        """Everything in one file, encrypted with PASSWORD."""
+        """Write certificates and key to one PKCS #12 file, encrypted with PASSWORD."""
         own, *others = [load_pem_x509_certificate(each.bytes()) for each in leaf.cert_chain_pems]
         key = key_of(leaf)
         assert isinstance(key, pkcs12.PKCS12PrivateKeyTypes)

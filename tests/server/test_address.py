@@ -97,7 +97,7 @@ def test_mistakes_are_explained(text: str, says: str) -> None:
     assert says in str(caught.value)
 
 
-def test_passwords_are_shown_by_format_only() -> None:
+def test_passwords_are_included_by_format_only() -> None:
     url = Url.parse("vibemq://ann:s3cret@h")
     assert str(url) == "vibemq://ann:***@h:2925"
     assert url.format() == "vibemq://ann:s3cret@h:2925"

@@ -67,7 +67,7 @@ def test_a_pkcs12_file_has_its_chain_put_in_order(authority: Authority) -> None:
         assert subject.issuer == issuer.subject
 
 
-def test_mistakes_are_told_apart(authority: Authority, tmp_path: Path) -> None:
+def test_mistakes_have_distinct_messages(authority: Authority, tmp_path: Path) -> None:
     leaf, other = authority.issue(), authority.issue()
     chain, key = authority.chain(leaf), authority.encrypted_key(leaf)
     password = authority.password_file()

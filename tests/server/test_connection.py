@@ -54,10 +54,10 @@ class SocketTransport:
 
 
 class Session:
-    """Records what it is told; `fault` is what it does wrong."""
+    """A session that records calls; `fault` names the method that raises."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.fault = ""
         self.buffered = 0
         self.incomplete = False
@@ -68,7 +68,7 @@ class Session:
 
     def __getattr__(self, name: str) -> Any:
         def call(*_: object) -> None:
-            self.told.append(name)
+            self.calls.append(name)
             if name == self.fault:
                 raise ValueError(f"a mistake in {name}")
 
@@ -104,7 +104,7 @@ class EventLoopBatch:
         self.sending.append(connection)
 
     def end(self) -> None:
-        """What the server does at the end of a turn."""
+        """Flush connections, as the server does at the end of an event loop iteration."""
         sending, self.sending = self.sending, []
         for connection in sending:
             connection.flush()
@@ -142,12 +142,12 @@ def fixture() -> ConnectionFixture:
     return ConnectionFixture()
 
 
-def test_what_was_written_goes_before_the_end(fixture: ConnectionFixture) -> None:
+def test_written_data_is_sent_before_the_end(fixture: ConnectionFixture) -> None:
     fixture.connection.write([b"answer"])
     fixture.connection.close("done")
     fixture.batch.end()
     assert fixture.transport.done == ["write", "write_eof", "resume_reading"]
-    assert fixture.session.told == ["flushed", "closed"]
+    assert fixture.session.calls == ["flushed", "closed"]
 
 
 @pytest.mark.parametrize("written", [(), (b"answer",)])
@@ -160,10 +160,10 @@ def test_a_connection_lost_in_the_turn_in_which_it_is_closed(
     fixture.connection.connection_lost(None)
     fixture.batch.end()
     assert fixture.transport.done == []
-    assert fixture.session.told == ["closed"]
+    assert fixture.session.calls == ["closed"]
 
 
-def test_what_a_slow_reader_leaves_is_measured_whenever_something_is_added(
+def test_the_backlog_of_a_slow_reader_is_measured_at_every_write(
     fixture: ConnectionFixture,
 ) -> None:
     """A little in each turn is too much in the end."""
@@ -171,14 +171,14 @@ def test_what_a_slow_reader_leaves_is_measured_whenever_something_is_added(
     for turn in range(10):
         fixture.connection.write([bytes(200)])
         fixture.batch.end()
-        assert fixture.session.told == (["pause_delivery"] if turn > 4 else [])
+        assert fixture.session.calls == (["pause_delivery"] if turn > 4 else [])
     fixture.connection.resume_writing()
     fixture.batch.end()
-    assert fixture.session.told == ["pause_delivery", "resume_delivery", "flushed"]
+    assert fixture.session.calls == ["pause_delivery", "resume_delivery", "flushed"]
 
 
 def test_a_session_that_answers_when_its_connection_has_gone(fixture: ConnectionFixture) -> None:
-    """As one does that has waited for the disk."""
+    """For example after a wait for the disk."""
     fixture.transport.closed = True
     fixture.connection.connection_lost(None)
     fixture.connection.write([b"too late"])
@@ -201,13 +201,13 @@ def test_a_mistake_in_a_session_costs_its_connection_and_no_turn(
         "internal error"
     ]
     assert fixture.transport.done == ["write", "abort"]
-    assert fixture.session.told[-1] == "closed"
+    assert fixture.session.calls[-1] == "closed"
 
 
-# --- somebody wants it closed ---------------------------------------------------------------------
+# --- disconnecting --------------------------------------------------------------------------------
 
 
-def test_whoever_is_dismissed_is_told_and_has_time_to_read_it(fixture: ConnectionFixture) -> None:
+def test_a_disconnected_client_has_time_to_read_the_reason(fixture: ConnectionFixture) -> None:
     def disconnect(reason: str) -> None:
         fixture.connection.write([reason.encode()])
         fixture.connection.close(reason)
@@ -216,20 +216,20 @@ def test_whoever_is_dismissed_is_told_and_has_time_to_read_it(fixture: Connectio
     fixture.connection.disconnect("enough")
     fixture.batch.end()
     assert fixture.transport.done == ["write", "write_eof", "resume_reading"]
-    assert fixture.session.told == ["flushed", "closed"]
-    fixture.batch.loop.ring()  # what lingers is cut off, and that once
+    assert fixture.session.calls == ["flushed", "closed"]
+    fixture.batch.loop.ring()  # a lingering connection is aborted, once
     assert fixture.transport.done[3:] == ["abort"]
 
 
-def test_who_does_not_go_is_cut_off(fixture: ConnectionFixture) -> None:
+def test_a_session_that_does_not_close_is_aborted(fixture: ConnectionFixture) -> None:
     """Its session may wait for a disk that hangs, or the peer may not read."""
     fixture.connection.disconnect("enough")
     fixture.batch.end()
-    assert fixture.session.told == ["disconnect"]
+    assert fixture.session.calls == ["disconnect"]
     assert fixture.transport.done == []
     fixture.batch.loop.ring()
     assert fixture.transport.done == ["abort"]
-    assert fixture.session.told == ["disconnect", "closed"]
+    assert fixture.session.calls == ["disconnect", "closed"]
     fixture.connection.disconnect("again")
     assert not fixture.batch.loop.later
 
@@ -244,7 +244,7 @@ def test_a_mistake_in_saying_goodbye_ends_it_all_the_same(fixture: ConnectionFix
 # --- figures --------------------------------------------------------------------------------------
 
 
-def test_bytes_are_counted_both_ways(fixture: ConnectionFixture) -> None:
+def test_bytes_are_counted_in_both_directions(fixture: ConnectionFixture) -> None:
     fixture.connection.data_received(b"abc")
     fixture.connection.data_received(b"d")
     fixture.connection.write([b"xy", b"z"])
@@ -255,7 +255,7 @@ def test_bytes_are_counted_both_ways(fixture: ConnectionFixture) -> None:
     assert fixture.connection.since == 5
 
 
-def test_who_is_sent_something_is_not_idle(fixture: ConnectionFixture) -> None:
+def test_a_client_that_is_sent_data_is_not_idle(fixture: ConnectionFixture) -> None:
     fixture.batch.broker.clock.steady = 9000
     fixture.connection.write([b"x"])
     assert fixture.connection.active_at == 0
@@ -263,7 +263,7 @@ def test_who_is_sent_something_is_not_idle(fixture: ConnectionFixture) -> None:
     assert fixture.connection.active_at == 9000
 
 
-def test_the_state_tells_what_holds_it_up(fixture: ConnectionFixture) -> None:
+def test_the_state_names_what_blocks_the_connection(fixture: ConnectionFixture) -> None:
     fixture.session.session_info = lambda: SessionInfo("phpmq", state="connecting")  # type: ignore[attr-defined]
     connection = fixture.connection
     assert connection.state == "connecting"
@@ -339,7 +339,7 @@ def test_a_reader_without_progress_is_closed_while_the_budget_is_exhausted(
     assert not fixture.listener.closed
     pass_time(fixture, 1)
     assert fixture.listener.closed == {"input-stalled": 1}
-    assert fixture.session.told[-1] == "disconnect"
+    assert fixture.session.calls[-1] == "disconnect"
 
 
 def test_requests_that_are_being_carried_out_do_not_keep_others_from_being_read(

@@ -123,7 +123,7 @@ def test_a_large_frame_of_the_reader_does_not_close_the_others() -> None:
     assert not second.refused
 
 
-def test_a_review_tells_since_when_the_budget_has_been_exhausted() -> None:
+def test_a_review_reports_since_when_the_budget_has_been_exhausted() -> None:
     budget = InputBudget(LIMIT, 30.0)
     [holder] = connect(budget, 1)
     holder.receive(LIMIT)
@@ -167,7 +167,7 @@ def test_random_sequences_neither_leak_nor_deadlock(data: st.DataObject) -> None
     steps = 0
     while unfinished := [each for each in holders if each.held]:
         able = [each for each in unfinished if each.transport_reads]
-        assert able, "nobody may go on"
+        assert able, "no connection may continue"
         able[0].complete()
         budget.review(steps)
         steps += 1

@@ -56,7 +56,7 @@ def held(broker: LocalBroker) -> dict[str, int]:
 
 
 def published(broker: LocalBroker, protocol: str) -> int:
-    """Messages published by a protocol. One that nobody has used yet has no counts."""
+    """Messages published by a protocol. An unused protocol has no counts."""
     counts: dict[str, int] = broker.status()["protocols"].get(protocol, {})
     return counts.get("published", 0)
 
@@ -146,9 +146,9 @@ def test_an_unfinished_frame_has_a_deadline(start: Start) -> None:
             connections[name] = stack.enter_context(connect(broker, name))
             connections[name].sendall(data)
         for name, (_, answer) in UNFINISHED.items():
-            said = read_to_end(connections[name])
-            assert (answer or b"") in said, name
-            assert answer is not None or not said
+            output = read_to_end(connections[name])
+            assert (answer or b"") in output, name
+            assert answer is not None or not output
     assert closed(broker) == {"frame-timeout": len(UNFINISHED)}
     wait_until(lambda: not held(broker)["connections"])
     assert held(broker)["buffered_bytes"] == 0
@@ -162,7 +162,7 @@ def test_large_input_before_the_login_is_refused(start: Start) -> None:
         "vibemq://127.0.0.1:0", "jmq://127.0.0.1:0", "msglite://127.0.0.1:0?max_header_bytes=1MiB"
     )
     with connect(broker, "vibemq") as client:
-        client.sendall(PUBLISH[:100_000])  # its header says it
+        client.sendall(PUBLISH[:100_000])  # its header has the size
         [error] = frames(read_to_end(client))
         assert (error.type, error.error_code) == (vibemq.ERROR, "INVALID_MESSAGE")
         assert "65536" in error.error_message
@@ -257,7 +257,7 @@ def test_unfinished_bodies_do_not_exceed_the_budget(start: Start) -> None:
         wait_until(lambda: held(broker)["paused"] > 0)
         assert held(broker)["buffered_bytes"] <= 16 * MIB + 2 * MIB
         with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as honest:
-            # who sends what is complete is not held up
+            # complete messages are not delayed
             honest.send("small", b"x" * 1000)
             honest.subscribe("small", 1)
             honest.receive(SECONDS).ack()
@@ -280,7 +280,7 @@ def test_half_frames_leave_nothing_behind(start: Start) -> None:
     wait_until(lambda: held(broker) == nothing)
 
 
-def test_metrics_tell_of_unfinished_input(start: Start) -> None:
+def test_metrics_report_unfinished_input(start: Start) -> None:
     broker = start("phpmq://127.0.0.1:0", "http://127.0.0.1:0")
     with connect(broker, "phpmq") as client:
         client.sendall(encode_send(b"q", bytes(10_000))[:-1])
@@ -323,16 +323,16 @@ def test_connections_of_a_user_are_counted() -> None:
     found: list[Any] = [
         SimpleNamespace(claimed="", received_bytes=0, sent_bytes=0) for _ in range(4)
     ]
-    first, second, third, nobody = found
+    first, second, third, fourth = found
     for connection in (first, second):
         listener.claim_user(connection, "anna")
         listener.claim_user(connection, "anna")  # a second login of the same user
     with pytest.raises(TooManyConnections, match="anna has 2 connections already"):
         listener.claim_user(third, "anna")
-    listener.claim_user(nobody, "")
+    listener.claim_user(fourth, "")
     listener.claim_user(third, "bert")
-    listener.claim_user(first, "bert")  # logs in as somebody else
+    listener.claim_user(first, "bert")  # logs in as another user
     listener.claim_user(third, "anna")
     with pytest.raises(TooManyConnections):
-        listener.claim_user(nobody, "anna")
+        listener.claim_user(fourth, "anna")
     assert listener.closed == {"user-limit": 2}

@@ -68,13 +68,13 @@ def test_who_hesitates_for_longer_can_be_waited_for(start: Start) -> None:
 
 
 def test_the_end_is_the_clients_to_make(start: Start) -> None:
-    """As with the original: who closes first is left with the port in TIME_WAIT."""
+    """Like the original: the side that closes first keeps the port in TIME_WAIT."""
     broker = start(JMQ)
     with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
         client.sendall(b"101\n")
         while client.recv(4096):
             pass
-        client.sendall(b"more\n")  # no reset: the broker still takes what comes
+        client.sendall(b"more\n")  # no reset: the broker still reads
         time.sleep(0.05)
         client.sendall(b"and more\n")
 
@@ -93,9 +93,9 @@ def test_two_ports_and_a_name(start: Start) -> None:
         "jmq://127.0.0.1:0?services=jms",
         environment={"SLUICEMQ_JMQ__INSTANCE": "orders-1"},
     )
-    said = ask_port_mapper(broker.port("jmq"))
-    assert said[0] == "101 orders-1 301"
-    port = int(said[2].split()[3])
+    response = ask_port_mapper(broker.port("jmq"))
+    assert response[0] == "101 orders-1 301"
+    port = int(response[2].split()[3])
     assert port != broker.port("jmq")
     with socket.create_connection(("127.0.0.1", port), 30) as client:
         client.sendall(b"101\n")
@@ -141,7 +141,7 @@ def test_auto_recognises_packets_and_other_protocols_receive_them(start: Start) 
         assert php.receive(30).body == b"from JMS"
 
 
-def test_what_is_persistent_survives_a_kill(start: Start) -> None:
+def test_persistent_messages_survive_a_kill(start: Start) -> None:
     broker = start(JMQ)
     with RawJmq.login(broker.port("jmq")) as client:
         numbers = client.send_all("q", [b"%d" % n for n in range(100)])
@@ -155,7 +155,7 @@ def test_what_is_persistent_survives_a_kill(start: Start) -> None:
         assert client.receive().body == b"the end"
 
 
-def test_a_stop_is_said_to_the_clients(start: Start) -> None:
+def test_clients_are_notified_of_a_shutdown(start: Start) -> None:
     broker = start(JMQ)
     with RawJmq.login(broker.port("jmq")) as client:
         assert broker.stop() == 0
@@ -176,12 +176,12 @@ def test_tls(start: Start, authority: Authority) -> None:
         f"ssljms tls NORMAL {secure}",
     ]
     trust = authority.trust()
-    with dial(secure, trust) as asking:
-        asking.sendall(b"101\n")
-        said = b""
-        while data := asking.recv(4096):
-            said += data
-    assert f"portmapper tls PORTMAPPER {secure}\n".encode() in said
+    with dial(secure, trust) as connection:
+        connection.sendall(b"101\n")
+        response = b""
+        while data := connection.recv(4096):
+            response += data
+    assert f"portmapper tls PORTMAPPER {secure}\n".encode() in response
     body = bytes(range(256)) * 4096
     with RawJmq(secure, trust) as client:
         hello, _ = client.hello()
@@ -262,7 +262,7 @@ def test_an_old_monitor_finds_the_queues(start: Start) -> None:
 
 
 def add_user(broker: LocalBroker, name: str, password: str, *rules: str, digest: bool) -> None:
-    """As `sluicemq users add`; a rule is like `orders.*: produce consume`."""
+    """Add a user like `sluicemq users add`; a rule is like `orders.*: produce consume`."""
     permissions = []
     for rule in rules:
         pattern, _, words = rule.partition(":")
@@ -280,7 +280,7 @@ def add_user(broker: LocalBroker, name: str, password: str, *rules: str, digest:
 
 
 @pytest.fixture
-def asking(start: Start) -> LocalBroker:
+def users_broker(start: Start) -> LocalBroker:
     """A broker with users, one listener for each way to log in."""
     block = {"SLUICEMQ_AUTH__LOGIN_BACKOFF": "1min"}
     broker = start(JMQ, "auto://127.0.0.1:0?authentication=digest", environment=block)
@@ -304,18 +304,18 @@ def digest_login(client: RawJmq, user: str, password: str) -> int:
         ("bert", "other", Status.OK),
         ("anna", "wrong", Status.INVALID_LOGIN),
         ("anna", "", Status.INVALID_LOGIN),
-        ("nobody", "right", Status.INVALID_LOGIN),
+        ("unknown", "right", Status.INVALID_LOGIN),
         ("", "", Status.INVALID_LOGIN),
     ],
 )
-def test_basic_logins(asking: LocalBroker, user: str, password: str, status: Status) -> None:
-    with RawJmq(asking.port("jmq")) as client:
+def test_basic_logins(users_broker: LocalBroker, user: str, password: str, status: Status) -> None:
+    with RawJmq(users_broker.port("jmq")) as client:
         _, request = client.hello()
         assert request.properties["JMQAuthType"] == "basic"
         assert status_of(client.authenticate(basic(user, password))) == status
         if status is not Status.OK:
             assert client.at_end()
-    says(asking, f"user={user}" if user else "login")
+    says(users_broker, f"user={user}" if user else "login")
 
 
 @pytest.mark.parametrize(
@@ -324,18 +324,18 @@ def test_basic_logins(asking: LocalBroker, user: str, password: str, status: Sta
         ("anna", "right", Status.OK),
         ("anna", "wrong", Status.INVALID_LOGIN),
         ("bert", "other", Status.INVALID_LOGIN),  # has no digest form
-        ("nobody", "right", Status.INVALID_LOGIN),
+        ("unknown", "right", Status.INVALID_LOGIN),
     ],
 )
-def test_digest_logins(asking: LocalBroker, user: str, password: str, status: Status) -> None:
-    with RawJmq(asking.port("auto")) as client:
+def test_digest_logins(users_broker: LocalBroker, user: str, password: str, status: Status) -> None:
+    with RawJmq(users_broker.port("auto")) as client:
         assert digest_login(client, user, password) == status
         if status is not Status.OK:
             assert client.at_end()
 
 
-def test_a_digest_that_was_overheard_is_of_no_use(asking: LocalBroker) -> None:
-    port = asking.port("auto")
+def test_a_digest_that_was_overheard_is_of_no_use(users_broker: LocalBroker) -> None:
+    port = users_broker.port("auto")
     with RawJmq(port) as client:
         _, request = client.hello()
         overheard = digest_answer(digest_form("anna", "right"), request.body.decode())
@@ -346,7 +346,7 @@ def test_a_digest_that_was_overheard_is_of_no_use(asking: LocalBroker) -> None:
         assert status_of(thief.authenticate(login, "digest")) == Status.INVALID_LOGIN
 
 
-def test_what_was_not_asked_for_does_not_admit(asking: LocalBroker) -> None:
+def test_a_login_of_another_kind_is_refused(users_broker: LocalBroker) -> None:
     """A digest where the password is wanted, and the form that is kept instead of the password."""
     form = digest_form("anna", "right")
     for scheme, kind, body in (
@@ -355,7 +355,7 @@ def test_what_was_not_asked_for_does_not_admit(asking: LocalBroker) -> None:
         ("auto", "basic", basic("anna", "right")),
         ("auto", "digest", login_body("anna", form)),
     ):
-        with RawJmq(asking.port(scheme)) as client:
+        with RawJmq(users_broker.port(scheme)) as client:
             client.hello()
             assert status_of(client.authenticate(body, kind)) != Status.OK, (scheme, kind)
 
@@ -372,9 +372,9 @@ def test_what_was_not_asked_for_does_not_admit(asking: LocalBroker) -> None:
     ],
 )
 def test_a_login_that_cannot_be_read_is_a_wrong_one(
-    asking: LocalBroker, block: str, body: bytes
+    users_broker: LocalBroker, block: str, body: bytes
 ) -> None:
-    with RawJmq(asking.port("jmq")) as client:
+    with RawJmq(users_broker.port("jmq")) as client:
         client.hello()
         properties = bytes.fromhex(block)
         head = encode_head(PacketType.AUTHENTICATE, A, 9, b"", properties, len(body))
@@ -383,22 +383,22 @@ def test_a_login_that_cannot_be_read_is_a_wrong_one(
         assert client.at_end()
 
 
-def test_guessing_is_slowed_down(asking: LocalBroker) -> None:
+def test_guessing_is_slowed_down(users_broker: LocalBroker) -> None:
     statuses = []
     for _ in range(11):
-        with RawJmq(asking.port("jmq")) as client:
+        with RawJmq(users_broker.port("jmq")) as client:
             client.hello()
             statuses.append(status_of(client.authenticate(basic("anna", "wrong"))))
     assert statuses == [Status.INVALID_LOGIN] * 10 + [Status.FORBIDDEN]
-    with RawJmq(asking.port("jmq")) as client:
+    with RawJmq(users_broker.port("jmq")) as client:
         client.hello()
         reply = client.authenticate(basic("anna", "right"))
         assert status_of(reply) == Status.FORBIDDEN
         assert "too many failed logins for this user" in str(reply.properties["JMQReason"])
 
 
-def test_permissions(asking: LocalBroker) -> None:
-    port = asking.port("jmq")
+def test_permissions(users_broker: LocalBroker) -> None:
+    port = users_broker.port("jmq")
     with RawJmq.login(port, "anna", "right") as anna, RawJmq.login(port, "bert", "other") as bert:
         assert anna.send("orders.new", b"m") == Status.OK
         assert anna.send("bills", b"m") == Status.FORBIDDEN
@@ -410,11 +410,11 @@ def test_permissions(asking: LocalBroker) -> None:
         assert status_of(anna.ask(PacketType.BROWSE, where)) == Status.OK
         assert status_of(bert.consume("orders.new")) == Status.OK
         assert bert.receive().body == b"m"
-    says(asking, "what='produce bills'")
+    says(users_broker, "what='produce bills'")
 
 
-def test_nothing_is_done_before_the_login(asking: LocalBroker) -> None:
-    with RawJmq(asking.port("jmq")) as client:
+def test_nothing_is_done_before_the_login(users_broker: LocalBroker) -> None:
+    with RawJmq(users_broker.port("jmq")) as client:
         client.hello()
         where = {"JMQDestination": "orders.new", "JMQDestType": DestType.QUEUE}
         assert status_of(client.ask(PacketType.CREATE_DESTINATION, where)) == Status.ERROR
@@ -423,7 +423,7 @@ def test_nothing_is_done_before_the_login(asking: LocalBroker) -> None:
 
 
 def asked_for(port: int) -> str:
-    """How a client is to log in."""
+    """Return the kind of login that the broker requests."""
     with RawJmq(port) as client:
         _, request = client.hello()
         return str(request.properties["JMQAuthType"])
@@ -441,7 +441,7 @@ def test_clients_are_asked_for_what_all_of_them_can_do(start: Start) -> None:
     assert asked_for(port) == "basic"
 
 
-def test_where_there_are_tokens_passwords_are_asked_for(start: Start, tmp_path: Path) -> None:
+def test_passwords_are_requested_if_there_are_tokens(start: Start, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length\n")
     environment = {"SLUICEMQ_AUTH__ADMIN_TOKEN_FILE": str(token)}
@@ -481,7 +481,9 @@ def test_long_selectors_are_compiled_while_the_broker_goes_on(start: Start) -> N
 @pytest.mark.parametrize(
     "listener", [f"{JMQ}?portmapper_timeout=0", f"{JMQ}?services=jms", "auto://127.0.0.1:0"]
 )
-def test_clients_beyond_the_limit_are_told_503_up_to_a_number(start: Start, listener: str) -> None:
+def test_clients_beyond_the_limit_get_status_503_up_to_a_number(
+    start: Start, listener: str
+) -> None:
     mark = "&" if "?" in listener else "?"
     broker = start(f"{listener}{mark}max_connections=1&max_rejections=2")
     port = broker.port(listener.partition(":")[0])

@@ -19,7 +19,7 @@ PHPMQ = "phpmq://127.0.0.1:0"
 
 
 def take(port: int, queue: str) -> list[bytes]:
-    """Everything that a queue holds, acknowledged: what comes before a message sent now."""
+    """Acknowledge and return all bodies of a queue: those before a message sent now."""
     bodies = []
     with BlockingPhpmqClient.connect(port=port) as client:
         client.send(queue, b"the end")
@@ -32,7 +32,7 @@ def take(port: int, queue: str) -> list[bytes]:
 
 
 def cut_off(client: BlockingPhpmqClient) -> bool:
-    """Whether the broker closes the connection, whatever it sends before."""
+    """Return whether the broker closes the connection; messages before that are skipped."""
     try:
         while True:
             client.receive(30)
@@ -84,7 +84,7 @@ def test_one_directory_has_one_broker(start: Start, tmp_path: Path) -> None:
     assert broker.status()["pid"] == broker.pid
 
 
-def test_a_public_address_is_refused_unless_told_otherwise(start: Start, tmp_path: Path) -> None:
+def test_a_public_address_is_refused_without_insecure_public(start: Start, tmp_path: Path) -> None:
     with pytest.raises(ConnectionLost, match="insecure"):
         LocalBroker(tmp_path / "b", ["phpmq://0.0.0.0:0"]).start()
     broker = start("phpmq://0.0.0.0:0", options=("--insecure-public",))

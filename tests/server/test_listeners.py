@@ -49,7 +49,7 @@ from tests.server.conftest import Start
         (b"0", ""),
     ],
 )
-def test_protocols_are_told_apart_by_their_first_bytes(first: bytes, protocol: str | None) -> None:
+def test_protocols_are_detected_by_their_first_bytes(first: bytes, protocol: str | None) -> None:
     assert detect_protocol(first) == protocol
 
 

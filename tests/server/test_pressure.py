@@ -31,7 +31,7 @@ def closed_by_peer(connection: socket.socket) -> bool:
     return True
 
 
-def test_a_consumer_that_does_not_read_holds_up_nobody(start: Start) -> None:
+def test_a_consumer_that_does_not_read_does_not_block_others(start: Start) -> None:
     broker = start(f"{PHPMQ}?output_high_watermark=65536&output_timeout=0")
     port = broker.port("phpmq")
     with (
@@ -39,7 +39,7 @@ def test_a_consumer_that_does_not_read_holds_up_nobody(start: Start) -> None:
         socket.create_connection(("127.0.0.1", port)) as deaf,
     ):
         deaf.sendall(encode_consume(b"shared", 1_000_000))
-        # The deaf one takes what its buffers hold, then no more: the rest goes to the other.
+        # The deaf consumer gets only what its buffers hold: the rest goes to the other.
         for _ in range(300):
             client.send("shared", bytes(65536))
         client.subscribe("shared", 10)
@@ -159,7 +159,7 @@ def test_the_end_of_a_connection_that_is_not_read_is_noticed(
         client.connect(str(path) if unix else ("127.0.0.1", broker.port("msglite")))
         client.settimeout(30)
         # more than is held back behind a command that waits
-        client.sendall(b"< 999999 nobody\r\n" + b"> 9 0 nobody\r\n123456789\r\n" * 12_000)
+        client.sendall(b"< 999999 unused\r\n" + b"> 9 0 unused\r\n123456789\r\n" * 12_000)
         if how == "reset":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         if how == "half-close":

@@ -1,4 +1,4 @@
-"""What a start logs about the end of its journal: no more than is known."""
+"""Log entries of recovery about the end of the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows the port mapper of a listener gives out."""
+"""Rows of the port mapper of a listener."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def bound(url: str, port: int) -> Bound:
 
 
 def rows(asked: int, *opened: Bound) -> list[str]:
-    """What the client of that listener reads."""
-    said = answer("x", services(opened, opened[asked].options)).decode()
-    head, *found, dot, end = said.split("\n")
+    """Return the rows that a client of that listener reads."""
+    response = answer("x", services(opened, opened[asked].options)).decode()
+    head, *found, dot, end = response.split("\n")
     assert (head, dot, end) == ("101 x 301", ".", "")
     return found
 
@@ -39,12 +39,12 @@ def test_one_listener_leads_to_itself() -> None:
 
 
 @pytest.mark.parametrize(("asked", "port"), [(0, 1), (1, 2)])
-def test_of_several_the_one_that_was_asked_is_meant(asked: int, port: int) -> None:
+def test_one_of_several_listeners_leads_to_itself(asked: int, port: int) -> None:
     found = rows(asked, bound("jmq://:0", 1), bound("jmq://:0", 2))
     assert found == [f"portmapper tcp PORTMAPPER {port}", f"jms tcp NORMAL {port}"]
 
 
-def test_with_tls_both_services_are_told_to_both_sides() -> None:
+def test_with_tls_both_services_are_listed_at_both_port_mappers() -> None:
     opened = (
         bound("phpmq://:0", 9),
         bound("jmq://:0", 1),
@@ -83,6 +83,6 @@ def test_the_port_can_be_announced_as_another() -> None:
     assert found == ["portmapper tcp PORTMAPPER 32000", "jms tcp NORMAL 32000"]
 
 
-def test_a_unix_socket_has_no_port_to_tell() -> None:
+def test_a_unix_socket_has_no_port_to_list() -> None:
     opened = bound("jmq+unix:///run/j.sock", 0), bound("jmq://:0", 2)
     assert rows(0, *opened) == ["jms tcp NORMAL 2"]

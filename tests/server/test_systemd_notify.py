@@ -1,4 +1,4 @@
-"""What the service manager hears, on a socket as it would listen on."""
+"""Notifications that the service manager gets, on a socket like its own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_broker_says_when_it_serves_lives_and_stops(
         assert last == {"WATCHDOG": "1"}
 
 
-def test_nothing_is_told_without_a_manager() -> None:
+def test_nothing_is_sent_without_a_manager() -> None:
     notifier = Notifier.from_environment({})
     notifier.ready("serving")
     notifier.alive()
@@ -69,7 +69,7 @@ def test_a_manager_that_has_gone_is_no_error(tmp_path: Path, manager: socket.soc
     notifier.stopping("stopping")
 
 
-def test_the_watchdog_is_told_twice_as_often_as_it_asks(manager: socket.socket) -> None:
+def test_the_watchdog_is_notified_twice_per_interval(manager: socket.socket) -> None:
     now = [100.0]
     notifier = Notifier(manager.getsockname(), 10.0, lambda: now[0])
     notifier.alive()
@@ -84,7 +84,7 @@ def test_the_watchdog_is_told_twice_as_often_as_it_asks(manager: socket.socket) 
 
 
 @pytest.mark.parametrize(
-    ("variables", "told"),
+    ("variables", "notified"),
     [
         ({}, False),
         ({"WATCHDOG_USEC": "1000000"}, True),
@@ -94,12 +94,12 @@ def test_the_watchdog_is_told_twice_as_often_as_it_asks(manager: socket.socket) 
         ({"WATCHDOG_USEC": "0"}, False),
     ],
 )
-def test_whether_there_is_a_watchdog(
-    manager: socket.socket, variables: dict[str, str], told: bool
+def test_watchdog_detection(
+    manager: socket.socket, variables: dict[str, str], notified: bool
 ) -> None:
     environment = {"NOTIFY_SOCKET": manager.getsockname(), "PATH": "/bin", **variables}
     Notifier.from_environment(environment).alive()
-    assert silent(manager) != told
+    assert silent(manager) != notified
     assert environment == {"PATH": "/bin"}
 
 

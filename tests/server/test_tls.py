@@ -195,7 +195,7 @@ def client_options(authority: Authority, demand: str, user: str = "cn") -> str:
 
 
 def turned_away(port: int, context: ssl.SSLContext) -> bool:
-    """Whether the client is served nothing; with TLS 1.3 it learns that only when it reads."""
+    """Return whether the client is refused; with TLS 1.3 it learns that only when it reads."""
     try:
         with phpmq(port, context) as client:
             client.subscribe("a", 1)
@@ -246,9 +246,9 @@ def test_optional_client_certificates(start: Start, authority: Authority) -> Non
     with phpmq(port, authority.trust(bob)) as client:
         echo(client, "a", b"x")
     assert "certified=bob@example.org" in log_of(broker)
-    # a certificate that names nobody in the agreed way must not pass for none
-    nobody = authority.issue("client.example", common_name="alice")
-    assert turned_away(port, authority.trust(nobody))
+    # a certificate without a name in the configured field must not pass for none
+    unnamed = authority.issue("client.example", common_name="alice")
+    assert turned_away(port, authority.trust(unnamed))
     says(broker, "no san-email in its certificate")
 
 
@@ -309,7 +309,7 @@ def test_whom_a_certificate_names(kind: str, name: str) -> None:
 
 
 def serial(port: int, context: ssl.SSLContext) -> int:
-    """Of the certificate that a new connection sees."""
+    """Return the serial number of the certificate that a new connection sees."""
     with dial(port, context) as client:
         certificate = client.getpeercert()
         assert certificate is not None

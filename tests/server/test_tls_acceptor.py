@@ -20,7 +20,7 @@ from tests.server.tls_clients import dial, echo, log_of, phpmq, says
 from tests.support.polling import wait_until
 
 
-def test_who_does_not_speak_tls_is_turned_away_at_once(start: Start, authority: Authority) -> None:
+def test_clients_without_tls_are_refused_at_once(start: Start, authority: Authority) -> None:
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
     with phpmq(port, trust) as witness:
@@ -124,7 +124,7 @@ def test_a_stop_shuts_the_door(start: Start, authority: Authority) -> None:
 # --- the end of a connection, and slow readers -----------------------------------------------
 
 
-def test_what_was_sent_before_the_end_arrives(start: Start, authority: Authority) -> None:
+def test_data_sent_before_the_end_arrives(start: Start, authority: Authority) -> None:
     """The client closes TLS at once after sending, and never reads."""
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
@@ -168,7 +168,7 @@ def test_an_answer_is_sent_before_the_connection_ends(start: Start, authority: A
     wait_until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
 
 
-def test_a_slow_reader_holds_up_nobody_and_loses_nothing(
+def test_a_slow_reader_does_not_block_others_and_loses_nothing(
     start: Start, authority: Authority
 ) -> None:
     pem = authority.pem(authority.issue())

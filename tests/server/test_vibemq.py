@@ -75,7 +75,7 @@ class Wire:
         return count
 
     def at_end(self) -> bool:
-        """Whether the broker closes the connection, without another word."""
+        """Return whether the broker closes the connection without another frame."""
         return not self.received and self.socket.recv(1) == b""
 
     def __enter__(self) -> Self:
@@ -105,7 +105,7 @@ def test_there_and_back(start: Start) -> None:
         assert publisher.info("q")["messageCount"] == 0
 
 
-def test_what_was_acknowledged_survives_a_kill_and_so_do_queues(start: Start) -> None:
+def test_acknowledged_publishes_and_queues_survive_a_kill(start: Start) -> None:
     broker = start(VIBEMQ)
     with Wire(broker.port("vibemq")) as client:
         options = json.dumps({"mode": 3, "maxQueueSize": 5, "messageTtl": "1.00:00:00"}).encode()
@@ -124,7 +124,7 @@ def test_what_was_acknowledged_survives_a_kill_and_so_do_queues(start: Start) ->
         assert [frame.id for frame in client.many(2)] == ["a", "b"]
 
 
-def test_a_stop_is_said_to_the_clients(start: Start) -> None:
+def test_clients_are_notified_of_a_shutdown(start: Start) -> None:
     broker = start(VIBEMQ)
     with Wire(broker.port("vibemq")) as client:
         assert broker.stop() == 0
@@ -143,7 +143,7 @@ def test_auto_recognises_it(start: Start) -> None:
 
 
 @pytest.mark.parametrize("offered", ["gzip", "brotli,gzip"])
-def test_compressed_both_ways(start: Start, offered: str) -> None:
+def test_compressed_in_both_directions(start: Start, offered: str) -> None:
     port = start(VIBEMQ).port("vibemq")
     how = wire.Compression[offered.split(",")[0].upper()]
     payload = b'"%b"' % (b"text " * 50_000)
@@ -181,7 +181,7 @@ def test_messages_cross_to_the_other_protocols_and_back(start: Start) -> None:
 def test_json_of_php_arrives_as_json_or_as_a_string(start: Start, how: str) -> None:
     broker = start(f"{VIBEMQ}?json={how}", "phpmq://127.0.0.1:0")
     orders = json.dumps([{"id": number} for number in range(25_000)]).encode()
-    assert len(orders) > 256 * 1024  # beyond what is transcoded on the event loop
+    assert len(orders) > 256 * 1024  # too large to be transcoded on the event loop
     bodies = [b'{"id": 1}', orders, b"text"]
     with (
         Wire(broker.port("vibemq")) as client,
@@ -195,7 +195,7 @@ def test_json_of_php_arrives_as_json_or_as_a_string(start: Start, how: str) -> N
     assert received == (as_strings if how == "string" else [*bodies[:2], b'"text"'])
 
 
-def test_a_subscriber_that_does_not_read_harms_nobody(start: Start) -> None:
+def test_a_subscriber_that_does_not_read_does_not_harm_others(start: Start) -> None:
     broker = start(VIBEMQ + "?window=100000&window_bytes=1GiB&output_timeout=3600")
     port = broker.port("vibemq")
     body = b'"%b"' % (b"x" * 100_000)
@@ -296,7 +296,7 @@ def test_logins(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["vibemq", "auto"])
-def test_a_client_beyond_the_limit_of_connections_is_told_so(start: Start, scheme: str) -> None:
+def test_a_client_beyond_the_limit_of_connections_gets_an_error(start: Start, scheme: str) -> None:
     broker = start(f"{scheme}://127.0.0.1:0?max_connections=1&max_rejections=1")
     port = broker.port(scheme)
     with Wire(port) as first, Wire(port) as second:
@@ -423,7 +423,7 @@ def test_listener_says_how_long_frames_may_be(start: Start) -> None:
         assert peer.at_end()
 
 
-def test_bombs_hold_up_nobody(start: Start) -> None:
+def test_compression_bombs_do_not_block_others(start: Start) -> None:
     """20 frames of 13 kB that unpack to more than 64 MiB each, at a time: they need little memory,
     and others are served meanwhile."""
     broker = start(VIBEMQ, environment={"SLUICE_BROKER_INPUT_MEMORY_LIMIT": "64MiB"})
@@ -478,7 +478,9 @@ def admitted(port: int) -> Wire:
 
 
 @pytest.mark.parametrize("way", ["end", "reset"])
-def test_what_waits_for_room_is_dropped_with_its_connection(start: Start, way: str) -> None:
+def test_publishes_waiting_for_capacity_are_dropped_with_their_connection(
+    start: Start, way: str
+) -> None:
     port = start(VIBEMQ + "?max_connections=2&block_timeout=1h").port("vibemq")
     with Wire(port) as other:
         create(other, "q", maxQueueSize=1, overflowStrategy=2)
@@ -491,7 +493,7 @@ def test_what_waits_for_room_is_dropped_with_its_connection(start: Start, way: s
             publisher.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         publisher.socket.close()
         with admitted(port) as third:
-            # there is room now, for whoever has stayed
+            # there is capacity now for publishers that are still connected
             other.subscribe("q")
             assert other.next().id == "1"
             other.say(Frame(wire.ACK, "1"))
@@ -543,7 +545,7 @@ def test_an_operators_limit_on_a_dead_letter_queue(start: Start, tmp_path: Path)
     # dead letters are read where there is time to acknowledge them
     patient = "auto://127.0.0.1:0"
     broker = start(VIBEMQ + "?ack_timeout=50ms", patient, options=("--config", str(file)))
-    with Wire(broker.port("vibemq")) as client, Wire(broker.port("auto")) as letters:
+    with Wire(broker.port("vibemq")) as client, Wire(broker.port("auto")) as dead_letters:
         client.publish("used", "1")
         assert client.info("used")["maxSize"] == 10_000
         options = {"maxQueueSize": 2, "overflowStrategy": 3, "maxRetryAttempts": 1}
@@ -557,12 +559,12 @@ def test_an_operators_limit_on_a_dead_letter_queue(start: Start, tmp_path: Path)
             lambda: not client.info("q")["unackedCount"], "the time to acknowledge never ends"
         )
         assert client.info("q")["messageCount"] == 2
-        letters.subscribe("q.dlq")
+        dead_letters.subscribe("q.dlq")
         found = []
         for _ in range(3):
-            frame = letters.next()
+            frame = dead_letters.next()
             found.append((frame.id, frame.headers["deadLetterReason"]))
-            letters.say(Frame(wire.ACK, frame.id))
+            dead_letters.say(Frame(wire.ACK, frame.id))
         assert found[0] == ("3", "QueueFull")
         assert sorted(found[1:]) == [("1", "MaxRetriesExceeded"), ("2", "MaxRetriesExceeded")]
         assert client.info("q")["messageCount"] == 0

@@ -30,7 +30,7 @@ def phpmq(port: int, context: ssl.SSLContext) -> BlockingPhpmqClient:
 
 
 def log_of(broker: LocalBroker) -> str:
-    """What the broker has said."""
+    """Return the broker's log."""
     return broker.log.read_text()
 
 

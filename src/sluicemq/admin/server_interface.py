@@ -230,10 +230,10 @@ class UserDirectory(Protocol):
     def rights(self, name: str) -> list[PermissionView]:
         """Return a user's permissions including those of its roles; none if anonymous."""
 
-    async def add(self, by: str, name: str, wanted: UserChange) -> list[str]:
+    async def add(self, by: str, name: str, requested: UserChange) -> list[str]:
         """Add a user. Return warnings about its password."""
 
-    async def alter(self, by: str, name: str, wanted: UserChange) -> list[str]:
+    async def alter(self, by: str, name: str, requested: UserChange) -> list[str]:
         """Alter a user. Return warnings about its new password."""
 
     async def set_password(self, by: str, name: str, password: str) -> None:

@@ -290,7 +290,7 @@ class _Jmq:
         reply_to = message.reply_to
         return ReceivedMessage(
             self._queue,
-            message.shown,
+            message.readable_body,
             message.id,
             ceil(message.seconds_left),
             reply_to.name if reply_to else "",

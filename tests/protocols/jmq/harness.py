@@ -1,4 +1,4 @@
-"""What several of these test files need: JMQ connections to a broker, packet by packet."""
+"""JMQ connections to a broker in memory, packet by packet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Properties = Mapping[str, object]
 
 
 def string(text: str) -> bytes:
-    """As AUTHENTICATE has them."""
+    """Encode a string as AUTHENTICATE does: two bytes of length, then UTF-8."""
     raw = text.encode()
     return len(raw).to_bytes(2, "big") + raw
 
@@ -154,12 +154,12 @@ class Peer(SessionPeer):
         self.decoder = Decoder()
         self.numbers = 0
         self.inbox: list[Packet] = []
-        """What has come and has not been asked for yet."""
+        """Packets that have arrived and have not been read by a test."""
 
     # --- packets -----------------------------------------------------------------------------
 
     def receive(self) -> list[Packet]:
-        """What has come since the last call."""
+        """Return the packets that have arrived since the last call."""
         for packet in self.decoder.feed(self.transport.taken()):
             assert isinstance(packet, Packet)
             self.inbox.append(packet)
@@ -308,7 +308,7 @@ class Peer(SessionPeer):
         return packets
 
     def texts(self) -> list[str]:
-        """Of messages that have come."""
+        """Return the texts of the messages that have arrived."""
         return [packet.body.decode() for packet in self.delivered()]
 
     def acknowledge(

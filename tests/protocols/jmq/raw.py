@@ -1,4 +1,4 @@
-"""A JMQ client that says packets, over a real connection: what it sends is what it is told to.
+"""A JMQ client that sends the packets a test gives it, over a real connection.
 
 Requests are numbered as the Java client numbers them, and wait for their reply; messages that come
 meanwhile are kept in `messages`.
@@ -31,7 +31,7 @@ ADDRESS: Final = bytes(10) + b"\xff\xff\x7f\x00\x00\x01"
 
 
 def login_body(user: str, secret: str) -> bytes:
-    """What AUTHENTICATE carries; `secret` is in its final form."""
+    """Return the body of AUTHENTICATE; `secret` is in its final form."""
     fields = [encode_utf(user), encode_utf(secret)]
     return b"".join(len(field).to_bytes(2, "big") + field for field in fields)
 
@@ -43,12 +43,12 @@ def basic(user: str, password: str) -> bytes:
 
 def ask_port_mapper(port: int, line: bytes = b"101\n", host: str = "127.0.0.1") -> list[str]:
     """The lines that the port mapper answers, until it closes."""
-    with socket.create_connection((host, port), PATIENCE) as asking:
-        asking.sendall(line)
-        said = bytearray()
-        while data := asking.recv(4096):
-            said += data
-    return said.decode().splitlines()
+    with socket.create_connection((host, port), PATIENCE) as connection:
+        connection.sendall(line)
+        response = bytearray()
+        while data := connection.recv(4096):
+            response += data
+    return response.decode().splitlines()
 
 
 class RawJmq:
@@ -63,7 +63,7 @@ class RawJmq:
         self.socket = tls.wrap_socket(plain, server_hostname="localhost") if tls else plain
         self.messages: deque[Packet] = deque()
         self.others: deque[Packet] = deque()
-        """What else has come without having been waited for."""
+        """Other packets that have arrived and that no call waited for."""
         self._decoder = Decoder()
         self._number = 0
         self._sequence = 0
@@ -153,7 +153,7 @@ class RawJmq:
         assert self._decoder.error is None, self._decoder.error
 
     def at_end(self) -> bool:
-        """Whether the broker closes the connection, whatever it says before."""
+        """Return whether the broker closes the connection; packets before that are skipped."""
         try:
             while True:
                 self.read(time.monotonic() + PATIENCE)
@@ -252,12 +252,12 @@ class RawJmq:
 
     def send_all(self, name: str, bodies: Iterable[bytes], transaction: int = 0) -> list[int]:
         """Persistent messages, none of which is waited for; the numbers of their replies."""
-        numbers, said = [], []
+        numbers, packets = [], []
         for body in bodies:
             self._number += 1
             numbers.append(self._number)
-            said.append(self.message(name, body, number=self._number, transaction=transaction))
-        self.put(b"".join(said))
+            packets.append(self.message(name, body, number=self._number, transaction=transaction))
+        self.put(b"".join(packets))
         return numbers
 
     def send(self, name: str, body: bytes, *, transaction: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""How every status of every reply can be provoked; test_statuses.py says which there are."""
+"""Scenarios that provoke every status of every reply; test_statuses.py lists the statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a queue without taking anything."""
+"""Browsing a queue."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def browse(peer: Peer, name: str = "q", **more: object) -> tuple[int, list[bytes
 
 
 def fetch(peer: Peer, number: int, ids: list[bytes]) -> list[Packet]:
-    """What DELIVER brings; the last has the bit."""
+    """Return the packets that answer DELIVER; only the last has the L flag."""
     properties = {"JMQConsumerID": Long(number)}
     peer.ask(H.DELIVER, properties, b"".join(ids), expect=Status.OK)
     messages = peer.delivered()
@@ -142,7 +142,7 @@ def test_selectors_on_properties_of_dead_messages_match_no_others(peer: Peer) ->
         assert browse(peer, JMQSelector=f"{name} IS NOT NULL")[1] == []
 
 
-def test_what_has_gone_is_left_out(harness: Harness, peer: Peer) -> None:
+def test_removed_messages_are_omitted(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abcd")
     peer.put(peer.message("q", b"e", flags=0))
     number, ids = browse(peer)
@@ -183,7 +183,7 @@ def test_a_queue_that_is_not_there(harness: Harness, peer: Peer) -> None:
     assert peer.refusal(H.BROWSE, peer.place("t", True)) == Status.BAD_REQUEST
 
 
-def test_what_is_browsed_without_a_type_is_a_queue(peer: Peer) -> None:
+def test_browsing_without_a_type_browses_a_queue(peer: Peer) -> None:
     peer.send("q", "a")
     answer = peer.ask(H.BROWSE, {"JMQDestination": "q"}, expect=Status.OK)
     assert len(answer.body) == 32
@@ -238,7 +238,7 @@ def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None
     assert [bool(m.flags & L) for m in messages] == [False] * 94 + [True]
 
 
-def test_who_does_not_read_is_not_sent_more(
+def test_a_client_that_does_not_read_is_not_sent_more(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(browsing, "SLICE_BYTES", 100)
@@ -309,7 +309,7 @@ def test_what_is_on_disk_alone(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.lists(st.integers(0, 40)))
-def test_a_view_finds_what_it_has(numbers: list[int], wanted: list[int]) -> None:
+def test_a_view_finds_what_it_has(numbers: list[int], requested: list[int]) -> None:
     """Whatever the order."""
     broker = Broker(MemoryJournal(), ManualClock())
     view = View()
@@ -317,7 +317,7 @@ def test_a_view_finds_what_it_has(numbers: list[int], wanted: list[int]) -> None
         message = Message(Address(Kind.QUEUE, "q"), b"%d" % number)
         message.references = 1
         view.add(number.to_bytes(16, "big") * 2, number, message)
-    for number in wanted:
+    for number in requested:
         found = view.find(broker, number.to_bytes(16, "big") * 2)
         if number in numbers:
             assert found is not None

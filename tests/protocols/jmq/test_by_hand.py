@@ -1,4 +1,4 @@
-"""Transactions that somebody else ends: what their clients find when they come to it."""
+"""Transactions that an administrator ends, and the replies to their clients afterwards."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_name_may_be_used_again(harness: Harness, peer: Peer) -> None:
 
 
 def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
-    """Its client is told what it is told by a broker whose patience is at its end."""
+    """Its client gets the same status as when the broker's transaction timeout has expired."""
     session = peer.session_of(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
@@ -86,7 +86,7 @@ def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
     assert harness.bodies("r") == [b"d"]
 
 
-def test_a_client_that_has_gone_is_nobody_to_be_told(harness: Harness, peer: Peer) -> None:
+def test_a_disconnected_client_is_not_notified(harness: Harness, peer: Peer) -> None:
     prepared_with(peer, "a")
     peer.session.closed()
     transactions = harness.broker.transactions
@@ -99,7 +99,7 @@ def test_a_client_that_has_gone_is_nobody_to_be_told(harness: Harness, peer: Pee
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
-    """Whether or not its manager has asked for it before."""
+    """With and without an earlier request of its transaction manager."""
     harness = DiskHarness(tmp_path)
     prepared_with(harness.connect(), "a")
     [before] = harness.broker.transactions.prepared.values()

@@ -1,4 +1,4 @@
-"""Who may have which client id."""
+"""Claims on client ids."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IN_B: Way = (True, "b")
         (IN_A, IN_A, False),
         (IN_A, IN_B, True),
         (IN_A, ALONE, False),
-        ((False, "a"), (False, "b"), False),  # without JMQShare a namespace says nothing
+        ((False, "a"), (False, "b"), False),  # without JMQShare the namespace is ignored
     ],
 )
 def test_two_connections(first: Way, second: Way, allowed: bool) -> None:
@@ -87,11 +87,11 @@ def test_set_and_unset(harness: Harness, peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "  ", "a${%%}b", "${u:x}y", "x" * 1025])
-def test_what_is_no_client_id(peer: Peer, bad: str) -> None:
+def test_malformed_client_ids_are_refused(peer: Peer, bad: str) -> None:
     assert peer.refusal(SET, {"JMQClientID": bad}) == Status.BAD_REQUEST
 
 
-def test_what_is_no_client_id_at_all(peer: Peer) -> None:
+def test_client_id_properties_of_another_type_are_refused(peer: Peer) -> None:
     assert peer.refusal(SET, {"JMQClientID": 5}) == Status.BAD_REQUEST
     assert peer.refusal(SET, {"JMQClientID": "x", "JMQShare": 1}) == Status.BAD_REQUEST
 

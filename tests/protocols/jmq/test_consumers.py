@@ -1,5 +1,4 @@
-"""What a consumer is sent, what becomes of what is acknowledged, and of a connection's consumers
-when it ends."""
+"""Deliveries to consumers, acknowledgements, and the consumers of a connection that ends."""
 
 from __future__ import annotations
 
@@ -109,7 +108,7 @@ def test_nothing_is_delivered_before_start(harness: Harness) -> None:
     assert peer.texts() == []
     other = harness.connect()
     other.consume("q", other.session_of())
-    assert other.texts() == ["x"]  # it was not kept from those who do take messages
+    assert other.texts() == ["x"]  # the message stays available to consumers with credit
     other.send("q", "y")
     assert other.texts() == ["y"]
     peer.say(H.START)
@@ -224,8 +223,8 @@ def test_old_clients_name_consumers_with_32_bits(harness: Harness, peer: Peer) -
     assert peer.refusal(H.ACKNOWLEDGE, {"JMQBodyType": 2}, body) == Status.OK
 
 
-def test_what_a_client_does_not_hold(harness: Harness, peer: Peer) -> None:
-    """Nothing becomes of it, and the client is told only if there is no such consumer."""
+def test_acknowledgements_of_messages_not_held_by_the_client(harness: Harness, peer: Peer) -> None:
+    """The acknowledgement is ignored; only an unknown consumer is an error."""
     mine = peer.consume("q", peer.session_of())
     other = harness.connect()
     theirs = other.consume("q", other.session_of())
@@ -296,11 +295,11 @@ def test_two_messages_of_one_id(harness: Harness, peer: Peer) -> None:
     assert harness.queue("q").unacked == 0
 
 
-# --- what cannot be consumed ---------------------------------------------------------------------
+# --- poison messages -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("reason", "shown"), [(0, "UNDELIVERABLE"), (1, "EXPIRED")])
-def test_a_dead_message(harness: Harness, peer: Peer, reason: int, shown: str) -> None:
+@pytest.mark.parametrize(("reason", "expected"), [(0, "UNDELIVERABLE"), (1, "EXPIRED")])
+def test_a_dead_message(harness: Harness, peer: Peer, reason: int, expected: str) -> None:
     session = peer.session_of()
     peer.consume("q", session)
     peer.send("q", "a")
@@ -312,7 +311,7 @@ def test_a_dead_message(harness: Harness, peer: Peer, reason: int, shown: str) -
     [dead] = peer.delivered()
     assert dead.sysid == message.sysid
     assert dead.variable.destination == "q"
-    assert dead.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == shown
+    assert dead.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == expected
     assert dead.properties["JMS_SUN_DMQ_DELIVERY_COUNT"] == 1
     assert dead.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is False
 
@@ -390,7 +389,9 @@ def test_there_is_no_other_way_to_acknowledge(peer: Peer) -> None:
 # --- the end of a connection ---------------------------------------------------------------------
 
 
-def test_what_a_lost_connection_held_comes_again(harness: Harness, peer: Peer) -> None:
+def test_unacked_messages_of_a_lost_connection_are_redelivered(
+    harness: Harness, peer: Peer
+) -> None:
     peer.consume("q", peer.session_of(), size=3)
     peer.send("q", *"abcd")
     peer.delivered()
@@ -413,7 +414,7 @@ def test_only_what_was_surely_tried_can_be_given_up(harness: Harness, peer: Peer
     assert harness.bodies("q") == [b"b", b"c"]
 
 
-def test_what_was_not_written_is_not_counted(harness: Harness) -> None:
+def test_unwritten_deliveries_are_not_counted(harness: Harness) -> None:
     peer = harness.connect(JMQSize=1)
     peer.send("q", *"abc")
     peer.consume("q", peer.session_of())

@@ -1,4 +1,4 @@
-"""How much is sent before somebody asks for more."""
+"""Flow control: the number of messages sent before the client resumes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_flow_of_a_connection(harness: Harness, name: str) -> None:
     messages = peer.delivered()
     assert [m.body for m in messages] == [b"1", b"2", b"3"]
     assert [m.flags & (C | F) for m in messages] == [0, 0, C | F]
-    peer.say(H.RESUME_FLOW)  # as the Java client says it: without properties
+    peer.say(H.RESUME_FLOW)  # like the Java client: without properties
     assert peer.texts() == ["5", "6"]
     peer.send("a", "7", "8")
     messages = peer.delivered()
@@ -225,7 +225,7 @@ def test_safe_mode_is_one_at_a_time(harness: Harness) -> None:
 
 @pytest.mark.parametrize("group", [1, 100, 250])
 def test_every_consumer_of_a_connection_has_its_turn(harness: Harness, group: int) -> None:
-    """As the Java client does: 100 messages to the connection, then RESUME_FLOW."""
+    """The window of the Java client: 100 messages per connection, then RESUME_FLOW."""
     peer = harness.connect(JMQRBufferSize=100)
     received = {peer.consume("q", peer.session_of()): 0 for _ in range(500)}
     sender = harness.connect()

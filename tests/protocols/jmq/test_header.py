@@ -27,11 +27,11 @@ def record(number: int, value: bytes) -> bytes:
     return pack(">hh", number, len(value)) + value
 
 
-def said(read: VariableHeader) -> dict[str, object]:
+def header_fields(read: VariableHeader) -> dict[str, object]:
     return {name: getattr(read, name) for name in (*NAMES, *NUMBERS) if getattr(read, name)}
 
 
-def test_what_a_java_client_sends() -> None:
+def test_a_header_of_the_java_client() -> None:
     raw = (
         record(9, pack(">q", 8950519415725204480))
         + record(10, pack(">q", 1795239283615))
@@ -39,7 +39,7 @@ def test_what_a_java_client_sends() -> None:
         + record(6, b"com.sun.messaging.BasicQueue")
         + bytes(4)
     )
-    assert said(decode_header(raw)) == {
+    assert header_fields(decode_header(raw)) == {
         "producer_id": 8950519415725204480,
         "delivery_time": 1795239283615,
         "destination": "dq",
@@ -51,7 +51,7 @@ def test_what_a_java_client_sends() -> None:
 
 def test_nothing() -> None:
     for raw in (b"", b"\0\0", b"\0\0\0\0", b"\0", b"\0\0\xff\xff"):
-        assert said(decode_header(raw)) == {}
+        assert header_fields(decode_header(raw)) == {}
     assert encode_header() == b""
 
 
@@ -110,9 +110,9 @@ def test_records_without_a_meaning_are_passed_on() -> None:
     assert record(12, b"new") + record(-5, b"") + record(1, b"q") in read.stored
 
 
-def test_what_follows_the_end_is_ignored() -> None:
-    for rest in (b"\0\0" + record(5, b"type"), b"\1"):  # of a single byte nothing can be told
-        assert said(decode_header(record(1, b"q") + rest)) == {"destination": "q"}
+def test_data_after_the_end_is_ignored() -> None:
+    for rest in (b"\0\0" + record(5, b"type"), b"\1"):  # a single byte has no type
+        assert header_fields(decode_header(record(1, b"q") + rest)) == {"destination": "q"}
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_where_answers_go(
     assert read.reply_address(in_queue) == address
 
 
-def test_the_name_of_a_temporary_destination_tells_its_kind() -> None:
+def test_the_name_of_a_temporary_destination_has_its_kind() -> None:
     for prefix, kind in (
         (header.TEMPORARY_QUEUE, Kind.QUEUE),
         (header.TEMPORARY_TOPIC, Kind.TOPIC),

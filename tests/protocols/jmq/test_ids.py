@@ -75,7 +75,7 @@ def test_ids_that_are_made_differ_in_what_they_are_made_of(
     assert all(len(sysid) == 32 for sysid in ids)
 
 
-def test_an_id_that_is_made_tells_when_and_who() -> None:
+def test_a_created_id_has_its_time_and_its_source() -> None:
     sysid = make_sysid(bytes(range(8)), (3 << 31) + 5, 1795239283638)
     assert sysid_text(sysid) == "ID:5-127.1.6.7(80:1:2:3:4:5)-3-1795239283638"
 
@@ -136,7 +136,7 @@ def test_xids(xid: Xid) -> None:
         XID[:6] + b"\x80\0" + XID[8:],
     ],
 )
-def test_what_is_no_xid_is_refused(body: bytes) -> None:
+def test_malformed_xids_are_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_xid(body)
 

@@ -83,7 +83,7 @@ def test_a_message_of_the_java_client() -> None:
         delivery_time=1795239283900,
     )
     message = message_of(
-        sent(header=header, properties={"n": Long(5)}, expiration=1795239284000), "somebody"
+        sent(header=header, properties={"n": Long(5)}, expiration=1795239284000), "anna"
     )
     assert message.destination == Address(Kind.QUEUE, "dq")
     assert message.body == b"later"
@@ -100,10 +100,10 @@ def test_a_message_of_the_java_client() -> None:
     assert message.reply_to == Address(Kind.TOPIC, "answers")
     assert message.type == "my-type"
     assert message.properties == {"n": 5}
-    assert message.sender == "somebody"
+    assert message.sender == "anna"
 
 
-def test_what_is_absent() -> None:
+def test_absent_header_fields() -> None:
     message = message_of(sent(6, 0, encode_header("t"), body=b""))
     assert message.destination == Address(Kind.TOPIC, "t")
     assert message.kind is BodyKind.NONE
@@ -212,7 +212,7 @@ def test_a_delivery_keeps_all_but_what_belongs_to_the_delivery() -> None:
         assert getattr(there.variable, name) == getattr(packet.variable, name) is not None
     assert there.variable.transaction_id == 0
     assert len(there.header) % 4 == 0
-    # what the client put into its header is still there, byte for byte
+    # the header of the client is kept byte for byte
     assert packet.header[12:].rstrip(b"\0") in there.header
 
 
@@ -228,7 +228,7 @@ def test_a_delivery_can_be_sent_on() -> None:
     first = delivered(message_of(sent(properties={"a": 1})), packets.R | packets.C, 5)
     again = delivered(message_of(first), 0, 1)
     assert again.header.count(b"\0\x0b\0\4") == 1
-    assert again.flags == CLASSIC | packets.R  # its sender says so
+    assert again.flags == CLASSIC | packets.R  # the sender sets the flag
     assert again.properties == {"a": 1}
 
 
@@ -276,21 +276,21 @@ def test_properties_are_added_to_what_goes_out_as_it_came(
     packet = sent(properties=properties, body=b"the body")
     message = message_of(packet)
     message.native = with_properties(message, {"colour": "blue", "added": "é"})
-    shown = delivered(message)
-    assert shown.properties == {**(properties or {}), "colour": "blue", "added": "é"}
-    assert packet.block[8:] in shown.block  # widths of integers stay what they are
-    assert shown.body == b"the body"
-    assert shown.sequence == packet.sequence
-    assert shown.variable.queue == packet.variable.queue
+    packet_out = delivered(message)
+    assert packet_out.properties == {**(properties or {}), "colour": "blue", "added": "é"}
+    assert packet.block[8:] in packet_out.block  # integers keep their widths
+    assert packet_out.body == b"the body"
+    assert packet_out.sequence == packet.sequence
+    assert packet_out.variable.queue == packet.variable.queue
 
 
 def dead(message: Message, reason: str = "expired") -> Message:
-    letter = dead_letter_of(message, "dq", reason, 2, 1795239285147)
-    letter.destination = Address(Kind.QUEUE, "mq.sys.dmq")
-    return letter
+    dead_letter = dead_letter_of(message, "dq", reason, 2, 1795239285147)
+    dead_letter.destination = Address(Kind.QUEUE, "mq.sys.dmq")
+    return dead_letter
 
 
-def test_a_dead_letter_tells_its_story() -> None:
+def test_a_dead_letter_has_its_history() -> None:
     packet = sent(flags=packets.P, properties={"b": Byte(1), "n": Long(5)}, expiration=88)
     there = delivered(dead(message_of(packet)))
     assert there.sysid == SYSID
@@ -319,7 +319,7 @@ def test_a_dead_letter_tells_its_story() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "expected"),
     [
         ("expired", "EXPIRED"),
         ("max-attempts", "UNDELIVERABLE"),
@@ -328,26 +328,26 @@ def test_a_dead_letter_tells_its_story() -> None:
         ("something", "ERROR"),
     ],
 )
-def test_reasons(reason: str, said: str) -> None:
+def test_reasons(reason: str, expected: str) -> None:
     there = delivered(dead(message_of(sent()), reason))
-    assert there.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == said
+    assert there.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == expected
 
 
-def test_a_dead_letter_may_have_lost_its_body_and_say_so_itself() -> None:
-    letter = dead(message_of(sent()))
-    letter.body = b""
-    assert letter.properties is not None
-    letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] = True
-    letter.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] = "LOW_PRIORITY"
-    letter.properties["JMS_SUN_DMQ_UNDELIVERED_COMMENT"] = "why"
-    there = delivered(letter)
+def test_a_dead_letter_keeps_its_own_reason_and_truncation_mark() -> None:
+    dead_letter = dead(message_of(sent()))
+    dead_letter.body = b""
+    assert dead_letter.properties is not None
+    dead_letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] = True
+    dead_letter.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] = "LOW_PRIORITY"
+    dead_letter.properties["JMS_SUN_DMQ_UNDELIVERED_COMMENT"] = "why"
+    there = delivered(dead_letter)
     assert there.body == b""
     assert there.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is True
     assert there.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == "LOW_PRIORITY"
     assert there.properties["JMS_SUN_DMQ_UNDELIVERED_COMMENT"] == "why"
 
 
-def test_a_dead_letter_that_was_dead_before_is_told_anew() -> None:
+def test_a_message_dead_lettered_again_has_the_new_reason() -> None:
     first = delivered(dead(message_of(sent())))
     second = delivered(dead(message_of(first), "overflow"))
     assert second.properties["deadLetterReason"] == "overflow"
@@ -355,9 +355,9 @@ def test_a_dead_letter_that_was_dead_before_is_told_anew() -> None:
 
 
 def test_a_dead_letter_of_another_protocol() -> None:
-    letter = dead(foreign(b"text"))
-    letter.sequence = 5
-    there = delivered(letter)
+    dead_letter = dead(foreign(b"text"))
+    dead_letter.sequence = 5
+    there = delivered(dead_letter)
     assert there.variable.destination == "mq.sys.dmq"
     assert there.properties["JMS_SUN_DMQ_DELIVERY_COUNT"] == 2
     assert there.properties["originalQueue"] == "dq"
@@ -381,7 +381,7 @@ def foreign(
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "origin", "shown"),
+    ("kind", "body", "origin", "expected"),
     [
         (BodyKind.TEXT, "é".encode(), Origin.VIBEMQ, PacketType.TEXT_MESSAGE),
         (BodyKind.TEXT, b"\xff", Origin.VIBEMQ, PacketType.BYTES_MESSAGE),
@@ -398,9 +398,11 @@ def foreign(
         (BodyKind.MAP, b"{}", Origin.INTERNAL, PacketType.BYTES_MESSAGE),
     ],
 )
-def test_bodies_of_others(kind: BodyKind, body: bytes, origin: Origin, shown: PacketType) -> None:
+def test_bodies_of_others(
+    kind: BodyKind, body: bytes, origin: Origin, expected: PacketType
+) -> None:
     there = delivered(foreign(body, kind, origin))
-    assert there.type == shown
+    assert there.type == expected
     assert there.body == body
 
 
@@ -418,10 +420,10 @@ def test_headers_of_others() -> None:
     assert there.expiration == 77
     assert there.timestamp == message.timestamp
     assert there.sysid == make_sysid(IDENTITY, 12, message.timestamp)
-    said = there.variable
-    assert (said.destination, said.destination_class) == ("t", TOPIC_CLASS)
-    assert (said.reply_to, said.reply_to_class) == ("answers", QUEUE_CLASS)
-    assert (said.correlation_id, said.type, said.delivery_time) == ("c", "type", 66)
+    header = there.variable
+    assert (header.destination, header.destination_class) == ("t", TOPIC_CLASS)
+    assert (header.reply_to, header.reply_to_class) == ("answers", QUEUE_CLASS)
+    assert (header.correlation_id, header.type, header.delivery_time) == ("c", "type", 66)
     message = foreign(b"x")
     message.durability = Durability.NONE
     there = delivered(message)
@@ -468,7 +470,7 @@ def test_an_integer_of_others_that_java_has_no_type_for() -> None:
     assert delivered(foreign(b"x", properties={"huge": 1 << 400_000})).properties == {}
 
 
-def test_what_is_too_long_for_a_header_is_left_out() -> None:
+def test_values_too_long_for_a_header_are_omitted() -> None:
     message = foreign(b"x")
     message.correlation_id = message.type = "x" * 40_000
     there = delivered(message)
@@ -503,7 +505,7 @@ def test_a_compressed_body_stays_compressed() -> None:
     assert there.flags == CLASSIC | packets.Z
 
 
-def test_where_a_stored_head_has_the_count() -> None:
+def test_offset_of_the_delivery_count_in_a_stored_head() -> None:
     native = message_of(sent()).native
     assert unpack_from(">HHi", native, 72) == (11, 4, 0)
     assert native[:8] == parsed(b"".join(deliver_chunks(message_of(sent()), 1, 0, 1, b""))).head[:8]

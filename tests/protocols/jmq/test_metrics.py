@@ -1,4 +1,4 @@
-"""What the topics mq.metrics.… say, and when."""
+"""Content and times of the messages of the topics mq.metrics.…"""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Monitor:
         raise AssertionError
 
     def packets(self) -> list[Packet]:
-        """Those that have come since the last call."""
+        """Return the packets that have arrived since the last call."""
         self.fixture.broker.flush()
         decoder = Decoder()
         found = []
@@ -58,7 +58,7 @@ class Monitor:
         return [packet for packet in found if isinstance(packet, Packet)]
 
     def values(self) -> dict[str, Any]:
-        """What the one message that has come says."""
+        """Return the content of the only message that has arrived."""
         (packet,) = self.packets()
         assert packet.type == PacketType.MAP_MESSAGE
         return loads_map(packet.body)
@@ -111,7 +111,7 @@ def test_the_first_comes_at_once_and_then_one_in_each_interval(fixture: MetricsF
     assert len(monitor.packets()) == 3
 
 
-def test_nothing_is_sent_while_nobody_is_subscribed(fixture: MetricsFixture) -> None:
+def test_nothing_is_sent_without_subscriptions(fixture: MetricsFixture) -> None:
     topic = fixture.broker.topic("mq.metrics.broker")
     fixture.seconds(5)
     assert topic.statistics.published == 0
@@ -209,7 +209,7 @@ def test_one_queue_with_its_highest_values_and_means(fixture: MetricsFixture) ->
         assert name in values
 
 
-def test_consumers_that_stand_by_are_told_apart(fixture: MetricsFixture) -> None:
+def test_standby_consumers_are_counted_separately(fixture: MetricsFixture) -> None:
     settings = DestinationSettings(active_consumers=1)
     queue = fixture.broker.declare(Address(Kind.QUEUE, "orders"), settings)
     for _ in range(3):
@@ -222,7 +222,7 @@ def test_consumers_that_stand_by_are_told_apart(fixture: MetricsFixture) -> None
     assert values["peakNumActiveConsumers"] == values["avgNumActiveConsumers"] == 1
 
 
-def test_what_does_not_exist_is_told_of_as_soon_as_it_does(fixture: MetricsFixture) -> None:
+def test_metrics_of_a_destination_start_when_it_is_created(fixture: MetricsFixture) -> None:
     monitor = Monitor(fixture, "mq.metrics.destination.topic.later")
     fixture.seconds(5)
     assert monitor.packets() == []

@@ -16,11 +16,11 @@ from sluicemq.protocols.jmq.header import (
     decode_header,
     encode_header,
 )
-from sluicemq.protocols.jmq.names import read_name, shown_name
+from sluicemq.protocols.jmq.names import format_name, read_name
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("name", "wire_name"),
     [
         ("orders.eu_1$", "orders.eu_1$"),
         ("orders-eu", "orders_HYPHEN_eu"),
@@ -31,18 +31,20 @@ from sluicemq.protocols.jmq.names import read_name, shown_name
         ("", ""),
     ],
 )
-def test_names(name: str, shown: str) -> None:
-    assert shown_name(name) == shown
-    assert read_name(shown) == name
+def test_names(name: str, wire_name: str) -> None:
+    assert format_name(name) == wire_name
+    assert read_name(wire_name) == name
 
 
 @given(st.text(), st.sampled_from(Kind), st.sampled_from(["", TEMPORARY_QUEUE, TEMPORARY_TOPIC]))
 def test_every_name_survives_a_header(name: str, kind: Kind, prefix: str) -> None:
     address = Address(kind, prefix + name)
-    shown = shown_name(address.name)
-    raw = encode_header(shown, reply_to=shown, reply_to_class=class_of(address))
+    wire_name = format_name(address.name)
+    raw = encode_header(wire_name, reply_to=wire_name, reply_to_class=class_of(address))
     header = decode_header(raw)
-    if not any("\ud800" <= letter <= "\udfff" for letter in shown):  # no Java string has those
+    if not any(
+        "\ud800" <= character <= "\udfff" for character in wire_name
+    ):  # no Java string has those
         assert header.queue == (Kind.QUEUE, address.name)
         assert header.topic == (Kind.TOPIC, address.name)
         assert header.reply_address(kind is Kind.TOPIC) == (address if address.name else None)

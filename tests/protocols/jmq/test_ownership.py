@@ -152,7 +152,7 @@ def test_a_branch_without_owner_takes_rights_on_all_its_destinations(
     assert harness.bodies("out") == ([b"sent"] if may else [])
 
 
-def test_who_ends_a_branch_without_owner_owns_its_outcome(harness: Harness) -> None:
+def test_the_user_that_ends_a_branch_without_owner_owns_its_outcome(harness: Harness) -> None:
     prepare(connect(harness))
     anna = connect(harness, "anna", ALL_RIGHTS)
     assert step(anna, H.ROLLBACK_TRANSACTION) == Status.OK
@@ -166,13 +166,13 @@ def test_an_empty_branch_without_owner_is_for_superusers(harness: Harness) -> No
     assert recovered(connect_superuser(harness)) == xid("x")
 
 
-def test_who_joins_a_branch_without_owner_claims_it(harness: Harness) -> None:
-    nobody = connect(harness)
+def test_a_connection_that_joins_a_branch_without_owner_claims_it(harness: Harness) -> None:
+    former_owner = connect(harness)
     properties = {"JMQXAFlags": 0, "JMQSessionLess": True}
-    answer = nobody.ask(H.START_TRANSACTION, properties, xid("x"), expect=Status.OK)
+    answer = former_owner.ask(H.START_TRANSACTION, properties, xid("x"), expect=Status.OK)
     number = answer.properties["JMQTransactionID"]
-    nobody.send("out", "sent", transaction_id=number)
-    nobody.drop()
+    former_owner.send("out", "sent", transaction_id=number)
+    former_owner.drop()
     anna = connect(harness, "anna", "out: produce")
     assert step(anna, H.START_TRANSACTION, flags=XaFlag.JOIN) == Status.OK
     bert = connect(harness, "bert", "out: produce")
@@ -336,7 +336,7 @@ def test_a_shared_subscription_is_joined_by_its_user_only(harness: Harness) -> N
     assert mallory.refusal(H.ADD_CONSUMER, properties) == Status.CONFLICT
 
 
-def test_what_has_no_owner_is_claimed_with_the_right_to_consume(tmp_path: Path) -> None:
+def test_unowned_resources_are_claimed_with_the_right_to_consume(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
     before = connect(harness, client_id="c")
     assert subscribe(before, "t", "d") == Status.OK
@@ -375,7 +375,7 @@ def test_nothing_changes_where_there_are_no_users(harness: Harness) -> None:
 NAME = "temporary_destination://queue/x/1/1"
 
 
-def test_all_may_send_to_a_temporary_queue_and_nobody_else_may_look(harness: Harness) -> None:
+def test_all_may_send_to_a_temporary_queue_and_only_its_owner_may_browse(harness: Harness) -> None:
     anna = connect(harness, "anna")
     assert anna.create(NAME, temporary=True) == Status.OK
     for other in (connect(harness, "anna"), connect(harness, "bert", ALL_RIGHTS)):

@@ -20,4 +20,4 @@ def test_numbers_that_the_specification_has_otherwise() -> None:
 
 
 def test_flags_are_bits_in_the_order_of_the_specification() -> None:
-    assert [getattr(packets, letter) for letter in "QRPSALFTCBZIW"] == [1 << n for n in range(13)]
+    assert [getattr(packets, flag) for flag in "QRPSALFTCBZIW"] == [1 << n for n in range(13)]

@@ -1,4 +1,4 @@
-"""The port mapper: what it says, when, and to whom."""
+"""The port mapper's responses."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_half_a_line_is_waited_for_but_not_for_ever(harness: PortMapperHarness) 
     assert not peer.transport.open
 
 
-def test_a_line_that_comes_in_pieces_is_answered_once(harness: PortMapperHarness) -> None:
+def test_a_line_that_arrives_in_chunks_is_answered_once(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     for byte in b"101":
         peer.put(bytes([byte]))

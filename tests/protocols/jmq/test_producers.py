@@ -1,4 +1,4 @@
-"""What is sent, when it is answered, and what is refused."""
+"""Sending messages, replies, and refusals."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_answers_of_one_read_come_together(harness: Harness, peer: Peer) -> None
     assert [answer.consumer_id for answer in peer.receive()] == [1, 2, 3, 4]
 
 
-def test_who_wants_no_answer_gets_none(harness: Harness, peer: Peer) -> None:
+def test_no_reply_is_sent_unless_requested(harness: Harness, peer: Peer) -> None:
     peer.put(peer.message("q", b"x", flags=P))
     peer.put(peer.message("q", b"y", flags=0))
     assert peer.receive() == []
@@ -111,7 +111,7 @@ def test_a_slow_disk_is_not_overrun(harness: Harness, peer: Peer) -> None:
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def test_where_nobody_may_send(peer: Peer) -> None:
+def test_destinations_that_refuse_all_producers(peer: Peer) -> None:
     assert peer.refusal(H.ADD_PRODUCER, peer.place("mq.sys.dmq")) == Status.CONFLICT
     assert peer.refusal(H.ADD_PRODUCER, peer.place("mq.metrics.jvm", True)) == Status.CONFLICT
     peer.send("mq.sys.dmq", "x", expect=Status.FORBIDDEN)
@@ -267,8 +267,10 @@ def test_a_full_queue_that_is_removed(harness: Harness, peer: Peer) -> None:
     assert (answer.consumer_id, status(answer)) == (9, Status.NOT_FOUND)
 
 
-def test_what_waits_for_room_when_the_connection_goes(harness: Harness, peer: Peer) -> None:
-    """Who waits for an answer has been promised nothing; who does not has been promised it all."""
+def test_sends_that_wait_for_capacity_when_the_connection_closes(
+    harness: Harness, peer: Peer
+) -> None:
+    """Messages that request no reply are published after the connection has closed."""
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     peer.send("q", "a")
     peer.put(peer.message("q", b"b", flags=P | A, consumer_id=9))
@@ -342,7 +344,7 @@ def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Pee
     assert len({m.sysid for m in messages}) == 2
     assert [m.body for m in messages] == [b"hello"] * 2
     other.acknowledge(*messages)
-    peer.send("x.*", "nobody", topic=True)
+    peer.send("x.*", "unreceived", topic=True)
     assert harness.broker.find(Address(Kind.TOPIC, "x.*")) is None
 
 
@@ -357,7 +359,7 @@ def test_a_wildcard_and_a_full_topic(harness: Harness, peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("name", ["a*", "a..*", "*.", ">.a"])
-def test_what_is_no_wildcard(peer: Peer, name: str) -> None:
+def test_names_that_are_not_wildcards(peer: Peer, name: str) -> None:
     peer.send(name, "x", topic=True, expect=Status.BAD_REQUEST)
     assert peer.refusal(H.ADD_PRODUCER, peer.place(name, True)) == Status.BAD_REQUEST
 

@@ -73,7 +73,7 @@ def test_what_is_written_is_read(sent: dict[str, object]) -> None:
     read = decode_properties(raw)
     assert read == sent
     assert list(read) == list(sent)
-    # what stores messages takes no subclasses
+    # the journal's encoder accepts no subclasses
     assert {type(value) for value in read.values()} <= {bool, int, float, str, bytes}
 
 
@@ -88,11 +88,11 @@ def test_an_empty_key_ends_the_block() -> None:
     assert decode_properties(block(first, b"\0\0", b"anything")) == {"a": False}
 
 
-def test_of_two_values_the_last_counts() -> None:
+def test_the_last_of_two_values_counts() -> None:
     assert decode_properties(block(entry(b"a", 2, b"\1"), entry(b"a", 2, b"\2"))) == {"a": 2}
 
 
-def test_what_follows_the_last_entry_is_ignored() -> None:
+def test_data_after_the_last_entry_is_ignored() -> None:
     assert decode_properties(block(entry(b"a", 1, b"\1")) + b"more") == {"a": True}
 
 
@@ -175,7 +175,7 @@ def test_a_block_that_lies_is_refused(raw: bytes) -> None:
         {"k": []},
     ],
 )
-def test_what_has_no_place_in_a_block_is_refused(given: dict[str, object]) -> None:
+def test_values_that_a_block_cannot_hold_are_refused(given: dict[str, object]) -> None:
     with pytest.raises(ProtocolError):
         encode_properties(given)
 

@@ -1,4 +1,4 @@
-"""What one connection and one user may create."""
+"""Limits per connection and per user."""
 
 from __future__ import annotations
 

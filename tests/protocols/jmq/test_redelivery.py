@@ -1,4 +1,4 @@
-"""What is sent again, and what a consumer that is closed leaves behind."""
+"""Redelivery, and the unacked messages of a closed consumer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_recover_as_the_java_client_does_it(harness: Harness, peer: Peer) -> Non
     assert peer.texts() == ["e", "f"]
 
 
-def test_what_is_redelivered_comes_before_what_is_new(harness: Harness, peer: Peer) -> None:
+def test_redelivered_messages_precede_new_ones(harness: Harness, peer: Peer) -> None:
     session = peer.session_of()
     consumer = peer.consume("q", session, size=2)
     peer.send("q", *"abcd")
@@ -87,7 +87,7 @@ def test_messages_that_are_to_be_sent_again_are_not_given_to_others(
     other = harness.connect()
     other.consume("q", other.session_of())
     assert other.texts() == []
-    # what is not held any more cannot be acknowledged
+    # a message that is no longer unacked cannot be acknowledged
     peer.acknowledge(message)
     peer.resume(consumer, 1)
     assert counts(peer) == [2]
@@ -175,7 +175,9 @@ def test_nothing_was_handed_out(harness: Harness, peer: Peer) -> None:
     assert counts(other) == [1, 1]
 
 
-def test_nothing_is_said_of_what_was_handed_out(harness: Harness, peer: Peer) -> None:
+def test_destroying_a_session_marks_delivered_messages_as_redelivered(
+    harness: Harness, peer: Peer
+) -> None:
     session = peer.session_of()
     consumer = peer.consume("q", session)
     peer.send("q", "a")
@@ -216,7 +218,7 @@ def test_what_was_to_be_sent_again_goes_back_uncounted(harness: Harness, peer: P
 
 
 def test_a_redelivered_message_is_the_last_one(harness: Harness, peer: Peer) -> None:
-    """What counts is the order in which the client was sent them."""
+    """The order of delivery decides."""
     session = peer.session_of()
     consumer = peer.consume("q", session, size=3)
     peer.send("q", *"abc")

@@ -138,7 +138,9 @@ def test_a_mistake_is_answered_in_its_place(harness: ThreadHarness) -> None:
 
 
 @pytest.mark.parametrize("selector", ["a = '" + "x" * 8187 + "'", "(" * 60_000])
-def test_what_is_too_long_is_refused_at_once(harness: ThreadHarness, selector: str) -> None:
+def test_a_selector_that_is_too_long_is_refused_at_once(
+    harness: ThreadHarness, selector: str
+) -> None:
     peer = harness.connect()
     peer.create("q")
     for kind in (H.BROWSE, H.VERIFY_DESTINATION):
@@ -183,7 +185,7 @@ def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> N
     [job] = harness.thread.jobs
     peer.session.closed()
     assert job.cancelled
-    # the thread had begun: what it comes to is of no use
+    # the thread had begun: its result is not used
     job.done(job.work())
     harness.turn()
     assert harness.queue("q").consumers == 0
@@ -197,6 +199,6 @@ def test_rights_are_asked_for_again_when_the_selector_is_there(harness: ThreadHa
     peer = harness.connect(access=RecordedAccess("q: browse"))
     peer.put(request(peer, H.BROWSE, JMQSelector=long_selector()))
     assert isinstance(peer.session, JmqSession)
-    peer.session._connection.identity = NOBODY  # what was granted has been revoked meanwhile
+    peer.session._connection.identity = NOBODY  # the permission has been revoked meanwhile
     harness.finish()
     assert [status(packet) for packet in peer.receive()] == [403]

@@ -1,4 +1,4 @@
-"""How a connection begins, what may be asked of it at all, and how it ends."""
+"""Handshake, unknown and malformed packets, and the end of a connection."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_every_level_from_100_on_is_answered(asked: int, spoken: int) -> None:
     assert status(answer) == Status.OK
     assert answer.properties["JMQProtocolLevel"] == spoken
     [request] = peer.challenge
-    assert request.consumer_id == answer.consumer_id  # whoever waits for HELLO gets it
+    assert request.consumer_id == answer.consumer_id  # the request that waits for HELLO gets it
     assert request.properties["JMQAuthType"] == "basic"
     assert request.properties["JMQChallenge"] is True
 
 
 @pytest.mark.parametrize("level", [99, 0, -1, "500", True])
-def test_what_is_no_level_ends_the_connection(level: object) -> None:
+def test_an_invalid_protocol_level_ends_the_connection(level: object) -> None:
     peer = Harness().arrive()
     answer = peer.hello(JMQProtocolLevel=level)
     assert status(answer) == Status.BAD_VERSION
@@ -52,18 +52,18 @@ def test_what_is_no_level_ends_the_connection(level: object) -> None:
     assert not peer.transport.open
 
 
-def test_hello_tells_about_the_broker() -> None:
+def test_the_hello_reply_describes_the_broker() -> None:
     harness = Harness()
     options = Options(broker_list="mq://here:7676/", packet=70_000, service="ssljms")
     first = harness.arrive(options).hello()
     second = harness.arrive(options).hello()
-    told = first.properties
-    assert told["JMQService"] == "ssljms"
-    assert told["JMQBrokerList"] == "mq://here:7676/"
-    assert told["JMQMaxMsgBytes"] == 70_000
-    assert told["JMQHA"] is False
-    assert told["JMQBrokerSessionID"] == second.properties["JMQBrokerSessionID"] != 0
-    assert told["JMQConnectionID"] != second.properties["JMQConnectionID"]
+    properties = first.properties
+    assert properties["JMQService"] == "ssljms"
+    assert properties["JMQBrokerList"] == "mq://here:7676/"
+    assert properties["JMQMaxMsgBytes"] == 70_000
+    assert properties["JMQHA"] is False
+    assert properties["JMQBrokerSessionID"] == second.properties["JMQBrokerSessionID"] != 0
+    assert properties["JMQConnectionID"] != second.properties["JMQConnectionID"]
 
 
 def test_hello_with_a_cluster_id_is_refused() -> None:
@@ -86,7 +86,7 @@ def test_a_store_that_is_not_here_is_no_reason_to_go() -> None:
     assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("a", "b")) == Status.OK
 
 
-def test_hello_is_said_once() -> None:
+def test_hello_is_sent_once() -> None:
     peer = Harness().connect()
     assert peer.refusal(H.HELLO, {"JMQProtocolLevel": 500}) == Status.ERROR
     assert peer.transport.open
@@ -141,8 +141,8 @@ class Users(Open):
         else:
             admitted(self.verdict(credentials))
 
-    def verdict(self, shown: Credentials) -> Identity | AccessError:
-        if (shown.user, shown.password) == ("anna", "secret") or shown.digest:
+    def verdict(self, credentials: Credentials) -> Identity | AccessError:
+        if (credentials.user, credentials.password) == ("anna", "secret") or credentials.digest:
             return EVERYBODY
         return self.error
 
@@ -229,7 +229,7 @@ def test_closed_connection_withdraws_its_login() -> None:
         b"\0\x01\xff" + string("YQ=="),
     ],
 )
-def test_what_cannot_be_a_login_is_413(body: bytes) -> None:
+def test_malformed_logins_get_status_413(body: bytes) -> None:
     users = Users()
     peer = Harness(access=users).arrive()
     peer.hello()
@@ -264,10 +264,10 @@ def test_digest() -> None:
         [request] = peer.challenge
         assert request.properties["JMQAuthType"] == "digest"
         nonce = request.body.decode()
-        shown = md5(nonce.encode()).hexdigest()
-        body = string("anna") + string(shown)
+        answer_digest = md5(nonce.encode()).hexdigest()
+        body = string("anna") + string(answer_digest)
         assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "digest"}, body) == Status.OK
-        assert users.asked[-1] == Credentials("anna", digest=shown, nonce=nonce)
+        assert users.asked[-1] == Credentials("anna", digest=answer_digest, nonce=nonce)
         nonces.add(nonce)
     assert len(nonces) == 2
     assert "" not in nonces
@@ -362,7 +362,7 @@ def test_others_are_not_ended() -> None:
 # --- packets -------------------------------------------------------------------------------------
 
 
-def test_what_has_no_meaning_is_501_if_an_answer_is_wanted() -> None:
+def test_an_unknown_packet_type_gets_status_501_if_a_reply_is_requested() -> None:
     peer = Harness().connect()
     for kind in (7, 30, 74, 82, 1000, -1, 0x7FFE):
         number, data = peer.request(kind)
@@ -375,14 +375,14 @@ def test_what_has_no_meaning_is_501_if_an_answer_is_wanted() -> None:
     assert peer.transport.open
 
 
-def test_what_has_no_answer_is_not_answered() -> None:
+def test_packets_without_a_reply_are_not_answered() -> None:
     peer = Harness().connect()
     for kind in (H.START, H.REDELIVER, H.RESUME_FLOW, H.FLOW_PAUSED, H.PING_REPLY, 0x7FFF):
         peer.put(encode_packet(kind, A, 1, body=b"xyz"))
     assert peer.receive() == []
 
 
-def test_what_is_no_packet_ends_the_connection_after_what_came_before() -> None:
+def test_a_malformed_packet_ends_the_connection_after_earlier_packets() -> None:
     peer = Harness().connect()
     number, data = peer.request(H.PING)
     peer.put(data + b"GET / HTTP/1.1\r\n\r\n" + data)
@@ -489,7 +489,7 @@ def test_an_idle_client_is_pinged_and_given_up() -> None:
     assert not peer.transport.open
 
 
-def test_whoever_says_anything_is_alive() -> None:
+def test_any_packet_proves_that_a_client_is_alive() -> None:
     harness = Harness()
     peer = harness.connect(Options(ping_interval=10.0))
     for _ in range(4):
@@ -552,7 +552,7 @@ def test_goodbye_without_a_wish_for_an_answer() -> None:
     assert not peer.transport.open
 
 
-def test_what_was_sent_before_the_end_of_input_is_answered() -> None:
+def test_requests_before_the_end_of_input_are_answered() -> None:
     harness = Harness()
     peer = harness.connect()
     peer.session.receive(peer.message("q", b"x", flags=P | A, consumer_id=5))
@@ -579,7 +579,7 @@ def test_the_broker_says_goodbye() -> None:
     assert not stranger.transport.open
 
 
-def test_who_is_told_to_go_is_told_by_whom_and_may_come_back() -> None:
+def test_a_disconnected_client_gets_the_reason_and_may_reconnect() -> None:
     harness = Harness()
     peer = harness.connect(client_id="me")
     peer.consume("q", peer.session_of())
@@ -619,7 +619,7 @@ def test_a_connection_that_breaks_leaves_nothing_behind() -> None:
     assert harness.coordinator.connections == {}
 
 
-def test_who_does_not_read_is_not_read() -> None:
+def test_the_broker_does_not_read_from_a_client_that_does_not_read() -> None:
     harness = Harness()
     peer = harness.connect()
     peer.session.pause_delivery()

@@ -1,4 +1,4 @@
-"""Sessions against a model that knows what was sent, held and acknowledged, and against peers that
+"""Sessions against a model of sent, unacked and acknowledged messages, and against peers that
 send anything."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ numbers = st.lists(some, min_size=1, max_size=4)
 
 
 class Message:
-    """What the model knows of one: its place in the queue, how often it has been tried, and its
-    last delivery."""
+    """A message in the model: its place in the queue, its delivery attempts, and its last
+    delivery."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -57,7 +57,7 @@ class Client:
         self.readers: list[Reader] = []
         self.closed: list[Reader] = []
         """Closed consumers that hold something."""
-        self.room = FLOW
+        self.flow_credit = FLOW
         self.started = True
         self.stopped = False
         self.transaction = peer.begin(self.session)
@@ -66,16 +66,16 @@ class Client:
 
     @property
     def open(self) -> bool:
-        return self.started and not self.stopped and self.room > 0
+        return self.started and not self.stopped and self.flow_credit > 0
 
 
 class Model(RuleBasedStateMachine):
     """Three connections, one queue.
 
-    What must hold whatever they do: a message is with at most one consumer; those that wait are
-    delivered in their order, those that are asked for again before them; nobody gets more than was
-    asked for, and the last of these carries the bit; delivery counts are right, and R is set from
-    the second on; what was acknowledged does not come back, and everything else is somewhere.
+    Invariants: a message is with at most one consumer; ready messages are delivered in their
+    order, messages to redeliver before them; no consumer gets more than its credit, and the last
+    of these deliveries carries the flag C; delivery counts are right, and R is set from the second
+    on; an acknowledged message is not redelivered, and every other message is ready or unacked.
     """
 
     @initialize()
@@ -101,11 +101,11 @@ class Model(RuleBasedStateMachine):
                 [reader] = [r for r in client.readers if r.number == packet.consumer_id]
                 assert client.started
                 assert not client.stopped
-                assert client.room > 0
+                assert client.flow_credit > 0
                 assert reader.credit > 0
-                client.room -= 1
+                client.flow_credit -= 1
                 reader.credit -= 1
-                assert bool(packet.flags & F) == (client.room == 0)
+                assert bool(packet.flags & F) == (client.flow_credit == 0)
                 assert bool(packet.flags & C) == (reader.credit == 0)
                 number = int(packet.body)
                 if reader.again:
@@ -130,7 +130,7 @@ class Model(RuleBasedStateMachine):
             assert max(fresh) < min(left), (fresh, left)
 
     def left(self) -> list[Message]:
-        """What waits, but not with a connection that may not be sent it yet."""
+        """Return the ready messages, without those pending at a connection without credit."""
         numbers = set(self.waiting)
         for session in self.harness.coordinator.connections.values():
             for consumer in session._connection.consumers.values():
@@ -174,8 +174,8 @@ class Model(RuleBasedStateMachine):
             data += client.peer.message("q", text, flags=P if persistent else 0)
         self.begin()
         self.waited |= set(self.waiting)
-        # what is not persistent is there at once, and may be delivered before what has to be
-        # written first: so only one kind at a time, and a turn between
+        # a non-persistent message is ready at once and may overtake a persistent one, which must
+        # be written first: so only one kind at a time, and an iteration between
         client.peer.put(data)
         self.collect()
 
@@ -223,7 +223,7 @@ class Model(RuleBasedStateMachine):
     @rule(which=peers)
     def resume_connection(self, which: int) -> None:
         client = self.clients[which]
-        client.room = FLOW
+        client.flow_credit = FLOW
         self.put(client, encode_packet(H.RESUME_FLOW))
 
     @rule(which=peers, whole=st.booleans(), stop=st.sampled_from([False, False, True]))
@@ -314,7 +314,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(which=peers, places=numbers, attempted=st.booleans(), acked=st.booleans())
     def redeliver(self, which: int, places: list[int], attempted: bool, acked: bool) -> None:
-        """Of what is held, and perhaps of what was acknowledged in the transaction."""
+        """Redeliver unacked messages, and perhaps messages acknowledged in the transaction."""
         client = self.clients[which]
         chosen = [
             (reader, message)
@@ -374,7 +374,7 @@ class Model(RuleBasedStateMachine):
     # --- invariants --------------------------------------------------------------------------
 
     @invariant()
-    def nobody_waits_for_what_is_there(self) -> None:
+    def no_consumer_waits_for_ready_messages(self) -> None:
         for client in self.clients:
             for reader in client.readers:
                 if client.open and reader.credit > 0:
@@ -392,7 +392,7 @@ class Model(RuleBasedStateMachine):
             for reader in client.readers + client.closed
         )
         acked = sum(len(client.acked) for client in self.clients)
-        # what the engine has handed over and has not been written is not known here
+        # deliveries that the connection has not written yet are unknown here
         assert queue.waiting + queue.unacked == len(self.waiting) + held + acked
 
 
@@ -463,7 +463,7 @@ KNOWN = 6
 def test_a_client_that_says_anything(
     script: list[tuple[int, dict[str, object], bytes, int, int]],
 ) -> None:
-    """It is answered, and nobody else is the worse for it."""
+    """It is answered, and other clients are not affected."""
     harness = Harness()
     other = harness.connect()
     reader = other.consume("safe", other.session_of())

@@ -205,7 +205,7 @@ def test_other_terms_make_another_subscription(harness: Harness) -> None:
     assert len(harness.topic("u").subscriptions) == 1
 
 
-def test_what_a_durable_subscription_needs(harness: Harness) -> None:
+def test_requirements_of_a_durable_subscription(harness: Harness) -> None:
     peer = harness.connect()
     assert refused(peer, "t", JMQDurableName="d") == Status.PRECONDITION_FAILED
     named = harness.connect(client_id="me")
@@ -229,9 +229,9 @@ def test_unsubscribing(harness: Harness) -> None:
     assert harness.topic("t").subscriptions == {}
     consumer = subscribe(peer, "t", JMQDurableName="d")
     peer.close_consumer(consumer)
-    nobody = harness.connect()
+    without_client_id = harness.connect()
     given = {"JMQDurableName": "d", "JMQClientID": "me"}
-    assert nobody.refusal(H.DELETE_CONSUMER, given) == Status.OK
+    assert without_client_id.refusal(H.DELETE_CONSUMER, given) == Status.OK
 
 
 def test_unsubscribing_with_a_message_that_is_not_acknowledged(harness: Harness) -> None:
@@ -449,7 +449,7 @@ def test_a_durable_wildcard_that_nothing_matches_yet(harness: Harness) -> None:
     assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
 
 
-def test_what_a_wildcard_does_not_mean(harness: Harness) -> None:
+def test_wildcards_do_not_match_temporary_and_reserved_topics(harness: Harness) -> None:
     peer = harness.connect()
     subscribe(peer, ">")
     other = harness.connect()

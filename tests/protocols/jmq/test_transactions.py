@@ -36,7 +36,7 @@ def about(transaction: int) -> dict[str, object]:
 # --- commit --------------------------------------------------------------------------------------
 
 
-def test_what_is_sent_is_there_after_the_commit(harness: Harness, peer: Peer) -> None:
+def test_sent_messages_are_ready_after_the_commit(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
     peer.send("q", "a", "b", transaction_id=transaction)
     peer.send("t", "c", topic=True, transaction_id=transaction)
@@ -54,7 +54,7 @@ def test_the_transaction_is_no_part_of_the_message(harness: Harness, peer: Peer)
     assert message.variable.transaction_id == 0
 
 
-def test_what_is_consumed_is_gone_after_the_commit(harness: Harness, peer: Peer) -> None:
+def test_consumed_messages_are_removed_after_the_commit(harness: Harness, peer: Peer) -> None:
     session = peer.session_of(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
@@ -170,7 +170,9 @@ def test_the_transaction_of_redeliver_may_be_in_the_header_alone(
     assert again.variable.delivery_count == 2
 
 
-def test_what_nobody_asked_for_again_is_anybodys(harness: Harness, peer: Peer) -> None:
+def test_a_rolled_back_delivery_is_not_reserved_for_its_consumer(
+    harness: Harness, peer: Peer
+) -> None:
     session = peer.session_of(AckMode.NONE)
     peer.consume("q", session, size=1)
     transaction = peer.begin(session)
@@ -277,7 +279,7 @@ def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: P
 # --- what is refused -----------------------------------------------------------------------------
 
 
-def test_transactions_of_others_and_of_nobody(harness: Harness, peer: Peer) -> None:
+def test_transactions_of_others_and_unknown_transactions(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
     other.consume("q", other.session_of())
     theirs = other.begin()
@@ -486,7 +488,7 @@ def test_a_local_transaction_without_a_connection_ends_in_time(harness: Harness)
     assert not harness.broker.transactions.open
 
 
-def test_a_local_transaction_of_a_connection_is_nobody_elses(harness: Harness, peer: Peer) -> None:
+def test_a_local_transaction_belongs_to_its_connection(harness: Harness, peer: Peer) -> None:
     answer = peer.ask(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
     transaction = answer.properties["JMQTransactionID"]
     assert isinstance(transaction, int)
@@ -549,22 +551,22 @@ def test_a_refused_message_with_an_answer_leaves_the_transaction_usable(
     assert harness.bodies("q") == [b"a"]
 
 
-@pytest.mark.parametrize("wanted", [False, True], ids=["no answer", "answer"])
+@pytest.mark.parametrize("reply_requested", [False, True], ids=["no answer", "answer"])
 def test_an_acknowledgement_refused_without_an_answer_fails_its_transaction(
-    harness: Harness, peer: Peer, wanted: bool
+    harness: Harness, peer: Peer, reply_requested: bool
 ) -> None:
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
     body = encode_blocks([(5, encode_sysid(1, 1))])  # there is no such consumer
     header = encode_header(transaction_id=transaction)
-    peer.say(H.ACKNOWLEDGE, {}, body, A if wanted else 0, header)
+    peer.say(H.ACKNOWLEDGE, {}, body, A if reply_requested else 0, header)
     peer.receive()
-    peer.commit(transaction, expect=Status.OK if wanted else Status.PRECONDITION_FAILED)
-    assert harness.bodies("q") == ([b"a"] if wanted else [])
+    peer.commit(transaction, expect=Status.OK if reply_requested else Status.PRECONDITION_FAILED)
+    assert harness.bodies("q") == ([b"a"] if reply_requested else [])
 
 
 @pytest.mark.parametrize("body", [b"x", b""], ids=["refused", "empty"])
-def test_what_others_send_does_not_fail_a_transaction(
+def test_sends_of_others_do_not_fail_a_transaction(
     harness: Harness, peer: Peer, body: bytes
 ) -> None:
     transaction = peer.begin()

@@ -1,4 +1,4 @@
-"""Which topics a wildcard stands for."""
+"""Topics that match a wildcard."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_examples(pattern: str, matching: list[str], others: list[str]) -> None:
 @pytest.mark.parametrize(
     "text", ["a*", "*a.b", "a.>.b", "a..b", "", "***", ".*", ">>", ".>", "a>b"]
 )
-def test_what_is_no_pattern(text: str) -> None:
+def test_malformed_patterns_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no"):
         Pattern(text)
 

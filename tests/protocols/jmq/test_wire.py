@@ -121,7 +121,7 @@ def test_packets_however_they_are_cut() -> None:
     assert decoder.incomplete
 
 
-def test_a_large_packet_in_small_pieces_is_not_looked_into_at_each() -> None:
+def test_a_large_packet_in_small_chunks_is_not_parsed_at_each() -> None:
     looks = 0
 
     class Counting(Decoder):
@@ -167,14 +167,14 @@ def test_a_large_packet_in_small_pieces_is_not_looked_into_at_each() -> None:
         fixed(size=100, offset=100, block=1) + bytes(28),
         fixed(size=100, offset=0x7FFF_FFFF, block=0x7FFF_FFFF) + bytes(28),
         fixed(version=200, size=100, offset=101) + bytes(28),
-        # what the sizes contradict is not waited for
+        # contradictory sizes are refused before the packet is complete
         fixed(size=73_000_000, offset=71),
         fixed(size=73_000_000, offset=72, block=72_999_929),
         # nor skipped
         fixed(size=0x7FFF_FFFF, offset=71),
     ],
 )
-def test_what_is_no_packet_ends_it(data: bytes) -> None:
+def test_a_malformed_packet_ends_decoding(data: bytes) -> None:
     for step in (len(data), 1):
         decoder = Decoder()
         read = decoder.feed(MESSAGE)
@@ -185,7 +185,7 @@ def test_what_is_no_packet_ends_it(data: bytes) -> None:
         assert decoder.feed(MESSAGE) == []
 
 
-def test_what_is_complete_before_the_fault_is_returned() -> None:
+def test_packets_before_the_fault_are_returned() -> None:
     decoder = Decoder()
     assert len(decoder.feed(MESSAGE + MESSAGE + b"garbage")) == 2
     assert decoder.error is not None
@@ -300,7 +300,7 @@ def test_a_packet_above_the_limit_is_skipped_and_reported() -> None:
     assert isinstance(Decoder(Limits(packet=len(large))).feed(large)[0], Packet)
 
 
-def test_what_is_skipped_is_not_kept() -> None:
+def test_skipped_data_is_not_buffered() -> None:
     decoder = Decoder(Limits(packet=1000))
     [over] = decoder.feed(fixed(size=0x7FFF_FFFF))
     assert isinstance(over, Oversized)
@@ -358,7 +358,7 @@ def test_an_empty_packet_has_neither_header_nor_block() -> None:
     assert start[28:44] == bytes(10) + b"\xff\xff" + bytes(4)
 
 
-def test_what_is_too_large_is_not_written() -> None:
+def test_packets_that_are_too_large_are_not_encoded() -> None:
     assert len(encode_head(1, 0, 0, b"", b"", 0x7FFF_FFFF - 72)) == FIXED_SIZE
     with pytest.raises(FrameTooLarge):
         encode_head(1, 0, 0, b"", b"", 0x7FFF_FFFF - 71)

@@ -87,7 +87,7 @@ edges = st.sampled_from(
     ]
     + [(1 << (8 * width - 1)).to_bytes(width, "big") for width in (2, 4, 8)]
 )
-pieces = st.one_of(
+chunks = st.one_of(
     st.binary(max_size=8),
     edges,
     st.just(MAGIC.to_bytes(4, "big")),
@@ -103,7 +103,7 @@ def damaged(draw: st.DrawFn) -> bytes:
         if not packet:
             break
         at = draw(st.sampled_from([4, 6, 8, 52, 56, 62, 72, 74]) | st.integers(0, len(packet) - 1))
-        piece = draw(pieces)
+        piece = draw(chunks)
         match draw(st.integers(0, 2)):
             case 0:
                 packet[at : at + len(piece)] = piece
@@ -134,7 +134,7 @@ def test_any_bytes_are_packets_or_an_error(sent: list[bytes], cuts: list[int]) -
 
 
 def forwarded(packet: Packet) -> None:
-    """What can be taken as a message can be delivered, and is the same when it arrives."""
+    """Deliver the packet if it is a message; assert that it arrives unchanged."""
     try:
         message = message_of(packet)
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""Distributed transactions: every step from every state, and what becomes of what is prepared."""
+"""Distributed transactions: every step from every state, and recovery of prepared branches."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def number_of(answer: Packet) -> int:
 def to_state(peer: Peer, state: TransactionState, name: str = "x") -> int:
     """A transaction that has got there; its number."""
     number = number_of(step(peer, START, name))
-    ways = {
+    steps = {
         S.STARTED: [],
         S.INCOMPLETE: [(END, XaFlag.SUSPEND)],
         S.FAILED: [(END, XaFlag.FAIL)],
@@ -71,7 +71,7 @@ def to_state(peer: Peer, state: TransactionState, name: str = "x") -> int:
         S.COMMITTED: [(END, XaFlag.SUCCESS), (COMMIT, XaFlag.ONEPHASE)],
         S.ROLLEDBACK: [(END, XaFlag.SUCCESS), (ROLLBACK, 0)],
     }
-    for kind, flags in ways[state]:
+    for kind, flags in steps[state]:
         assert number_of(step(peer, kind, name, flags)) == number
     return number
 
@@ -161,17 +161,17 @@ def test_flags_that_mean_nothing(peer: Peer, kind: PacketType) -> None:
     to_state(peer, S.STARTED)
     answer = step(peer, kind, flags=XaFlag.ENDRSCAN)
     expected = Status.PRECONDITION_FAILED if kind is PREPARE else Status.BAD_REQUEST
-    assert status(answer) == expected  # PREPARE has no flags: what is said is not read
+    assert status(answer) == expected  # PREPARE has no flags: given ones are ignored
 
 
 @pytest.mark.parametrize("kind", [END, PREPARE, COMMIT, ROLLBACK])
-def test_a_xid_that_nobody_knows(peer: Peer, kind: PacketType) -> None:
-    assert status(step(peer, kind, "nobody")) == Status.NOT_FOUND
+def test_an_unknown_xid(peer: Peer, kind: PacketType) -> None:
+    assert status(step(peer, kind, "unknown")) == Status.NOT_FOUND
     for flags in (XaFlag.JOIN, XaFlag.RESUME):
-        assert status(step(peer, START, "nobody", flags)) == Status.NOT_FOUND
+        assert status(step(peer, START, "unknown", flags)) == Status.NOT_FOUND
 
 
-def test_what_is_no_xid(peer: Peer) -> None:
+def test_malformed_xids_are_refused(peer: Peer) -> None:
     for kind in (START, END, PREPARE, COMMIT, ROLLBACK):
         assert peer.refusal(kind, {"JMQXAFlags": 0}, bytes(135)) == Status.BAD_REQUEST
     lies = bytearray(xid("x"))
@@ -179,7 +179,7 @@ def test_what_is_no_xid(peer: Peer) -> None:
     assert peer.refusal(START, {"JMQXAFlags": 0}, bytes(lies)) == Status.BAD_REQUEST
 
 
-def test_what_stands_behind_a_xid_makes_no_difference(peer: Peer) -> None:
+def test_the_padding_of_a_xid_is_ignored(peer: Peer) -> None:
     number = number_of(step(peer, START))
     padded = xid("x")[:-1] + b"!"
     answer = peer.ask(END, {"JMQXAFlags": XaFlag.SUCCESS}, padded)
@@ -201,7 +201,7 @@ def test_no_operation(peer: Peer) -> None:
     peer.send("q", "a", transaction_id=number)  # it goes on
 
 
-# --- what they are for ---------------------------------------------------------------------------
+# --- atomicity -----------------------------------------------------------------------------------
 
 
 def work(peer: Peer, number: int) -> Packet:
@@ -368,7 +368,7 @@ def test_so_many_branches_are_kept_without_a_connection(harness: Harness) -> Non
     assert not harness.coordinator.branches._kept
 
 
-def test_what_is_prepared_survives_its_connection(harness: Harness, peer: Peer) -> None:
+def test_prepared_branches_survive_their_connection(harness: Harness, peer: Peer) -> None:
     work(peer, to_state(peer, S.STARTED))
     step(peer, END, flags=XaFlag.SUCCESS)
     number_of(step(peer, PREPARE))
@@ -390,7 +390,7 @@ def recovered(peer: Peer) -> list[bytes]:
 
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
-def test_what_is_prepared_survives_a_restart(tmp_path: Path, outcome: PacketType) -> None:
+def test_prepared_branches_survive_a_restart(tmp_path: Path, outcome: PacketType) -> None:
     harness = DiskHarness(tmp_path)
     peer = harness.connect()
     work(peer, number_of(step(peer, START)))

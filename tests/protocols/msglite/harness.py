@@ -1,4 +1,4 @@
-"""What several of these test files need: msglite and gateway connections to a broker."""
+"""msglite and gateway connections to a broker in memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Peer(SessionPeer):
         return self.got()
 
     def got(self) -> bytes:
-        """What was written since the last call."""
+        """Return the bytes written since the last call."""
         return self.transport.taken()
 
     def end(self) -> None:

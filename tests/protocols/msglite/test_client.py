@@ -100,7 +100,7 @@ def test_names_that_are_no_text() -> None:
     run(scenario)
 
 
-def test_what_has_no_form_in_the_protocol() -> None:
+def test_values_that_cannot_be_encoded_are_refused() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await MsgliteClient.connect(port=port) as client:
             for name in ("", "a b", "a\r\n.", "\t"):
@@ -217,7 +217,7 @@ def test_who_took_the_place_of_a_cancelled_ready_waits_no_longer_than_its_own_ti
     face(listener, scenario)
 
 
-def test_a_message_that_comes_when_nobody_waits_any_more_is_kept(listener: socket.socket) -> None:
+def test_a_message_that_arrives_after_the_timeout_is_kept(listener: socket.socket) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
         await begin_and_cancel(client, "a", timeout=LONG)
         assert await client.ready("a", timeout=0) is None
@@ -322,7 +322,7 @@ def test_close_ends_a_ready_that_was_cancelled_and_delivers_what_was_sent() -> N
 
 
 @pytest.mark.parametrize("call", ["ready", "query"])
-def test_what_the_broker_refuses(call: str) -> None:
+def test_refusals_of_the_broker_are_raised(call: str) -> None:
     async def scenario(harness: Harness, port: int) -> None:
         client = await MsgliteClient.connect(port=port)
         await client._connection.send(b"bad data\r\n")
@@ -340,7 +340,7 @@ def test_what_the_broker_refuses(call: str) -> None:
     run(scenario)
 
 
-def test_close_tells_what_the_broker_has_refused() -> None:
+def test_close_raises_the_refusal_of_the_broker() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         client = await MsgliteClient.connect(port=port)
         await client._connection.send(b"bad data\r\n")
@@ -366,7 +366,7 @@ def test_a_broker_that_never_answers(listener: socket.socket) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
         with pytest.raises(RequestTimeout):
             await client.ready("a", timeout=0)
-        # who takes the request over is not told that there is no message
+        # a call that takes over the pending request times out, too
         with pytest.raises(RequestTimeout):
             await client.ready("a", timeout=0)
         assert peer.recv(100) == b"< 0 a\r\n"
@@ -455,7 +455,7 @@ def test_blocking_a_broker_that_answers_what_was_not_asked(listener: socket.sock
             client.ready("a", timeout=LONG)
 
 
-def test_blocking_what_the_broker_has_said_is_told_when_writing_fails(
+def test_blocking_a_failed_write_raises_the_refusal_of_the_broker(
     listener: socket.socket,
 ) -> None:
     client = BlockingMsgliteClient.connect(port=port_of(listener))

@@ -98,7 +98,7 @@ def test_header_names_of_a_reply_are_canonical(client: Peer, worker: Worker) -> 
     )
 
 
-def test_what_a_worker_of_another_protocol_sees_is_json(harness: Harness, client: Peer) -> None:
+def test_a_worker_of_another_protocol_gets_json(harness: Harness, client: Peer) -> None:
     client.put(GET)
     [delivery] = harness.broker.queue(ADDRESS).queue.browse()
     assert delivery.message is not None
@@ -313,15 +313,15 @@ def test_silence_ends_a_response_and_each_piece_puts_it_off(
 def test_the_whole_response_at_once_and_nothing_after_its_end(client: Peer, worker: Worker) -> None:
     client.put(GET)
     worker.take()
-    pieces = [b"%d," % number for number in range(100)]
+    chunks = [b"%d," % number for number in range(100)]
     worker.peer.put(
-        b"".join(wire.encode_message(60, worker.reply, b) for b in (OK, *pieces, b"", b"more", b""))
+        b"".join(wire.encode_message(60, worker.reply, b) for b in (OK, *chunks, b"", b"more", b""))
     )
-    assert client.got().endswith(b"\r\n\r\n" + b"".join(pieces))
+    assert client.got().endswith(b"\r\n\r\n" + b"".join(chunks))
     assert not client.open
 
 
-def test_a_client_that_does_not_read_holds_the_pieces_in_their_queue(
+def test_chunks_for_a_client_that_does_not_read_stay_in_their_queue(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
     client.put(GET)
@@ -345,7 +345,7 @@ def test_another_client_may_answer(harness: Harness, client: Peer, worker: Worke
     assert client.got().endswith(b"by another")
 
 
-def test_what_comes_for_a_client_that_has_gone_is_dropped(
+def test_responses_to_a_disconnected_client_are_dropped(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
     client.put(GET)
@@ -364,25 +364,25 @@ def test_a_reply_address_that_is_removed(harness: Harness, client: Peer, worker:
     assert not client.open
 
 
-def test_shutdown_is_told_unless_the_response_has_begun(
+def test_shutdown_sends_an_error_unless_the_response_has_begun(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
     client.put(GET)
-    asking, idle = harness.request(), harness.request()
-    asking.put(GET[:5])
+    unfinished, idle = harness.request(), harness.request()
+    unfinished.put(GET[:5])
     worker.take()
     worker.answer(OK)
     client.got()
-    for peer in (client, asking, idle):
+    for peer in (client, unfinished, idle):
         peer.session.shutdown()
         peer.session.shutdown()
     assert client.got() == b""
-    assert asking.got().startswith(b"HTTP/1.0 500 ")
+    assert unfinished.got().startswith(b"HTTP/1.0 500 ")
     assert idle.got() == b""
-    assert (client.open, asking.open, idle.open) == (False, False, False)
+    assert (client.open, unfinished.open, idle.open) == (False, False, False)
 
 
-def test_what_the_broker_refuses_is_answered_with_500() -> None:
+def test_refusals_of_the_broker_are_answered_with_500() -> None:
     harness = Harness(BrokerSettings(auto_create_queues=False))
     client = harness.request()
     client.put(GET)

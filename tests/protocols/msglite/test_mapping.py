@@ -10,10 +10,10 @@ from sluicemq.protocols.msglite.mapping import (
     FOR_EVER,
     LAST_EXPIRATION,
     read_address,
-    shown_body,
-    shown_reply,
-    shown_timeout,
     to_message,
+    wire_body,
+    wire_reply,
+    wire_timeout,
 )
 
 NOW = 1_700_000_000_123
@@ -28,45 +28,47 @@ def made(timeout: int, reply: bytes = b"") -> Message:
 def test_the_senders_number_comes_out(timeout: int) -> None:
     message = made(timeout)
     assert NOW < message.expiration <= LAST_EXPIRATION
-    assert shown_timeout(message) == timeout
+    assert wire_timeout(message) == timeout
 
 
 def test_a_limit_of_the_destination_shows() -> None:
     for timeout in (60, 2**63 - 1):
         message = made(timeout)
         message.expiration = NOW + 5000
-        assert shown_timeout(message) == 5
+        assert wire_timeout(message) == 5
     message.expiration = 0
-    assert shown_timeout(message) == FOR_EVER
+    assert wire_timeout(message) == FOR_EVER
 
 
 @pytest.mark.parametrize(
-    ("expiration", "shown"),
+    ("expiration", "expected"),
     [(0, FOR_EVER), (NOW + 1, 1), (NOW + 1000, 1), (NOW + 1001, 2), (NOW, 0), (NOW - 5000, 0)],
 )
-def test_the_life_of_a_foreign_message_is_rounded_up(expiration: int, shown: int) -> None:
+def test_the_life_of_a_foreign_message_is_rounded_up(expiration: int, expected: int) -> None:
     message = Message(A, b"", origin=Origin.PHPMQ, timestamp=NOW, expiration=expiration)
-    assert shown_timeout(message) == shown
+    assert wire_timeout(message) == expected
 
 
 @given(st.binary(min_size=1).filter(lambda raw: not set(raw) & set(b" \t\r\n")))
 def test_a_reply_address_comes_out_as_it_went_in(raw: bytes) -> None:
-    assert shown_reply(made(1, raw)) == raw
+    assert wire_reply(made(1, raw)) == raw
 
 
-def asking(address: Address | None, correlation: str = "", origin: Origin = Origin.JMQ) -> Message:
+def request_from(
+    address: Address | None, correlation: str = "", origin: Origin = Origin.JMQ
+) -> Message:
     message = Message(A, b"?", BodyKind.TEXT, origin, reply_to=address)
     message.correlation_id = correlation
     return message
 
 
 @pytest.mark.parametrize("address", [None, Address(Kind.QUEUE, "")])
-def test_without_a_reply_address_none_is_shown(address: Address | None) -> None:
-    assert shown_reply(asking(address, "c")) == b""
+def test_without_a_reply_address_none_is_delivered(address: Address | None) -> None:
+    assert wire_reply(request_from(address, "c")) == b""
 
 
 @pytest.mark.parametrize(
-    ("address", "correlation", "shown"),
+    ("address", "correlation", "expected"),
     [
         (Address(Kind.QUEUE, "q"), "", b"q"),
         (Address(Kind.QUEUE, "q"), "c-1", b"reply:queue:q:c-1"),
@@ -79,27 +81,27 @@ def test_without_a_reply_address_none_is_shown(address: Address | None) -> None:
     ],
 )
 def test_a_reply_address_says_all_that_an_answer_needs(
-    address: Address, correlation: str, shown: bytes
+    address: Address, correlation: str, expected: bytes
 ) -> None:
-    assert shown_reply(asking(address, correlation)) == shown
-    assert read_address(shown) == (address, correlation)
+    assert wire_reply(request_from(address, correlation)) == expected
+    assert read_address(expected) == (address, correlation)
 
 
-def test_a_reply_address_that_fits_no_line_is_not_shown() -> None:
+def test_a_reply_address_too_long_for_a_line_is_omitted() -> None:
     queue = Address(Kind.QUEUE, "q")
-    assert len(shown_reply(asking(queue, "ö" * 9_900))) == 6 * 9_900 + len("reply:queue:q:")
-    assert shown_reply(asking(queue, "ö" * 10_000)) == b""
+    assert len(wire_reply(request_from(queue, "ö" * 9_900))) == 6 * 9_900 + len("reply:queue:q:")
+    assert wire_reply(request_from(queue, "ö" * 10_000)) == b""
 
 
 def test_an_answer_to_jms_is_correlated_by_the_message_id() -> None:
-    request = asking(Address(Kind.QUEUE, "q"))
+    request = request_from(Address(Kind.QUEUE, "q"))
     request.message_id = "ID:1"
-    assert shown_reply(request) == b"reply:queue:q:ID%3A1"
+    assert wire_reply(request) == b"reply:queue:q:ID%3A1"
     request.correlation_id = "c"
-    assert shown_reply(request) == b"reply:queue:q:c"
-    request = asking(Address(Kind.QUEUE, "q"), origin=Origin.VIBEMQ)
+    assert wire_reply(request) == b"reply:queue:q:c"
+    request = request_from(Address(Kind.QUEUE, "q"), origin=Origin.VIBEMQ)
     request.message_id = "published"
-    assert shown_reply(request) == b"q"
+    assert wire_reply(request) == b"q"
 
 
 @given(
@@ -107,22 +109,22 @@ def test_an_answer_to_jms_is_correlated_by_the_message_id() -> None:
     st.binary(min_size=1).map(decode_name),
     st.text(st.characters()),
 )
-def test_every_address_and_correlation_id_can_be_said(
+def test_every_address_and_correlation_id_can_be_encoded(
     kind: Kind, name: str, correlation: str
 ) -> None:
     address = Address(kind, name)
-    shown = shown_reply(asking(address, correlation))
-    assert not set(shown) & set(b" \t\r\n")
-    assert read_address(shown) == (address, correlation)
-    message = made(1, shown)
+    raw = wire_reply(request_from(address, correlation))
+    assert not set(raw) & set(b" \t\r\n")
+    assert read_address(raw) == (address, correlation)
+    message = made(1, raw)
     assert (message.reply_to, message.correlation_id) == (address, correlation)
-    assert shown_reply(message) == shown
+    assert wire_reply(message) == raw
 
 
 @given(st.sampled_from([b"reply:queue:", b"reply:topic:"]), st.binary())
 def test_any_address_comes_out_as_it_went_in(start: bytes, rest: bytes) -> None:
     raw = start + rest.translate(None, b" \t\r\n")
-    assert shown_reply(made(1, raw)) == raw
+    assert wire_reply(made(1, raw)) == raw
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_any_address_comes_out_as_it_went_in(start: bytes, rest: bytes) -> None:
 )
 def test_what_is_not_written_exactly_so_is_a_name(name: bytes) -> None:
     assert read_address(name) == (Address(Kind.QUEUE, name.decode()), "")
-    assert shown_reply(made(1, name)) == name
+    assert wire_reply(made(1, name)) == name
 
 
 @pytest.mark.parametrize("kind", BodyKind)
@@ -150,4 +152,4 @@ def test_what_is_not_written_exactly_so_is_a_name(name: bytes) -> None:
 def test_bodies_that_are_what_they_are(kind: BodyKind, origin: Origin) -> None:
     message = Message(A, b"\xff{}", kind, origin)
     only_for_java = origin is not Origin.MSGLITE and kind >= BodyKind.MAP
-    assert shown_body(message) == (b"/3t9" if only_for_java else b"\xff{}")
+    assert wire_body(message) == (b"/3t9" if only_for_java else b"\xff{}")

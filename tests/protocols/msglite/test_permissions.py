@@ -1,4 +1,4 @@
-"""What msglite and gateway connections may do that act as a user with few permissions."""
+"""msglite and gateway connections of a user with few permissions."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_a_name_that_only_looks_like_a_reply_address_is_not_one(harness: Harness
     assert peer.ask(b"> 1 9 %b\r\nx\r\n" % name.encode()).startswith(b"- anna may not produce")
 
 
-def test_what_was_sent_before_a_refused_command_is_kept(harness: Harness) -> None:
+def test_messages_sent_before_a_refused_command_are_kept(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("a: produce"))
     peer.put(b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n> 1 9 a\r\n3\r\n")
     assert not peer.open
     assert harness.bodies("a") == [b"1"]
 
 
-def test_who_may_consume_may_not_send_for_that(harness: Harness) -> None:
+def test_the_right_to_consume_does_not_permit_sending(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("q: consume"))
     peer.put(b"< 0 q\r\n")
     assert b"may not produce" in peer.ask(b"> 1 9 q\r\nx\r\n")

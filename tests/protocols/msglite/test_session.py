@@ -28,7 +28,7 @@ def worker(harness: Harness) -> Peer:
 
 
 def reply_address(request: bytes) -> bytes:
-    """Of a query as a worker gets it."""
+    """Return the reply address of a query as a worker gets it."""
     return request.split(b"\r\n")[0].split(b" ")[4]
 
 
@@ -290,12 +290,12 @@ def test_a_query_without_body_needs_no_line_break_but_may_have_one(
 
 
 def test_a_query_times_out_like_a_ready(harness: Harness, client: Peer) -> None:
-    client.put(b"? 0 3 nobody\r\n")
+    client.put(b"? 0 3 unanswered\r\n")
     harness.turn(2999)
     assert client.got() == b""
     harness.turn(1)
     assert client.got() == b"*\r\n"
-    assert client.ask(b"? 0 0 nobody\r\n") == b"*\r\n"
+    assert client.ask(b"? 0 0 unanswered\r\n") == b"*\r\n"
     assert len(harness.broker.destinations) == 1
 
 
@@ -331,7 +331,7 @@ def test_pipelined_queries_are_answered_in_order(harness: Harness, client: Peer)
     assert [line[-1:] for line in client.got().split(b"\r\n")[1::2]] == [b"1", b"2", b""]
 
 
-def test_nobody_else_may_wait_on_a_reply_address(
+def test_only_the_requester_may_wait_on_a_reply_address(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     client.put(b"? 0 5 a\r\n")
@@ -356,7 +356,7 @@ def test_a_query_of_a_client_that_has_gone_leaves_nothing_behind(
 # --- at most once, and the end of connections --------------------------------------------------
 
 
-def test_a_message_is_settled_when_it_has_left(harness: Harness, client: Peer) -> None:
+def test_a_message_is_acked_when_it_has_been_sent(harness: Harness, client: Peer) -> None:
     harness.connect().put(b"> 1 9 a\r\nx\r\n")
     client.transport.stalled = True
     client.put(b"< 0 a\r\n")
@@ -368,7 +368,7 @@ def test_a_message_is_settled_when_it_has_left(harness: Harness, client: Peer) -
     assert harness.bodies("a") == [], "came back after it was sent"
 
 
-def test_what_could_not_be_sent_goes_back_to_the_head(harness: Harness, client: Peer) -> None:
+def test_unsent_messages_return_to_the_head_of_the_queue(harness: Harness, client: Peer) -> None:
     sender = harness.connect()
     sender.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n")
     client.transport.stalled = True
@@ -389,7 +389,7 @@ def test_a_change_of_addresses_does_not_give_back_what_is_being_sent(
     assert harness.broker.queue("a").consumers == 1
 
 
-def test_who_has_gone_is_in_no_line(harness: Harness, client: Peer) -> None:
+def test_a_disconnected_client_waits_at_no_queue(harness: Harness, client: Peer) -> None:
     for leave in ("drop", "end"):
         gone = harness.connect()
         gone.put(b"< 60 a b\r\n")
@@ -521,7 +521,7 @@ def test_limits_are_options(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 0 9 a\r\n"])
-def test_what_the_broker_refuses_is_an_error(command: bytes) -> None:
+def test_refusals_of_the_broker_are_errors(command: bytes) -> None:
     harness = Harness(BrokerSettings(auto_create_queues=False))
     client = harness.connect()
     answer = client.ask(command + b"< 0 b\r\n")
@@ -592,7 +592,7 @@ def test_a_queue_that_is_removed_while_a_client_waits(harness: Harness, client: 
     assert client.ask(b"> 0 9 b\r\n< 0 a b\r\n") == b"> 0 9 b\r\n"
 
 
-def test_a_queue_that_is_removed_keeps_nobody_in_the_lines_of_the_others(
+def test_removing_a_queue_keeps_its_consumers_in_the_order_of_other_queues(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     worker.put(b"< 60 a b\r\n")

@@ -17,7 +17,7 @@ peers = st.integers(0, PEERS - 1)
 
 
 class Client:
-    """What a connection must show: computed from the rules, not from the program."""
+    """The output expected of every connection, computed from the specification."""
 
     def __init__(self) -> None:
         self.commands: deque[tuple[str, int, tuple[bytes, ...], bytes]] = deque()
@@ -42,7 +42,7 @@ class Model(RuleBasedStateMachine):
         """Milliseconds since the beginning."""
         self.queues: dict[bytes, list[tuple[int, bytes, int]]] = {a: [] for a in ADDRESSES}
         self.line: list[Client] = []
-        """Who waits, the longest first."""
+        """Waiting connections, the longest wait first."""
         self.sent = 0
 
     # --- the model ---------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Model(RuleBasedStateMachine):
     @rule(seconds=st.integers(1, 3))
     def wait(self, seconds: int) -> None:
         for _ in range(seconds):
-            self.now += 1001  # so that what begins now has a deadline of its own, too
+            self.now += 1001  # so that waits that begin now have other deadlines
             self.harness.turn(1001)
             while due := [c for c in self.line if c.ready is not None and c.ready[0] <= self.now]:
                 client = min(due, key=lambda c: c.ready or ())
@@ -183,7 +183,7 @@ TestSession = Model.TestCase
 
 
 names = st.sampled_from([b"a", b"b", b"6553F100.1", b"6553F100.2", b"6553F100.FF"])
-pieces = st.one_of(
+chunks = st.one_of(
     st.binary(max_size=20),
     st.sampled_from([b"\r\n", b".\r\n", b"> 0 0 a\r\n", b"? 0 0 a\r\n", b"< 0 a a a\r\n"]),
     st.builds(wire.encode_message, st.integers(0, 3), names, st.binary(max_size=5), names),
@@ -191,12 +191,12 @@ pieces = st.one_of(
     st.builds(wire.encode_ready, st.integers(0, 3), st.lists(names, min_size=1).map(tuple)),
 )
 steps = st.tuples(
-    st.integers(0, 2), st.lists(pieces, max_size=6), st.sampled_from(["", "", "", "end", "drop"])
+    st.integers(0, 2), st.lists(chunks, max_size=6), st.sampled_from(["", "", "", "end", "drop"])
 )
 
 
 @given(st.lists(st.tuples(steps, st.integers(0, 2000)), max_size=12))
-def test_whatever_is_said_nothing_raises_and_nothing_is_left_behind(
+def test_any_input_raises_nothing_and_leaves_nothing_behind(
     script: list[tuple[tuple[int, list[bytes], str], int]],
 ) -> None:
     harness = Harness()

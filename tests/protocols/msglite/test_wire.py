@@ -128,7 +128,7 @@ def test_limits_are_a_frame_too_large_before_the_body_comes() -> None:
     assert isinstance(decoder.error, FrameTooLarge)
 
 
-def test_what_the_server_says() -> None:
+def test_frames_of_the_server() -> None:
     decoder = Decoder(SMALL, wire.FROM_SERVER)
     data = b"*\r\n> 1 7 a\r\nx\r\n- not  like this \r\n"
     assert decoder.feed(data) == [

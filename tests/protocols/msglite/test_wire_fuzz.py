@@ -76,7 +76,7 @@ def test_the_same_from_the_server(frames: list[Frame], cuts: list[int]) -> None:
     assert decoder.error is None
 
 
-pieces = st.one_of(
+chunks = st.one_of(
     st.binary(max_size=20),
     st.sampled_from([b"> ", b"< ", b"? ", b".", b"\r\n", b"\n", b" ", b"5 ", b"-1", b"+", b"a "]),
     from_client.map(encoded),
@@ -84,7 +84,7 @@ pieces = st.one_of(
 
 
 @given(
-    st.lists(pieces, max_size=20).map(b"".join),
+    st.lists(chunks, max_size=20).map(b"".join),
     st.lists(st.integers(1, 60), min_size=1, max_size=5),
 )
 @example(b"> " + b"9" * 5000 + b" 1 a\r\n", [7])

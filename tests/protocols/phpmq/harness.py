@@ -1,4 +1,4 @@
-"""What several of these test files need: PHPMQ connections to a broker."""
+"""PHPMQ connections to a broker in memory."""
 
 from __future__ import annotations
 

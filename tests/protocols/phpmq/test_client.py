@@ -27,7 +27,7 @@ def harness() -> Harness:
 # --- asyncio -----------------------------------------------------------------------------------
 
 
-def test_send_consume_and_settle_in_all_ways() -> None:
+def test_send_consume_and_every_kind_of_acknowledgement() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await PhpmqClient.connect(port=port) as client:
             for body in (b"ack", b"requeue", b"dead"):
@@ -92,7 +92,7 @@ def test_the_window_bounds_what_is_unsettled() -> None:
     run(scenario)
 
 
-def test_messages_of_the_old_subscription_are_not_shown_as_the_new_ones() -> None:
+def test_messages_of_the_old_subscription_are_not_returned_by_the_new_one() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await PhpmqClient.connect(port=port) as client:
             await client.send("a", b"from a")
@@ -107,7 +107,7 @@ def test_messages_of_the_old_subscription_are_not_shown_as_the_new_ones() -> Non
     assert run(scenario).bodies("a") == [b"from a"]
 
 
-def test_what_has_arrived_and_was_given_back_is_not_shown_twice() -> None:
+def test_a_requeued_message_is_not_returned_twice() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await PhpmqClient.connect(port=port) as client:
             for number in range(3):
@@ -164,7 +164,7 @@ def test_dispatches_of_both_versions_are_read(
     client.close()
 
 
-def test_what_has_no_form_in_the_protocol_is_not_sent(listener: socket.socket) -> None:
+def test_values_that_cannot_be_encoded_are_not_sent(listener: socket.socket) -> None:
     async def main() -> None:
         client = await PhpmqClient.connect(port=port_of(listener))
         for queue in ("", "q" * 1025):
@@ -213,7 +213,7 @@ def test_blocking_close_returns_only_after_the_broker_has_read_everything(
     port: int,
 ) -> None:
     client = BlockingPhpmqClient.connect(port=port)
-    client.subscribe("q", 3)  # what arrives unread must not make the kernel reset the connection
+    client.subscribe("q", 3)  # unread input must not make the kernel reset the connection
     for number in range(500):
         client.send("q", b"%d" % number * 300)
     client.close()

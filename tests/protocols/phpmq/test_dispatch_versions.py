@@ -50,7 +50,7 @@ def dispatched(peer: Peer) -> list[tuple[bytes, bytes]]:
 
 
 def consume(harness: Harness, queue: bytes = b"q") -> list[tuple[bytes, bytes]]:
-    """What a connection that has sent nothing is dispatched."""
+    """Consume on a new connection; return the dispatches it gets."""
     peer = harness.connect("auto")
     peer.consume(queue, 10)
     found = dispatched(peer)

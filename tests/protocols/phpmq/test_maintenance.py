@@ -291,13 +291,13 @@ def test_a_line_without_end_closes(terminal: Terminal, tail: bytes) -> None:
 def test_names_cannot_steer_the_terminal(harness: Harness, terminal: Terminal) -> None:
     name = b"\x1b[2J\xff\n\\"
     harness.connect().send(name, b"1")
-    shown = "\\x1b[2J\\xff\\x0a\\\\"
+    escaped = "\\x1b[2J\\xff\\x0a\\\\"
     for command in (b"monitor", b"search *"):
-        assert shown in terminal.enter(command)
-    assert "Messages: 1 " in terminal.enter(b"show " + shown.encode())
+        assert escaped in terminal.enter(command)
+    assert "Messages: 1 " in terminal.enter(b"show " + escaped.encode())
     assert "\x1b[2Jx" not in terminal.enter(b"search \x1b[2Jx")
     assert "\x1b[2Jx" not in terminal.enter(b"\x1b[2Jx")
-    terminal.enter(b"flush " + shown.encode())
+    terminal.enter(b"flush " + escaped.encode())
     assert harness.bodies("\x1b[2J\udcff\n\\") == []
 
 

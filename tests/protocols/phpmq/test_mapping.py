@@ -61,13 +61,15 @@ def test_time_to_live() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "shown"), [(3_300_000, 3300), (1001, 2), (1000, 1), (400, 1), (0, 1), (-5000, 1)]
+    ("left", "expected"), [(3_300_000, 3300), (1001, 2), (1000, 1), (400, 1), (0, 1), (-5000, 1)]
 )
-def test_remaining_time_is_rounded_up_and_never_shown_as_for_ever(left: int, shown: int) -> None:
-    assert seconds_left(NOW + left, NOW) == shown
+def test_remaining_time_is_rounded_up_and_never_encoded_as_for_ever(
+    left: int, expected: int
+) -> None:
+    assert seconds_left(NOW + left, NOW) == expected
 
 
-def test_no_expiration_is_shown_as_zero() -> None:
+def test_no_expiration_is_encoded_as_zero() -> None:
     assert seconds_left(0, NOW) == 0
 
 

@@ -1,4 +1,4 @@
-"""What a PHPMQ connection may do that acts as a user with few permissions."""
+"""PHPMQ connections of a user with few permissions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_permitted_queue_comes_into_being_and_works(harness: Harness) -> None:
     assert peer.transport.open
 
 
-def test_who_may_consume_a_queue_may_not_send_to_it_for_that(harness: Harness) -> None:
+def test_the_right_to_consume_does_not_permit_sending(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("q: consume"))
     peer.consume(b"q", 1)
     peer.send(b"q", b"1")
@@ -89,7 +89,7 @@ def test_who_may_consume_a_queue_may_not_send_to_it_for_that(harness: Harness) -
     assert harness.bodies("q") == []
 
 
-def test_what_was_sent_before_a_refused_send_is_kept(harness: Harness) -> None:
+def test_messages_sent_before_a_refused_send_are_kept(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("a: produce"))
     sends = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
     peer.put(b"".join(wire.encode_send(queue, body) for queue, body in sends))
@@ -130,8 +130,8 @@ def test_the_matrix_of_the_maintenance_port(harness: Harness, has: Operation) ->
     harness.connect().send(b"mine", b"1")
     access = RecordedAccess(f"mine:{has}")
     peer = terminal(harness, access)
-    shown = ask(peer, "show mine")
-    assert ("Not permitted: anna may not browse 'mine'" in shown) is (has is not Operation.BROWSE)
+    output = ask(peer, "show mine")
+    assert ("Not permitted: anna may not browse 'mine'" in output) is (has is not Operation.BROWSE)
     flushed = ask(peer, "flush mine")
     assert ("Not permitted: anna may not manage 'mine'" in flushed) is (has is not Operation.MANAGE)
     assert bool(harness.bodies("mine")) is (has is not Operation.MANAGE)
@@ -145,9 +145,9 @@ def test_lists_show_what_the_user_has_rights_at(harness: Harness) -> None:
         sender.send(queue, b"1")
     peer = terminal(harness, RecordedAccess("m*: produce"))
     for command in ("search *", "monitor"):
-        shown = ask(peer, command)
-        assert "mine" in shown
-        assert "secret" not in shown
+        output = ask(peer, command)
+        assert "mine" in output
+        assert "secret" not in output
 
 
 def test_everything_is_emptied_or_nothing(harness: Harness) -> None:

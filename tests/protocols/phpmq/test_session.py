@@ -357,7 +357,7 @@ def test_unsettled_messages_go_back_to_their_place_with_the_same_ids(
     assert after[2][2] == b"3"
 
 
-def test_what_follows_a_close_is_ignored(harness: Harness) -> None:
+def test_input_after_a_close_is_ignored(harness: Harness) -> None:
     peer = harness.connect()
     peer.put(b"nonsense")
     peer.put(b"nonsense" + wire.encode_send(b"q", b"1"))
@@ -435,7 +435,7 @@ def test_an_expired_message_is_never_dispatched(harness: Harness) -> None:
     assert peer.bodies() == [b"for ever"]
 
 
-def test_a_part_of_a_second_is_shown_as_a_second(harness: Harness) -> None:
+def test_a_part_of_a_second_is_rounded_up_to_a_second(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"short", ttl=1)
     harness.turn(600)
@@ -605,7 +605,7 @@ def test_nothing_is_dispatched_to_a_peer_that_does_not_read(harness: Harness) ->
     slow.session.flushed()
 
 
-def test_what_a_slow_peer_leaves_goes_to_another(harness: Harness) -> None:
+def test_messages_that_a_slow_consumer_leaves_go_to_another(harness: Harness) -> None:
     slow, other = harness.connect(), harness.connect()
     slow.consume(b"q", 5)
     slow.session.pause_delivery()

@@ -114,18 +114,20 @@ class Model(RuleBasedStateMachine):
             waiting = len(bodies) - sum(
                 frame[1] == queue for held in self.held for frame in held.values()
             )
-            room = any(
+            has_capacity = any(
                 name == queue and len(held) < window
                 for held, (name, window) in zip(self.held, self.windows, strict=True)
             )
-            assert not (waiting and room), "a message waits although there is room for it"
+            assert not (waiting and has_capacity), (
+                "a message waits although a consumer has capacity"
+            )
 
 
 Model.TestCase.settings = settings(stateful_step_count=60)
 TestSession = Model.TestCase
 
 
-pieces = st.one_of(
+chunks = st.one_of(
     st.binary(max_size=30),
     st.builds(wire.encode_send, queues, st.binary(max_size=5), st.integers(0, 9)),
     st.builds(wire.encode_consume, queues, st.integers(0, 9)),
@@ -134,7 +136,7 @@ pieces = st.one_of(
 )
 
 
-@given(st.lists(pieces, max_size=12), st.lists(st.integers(1, 60), min_size=1, max_size=5))
+@given(st.lists(chunks, max_size=12), st.lists(st.integers(1, 60), min_size=1, max_size=5))
 def test_any_bytes_leave_the_session_open_or_closed_and_the_broker_alive(
     parts: list[bytes], steps: list[int]
 ) -> None:

@@ -245,7 +245,7 @@ def test_malformed_first_bytes_are_an_error_at_once(first: bytes, step: int) -> 
 
 
 @pytest.mark.parametrize("newline", [b"", b"\n", b"\r\n"])
-def test_a_good_header_alone_waits_for_what_tells_the_form(newline: bytes) -> None:
+def test_a_complete_header_waits_for_the_byte_that_decides_the_form(newline: bytes) -> None:
     decoder = wire.Decoder()
     message = wire.encode_send(b"q", b"body", newline=newline)
     assert decoder.feed(message[:8]) == []
@@ -280,7 +280,7 @@ def test_a_limit_holds_on_the_fast_path_whatever_other_connections_accept() -> N
     assert isinstance(decoder.error, FrameTooLarge)
 
 
-def test_a_large_body_in_small_pieces_is_not_copied_over_and_over() -> None:
+def test_a_large_body_in_small_chunks_is_not_copied_at_each() -> None:
     message = wire.encode_send(b"q", bytes(4 << 20))
     frames: list[wire.Frame] = []
     copied = 0
@@ -292,7 +292,7 @@ def test_a_large_body_in_small_pieces_is_not_copied_over_and_over() -> None:
             super().clear()
 
     decoder = wire.Decoder()
-    decoder._rest = Counting()  # cleared whenever it is joined to what has come
+    decoder._rest = Counting()  # cleared whenever it is joined to new input
     for start in range(0, len(message), 256):
         frames += decoder.feed(message[start : start + 256])
     assert [len(frame[2]) for frame in frames] == [4 << 20]
@@ -300,7 +300,7 @@ def test_a_large_body_in_small_pieces_is_not_copied_over_and_over() -> None:
     assert not decoder.incomplete
 
 
-def test_incomplete_tells_a_pause_inside_a_message_from_one_between() -> None:
+def test_incomplete_is_true_only_inside_a_message() -> None:
     decoder = wire.Decoder()
     message = wire.encode_send(b"q", b"body")
     assert not decoder.incomplete

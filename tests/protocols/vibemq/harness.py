@@ -1,4 +1,4 @@
-"""What several of these test files need: VibeMQ connections to a broker."""
+"""VibeMQ connections to a broker in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ManualBackground:
 
 
 class Budget:
-    """As `InputBudget`, for reservations only."""
+    """A double of `InputBudget`, for reservations only."""
 
     def __init__(self) -> None:
         self.limit = 1 << 30
@@ -116,7 +116,7 @@ class Peer(SessionPeer):
         return frames
 
     def deliveries(self) -> list[Frame]:
-        """As `frames`, where nothing but deliveries may have come."""
+        """Return `frames()`, which must be deliveries only."""
         frames = self.frames()
         assert all(frame.type == wire.DELIVER for frame in frames), frames
         return frames
@@ -125,30 +125,30 @@ class Peer(SessionPeer):
         return [frame.id for frame in self.deliveries()]
 
     def ask(self, kind: int, queue: str = "", payload: Any = None, **headers: str) -> Frame:
-        """A request; its answer, which must come first."""
+        """Send a request and return its answer, which must be the first frame."""
         identity = self.next_id()
         body = b"" if payload is None else json.dumps(payload).encode()
         responses = self.say(Frame(kind, identity, queue, body, headers))
         assert responses[0].id == identity
         self.more = responses[1:]
-        """What came with the answer."""
+        """Frames that arrived with the answer."""
         return responses[0]
 
     def error(self, kind: int, queue: str = "", payload: Any = None, **headers: str) -> str:
-        """The code of the Error that answers a request."""
+        """Return the code of the Error that answers a request."""
         answer = self.ask(kind, queue, payload, **headers)
         assert answer.type == wire.ERROR
         assert answer.error_message
         return answer.error_code
 
     def subscribe(self, queue: str) -> list[str]:
-        """The ids of what is delivered at once."""
+        """Subscribe; return the ids of the messages delivered at once."""
         answer = self.ask(wire.SUBSCRIBE, queue)
         assert answer.type == wire.SUBSCRIBE_ACK
         return [frame.id for frame in self.more]
 
     def publish(self, queue: str, *ids: str, **headers: str) -> None:
-        """Messages whose payload is their id; all are acknowledged, in order."""
+        """Publish messages whose payload is their id; all must be acknowledged, in order."""
         requests = [
             Frame(wire.PUBLISH, each, queue, json.dumps(each).encode(), headers) for each in ids
         ]
@@ -158,7 +158,7 @@ class Peer(SessionPeer):
         self.more = [frame for frame in responses if frame.type != wire.PUBLISH_ACK]
 
     def acknowledge(self, *ids: str) -> list[Frame]:
-        """As a .NET client does."""
+        """Acknowledge each message in a frame of its own, like the .NET client."""
         return self.say(*(Frame(wire.ACK, each) for each in ids))
 
     def create(self, queue: str, **options: Any) -> None:

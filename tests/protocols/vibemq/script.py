@@ -49,7 +49,7 @@ class Script:
         return [frame.type for frame in self.heard]
 
     def say(self, *frames: Frame) -> None:
-        """To who connected last."""
+        """Send to the most recent connection."""
         self.connections[-1].write(b"".join(map(wire.encode, frames)))
 
     @contextlib.asynccontextmanager

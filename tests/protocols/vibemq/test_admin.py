@@ -27,7 +27,7 @@ OPERATIONS = [
 
 
 class Database:
-    """See sluicemq.protocols.access.Users; answers wait while it is `slow`."""
+    """A double of sluicemq.protocols.access.Users; answers wait while it is `slow`."""
 
     def __init__(self) -> None:
         self.passwords = {"root": "r", "ann": "a"}
@@ -35,7 +35,7 @@ class Database:
         self.slow = False
         self.waiting: list[tuple[Done, AccessError | None]] = []
 
-    def _tell(self, done: Done, error: AccessError | None = None) -> None:
+    def _answer(self, done: Done, error: AccessError | None = None) -> None:
         if self.slow:
             self.waiting.append((done, error))
         else:
@@ -44,41 +44,41 @@ class Database:
     def _known(self, name: str, done: Done) -> bool:
         if name in self.passwords:
             return True
-        self._tell(done, UserNotFound(f"there is no user {name}"))
+        self._answer(done, UserNotFound(f"there is no user {name}"))
         return False
 
     def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
         assert not superuser
         if name in self.passwords:
-            self._tell(done, UserExists(f"there is a user {name}"))
+            self._answer(done, UserExists(f"there is a user {name}"))
         elif " " in name:
-            self._tell(done, AccessError("no such name"))
+            self._answer(done, AccessError("no such name"))
         else:
             self.passwords[name] = password
             self.granted[name] = {}
-            self._tell(done)
+            self._answer(done)
 
     def remove(self, name: str, done: Done) -> None:
         if name == "last":
-            self._tell(done, AccessDenied("the last one"))
+            self._answer(done, AccessDenied("the last one"))
         elif self._known(name, done):
             del self.passwords[name]
-            self._tell(done)
+            self._answer(done)
 
     def set_password(self, name: str, password: str, done: Done) -> None:
         if self._known(name, done):
             self.passwords[name] = password
-            self._tell(done)
+            self._answer(done)
 
     def grant(self, name: str, permission: Permission, done: Done) -> None:
         if self._known(name, done):
             self.granted[name][permission.pattern] = permission
-            self._tell(done)
+            self._answer(done)
 
     def revoke(self, name: str, pattern: str, done: Done) -> None:
         if self._known(name, done):
             self.granted[name].pop(pattern, None)
-            self._tell(done)
+            self._answer(done)
 
     def accounts(self) -> list[Account]:
         return [Account(name, name == "root", 1700000000) for name in sorted(self.passwords)]
@@ -132,8 +132,8 @@ def done(peer: Peer, kind: int, payload: Any = None) -> Any:
 
 
 def test_a_user_comes_and_goes(root: Peer, database: Database) -> None:
-    said = done(root, wire.CREATE_USER, {"username": "bob", "password": "b"})
-    assert said == {"username": "bob"}
+    response = done(root, wire.CREATE_USER, {"username": "bob", "password": "b"})
+    assert response == {"username": "bob"}
     assert database.passwords["bob"] == "b"
     assert done(root, wire.LIST_USERS) == [
         {"username": "ann", "isSuperuser": False, "createdAt": 1700000000},
@@ -145,7 +145,7 @@ def test_a_user_comes_and_goes(root: Peer, database: Database) -> None:
 
 
 def test_permissions_come_and_go(root: Peer, database: Database) -> None:
-    for operations, shown, granted in (
+    for operations, expected, granted in (
         (["subscribe", "Publish", "Fly", "Publish"], ["Subscribe", "Publish"], "Publish Subscribe"),
         (["LISTQUEUES", "PurgeQueue"], ["ListQueues", "PurgeQueue"], "PurgeQueue ListQueues"),
         (["ListQueues"], ["ListQueues"], "ListQueues"),
@@ -153,18 +153,18 @@ def test_permissions_come_and_go(root: Peer, database: Database) -> None:
         (["7", "Publish,Subscribe", None, "0"], ["Publish"], "Publish"),
     ):
         request = {"username": "ann", "queuePattern": "a*", "operations": operations}
-        said = done(root, wire.GRANT_PERMISSION, request)
-        assert said == {"username": "ann", "queuePattern": "a*", "operations": shown}
+        response = done(root, wire.GRANT_PERMISSION, request)
+        assert response == {"username": "ann", "queuePattern": "a*", "operations": expected}
         listed = done(root, wire.GET_USER_PERMISSIONS, {"username": "ann"})
         assert listed == [{"queuePattern": "a*", "operations": granted.split()}]
     request = {"username": "ann", "queuePattern": "a*"}
     assert done(root, wire.REVOKE_PERMISSION, request) == request
     assert done(root, wire.REVOKE_PERMISSION, request) == request
-    unknown = {"username": "nobody", "queuePattern": "a*"}
+    unknown = {"username": "unknown", "queuePattern": "a*"}
     assert done(root, wire.REVOKE_PERMISSION, unknown) == unknown
-    assert "nobody" not in database.granted
+    assert "unknown" not in database.granted
     assert done(root, wire.GET_USER_PERMISSIONS, {"username": "ann"}) == []
-    assert done(root, wire.GET_USER_PERMISSIONS, {"username": "nobody"}) == []
+    assert done(root, wire.GET_USER_PERMISSIONS, {"username": "unknown"}) == []
 
 
 def test_operations_are_the_brokers(root: Peer, database: Database) -> None:
@@ -204,7 +204,7 @@ def test_operations_are_the_brokers(root: Peer, database: Database) -> None:
         (56, {}, "INVALID_PAYLOAD"),
     ],
 )
-def test_what_is_refused(
+def test_refused_requests(
     root: Peer, database: Database, kind: int, payload: Any, code: str
 ) -> None:
     before = (dict(database.passwords), {k: dict(v) for k, v in database.granted.items()})
@@ -309,13 +309,13 @@ def test_an_answer_may_come_later_or_never(
         Frame(50, str(n), payload=b'{"username":"u%d","password":"x"}' % n) for n in range(2)
     ]
     assert root.say(*requests, Frame(wire.PING, "p")) == [Frame(wire.PONG, "p")]
-    tell, error = database.waiting.pop()
-    tell(error)
+    done_later, error = database.waiting.pop()
+    done_later(error)
     [answer] = root.frames()
     assert answer.id == "1"
     root.drop()
-    tell, error = database.waiting.pop()
-    tell(error)
+    done_later, error = database.waiting.pop()
+    done_later(error)
     assert root.transport.written == b""
 
 

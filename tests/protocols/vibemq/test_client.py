@@ -66,7 +66,7 @@ def test_publish_receive_acknowledge() -> None:
     assert harness.bodies("q") == [b' {"a":1e400} ', b"", b"null"]
 
 
-def test_what_is_not_acknowledged_comes_again_with_its_number() -> None:
+def test_unacked_messages_are_redelivered_with_their_delivery_count() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
             identity = await client.publish("q", 1)
@@ -79,10 +79,12 @@ def test_what_is_not_acknowledged_comes_again_with_its_number() -> None:
     run(scenario)
 
 
-def test_a_handler_publishes_and_its_failure_is_told() -> None:
+def test_a_handler_publishes_and_its_failure_is_reported() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         failures: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, said: failures.append(said))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: failures.append(context)
+        )
         done = asyncio.Event()
         # one message fills the client, which must read on for the answer all the same
         async with await VibeMQClient.connect(port=port, prefetch=1) as client:
@@ -138,7 +140,7 @@ def test_subscriptions_of_several_queues() -> None:
 
 
 @pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
-def test_compression_both_ways(how: Compression) -> None:
+def test_compression_in_both_directions(how: Compression) -> None:
     async def scenario(harness: Harness, port: int) -> None:
         text = "the same " * 2000
         async with await VibeMQClient.connect(port=port, compression=[how]) as client:
@@ -257,7 +259,7 @@ def test_large_payload_without_compression_is_refused_here() -> None:
     run(scenario)
 
 
-def test_what_cannot_be_published() -> None:
+def test_messages_that_cannot_be_encoded_are_refused() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
             deep: list[object] = []
@@ -330,7 +332,7 @@ def test_tls_and_a_unix_socket(tmp_path: Any) -> None:
 # --- asyncio, against a script -------------------------------------------------------------------
 
 
-def test_what_is_said_in_which_order() -> None:
+def test_requests_are_sent_in_order() -> None:
     async def scenario(broker: Script, port: int) -> None:
         async with await VibeMQClient.connect(
             port=port, username="me", password="secret", token="t"
@@ -501,7 +503,7 @@ def test_the_first_of_several_hosts_that_answers() -> None:
 # --- a broker with manners of its own ------------------------------------------------------------
 
 
-def test_messages_that_come_with_the_answer_or_for_nobody() -> None:
+def test_messages_that_arrive_with_the_answer_or_for_no_subscription() -> None:
     early = Frame(wire.DELIVER, "m", "q", b"1")
 
     def answer(frame: Frame) -> list[Frame]:

@@ -53,7 +53,7 @@ def test_json_is_sent_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("payload", [b'"\\ud800"', b'"x', b'"', b"", b"[", b"1"])
-def test_what_is_no_text_is_shown_as_it_is(payload: bytes) -> None:
+def test_a_payload_that_is_no_text_is_returned_unchanged(payload: bytes) -> None:
     assert commands.Received(Frame(wire.DELIVER, "i", "q", payload)).text == payload
 
 
@@ -127,7 +127,7 @@ REDIRECT = WrittenOptions(overflow=3)
         (REDIRECT, REDIRECT, ""),
         (NONE._replace(overflow=0), REDIRECT, ""),
         (NONE._replace(overflow=4), NONE._replace(overflow=1), ""),
-        # what may differ
+        # fields that may differ
         (NONE._replace(max_queue_size=1), NONE._replace(max_queue_size=2), ""),
         (NONE._replace(max_queue_size=2), NONE._replace(max_queue_size=1), ""),
         (NONE._replace(max_retry_attempts=1), NONE._replace(max_retry_attempts=9), ""),
@@ -174,7 +174,7 @@ values = st.recursive(
 
 
 @given(st.binary(max_size=20) | values.map(msgspec.json.encode))
-def test_answers_without_sense_are_told_as_such(payload: bytes) -> None:
+def test_malformed_answers_are_reported_as_lost_connections(payload: bytes) -> None:
     answer = Frame(wire.QUEUE_INFO, "i", payload=payload)
     for read in (
         commands.read_info,

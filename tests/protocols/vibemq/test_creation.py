@@ -28,7 +28,7 @@ VIBEMQ = DestinationSettings(
     priority_ordering=False,
     idle_timeout=0,
 )
-"""A queue by use, if nobody says anything."""
+"""The settings of a queue created by use without options."""
 
 
 @pytest.fixture
@@ -68,7 +68,9 @@ def changed(**values: Any) -> DestinationSettings:
         {"idle_timeout": 60_000},
     ],
 )
-def test_what_the_broker_is_configured_with_replaces_field_by_field(given: dict[str, Any]) -> None:
+def test_defaults_of_the_broker_replace_vibemq_defaults_field_by_field(
+    given: dict[str, Any],
+) -> None:
     assert settings_by_use(given) == changed(**given)
 
 
@@ -240,7 +242,7 @@ def test_both_queues_count_against_the_quota() -> None:
     assert peer.error(wire.CREATE_QUEUE, "c") == "SERVER_ERROR"
 
 
-def test_nobody_sees_a_dead_letter_queue_without_a_permission() -> None:
+def test_a_dead_letter_queue_is_hidden_without_a_permission() -> None:
     ann = Identity("ann", (Permission("q", frozenset(Operation)),))
     harness = Harness(access=Open(ann))
     peer = harness.connect()
@@ -250,10 +252,10 @@ def test_nobody_sees_a_dead_letter_queue_without_a_permission() -> None:
         assert peer.error(kind, "q.dlq") == "NOT_AUTHORIZED"
 
 
-# --- waiting for room ----------------------------------------------------------------------------
+# --- waiting for capacity ------------------------------------------------------------------------
 
 
-def test_the_listener_says_how_long_a_publish_waits_for_room(harness: Harness) -> None:
+def test_block_timeout_limits_how_long_a_publish_waits_for_capacity(harness: Harness) -> None:
     peer = harness.connect(Options(block_timeout=2_500))
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")

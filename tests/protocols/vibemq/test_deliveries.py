@@ -64,7 +64,7 @@ def test_unsubscribe_is_always_answered_and_gives_everything_back(harness: Harne
     peer.acknowledge("2")
     peer.ask(wire.UNSUBSCRIBE, "q")
     assert other.subscribe("q") == ["1", "3"]
-    # what was given back is nobody's any more
+    # acks of requeued messages are ignored
     peer.acknowledge("1", "3")
     assert len(harness.bodies("q")) == 2
 
@@ -100,7 +100,7 @@ def test_by_the_header_of_the_protocol_page_or_by_the_id_of_the_net_client(
     assert harness.bodies("q") == [b'"3"']
 
 
-def test_what_is_unknown_or_somebody_elses_is_ignored(harness: Harness) -> None:
+def test_acks_of_unknown_and_foreign_ids_are_ignored(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     peer.publish("q", "1")
     peer.subscribe("q")
@@ -112,7 +112,7 @@ def test_what_is_unknown_or_somebody_elses_is_ignored(harness: Harness) -> None:
     assert harness.bodies("q") == []
 
 
-def test_of_several_with_one_id_the_oldest_is_meant(harness: Harness) -> None:
+def test_an_ack_of_a_repeated_id_acks_the_oldest_message(harness: Harness) -> None:
     peer = harness.connect()
     peer.say(*(Frame(wire.PUBLISH, "m", queue, b"%d" % n) for n, queue in enumerate("abab")))
     peer.subscribe("b")
@@ -132,7 +132,7 @@ def test_an_id_whose_delivery_went_another_way_does_not_hide_the_next(harness: H
     assert harness.bodies("q") == []
 
 
-def test_what_another_connection_holds_now_is_not_settled_by_an_old_id(harness: Harness) -> None:
+def test_a_stale_id_does_not_ack_a_delivery_of_another_connection(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     peer.publish("q", "m")
     assert peer.subscribe("q") == ["m"]
@@ -194,7 +194,7 @@ def test_the_window_is_in_bytes_too(harness: Harness) -> None:
     assert [frame.id for frame in peer.acknowledge("3")] == ["4"]
 
 
-def test_what_went_another_way_makes_room_too(harness: Harness) -> None:
+def test_a_message_removed_elsewhere_frees_the_window_too(harness: Harness) -> None:
     peer = harness.connect(Options(terms=DeliveryTerms(window_bytes=1000)))
     peer.subscribe("q")
     body = b'"%b"' % (b"x" * 998)
@@ -245,7 +245,7 @@ def test_relief_does_not_overrule_the_window_in_bytes(harness: Harness) -> None:
 # --- time ------------------------------------------------------------------------------------
 
 
-def test_what_is_not_acknowledged_comes_again_when_its_time_is_out(harness: Harness) -> None:
+def test_unacked_messages_are_redelivered_after_the_ack_timeout(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", enableDeadLetterQueue=True)
     peer.subscribe("q")
@@ -434,7 +434,9 @@ def test_fan_out_gives_each_a_copy_and_waits_for_each(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("mode", [1, 2])
-def test_fan_out_keeps_what_nobody_has_taken_for_the_first(harness: Harness, mode: int) -> None:
+def test_fan_out_keeps_untaken_messages_for_the_first_subscriber(
+    harness: Harness, mode: int
+) -> None:
     publisher, one, two = (harness.connect() for _ in range(3))
     publisher.create("f", mode=mode, maxQueueSize=2)
     publisher.publish("f", "1", "2", "3")
@@ -445,7 +447,7 @@ def test_fan_out_keeps_what_nobody_has_taken_for_the_first(harness: Harness, mod
     one.drop()
     two.drop()
     publisher.publish("f", "5")
-    # with acknowledgements, what the last one had not acknowledged stays
+    # with acknowledgements, the unacked messages of the last consumer stay
     assert harness.connect().subscribe("f") == (["4", "5"] if mode == 1 else ["5"])
 
 
@@ -483,7 +485,7 @@ def test_without_acknowledgement_a_reader_that_stops_is_bounded(harness: Harness
 # --- life of queues --------------------------------------------------------------------------
 
 
-def test_what_is_too_old_is_not_delivered(harness: Harness) -> None:
+def test_expired_messages_are_not_delivered(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", messageTtl="00:00:10", enableDeadLetterQueue=True, deadLetterQueueName="dead")
     peer.publish("q", "m")
@@ -502,7 +504,7 @@ def test_a_subscription_survives_its_queue(harness: Harness) -> None:
     other.publish("q", "1")
     other.ask(wire.DELETE_QUEUE, "q")
     assert json.loads(other.ask(wire.LIST_QUEUES).payload) == []
-    harness.turn(100 * SECONDS)  # what was in flight is forgotten
+    harness.turn(100 * SECONDS)  # messages that were unacked are forgotten
     assert peer.ids() == ["1"]
     assert peer.acknowledge("1") == []
     other.create("q", mode=1)
@@ -567,7 +569,7 @@ def test_a_message_of_another_protocol_is_named_by_its_number(harness: Harness) 
     assert harness.bodies("q") == []
 
 
-def test_what_no_client_could_read_goes_to_the_dead_letter_queue(harness: Harness) -> None:
+def test_messages_that_no_client_can_read_are_dead_lettered(harness: Harness) -> None:
     peer = harness.connect()
     publish(harness, bytes(1 << 20), BodyKind.BYTES, Origin.JMQ)
     publish(harness, b"small", BodyKind.BYTES, Origin.JMQ)

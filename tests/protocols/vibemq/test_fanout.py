@@ -108,7 +108,7 @@ def test_a_subscription_of_another_protocol_does_not_count(harness: Harness) -> 
     peer.drop()
     publisher.publish("f", "2")
     assert other.waiting == 2
-    # nor does it get what waits for VibeMQ
+    # nor does it get messages that wait for VibeMQ subscribers
     late = broker.subscribe(harness.destination("f"), "late")
     assert late.waiting == 0
     assert harness.connect().subscribe("f") == ["1", "2"]

@@ -91,7 +91,7 @@ def test_what_is_enforced_is_beside_it(harness: Harness) -> None:
     }
 
 
-def test_what_was_set_on_purpose_is_shown_field_by_field(harness: Harness) -> None:
+def test_explicit_settings_are_reported_field_by_field(harness: Harness) -> None:
     settings = DestinationSettings(max_messages=77, max_bytes=10**6, priority_ordering=True)
     harness.broker.declare(
         QUEUE,
@@ -100,7 +100,7 @@ def test_what_was_set_on_purpose_is_shown_field_by_field(harness: Harness) -> No
     )
     peer = harness.connect()
     assert visible_options(peer) == DEFAULTS._replace(max_queue_size=77)
-    # priority_ordering is what it was, but now it is explicit
+    # priority_ordering is unchanged, but now it is explicit
     harness.broker.declare(
         QUEUE,
         settings,
@@ -266,7 +266,7 @@ def test_dead_letters_of_others_are_not_deleted_either(harness: Harness) -> None
 
 
 def test_override_leaves_a_queue_of_others_as_it_is(harness: Harness) -> None:
-    """What the .NET client does: QueueInfo, DeleteQueue, CreateQueue."""
+    """Recreate a queue like the .NET client: QueueInfo, DeleteQueue, CreateQueue."""
     harness.broker.queue("q", by=CreatedBy.PHPMQ)
     peer = harness.connect()
     peer.publish("q", "1")
@@ -327,7 +327,7 @@ def test_a_restart_changes_nothing_of_it(tmp_path: Path, from_snapshot: bool) ->
 
 
 def test_defaults_of_the_broker_are_those_after_the_restart(tmp_path: Path) -> None:
-    """Of a queue that came into being by use only its creator is kept."""
+    """Only the creator of a queue created by use is kept."""
     for limit, expected in ((5, 5), (6, 6)):
         journal = FileJournal.open(tmp_path)
         settings = BrokerSettings(defaults=DestinationSettings(max_messages=limit))

@@ -36,7 +36,7 @@ def packed(payload: bytes, identity: str = "m", how: Compression = Compression.B
 
 
 def read(peer: Peer) -> list[Frame]:
-    """What a client reads that, as the .NET client, takes frames of one MiB and unpacks them."""
+    """Return the frames read by a client that unpacks up to one MiB, like the .NET client."""
     decoder = Decoder(Limits(frame=wire.MAX_BODY, unpacked=wire.MAX_UNPACKED))
     frames = decoder.feed(peer.transport.taken())
     assert decoder.error is None
@@ -241,7 +241,7 @@ def test_large_message_is_delivered_compressed(harness: Harness, names: str) -> 
     assert harness.bodies("q") == []
 
 
-def test_what_follows_a_large_message_waits_for_it(harness: Harness) -> None:
+def test_messages_after_a_large_message_wait_for_it(harness: Harness) -> None:
     peer = compressing(harness)
     peer.subscribe("q")
     publishing = harness.connect()
@@ -312,7 +312,7 @@ def test_skipped_message_is_given_to_a_consumer_that_comes(harness: Harness) -> 
 
 
 def test_skipping_does_not_spin(harness: Harness) -> None:
-    """Everything is tried once for each kind of consumer, not once in each iteration."""
+    """Each message is tried once for each kind of consumer, not once in each iteration."""
     plain = [harness.connect() for _ in range(3)]
     for peer in plain:
         peer.subscribe("q")

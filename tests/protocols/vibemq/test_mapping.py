@@ -27,7 +27,7 @@ BROKER = bytes(range(8))
 def published(
     payload: bytes = b"{}", headers: dict[str, str] | None = None, identity: str = "id"
 ) -> Message:
-    """What becomes of a PUBLISH that has been on the wire."""
+    """Return the message of a PUBLISH that has been encoded and decoded."""
     (frame,) = Decoder().feed(
         wire.encode(Frame(wire.PUBLISH, identity, "q", payload, headers or {}))
     )
@@ -35,8 +35,8 @@ def published(
 
 
 def delivered(message: Message, attempts: int = 1, limit: int = wire.MAX_BODY) -> Frame:
-    """What a client reads of its DELIVER."""
-    identity = mapping.shown_id(message, BROKER).encode()
+    """Return the DELIVER frame that a client reads."""
+    identity = mapping.wire_id(message, BROKER).encode()
     decoder = Decoder()
     (frame,) = decoder.feed(mapping.to_deliver(message, identity, b"q", attempts, limit))
     assert decoder.error is None
@@ -187,7 +187,7 @@ def buried(message: Message, reason: str = "max-attempts") -> Message:
 
 
 def test_the_names_are_the_brokers() -> None:
-    assert mapping.STORY == (
+    assert mapping.DEAD_LETTER_HEADERS == (
         deadletter.REASON,
         deadletter.ORIGIN,
         deadletter.ATTEMPTS,
@@ -196,7 +196,7 @@ def test_the_names_are_the_brokers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "shown"),
+    ("reason", "expected"),
     [
         ("max-attempts", "MaxRetriesExceeded"),
         ("expired", "MessageExpired"),
@@ -205,7 +205,7 @@ def test_the_names_are_the_brokers() -> None:
     ],
 )
 @pytest.mark.parametrize("by_vibemq", [True, False])
-def test_a_dead_letter_tells_its_story(reason: str, shown: str, by_vibemq: bool) -> None:
+def test_a_dead_letter_has_its_history(reason: str, expected: str, by_vibemq: bool) -> None:
     message = (
         published(b"[1]", {"a": "b", "deliveryAttempts": "8", "failedAt": "never", "c": "d"})
         if by_vibemq
@@ -216,7 +216,7 @@ def test_a_dead_letter_tells_its_story(reason: str, shown: str, by_vibemq: bool)
     assert list(frame.headers.items()) == [
         ("a", "b"),
         ("c", "d"),
-        ("deadLetterReason", shown),
+        ("deadLetterReason", expected),
         ("originalQueue", "orders"),
         ("deliveryAttempts", "3"),
         ("failedAt", "2023-11-14T22:13:20.123+00:00"),
@@ -224,7 +224,7 @@ def test_a_dead_letter_tells_its_story(reason: str, shown: str, by_vibemq: bool)
 
 
 def test_a_dead_letter_of_a_message_without_headers() -> None:
-    assert set(delivered(buried(published())).headers) == set(mapping.STORY)
+    assert set(delivered(buried(published())).headers) == set(mapping.DEAD_LETTER_HEADERS)
 
 
 # --- from other protocols ----------------------------------------------------------------------
@@ -288,7 +288,7 @@ def test_bodies_of_other_protocols(
     message = foreign(body, kind, origin)
     frame = delivered(message)
     assert frame.payload == payload
-    assert mapping.shown_payload(message) == (payload, encoded)
+    assert mapping.wire_payload(message) == (payload, encoded)
     expected = {"deliveryAttempts": "1"}
     if encoded:
         expected["content-encoding"] = "base64"
@@ -299,12 +299,12 @@ def test_bodies_of_other_protocols(
 def test_a_listener_may_deliver_text_always_as_a_string(origin: Origin) -> None:
     kind = BodyKind.TEXT if origin is Origin.JMQ else BodyKind.BYTES
     message = foreign(b'{"a":1}', kind, origin)
-    assert mapping.shown_payload(message, detect_json=False) == (b'"{\\"a\\":1}"', False)
+    assert mapping.wire_payload(message, detect_json=False) == (b'"{\\"a\\":1}"', False)
     frame = DeliverTemplate(b"q", detect_json=False).fill(message, b"i", 1)
     assert b'"{\\"a\\":1}"' in frame
-    # what is JSON by its kind is no text
+    # a message of kind JSON is no text
     mapped = foreign(java.dumps_map({"a": 1}), BodyKind.MAP, Origin.JMQ)
-    assert mapping.shown_payload(mapped, detect_json=False) == (b'{"a":1}', False)
+    assert mapping.wire_payload(mapped, detect_json=False) == (b'{"a":1}', False)
 
 
 @given(st.sampled_from(BodyKind), st.sampled_from(Origin), st.binary(max_size=30))
@@ -367,11 +367,11 @@ def test_a_property_does_not_pass_for_a_field() -> None:
         "deliveryAttempts": 9,
     }
     message = foreign(properties=properties)
-    assert headers_of(message) == mapping.shown_headers(message) == {}
+    assert headers_of(message) == mapping.wire_headers(message) == {}
 
 
 @pytest.mark.parametrize(
-    ("priority", "shown"),
+    ("priority", "expected"),
     [
         *((priority, "Low") for priority in range(4)),
         (4, None),
@@ -380,12 +380,12 @@ def test_a_property_does_not_pass_for_a_field() -> None:
         (9, "Critical"),
     ],
 )
-def test_priorities_going_out(priority: int, shown: str | None) -> None:
-    assert headers_of(foreign(priority=priority)).get("priority") == shown
+def test_priorities_going_out(priority: int, expected: str | None) -> None:
+    assert headers_of(foreign(priority=priority)).get("priority") == expected
 
 
 @pytest.mark.parametrize(
-    ("address", "shown"),
+    ("address", "expected"),
     [
         (Address(Kind.QUEUE, "r"), "r"),
         (Address(Kind.TOPIC, "r"), "topic:r"),
@@ -394,24 +394,24 @@ def test_priorities_going_out(priority: int, shown: str | None) -> None:
         (Address(Kind.QUEUE, ""), None),
     ],
 )
-def test_a_reply_address_is_shown_if_it_can_be_read_back(
-    address: Address, shown: str | None
+def test_a_reply_address_is_delivered_if_it_can_be_read_back(
+    address: Address, expected: str | None
 ) -> None:
     message = foreign()
     message.reply_to = address
     headers = headers_of(message)
-    assert headers.get("replyTo") == shown
-    if shown is not None:
+    assert headers.get("replyTo") == expected
+    if expected is not None:
         assert published(headers=headers).reply_to == address
 
 
-def test_a_correlation_id_is_shown() -> None:
+def test_a_correlation_id_is_delivered() -> None:
     message = foreign()
     message.correlation_id = "c"
     assert headers_of(message) == {"correlationId": "c"}
 
 
-def test_a_type_is_shown_and_comes_back() -> None:
+def test_a_type_survives_a_round_trip() -> None:
     message = foreign()
     message.type = "order"
     assert headers_of(message) == {"JMSType": "order"}
@@ -428,12 +428,12 @@ def test_properties_of_jms_get_their_names_back() -> None:
 
 def test_ids() -> None:
     message = foreign()
-    assert mapping.shown_id(message, BROKER) == "0001020304050607" + "0000000000000abc"
+    assert mapping.wire_id(message, BROKER) == "0001020304050607" + "0000000000000abc"
     for unsayable in ("\udcff", "x" * 65_536):
         message.message_id = unsayable
-        assert len(mapping.shown_id(message, BROKER)) == 32
+        assert len(mapping.wire_id(message, BROKER)) == 32
     message.message_id = "ID:1-2-3"
-    assert mapping.shown_id(message, BROKER) == "ID:1-2-3"
+    assert mapping.wire_id(message, BROKER) == "ID:1-2-3"
 
 
 # --- there and back ----------------------------------------------------------------------------
@@ -453,11 +453,11 @@ def test_bytes_of_jms_cross_vibemq_unharmed(body: bytes) -> None:
 
 @given(st.binary(max_size=40))
 def test_phpmq_and_msglite_through_vibemq(body: bytes) -> None:
-    for message, shown in (
+    for message, body_of in (
         (phpmq.to_message(Q, body, 0, Durability.SYNC, NOW), phpmq.to_content),
-        (msglite.to_message(Q, body, 60, b"", Durability.SYNC, NOW), msglite.shown_body),
+        (msglite.to_message(Q, body, 60, b"", Durability.SYNC, NOW), msglite.wire_body),
     ):
-        assert shown(republished(message)) == body
+        assert body_of(republished(message)) == body
 
 
 @given(payloads.filter(bool), headers)
@@ -469,7 +469,7 @@ def test_vibemq_through_phpmq_and_msglite(payload: bytes, headers: dict[str, str
         expected = message.body
     elif isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value):
         expected = value.encode()
-    assert phpmq.to_content(message) == msglite.shown_body(message) == expected
+    assert phpmq.to_content(message) == msglite.wire_body(message) == expected
 
 
 @given(st.binary(min_size=1, max_size=20).filter(lambda raw: not set(raw) & set(b" \t\r\n")))
@@ -477,10 +477,10 @@ def test_a_reply_address_of_msglite_through_vibemq(raw: bytes) -> None:
     message = msglite.to_message(Q, b"?", 60, raw, Durability.NONE, NOW)
     back = republished(message)
     try:
-        can_be_said = not raw.decode().startswith("topic:")
+        is_encodable = not raw.decode().startswith("topic:")
     except UnicodeDecodeError:
-        can_be_said = False
-    assert msglite.shown_reply(back) == (raw if can_be_said else b"")
+        is_encodable = False
+    assert msglite.wire_reply(back) == (raw if is_encodable else b"")
 
 
 @given(
@@ -492,8 +492,8 @@ def test_text_properties_and_fields_come_back(
     ours = {"priority", "correlationId", "replyTo", "content-encoding", "deadLetterReason"}
     assume(not (ours | {"deliveryAttempts"}) & properties.keys())
     assume(correlation_id.isprintable())
-    said: dict[str, Property] = {to_identifier(name): text for name, text in properties.items()}
-    message = foreign(properties=said, priority=priority)
+    encoded: dict[str, Property] = {to_identifier(name): text for name, text in properties.items()}
+    message = foreign(properties=encoded, priority=priority)
     message.correlation_id = correlation_id
     back = republished(message)
     assert back.properties == properties | {"deliveryAttempts": "1"}

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluicemq.model.errors import ProtocolError
-from sluicemq.protocols.vibemq.payload import MAX_DEPTH, check, check_in_pieces
+from sluicemq.protocols.vibemq.payload import MAX_DEPTH, check, check_in_chunks
 
 
 def nested(depth: int, opening: bytes, closing: bytes) -> bytes:
@@ -124,24 +124,24 @@ def test_refused(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_the_verdict_is_the_same_in_pieces(size: int) -> None:
+def test_the_verdict_is_the_same_in_chunks(size: int) -> None:
     for payload in ACCEPTED:
-        check_in_pieces(payload, size)
+        check_in_chunks(payload, size)
     for payload in REFUSED:
         with pytest.raises(ProtocolError):
-            check_in_pieces(payload, size)
+            check_in_chunks(payload, size)
 
 
 @pytest.mark.parametrize("payload", [b"[,1,2]", b"{,}", b'{"a":1,,"b":2}', b"[1}, 2]", b"[1,2},3]"])
-def test_pieces_of_what_is_no_json(payload: bytes) -> None:
+def test_chunks_of_invalid_json(payload: bytes) -> None:
     for size in range(1, 8):
         with pytest.raises(ProtocolError):
-            check_in_pieces(payload, size)
+            check_in_chunks(payload, size)
 
 
-def test_what_is_wrong_is_told() -> None:
-    for payload, told in ((b"[1,]", "not JSON"), (b'"\xff"', "not UTF-8"), (b"[" * 65, "deeper")):
-        with pytest.raises(ProtocolError, match=told):
+def test_an_error_names_the_reason() -> None:
+    for payload, reason in ((b"[1,]", "not JSON"), (b'"\xff"', "not UTF-8"), (b"[" * 65, "deeper")):
+        with pytest.raises(ProtocolError, match=reason):
             check(payload)
 
 
@@ -210,7 +210,7 @@ def test_the_verdict_is_the_standards(payload: bytes) -> None:
         assert expected
     for size in (1, 5):
         try:
-            check_in_pieces(payload, size)
+            check_in_chunks(payload, size)
         except ProtocolError:
             assert not expected
         else:

@@ -38,7 +38,7 @@ def options(payload: Any = None, **headers: str) -> queues.Options:
     return queues.read_options(raw, headers)
 
 
-def test_as_the_net_client_sends_them() -> None:
+def test_options_of_the_net_client() -> None:
     assert options(EVERYTHING) == queues.Options(
         Mode.PRIORITY_BASED,
         77,
@@ -50,7 +50,7 @@ def test_as_the_net_client_sends_them() -> None:
     )
 
 
-def test_as_the_protocol_page_has_them() -> None:
+def test_options_of_the_protocol_page() -> None:
     assert options(
         None,
         deliveryMode="FanOutWithAck",
@@ -112,9 +112,9 @@ def test_time_to_live(value: object, milliseconds: int) -> None:
 
 @pytest.mark.parametrize("milliseconds", [1, 999, 1000, 86_400_000, 93_784_500, 10**14])
 def test_a_time_span_reads_as_it_was_written(milliseconds: int) -> None:
-    shown = queues.shown_span(milliseconds * queues.TICKS_PER_MS)
-    assert options({"messageTtl": shown}).message_ttl == milliseconds
-    assert queues.shown_span(93_784_500 * queues.TICKS_PER_MS) == "1.02:03:04.5000000"
+    text = queues.format_span(milliseconds * queues.TICKS_PER_MS)
+    assert options({"messageTtl": text}).message_ttl == milliseconds
+    assert queues.format_span(93_784_500 * queues.TICKS_PER_MS) == "1.02:03:04.5000000"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_time_span_reads_as_it_was_written(milliseconds: int) -> None:
         ("maxRetryAttempts", -(2**31) - 1),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(harness: Harness, name: str, value: object) -> None:
+def test_unreadable_options_are_refused_by_name(harness: Harness, name: str, value: object) -> None:
     peer = harness.connect()
     answer = peer.ask(wire.CREATE_QUEUE, "q", {name: value})
     assert answer.error_code == "INVALID_MESSAGE"
@@ -292,21 +292,21 @@ def test_a_dead_letter_queue_is_not_declared_anew(harness: Harness) -> None:
     assert harness.destination("q.dlq").settings.max_messages == 0
 
 
-def test_ignored_options_are_told_to_the_operator(harness: Harness) -> None:
-    told: list[str] = []
-    peer = harness.connect(Options(notify=told.append))
+def test_ignored_options_are_reported_to_the_operator(harness: Harness) -> None:
+    notices: list[str] = []
+    peer = harness.connect(Options(notify=notices.append))
     peer.create("q", maxQueueSize=5)
     peer.create("q", maxQueueSize=5)
     peer.create("q")
-    assert told == []
+    assert notices == []
     peer.create("q", maxQueueSize=6, deadLetterQueueName="x" * 4000)
-    [line] = told
+    [line] = notices
     assert "CreateQueue of q " in line
     assert "max_queue_size='6' instead of '5'" in line
     assert len(line) < 500
 
 
-def test_what_the_broker_has_been_configured_with_stays(harness: Harness) -> None:
+def test_configured_settings_of_the_broker_stay(harness: Harness) -> None:
     settings = DestinationSettings(
         max_messages=10_000,
         overflow=Overflow.DROP_OLDEST,
@@ -390,7 +390,7 @@ def test_info_counts_waiting_messages_and_subscribers(harness: Harness) -> None:
     assert info.keys().isdisjoint({"messageTtl", "deadLetterQueueName"})
 
 
-def test_mode_by_name_for_clients_that_tell_their_version(harness: Harness) -> None:
+def test_mode_by_name_for_clients_that_send_their_version(harness: Harness) -> None:
     peer = harness.connect(clientVersion="1.0.0")
     names = ["RoundRobin", "FanOutWithAck", "FanOutWithoutAck", "PriorityBased"]
     for mode, name in enumerate(names):

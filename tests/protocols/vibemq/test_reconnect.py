@@ -53,7 +53,7 @@ def test_after_a_break_everything_is_as_before() -> None:
     script(scenario, saying(wire.QUEUE_INFO, info))
 
 
-def test_what_was_not_answered_fails_and_what_comes_meanwhile_waits() -> None:
+def test_unanswered_requests_fail_and_requests_while_disconnected_wait() -> None:
     published = []
 
     def answer(frame: Frame) -> list[Frame]:
@@ -108,7 +108,10 @@ def test_a_handler_goes_on_after_a_break() -> None:
 
 def test_a_connection_is_given_up() -> None:
     async def scenario(broker: Script, port: int) -> None:
-        for reconnect, told in ((None, "closed"), (Backoff(0.01, attempts=2), "after 2 attempts")):
+        for reconnect, reason in (
+            (None, "closed"),
+            (Backoff(0.01, attempts=2), "after 2 attempts"),
+        ):
             hosts = [("127.0.0.1", port)]
             client = await VibeMQClient.connect(hosts=hosts, reconnect=reconnect)
             subscription = await client.subscribe("q")
@@ -116,11 +119,11 @@ def test_a_connection_is_given_up() -> None:
             await asyncio.sleep(0)
             client._target = client._target._replace(hosts=(("127.0.0.1", unused_port()),))
             broker.connections[-1].close()
-            with pytest.raises(ConnectionLost, match=told):
+            with pytest.raises(ConnectionLost, match=reason):
                 await receiving
-            with pytest.raises(ConnectionLost, match=told):
+            with pytest.raises(ConnectionLost, match=reason):
                 await client.publish("q", 1)
-            with pytest.raises(ConnectionLost, match=told):
+            with pytest.raises(ConnectionLost, match=reason):
                 await client.subscribe("other")
             await client.close()
 

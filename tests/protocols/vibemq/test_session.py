@@ -86,7 +86,7 @@ def test_connect_is_answered_with_its_id_and_the_headers_of_the_protocol_page(
     assert another.headers["connectionId"] != answer.headers["connectionId"]
 
 
-def test_nothing_is_said_before_connect(harness: Harness) -> None:
+def test_the_broker_sends_nothing_before_connect(harness: Harness) -> None:
     peer = harness.arrive()
     harness.turn(100_000)
     assert peer.frames() == []
@@ -163,7 +163,7 @@ def test_a_thousand_connects_in_one_read_are_answered(harness: Harness) -> None:
         ),
     ],
 )
-def test_what_follows_connect_waits_for_the_login(
+def test_frames_after_connect_wait_for_the_login(
     headers: dict[str, str], credentials: Credentials
 ) -> None:
     authenticator = Authenticator()
@@ -173,8 +173,8 @@ def test_what_follows_connect_waits_for_the_login(
     assert peer.say(*early) == []
     assert peer.transport.paused
     assert peer.say(Frame(wire.PUBLISH, "2", "q", b"2")) == []
-    [(shown, admitted)] = authenticator.asked
-    assert shown == credentials
+    [(received, admitted)] = authenticator.asked
+    assert received == credentials
     admitted(EVERYBODY)
     harness.turn()
     assert [(f.type, f.id) for f in peer.frames()] == [
@@ -251,7 +251,7 @@ def test_a_success_does_not_forgive_the_failures_of_its_connection() -> None:
     assert not peer.transport.open
 
 
-def test_who_has_logged_in_stays_so_when_another_login_is_refused() -> None:
+def test_a_refused_second_login_keeps_the_first() -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
     peer = harness.arrive()
@@ -279,7 +279,7 @@ def test_the_end_of_input_during_a_login_that_is_refused_ends_the_connection() -
     assert not peer.transport.open
 
 
-def test_a_connection_beyond_the_limit_is_told_so_when_it_says_connect() -> None:
+def test_a_connection_beyond_the_limit_gets_an_error_at_connect() -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
     peer = harness.arrive(Options(refused=True))
@@ -340,7 +340,7 @@ def test_the_end_of_input_during_a_login_comes_after_it() -> None:
     assert not peer.transport.open
 
 
-def test_a_guest_may_still_log_in_and_is_then_somebody_else() -> None:
+def test_a_guest_may_log_in_and_has_the_permissions_of_that_user() -> None:
     authenticator = Authenticator(Identity("guest"))
     harness = behind(authenticator)
     peer = harness.connect()
@@ -349,9 +349,9 @@ def test_a_guest_may_still_log_in_and_is_then_somebody_else() -> None:
     authenticator.asked[0][1](EVERYBODY)
     assert [frame.type for frame in peer.frames()] == [wire.CONNECT_ACK]
     peer.publish("q", "m")
-    # and the other way round: what one user may is not remembered for the next
+    # and vice versa: permissions of one user are not kept for the next
     peer.say(Frame(wire.CONNECT, "c", headers={"authToken": "other"}))
-    authenticator.asked[1][1](Identity("nobody"))
+    authenticator.asked[1][1](Identity("unprivileged"))
     peer.frames()
     assert peer.error(wire.PUBLISH, "q") == "NOT_AUTHORIZED"
 
@@ -382,7 +382,7 @@ def test_each_request_needs_its_own_right(kind: int, operation: Operation) -> No
     assert having.connect().ask(kind, "q").error_code == ""
 
 
-def test_a_refused_delete_tells_no_name_that_the_user_may_not_know() -> None:
+def test_a_refused_delete_hides_names_that_the_user_may_not_see() -> None:
     harness = limited(("dead", Operation.DELETE))
     settings = DestinationSettings(dead_letter=True, dead_letter_queue="dead")
     harness.limit("secret", settings)
@@ -545,7 +545,7 @@ def test_redirect_to_the_dead_letter_queue(harness: Harness) -> None:
     assert peer.error(wire.PUBLISH, "off", 2) == "QUEUE_FULL"
 
 
-def test_block_publisher_holds_the_answer_until_there_is_room(harness: Harness) -> None:
+def test_block_publisher_delays_the_ack_until_there_is_capacity(harness: Harness) -> None:
     peer = harness.connect(Options(terms=DeliveryTerms(window=1)))
     peer.create("q", maxQueueSize=1, overflowStrategy="BlockPublisher")
     assert peer.subscribe("q") == []
@@ -574,14 +574,14 @@ def test_block_publisher_gives_up_before_the_client_does(harness: Harness) -> No
     assert peer.frames() == []
     harness.turn(1)
     assert [(frame.id, frame.error_code) for frame in peer.frames()] == [("2", "QUEUE_FULL")]
-    # what was refused does not come later, and what waits still does
+    # the refused publish stays refused, and the waiting ones continue
     assert peer.subscribe("q") == ["1", "3", "3"]
     assert [frame.type for frame in peer.more] == [wire.DELIVER, wire.PUBLISH_ACK, wire.DELIVER]
     harness.turn(10_000)
     assert peer.frames() == []
 
 
-def test_what_waits_for_room_goes_with_its_connection(harness: Harness) -> None:
+def test_publishes_waiting_for_capacity_end_with_their_connection(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
@@ -591,7 +591,7 @@ def test_what_waits_for_room_goes_with_its_connection(harness: Harness) -> None:
     assert harness.destination("q").parked == type(harness.destination("q").parked)()
 
 
-def test_so_many_wait_for_room_and_no_more(harness: Harness) -> None:
+def test_publishes_waiting_for_capacity_are_limited(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
@@ -599,7 +599,9 @@ def test_so_many_wait_for_room_and_no_more(harness: Harness) -> None:
     assert [(frame.id, frame.error_code) for frame in answers] == [("m1000", "QUEUE_FULL")]
 
 
-def test_a_queue_removed_under_what_waits_for_room(harness: Harness) -> None:
+def test_a_removed_queue_is_created_again_by_publishes_waiting_for_capacity(
+    harness: Harness,
+) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
@@ -612,7 +614,7 @@ def test_a_queue_removed_under_what_waits_for_room(harness: Harness) -> None:
     assert peer.subscribe("q") == ["2"]
 
 
-def test_a_queue_removed_for_good_under_what_waits_for_room() -> None:
+def test_publishes_waiting_for_capacity_of_a_removed_queue_are_refused() -> None:
     harness = Harness(BrokerSettings(auto_create_queues=False))
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
@@ -625,7 +627,7 @@ def test_a_queue_removed_for_good_under_what_waits_for_room() -> None:
     ]
 
 
-# --- what else can be said -------------------------------------------------------------------
+# --- other frames ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [1, 3, 11, 21, 23, 25, 26, 50, 56, 99, 255])
@@ -647,7 +649,7 @@ def test_unknown_commands_are_answered_and_harmless(harness: Harness, kind: int)
         (b"\0\0\0\x09\0" + b"\1\x14\0\3abc\0\x09", "abc"),
     ],
 )
-def test_what_is_no_frame_is_answered_and_ends_the_connection(
+def test_a_malformed_frame_is_answered_and_ends_the_connection(
     harness: Harness, bad: bytes, identity: str | None
 ) -> None:
     peer = harness.connect()
@@ -662,7 +664,7 @@ def test_what_is_no_frame_is_answered_and_ends_the_connection(
     assert len(harness.bodies("q")) == 1
 
 
-def test_frames_in_pieces(harness: Harness) -> None:
+def test_frames_in_chunks(harness: Harness) -> None:
     peer = harness.connect()
     peer.subscribe("q")
     data = wire.encode(Frame(wire.PUBLISH, "m", "q", b'"x"', {"h": "v"}))
@@ -819,7 +821,7 @@ def packed(count: int) -> bytes:
     )
 
 
-def test_compressed_frames_are_unpacked_when_there_is_room_for_them(harness: Harness) -> None:
+def test_compressed_frames_are_unpacked_when_there_is_capacity(harness: Harness) -> None:
     peer = harness.connect()
     data = packed(90)
     assert len(data) < 10_000
@@ -846,7 +848,7 @@ def test_the_end_of_input_waits_for_what_is_still_packed(harness: Harness) -> No
     assert peer.transport.closed_because == ""
 
 
-def test_messages_that_wait_for_room_count_until_they_have_it(harness: Harness) -> None:
+def test_messages_that_wait_for_capacity_count_as_buffered(harness: Harness) -> None:
     harness.limit("full", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     peer = harness.connect()
     peer.publish("full", "first")

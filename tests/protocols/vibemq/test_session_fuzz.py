@@ -40,7 +40,7 @@ class Model(RuleBasedStateMachine):
         self.due: list[list[str]] = [[], [], []]
         """By connection: messages of the fan-out queue it has to get yet, in order."""
         self.unclaimed: list[str] = []
-        """Those that wait for a first subscriber."""
+        """Messages that wait for a first subscriber."""
         self.sent = 0
         for queue in QUEUES:
             self.peers[0].create(queue, maxRetryAttempts=2_000_000)
@@ -50,7 +50,7 @@ class Model(RuleBasedStateMachine):
         return self.harness.connect(Options(terms=DeliveryTerms(window=WINDOW)))
 
     def collect(self, answers: dict[int, list[str]] | None = None) -> None:
-        """What has come, on all connections; `answers`: PublishAcks expected, by connection."""
+        """Check the frames of all connections; `answers`: PublishAcks expected, by connection."""
         for number, peer in enumerate(self.peers):
             acknowledged = []
             for frame in peer.frames():
@@ -206,14 +206,14 @@ class Model(RuleBasedStateMachine):
                 b'"%b"' % identity.encode() for identity in alive
             )
             ready = found.waiting - len(found.queue.delayed)
-            room = any(
+            has_capacity = any(
                 queue in subscribed and list(held.values()).count(queue) < WINDOW
                 for number, (held, subscribed) in enumerate(
                     zip(self.held, self.subscribed, strict=True)
                 )
                 if not self.is_late(number)
             )
-            assert not (ready and room), "a message waits although there is room for it"
+            assert not (ready and has_capacity), "a message waits although a consumer has capacity"
 
 
 Model.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
@@ -237,7 +237,7 @@ frames = st.builds(
         st.sampled_from(["1", "2", "FanOutWithAck", "brotli,gzip", "Critical", "y"]),
     ),
 )
-pieces = st.one_of(
+chunks = st.one_of(
     st.binary(max_size=30),
     frames.map(wire.encode),
     frames.map(lambda frame: wire.compressed(wire.encode(frame), wire.Compression.GZIP, 0)),
@@ -247,7 +247,7 @@ pieces = st.one_of(
 
 @given(
     st.booleans(),
-    st.lists(pieces, max_size=15),
+    st.lists(chunks, max_size=15),
     st.lists(st.integers(1, 90), min_size=1, max_size=5),
 )
 @settings(max_examples=300, deadline=None)
@@ -263,7 +263,7 @@ def test_any_bytes_leave_the_session_open_or_closed_and_the_broker_alive(
         peer.put(data[position : position + step])
         position += step
         turn += 1
-    peer.frames()  # whatever is said can be read
+    peer.frames()  # every reply can be decoded
     if turn % 2:
         peer.session.end_of_input()
         harness.turn(40_000)

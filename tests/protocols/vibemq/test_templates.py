@@ -1,4 +1,4 @@
-"""What the templates make is what `wire` and `mapping` make."""
+"""The templates produce the same bytes as `wire` and `mapping`."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def attempts(frames: list[Frame]) -> dict[str, str]:
     return {frame.id: frame.headers["deliveryAttempts"] for frame in frames}
 
 
-def test_what_a_silent_consumer_holds_goes_to_the_others_uncounted(harness: Harness) -> None:
+def test_messages_of_a_silent_consumer_go_to_others_uncounted(harness: Harness) -> None:
     silent, other = harness.connect(), harness.connect()
     ids = [str(n) for n in range(256)]
     silent.publish("q", *ids)

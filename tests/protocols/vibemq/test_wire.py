@@ -115,7 +115,7 @@ def test_error_strings_of_a_frame_that_is_no_error() -> None:
     "trailer", [b"", b"\0", b"\0\0\0", b"\0\0\0\0", b"\0\0\0\0more", b"\xff\xffx"]
 )
 @pytest.mark.parametrize("headers", [(), ((b"k", b"v"),)])
-def test_what_follows_the_last_field_is_ignored(
+def test_data_after_the_last_field_is_ignored(
     trailer: bytes, headers: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     (frame,) = decoded(framed(body(headers=headers, trailer=trailer)))
@@ -254,7 +254,7 @@ def test_a_plain_frame_that_is_too_long_is_skipped_and_the_next_is_read() -> Non
     assert not decoder.incomplete
 
 
-def test_what_is_skipped_is_not_buffered() -> None:
+def test_skipped_data_is_not_buffered() -> None:
     decoder = Decoder(Limits(frame=1000, skip=True))
     announced = (0x7FFFFFFF).to_bytes(4, "big") + b"\0\1\x14\0\4long"
     [skipped] = decoder.feed(announced)
@@ -360,7 +360,7 @@ def test_too_many_headers_for_any_server() -> None:
 # --- broken frames -----------------------------------------------------------------------------
 
 
-def test_every_way_to_cut_a_body_short_is_told() -> None:
+def test_every_truncated_body_is_refused() -> None:
     whole = body(wire.ERROR, b"id", b"qu", b"[1]", ((b"k", b"v"),), b"\0\1E\0\1m")
     assert decoded(framed(whole)) == [Frame(wire.ERROR, "id", "qu", b"[1]", {"k": "v"}, "E", "m")]
     for size in range(2, len(whole)):
@@ -421,7 +421,7 @@ def test_queue_names_are_forgotten_before_they_fill_the_memory() -> None:
 
 
 @pytest.mark.parametrize("field", ["id", "queue", "error_code", "error_message"])
-def test_strings_are_refused_that_the_length_cannot_tell(field: str) -> None:
+def test_strings_too_long_for_their_length_field_are_refused(field: str) -> None:
     fits = {field: "ä" * 32767 + "x"}
     (frame,) = decoded(encode(Frame(wire.ERROR, "i")._replace(**fits)))
     assert frame == Frame(wire.ERROR, "i")._replace(**fits)
@@ -429,7 +429,7 @@ def test_strings_are_refused_that_the_length_cannot_tell(field: str) -> None:
         encode(Frame(wire.ERROR, "i")._replace(**{field: "ä" * 32768}))
 
 
-def test_headers_are_refused_that_the_lengths_cannot_tell() -> None:
+def test_headers_too_long_for_their_length_fields_are_refused() -> None:
     for headers in ({"a": "x" * 65_536}, {"x" * 65_536: "a"}):
         with pytest.raises(ProtocolError):
             encode(Frame(wire.CONNECT, "i", headers=headers))
@@ -528,7 +528,7 @@ def test_a_publish() -> None:
     assert wire.encode_publish(b"msg_123", b"notifications", HELLO.payload) == encode(HELLO)
 
 
-# --- what compressed frames unpack to -------------------------------------------------------------
+# --- content of compressed frames -----------------------------------------------------------------
 
 
 def bomb(count: int) -> bytes:

@@ -70,7 +70,7 @@ def test_what_is_encoded_is_decoded_however_it_is_cut_and_compressed(
 
 
 @given(frames)
-def test_the_short_ways_write_the_same(frame: Frame) -> None:
+def test_the_special_encoders_write_the_same(frame: Frame) -> None:
     identity, queue = frame.id.encode(), frame.queue.encode()
     block = wire.encode_headers(frame.headers)
     publish = frame._replace(type=wire.PUBLISH, error_code="", error_message="")
@@ -83,9 +83,9 @@ def strings(raw: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     return raw.map(lambda text: len(text).to_bytes(2, "big") + text)
 
 
-pieces = st.one_of(st.binary(max_size=6), strings(st.binary(max_size=6)), st.just(b"\0\0\0\0"))
+chunks = st.one_of(st.binary(max_size=6), strings(st.binary(max_size=6)), st.just(b"\0\0\0\0"))
 bodies = st.one_of(
-    st.lists(pieces, max_size=10).map(lambda parts: b"\1\x14" + b"".join(parts)),
+    st.lists(chunks, max_size=10).map(lambda parts: b"\1\x14" + b"".join(parts)),
     frames.map(lambda frame: encode(frame)[wire.HEADER_SIZE :]),
 )
 flags = st.one_of(st.just(0), st.integers(0, 3))

@@ -22,7 +22,7 @@ ORIGINAL = {
     "overflowStrategy": 0,
     "maxRetryAttempts": 3,
 }
-"""What the original shows of a queue that was created without options."""
+"""The original's report of a queue that was created without options."""
 LONGEST_MS = 922_337_203_685_478
 """10675199.02:48:05.4775807, rounded up."""
 
@@ -103,11 +103,11 @@ VECTORS: list[tuple[dict[str, Any], dict[str, Any], dict[str, object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "shown", "settings"), VECTORS)
-def test_what_the_original_reads_back(
-    harness: Harness, options: Any, shown: dict[str, Any], settings: dict[str, Any]
+@pytest.mark.parametrize(("options", "changed", "settings"), VECTORS)
+def test_reports_of_the_original(
+    harness: Harness, options: Any, changed: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    """`shown` is what the original server (1.8.0) has answered to the same commands."""
+    """`changed` has the fields of the original server (1.8.0) that differ from ORIGINAL."""
     peer = harness.connect()
     peer.create("q", **options)
     info = peer.info("q")
@@ -117,7 +117,7 @@ def test_what_the_original_reads_back(
         for key, value in info.items()
         if key not in own and not key.startswith("effective")
     }
-    assert original == ORIGINAL | shown
+    assert original == ORIGINAL | changed
     found = harness.destination("q").settings
     assert {name: getattr(found, name) for name in settings} == settings
 
@@ -176,7 +176,7 @@ def test_whatever_is_written_is_read_back(given: WrittenOptions) -> None:
     fields = {
         "mode": given.mode,
         "maxQueueSize": given.max_queue_size,
-        "messageTtl": None if given.ttl_ticks is None else queues.shown_span(given.ttl_ticks),
+        "messageTtl": None if given.ttl_ticks is None else queues.format_span(given.ttl_ticks),
         "enableDeadLetterQueue": given.dead_letter,
         "deadLetterQueueName": given.dead_letter_queue,
         "overflowStrategy": given.overflow,

@@ -1,4 +1,4 @@
-"""Who is let in, as whom, and what is written down about it."""
+"""Logins, the identities they give, and their audit log."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CONSUME = Permission("orders.*", frozenset({Operation.CONSUME}))
 
 
 class Line:
-    """As much of a transport as the authenticator uses."""
+    """A double of a transport with the members that the authenticator uses."""
 
     def __init__(self, peer: str, peer_user: str = "") -> None:
         self.peer = peer
@@ -112,10 +112,10 @@ class AuthenticatorFixture:
         line = Line(peer, peer_user)
         return self.authenticator.open(line, Listener(url=Url.parse(url)), logs_in=True), line  # type: ignore[arg-type]
 
-    def begin(self, access: ConnectionAccess, peer: str, shown: Credentials) -> list[Any]:
+    def begin(self, access: ConnectionAccess, peer: str, credentials: Credentials) -> list[Any]:
         """Start to log in; the answer will be in the list."""
         answers: list[Any] = []
-        access.login(peer, shown, answers.append)
+        access.login(peer, credentials, answers.append)
         assert answers == [], "answered in the same turn"
         return answers
 
@@ -125,10 +125,10 @@ class AuthenticatorFixture:
         """Log in on a new connection: the identity or the error."""
         return self.show(Credentials(user, password, token), peer)
 
-    def show(self, shown: Credentials, peer: str = "10.0.0.1:5") -> Any:
+    def show(self, credentials: Credentials, peer: str = "10.0.0.1:5") -> Any:
         """The same, whatever is shown."""
         access, line = self.open(peer)
-        answers = self.begin(access, peer, shown)
+        answers = self.begin(access, peer, credentials)
         while not line.calls:
             self.loop.run_one()
         line.calls.pop()()
@@ -159,13 +159,13 @@ def log() -> Iterator[list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("required", "users", "listen", "logs_in", "certificate", "guest"),
     [
-        # nobody is known: everybody, but not from elsewhere
+        # without users: everybody, but only from this host
         ("auto", False, "phpmq://", False, "", EVERYBODY),
         ("auto", False, "vibemq://", True, "", EVERYBODY),
         ("auto", False, "phpmq://0.0.0.0", False, "", NOBODY),
         ("auto", False, "vibemq://0.0.0.0", True, "", None),
         ("auto", False, "phpmq+unix:///s", False, "", EVERYBODY),
-        # users are known: who can log in has to
+        # with users: a login is required where the protocol has one
         ("auto", True, "phpmq://", False, "", EVERYBODY),
         ("auto", True, "vibemq://", True, "", None),
         ("auto", True, "vibemq+unix:///s", True, "", None),
@@ -180,7 +180,7 @@ def log() -> Iterator[list[dict[str, Any]]]:
         ("always", True, "phpmq://?user=anna", False, "", "anna"),
         ("never", True, "vibemq://", True, "", EVERYBODY),
         ("never", True, "phpmq://", False, "", EVERYBODY),
-        # a certificate says who it is
+        # a certificate names the user
         ("auto", False, "phpmq+tls://0.0.0.0", False, "anna", EVERYBODY),
         ("auto", True, "phpmq+tls://0.0.0.0", False, "anna", "anna"),
         ("auto", True, "phpmq+tls://?user=anna", False, "ghost", NOBODY),
@@ -215,7 +215,7 @@ def test_whom_a_connection_acts_as(
     fixture.close()
 
 
-def test_who_accepts_the_risk_has_open_public_listeners(fixture: AuthenticatorFixture) -> None:
+def test_insecure_public_opens_public_listeners(fixture: AuthenticatorFixture) -> None:
     authenticator = fixture.make_authenticator(insecure_public=True)
     for listen, logs_in in (("phpmq://0.0.0.0", False), ("vibemq://0.0.0.0", True)):
         line: Any = Line("10.0.0.1:5")
@@ -223,7 +223,7 @@ def test_who_accepts_the_risk_has_open_public_listeners(fixture: AuthenticatorFi
         assert authenticator.open(line, listener, logs_in=logs_in).guest is EVERYBODY
 
 
-def test_where_no_login_is_needed_whatever_is_shown_is_ignored(
+def test_credentials_are_ignored_where_no_login_is_required(
     fixture: AuthenticatorFixture,
 ) -> None:
     assert fixture.login("anna", "x") is EVERYBODY
@@ -254,7 +254,7 @@ def test_the_right_password_admits(
     [
         ("anna", "wrong"),
         ("Anna", "right"),
-        ("nobody", "right"),
+        ("unknown", "right"),
         ("tokenonly", "right"),
         ("", "right"),
         ("anna", "right "),
@@ -286,12 +286,12 @@ def test_a_password_in_the_wrong_place_is_not_written_down(
 def test_an_unknown_user_costs_the_same_check(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
     fixture.add("tokenonly")
-    for user in ("nobody", "tokenonly"):
+    for user in ("unknown", "tokenonly"):
         fixture.login(user, "x")
     assert fixture.compared == [(UNKNOWN, "x")] * 2
 
 
-def test_nothing_shown_is_told_apart(fixture: AuthenticatorFixture) -> None:
+def test_missing_credentials_are_not_a_failed_login(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
     for _ in range(20):
         assert isinstance(fixture.login("anna"), AuthenticationMissing)
@@ -326,13 +326,13 @@ def test_a_password_changed_while_it_is_checked_does_not_admit(
     assert isinstance(answers[0], AuthenticationFailed)
 
 
-@pytest.mark.parametrize("shown_as", ["token", "password"])
-def test_tokens(fixture: AuthenticatorFixture, log: list[dict[str, Any]], shown_as: str) -> None:
+@pytest.mark.parametrize("field", ["token", "password"])
+def test_tokens(fixture: AuthenticatorFixture, log: list[dict[str, Any]], field: str) -> None:
     token, record = make_token("", 1, int(fixture.now) + 60)
     fixture.add("anna", permissions=(CONSUME,), tokens=(record,))
 
-    def attempt(shown: str) -> Any:
-        return fixture.login("whoever", **{shown_as: shown})
+    def attempt(value: str) -> Any:
+        return fixture.login("whoever", **{field: value})
 
     assert attempt(token).name == "anna"
     assert log[-1]["method"] == "token"
@@ -370,7 +370,7 @@ def test_a_digest_of_32_digits_admits_too(fixture: AuthenticatorFixture) -> None
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "credentials",
     [
         Credentials("anna", digest=page_digest_answer(digest_form("anna", "a"), "n"), nonce="n"),
         Credentials("anna", digest=page_digest_answer(digest_form("anna", "right"), "")),
@@ -383,16 +383,16 @@ def test_a_digest_of_32_digits_admits_too(fixture: AuthenticatorFixture) -> None
         by_digest("bert", digest_form("bert", "other")),
         by_digest("bert", ""),
         by_digest("bert", UNKNOWN),
-        by_digest("nobody", UNKNOWN),
+        by_digest("unknown", UNKNOWN),
         by_digest("", UNKNOWN),
         Credentials("anna", digest="\udc80", nonce="n"),
         Credentials("anna", digest=digest_form("anna", "right"), nonce="n"),
     ],
 )
-def test_no_other_digest_does(fixture: AuthenticatorFixture, shown: Credentials) -> None:
+def test_no_other_digest_does(fixture: AuthenticatorFixture, credentials: Credentials) -> None:
     fixture.add("anna", "right", digest=digest_form("anna", "right"))
     fixture.add("bert", "other")
-    answer = fixture.show(shown)
+    answer = fixture.show(credentials)
     assert type(answer) is AuthenticationFailed
     assert str(answer) == "the user name or the password is wrong"
 
@@ -429,7 +429,7 @@ def wait_of(answer: Any) -> int:
     return seconds
 
 
-@pytest.mark.parametrize("user", ["anna", "nobody", "tokenonly"])
+@pytest.mark.parametrize("user", ["anna", "unknown", "tokenonly"])
 def test_pair_is_refused_after_ten_failures_in_a_row(
     fixture: AuthenticatorFixture, log: list[dict[str, Any]], user: str
 ) -> None:
@@ -475,7 +475,7 @@ def test_proven_passwords_and_tokens_are_never_refused(fixture: AuthenticatorFix
     assert len(fixture.compared) == compared + 10
 
 
-def test_right_guess_where_nobody_has_logged_in_waits_like_a_wrong_one(
+def test_right_guess_from_an_address_without_logins_waits_like_a_wrong_one(
     fixture: AuthenticatorFixture,
 ) -> None:
     """Else the time of the answer would tell whether a guess at a proven password is right."""
@@ -527,11 +527,11 @@ def test_wrong_tokens_take_a_check_and_are_refused(fixture: AuthenticatorFixture
     assert fixture.login("anna", "right").name == "anna"
 
 
-@pytest.mark.parametrize("user", ["anna", "bert", "nobody"])
+@pytest.mark.parametrize("user", ["anna", "bert", "unknown"])
 def test_wrong_digests_take_a_check_and_are_refused(
     fixture: AuthenticatorFixture, user: str
 ) -> None:
-    """The same for a user with a digest form, one without, and nobody."""
+    """The same for a user with a digest form, one without, and an unknown user."""
     form = digest_form("anna", "right")
     fixture.add("anna", digest=form)
     fixture.add("bert", "right")
@@ -545,13 +545,13 @@ def test_wrong_digests_take_a_check_and_are_refused(
     assert fixture.show(by_digest("anna", form)).name == "anna"
 
 
-def test_right_digest_waits_where_nobody_has_logged_in(fixture: AuthenticatorFixture) -> None:
+def test_right_digest_from_an_address_without_logins_waits(fixture: AuthenticatorFixture) -> None:
     form = digest_form("anna", "right")
     fixture.add("anna", digest=form)
 
-    def begin(peer: str, shown: Credentials) -> Line:
+    def begin(peer: str, credentials: Credentials) -> Line:
         access, line = fixture.open(peer)
-        fixture.begin(access, peer, shown)
+        fixture.begin(access, peer, credentials)
         return line
 
     peer = "10.0.0.9:5"
@@ -572,7 +572,7 @@ def test_too_long_password_takes_the_same_check(fixture: AuthenticatorFixture) -
     assert fixture.compared == [(UNKNOWN, "")]
 
 
-def test_flood_is_told_that_the_server_is_busy(tmp_path: Path) -> None:
+def test_login_flood_gets_a_server_busy_error(tmp_path: Path) -> None:
     fixture = AuthenticatorFixture(tmp_path, max_queued_logins=4)
     fixture.add("anna", "right")
     answers = []
@@ -750,7 +750,7 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
     assert isinstance(admin.do("create", "a b", "x", False), AccessError)
     assert admin.do("grant", "anna", CONSUME) is None
     assert users.permissions("anna") == [CONSUME]
-    assert users.permissions("nobody") == []
+    assert users.permissions("unknown") == []
     assert [(a.name, a.superuser) for a in users.accounts()] == [("anna", False), ("root", True)]
     assert users.accounts()[0].created == fixture.now
     assert admin.do("revoke", "anna", "orders.*") is None
@@ -759,20 +759,20 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
     stored = fixture.store.read().users["anna"].password
     assert admin.do("set_password", "anna", "other") is None
     assert fixture.store.read().users["anna"].password != stored
-    assert isinstance(admin.do("set_password", "nobody", "other"), UserNotFound)
+    assert isinstance(admin.do("set_password", "unknown", "other"), UserNotFound)
     assert isinstance(admin.do("remove", "root"), AccessDenied)
     assert admin.do("remove", "anna") is None
     assert isinstance(admin.do("remove", "anna"), UserNotFound)
-    told = [entry for entry in log if entry["event"].startswith("user ")]
-    assert [entry["event"] for entry in told] == [
+    events = [entry for entry in log if entry["event"].startswith("user ")]
+    assert [entry["event"] for entry in events] == [
         "user added",
         "user changed",
         "user changed",
         "user changed",
         "user removed",
     ]
-    assert {entry["changed_by"] for entry in told} == {"root at 10.0.0.9:7"}
-    assert [entry.get("changed") for entry in told[1:4]] == [
+    assert {entry["changed_by"] for entry in events} == {"root at 10.0.0.9:7"}
+    assert [entry.get("changed") for entry in events[1:4]] == [
         "permissions",
         "permissions",
         "password",
@@ -792,7 +792,7 @@ def test_a_new_password_renews_the_digest_of_who_has_one(fixture: AuthenticatorF
     assert users["anna"].digest == ""
 
 
-def test_a_change_that_cannot_be_written_is_told_without_details(
+def test_a_change_that_cannot_be_written_is_reported_without_details(
     fixture: AuthenticatorFixture, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin = Admin(fixture)

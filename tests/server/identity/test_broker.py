@@ -50,13 +50,13 @@ def ask(port: int, data: bytes) -> bytes:
 
 
 def published(broker: LocalBroker) -> int:
-    """Messages that clients of PHPMQ have published. A protocol nobody has used has no counts."""
+    """Messages that clients of PHPMQ have published. An unused protocol has no counts."""
     counts: dict[str, int] = broker.status()["protocols"].get("phpmq", {})
     return counts.get("published", 0)
 
 
 def may_send(broker: LocalBroker, queue: str, scheme: str = "phpmq") -> bool:
-    """Whether PHPMQ takes a message; a refusal is the end of the connection."""
+    """Return whether PHPMQ accepts a message; a refusal closes the connection."""
     before = published(broker)
     with BlockingPhpmqClient.connect(port=broker.port(scheme)) as client:
         end = time.monotonic() + 30
@@ -181,7 +181,7 @@ def test_a_protocol_with_logins_asks_as_soon_as_there_is_a_user(
 
     connect().close()
     command("users", "add", "root", "--superuser", "--password-file", "secret")
-    for user, password in (("", ""), ("root", "wrong"), ("nobody", SECRET)):
+    for user, password in (("", ""), ("root", "wrong"), ("unknown", SECRET)):
         with pytest.raises(ClientError):
             connect(user, password)
     root = connect("root", SECRET)
@@ -194,8 +194,8 @@ def test_a_protocol_with_logins_asks_as_soon_as_there_is_a_user(
     capsys.readouterr()
     command("users", "token", "add", "anna")
     token = capsys.readouterr().out.strip()
-    for shown in ({"token": token}, {"user": "x", "password": token}):
-        with connect(**shown) as client:
+    for credentials in ({"token": token}, {"user": "x", "password": token}):
+        with connect(**credentials) as client:
             client.publish("jobs.a", {"n": 2})
     root.close()
     anna.close()
@@ -227,11 +227,11 @@ def test_first_user_disconnects_clients_that_need_a_login_now(
     ):
         vibemq.publish("jobs", {"n": 1})
         command("users", "add", "root", "--superuser", "--password-file", "secret")
-        said = " ".join("".join(capsys.readouterr()).split())
-        assert "Added root, the first user." in said
-        assert "were connected without one are disconnected" in said
+        output = " ".join("".join(capsys.readouterr()).split())
+        assert "Added root, the first user." in output
+        assert "were connected without one are disconnected" in output
         assert f"stay open to anyone who reaches these listeners: phpmq://127.0.0.1:{phpmq}" in (
-            said.replace("127.0.0.1:0", f"127.0.0.1:{phpmq}")
+            output.replace("127.0.0.1:0", f"127.0.0.1:{phpmq}")
         )
         with pytest.raises(ConnectionLost):
             publish_on(vibemq)
@@ -243,7 +243,7 @@ def test_first_user_disconnects_clients_that_need_a_login_now(
         old.send("jobs", b"x")
         with BlockingPhpmqClient.connect(port=phpmq) as another:
             another.send("jobs", b"y")
-        # what was connected with a login stays
+        # connections with a login stay
         root = BlockingVibeMQClient.connect(
             port=broker.port("vibemq"), username="root", password=SECRET
         )

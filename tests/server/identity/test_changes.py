@@ -33,7 +33,7 @@ def test_users(database: Database) -> None:
     with pytest.raises(AccessError, match="no role 'x'"):
         changes.add_user(database, "carl", user(roles=("x",)))
     with pytest.raises(UserNotFound):
-        changes.remove_user(database, "nobody")
+        changes.remove_user(database, "unknown")
 
 
 def test_the_last_superuser_stays_unless_forced(database: Database) -> None:
@@ -53,9 +53,9 @@ def test_a_permission_replaces_that_of_the_same_pattern(database: Database) -> N
     database = changes.revoke(database, "anna", "none such", 8)
     assert database.users["anna"].permissions == (OTHER,)
     with pytest.raises(UserNotFound):
-        changes.grant(database, "nobody", READ, 1)
+        changes.grant(database, "unknown", READ, 1)
     with pytest.raises(UserNotFound):
-        changes.revoke(database, "nobody", "x", 1)
+        changes.revoke(database, "unknown", "x", 1)
     for pattern in ("", "x" * 257):
         with pytest.raises(AccessError, match="pattern"):
             changes.grant(database, "anna", Permission(pattern, frozenset()), 1)
@@ -81,7 +81,7 @@ def test_roles(database: Database) -> None:
         lambda: changes.remove_role(database, "x"),
         lambda: changes.grant_role(database, "x", READ),
         lambda: changes.assign(database, "x", "anna", 1),
-        lambda: changes.assign(database, "readers", "nobody", 1),
+        lambda: changes.assign(database, "readers", "unknown", 1),
         lambda: changes.withdraw(database, "x", "anna", 1),
     ):
         with pytest.raises(AccessError):

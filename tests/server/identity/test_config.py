@@ -1,4 +1,4 @@
-"""Which identities a configuration may ask for."""
+"""Checks of the identity settings of a configuration."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_who_may_be_reached_from_where(
         assert problems(tmp_path, listen, insecure_public=True) == []
 
 
-def test_an_admin_token_is_somebody_who_can_log_in(tmp_path: Path) -> None:
+def test_an_admin_token_counts_as_a_user_who_can_log_in(tmp_path: Path) -> None:
     file = tmp_path / "token"
     flags: dict[str, object] = {"auth.admin_token_file": str(file)}
     assert "No such file" in problems(tmp_path, "auto://:1", **flags)[0]
@@ -106,7 +106,7 @@ def test_the_settings_are_written_and_read_again(tmp_path: Path) -> None:
     assert config.users_file == Path("/x/users.json")
 
 
-def test_digest_logins_that_nobody_can_do_are_warned_of(tmp_path: Path) -> None:
+def test_digest_logins_without_any_digest_user_are_warned_of(tmp_path: Path) -> None:
     def warnings(way: str) -> list[str]:
         listen = f"jmq://:1?authentication={way}"
         flags = {"broker.data_dir": str(tmp_path)}

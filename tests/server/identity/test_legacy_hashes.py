@@ -1,4 +1,4 @@
-"""bcrypt hashes are verified as BCrypt.Net does, and failed checks tell nobody who has one."""
+"""bcrypt hashes are verified as BCrypt.Net does, and failed checks do not reveal who has one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VIBEMQ = "$2b$12$j8a3swuct5DkpugvSoWLb.mjnS.T/XmzrFJM4kIYZvevPkri6fOlK"
 """Written by VibeMQ 1.8 for the password `one-secret`."""
 SETTING = "$2b$04$abcdefghijklmnopqrstuu"
 CUT = SETTING + "B6OyPRV.a4jQqxN4taK8jbgMieZdxYe"
-"""Of `a` and 36 times é, 73 bytes, by the system's crypt(3)."""
+"""Hash of `a` and 36 times é, 73 bytes, by the system's crypt(3)."""
 SIGNS = "5Lsw3NhahtP.Dmt.0s0R7.9cXhv2e.."
 """The hash of `pässword €` with the salt of SETTING, by the same."""
 

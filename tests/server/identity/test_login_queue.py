@@ -14,7 +14,7 @@ from sluicemq.server.identity.login_queue import LoginCheck, LoginQueue, Verdict
 
 
 class Loop:
-    """What threads want to be called, one after the other."""
+    """A double of an event loop that runs the calls of threads one after the other."""
 
     def __init__(self) -> None:
         self._calls: queue.Queue[tuple[Callable[..., Any], tuple[Any, ...]]] = queue.Queue()
@@ -170,7 +170,7 @@ def test_equal_checks_of_an_address_share_the_outcome(bench: Bench) -> None:
     assert bench.running == ["b anna wrong", "a anna right"]
 
 
-def test_what_is_decided_at_its_turn_is_not_checked() -> None:
+def test_logins_decided_before_their_check_are_not_checked() -> None:
     bench = Bench(checks=1)
     bench.submit("a", "anna", "wrong")
     for user in ("bert", "clara", "dora"):
@@ -292,7 +292,7 @@ def test_checks_run_in_threads_and_answer_on_the_loop(threaded: LoginQueue, loop
     assert answers == [True, True]
 
 
-def test_nobody_is_answered_after_the_loop_has_closed(threaded: LoginQueue) -> None:
+def test_no_login_is_answered_after_the_loop_has_closed(threaded: LoginQueue) -> None:
     def closed(*_: Any) -> None:
         raise RuntimeError("the loop is closed")
 

@@ -34,7 +34,7 @@ def test_a_password_fits_its_hash_and_no_other() -> None:
     assert hash_password("sécret") != stored
 
 
-def test_nobody_has_the_password_that_unknown_users_are_checked_with() -> None:
+def test_no_password_matches_the_hash_of_unknown_users() -> None:
     # It takes as long as with a real hash only if it is well-formed and has the same parameters.
     with pytest.raises(VerifyMismatchError):
         verify_secret(UNKNOWN.encode(), b"", Type.ID)
@@ -42,7 +42,7 @@ def test_nobody_has_the_password_that_unknown_users_are_checked_with() -> None:
 
 
 @pytest.mark.parametrize("password", ["", "x" * (MAX_PASSWORD + 1), "é" * 513, "\udc80"])
-def test_what_cannot_be_a_password(password: str) -> None:
+def test_invalid_passwords_are_refused(password: str) -> None:
     with pytest.raises(AccessError) as caught:
         hash_password(password)
     assert not password or password not in str(caught.value)

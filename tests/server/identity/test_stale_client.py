@@ -45,8 +45,8 @@ def stale_clients(port: int, users: list[str]) -> Iterator[list[int]]:
             attempt = 0
             while not stopped.is_set():
                 user = users[attempt % len(users)]
-                shown = basic(user, f"stale {number} {attempt}")
-                statuses.append(client.get("/status", Authorization=shown).status)
+                authorization = basic(user, f"stale {number} {attempt}")
+                statuses.append(client.get("/status", Authorization=authorization).status)
                 attempt += 1
                 if statuses[-1] == 429:
                     refused.set()
@@ -84,14 +84,14 @@ def broker(start: Start) -> LocalBroker:
     return broker
 
 
-def test_stale_client_keeps_nobody_else_at_its_address_out(broker: LocalBroker) -> None:
+def test_stale_client_does_not_block_others_at_its_address(broker: LocalBroker) -> None:
     token, record = make_token("", 1)
     store = UserStore(broker.directory / "users.json")
     store.change(lambda database: changes.add_token(database, "anna", record, 1), "the test")
     http, vibemq, jmq = (broker.port(each) for each in ("http", "vibemq", "jmq"))
 
-    def vibemq_login(**shown: str) -> None:
-        BlockingVibeMQClient.connect(port=vibemq, timeout=60, **shown).close()  # type: ignore[arg-type]
+    def vibemq_login(**credentials: str) -> None:
+        BlockingVibeMQClient.connect(port=vibemq, timeout=60, **credentials).close()  # type: ignore[arg-type]
 
     vibemq_login(username="bert", password=SECRET)
     # the stale clients have old passwords of these users, of anna and of bert, too

@@ -133,12 +133,12 @@ def test_a_refused_change_changes_nothing(tmp_path: Path) -> None:
     users.change(add("anna"), "")
     content = users.path.read_bytes()
     with pytest.raises(AccessError):
-        users.change(add("anna"), "somebody else")
+        users.change(add("anna"), "another")
     assert users.path.read_bytes() == content
 
 
 def _add_many(path: Path, prefix: str) -> None:
-    # who changes the file again at once may keep the other waiting until all is done
+    # a process that changes the file again at once may block the other until all is done
     pytest.MonkeyPatch().setattr(store, "LOCK_SECONDS", 300.0)
     for number in range(25):
         UserStore(path).change(add(f"{prefix}{number}"), prefix)
@@ -201,7 +201,7 @@ GOOD = encode(
         ("\udcff", "is not a user database"),
     ],
 )
-def test_what_is_no_user_database_is_explained(tmp_path: Path, content: str, says: str) -> None:
+def test_malformed_user_databases_are_explained(tmp_path: Path, content: str, says: str) -> None:
     path = tmp_path / "users.json"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     users = UserStore(path)

@@ -139,7 +139,7 @@ def test_a_file_that_cannot_be_written_keeps_the_hash(
     users.move_in("bert", "other")
     lock = users.store.path.with_name("users.json.lock")
     lock.unlink()
-    lock.mkdir()  # nobody can change the file, not even root
+    lock.mkdir()  # the file cannot be changed, not even by root
     for peer in ("10.0.0.1:5", "10.0.0.1:6", "10.0.0.2:5"):
         assert users.login("anna", "right", peer=peer).name == "anna"
         assert users.login("bert", "other", peer=peer).name == "bert"

@@ -134,7 +134,7 @@ def test_a_jms_message_that_a_php_worker_consumes(start: Start, collector: Colle
 def test_the_broker_begins_a_trace_that_the_consumer_finds(
     start: Start, collector: Collector, sender: str
 ) -> None:
-    """Whether the message has properties of its own (JMS, VibeMQ) or none (PHPMQ)."""
+    """With messages that have properties of their own (JMS, VibeMQ) and without (PHPMQ)."""
     broker = traced(start, collector, 1.0)
     if sender == "phpmq":
         with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as php:
@@ -167,7 +167,9 @@ def test_the_broker_begins_a_trace_that_the_consumer_finds(
     assert set(spans) == {"publish orders", "journal orders", "deliver orders", "ack orders"}
 
 
-def test_what_becomes_of_spans_is_told_at_metrics(start: Start, collector: Collector) -> None:
+def test_metrics_count_exported_failed_and_dropped_spans(
+    start: Start, collector: Collector
+) -> None:
     from tests.admin.metrics.test_page import scrape
 
     broker = traced(start, collector, 1.0)

@@ -1,4 +1,4 @@
-"""Which properties are a trace context (W3C Trace Context, section 3.2)."""
+"""Detection of trace context in properties (W3C Trace Context, section 3.2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
         (f"cc-{TRACE}-{SPAN}-01-what-comes-later", True),
     ],
 )
-def test_what_is_one(text: str, sampled: bool) -> None:
+def test_valid_trace_contexts(text: str, sampled: bool) -> None:
     assert read(text) == TraceContext(int(TRACE, 16), int(SPAN, 16), sampled)
 
 
@@ -41,7 +41,7 @@ def test_what_is_one(text: str, sampled: bool) -> None:
         f"00-{TRACE}-{'0' * 16}-01",
     ],
 )
-def test_what_is_none(text: object) -> None:
+def test_invalid_trace_contexts(text: object) -> None:
     assert read(text) is None
 
 

@@ -36,7 +36,7 @@ class TracedFixture(BrokerFixture):
         self.broker = TracedBroker(self.journal, self.clock, self.span_recorder)
 
     def spans(self) -> dict[str, ReadableSpan]:
-        """What has been noted since the last call, by name."""
+        """Return the spans recorded since the last call, by name."""
         noted = [MAKE(span_record) for span_record in self.noted]
         self.noted.clear()
         assert len({span.name for span in noted}) == len(noted), [span.name for span in noted]
@@ -92,7 +92,7 @@ def test_the_way_of_a_message_that_belongs_to_a_trace() -> None:
         )
     published, written = spans["publish orders"], spans["journal orders"]
     delivered, acknowledged = spans["deliver orders"], spans["ack orders"]
-    # the sender's span is the parent of what the broker does; what it says is left alone
+    # the sender's span is the parent of the broker's spans; its properties are unchanged
     assert parent_of(published) == parent_of(delivered) == SPAN
     assert parent_of(written) == id_of(published)
     assert parent_of(acknowledged) == id_of(delivered)
@@ -160,7 +160,7 @@ def test_the_ratio_is_of_those_that_belong_to_no_trace(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("given", [f"00-{TRACE}-{SPAN}-00", "something else", 17])
-def test_what_is_not_sampled_or_no_trace_is_left_alone(given: str | int) -> None:
+def test_messages_without_a_sampled_trace_are_unchanged(given: str | int) -> None:
     fixture = TracedFixture()
     queue = fixture.queue("q")
     message = fixture.message(queue, "a", properties={"traceparent": given})
@@ -190,7 +190,7 @@ def test_who_does_not_wait_for_the_disk(durability: Durability) -> None:
     assert delivered.start_time == delivered.end_time
 
 
-def test_what_comes_back_is_delivered_again() -> None:
+def test_returned_messages_have_a_span_per_delivery() -> None:
     fixture = TracedFixture()
     queue = fixture.queue("q")
     reader = fixture.read(queue)
@@ -268,7 +268,7 @@ def test_there_is_a_limit_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(fixture.noted) == 4
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_recorder, "MOST_REMEMBERED", 2)
     fixture = TracedFixture()
     queue = fixture.queue("q")
@@ -292,7 +292,7 @@ class Collector(SpanExporter):
     def export(self, spans: object) -> SpanExportResult:
         assert isinstance(spans, list)
         if self.away:
-            raise ConnectionError("nobody there")
+            raise ConnectionError("connection refused")
         self.batches.append(len(spans))
         return SpanExportResult.SUCCESS
 

@@ -178,18 +178,18 @@ class AckCommands:
         attempted = truth(packet, "JMQSetRedelivered")
         transaction = packet.transaction_id or number(packet, "JMQTransactionID", 0)
         blocks = self._blocks(packet)
-        wanted: dict[JmsConsumer, list[bytes]] = {}
+        requested: dict[JmsConsumer, list[bytes]] = {}
         if transaction:
             branches = self._connection.coordinator.branches
             branch = branches.by_number(transaction)
             if branch is not None and self._connection.number in branch.joined:
                 for consumer, sysid in branches.take_back(branch, blocks):
-                    wanted.setdefault(consumer, []).append(sysid)
+                    requested.setdefault(consumer, []).append(sysid)
         for consumer_id, sysid in blocks:
             found = self._consumers.get(consumer_id)
             if found is not None and found.holds:
-                wanted.setdefault(found, []).append(sysid)
-        for consumer, sysids in wanted.items():
+                requested.setdefault(found, []).append(sysid)
+        for consumer, sysids in requested.items():
             consumer.send_again(sysids, attempted)
             consumer.level()
             self._forget(consumer)

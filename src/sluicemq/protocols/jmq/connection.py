@@ -14,7 +14,7 @@ from sluicemq.protocols.access import Access, demand
 from sluicemq.protocols.jmq.flow import UNLIMITED_BYTES, Outbound
 from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import LAST_MESSAGE_TYPE, A, Level, PacketType, Status
-from sluicemq.protocols.jmq.statuses import Refused, shown, status_of
+from sluicemq.protocols.jmq.statuses import Refused, reply_properties, status_of
 from sluicemq.protocols.jmq.wire import Oversized, Packet, encode_reply
 from sluicemq.protocols.transport import Transport
 
@@ -221,7 +221,7 @@ class Connection:
 
     def refuse(self, packet: Packet | Oversized, error: SluiceError) -> None:
         """Answer a request that cannot be granted."""
-        self.reply(packet, status_of(error), shown(error))
+        self.reply(packet, status_of(error), reply_properties(error))
 
     def fail_transaction(self, packet: Packet | Oversized, error: SluiceError) -> None:
         """Make the transaction of a message or acknowledgement fail that was refused without an

@@ -122,7 +122,7 @@ class ConsumerCommands:
     def _terms(
         self, packet: Packet, address: Address, selector: Selector | None, consumer_id: int
     ) -> Terms:
-        """How the topic is wanted. Refused: PRECONDITION_FAILED, BAD_REQUEST."""
+        """Return the terms of the subscription. Refused: PRECONDITION_FAILED, BAD_REQUEST."""
         client_id = self._connection.client_id
         durable = text(packet, "JMQDurableName")
         shared = text(packet, "JMQSharedSubscriptionName")

@@ -61,7 +61,7 @@ class JmqSubscription(Protocol):
 
     @property
     def exists(self) -> bool:
-        """Whether its destination exists."""
+        """Return whether its destination exists."""
 
     def attach(self, consumer: JmsConsumer) -> None:
         """Raises BrokerError."""
@@ -152,7 +152,7 @@ class JmsConsumer:
 
     @property
     def creator(self) -> str | None:
-        """Whose quotas count what is created for it (Identity.creator)."""
+        """Return the user whose quotas count what the consumer creates (Identity.creator)."""
         return self._connection.identity.creator
 
     # --- beginning ---------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class JmsConsumer:
             return
         self._full = len(self.held) >= self._most_held
         paused = self._full or self.session.stopped or self.byte_credit.left <= 0
-        if paused or not self._outbound.room:
+        if paused or not self._outbound.capacity:
             self._suspend()
             return
         if self.pending:
@@ -216,9 +216,9 @@ class JmsConsumer:
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Write them, or keep those for which there is no room."""
         outbound = self._outbound
-        room = outbound.room
+        capacity = outbound.capacity
         counts_bytes = outbound.counts_bytes or self.byte_credit.limited
-        if self._suspended or room < len(deliveries) or counts_bytes:
+        if self._suspended or capacity < len(deliveries) or counts_bytes:
             self.pending.extend(deliveries)
             if not self._suspended and not self._drain():
                 self._suspend()
@@ -233,17 +233,17 @@ class JmsConsumer:
         while (
             self.credit > 0
             and byte_credit.left > 0
-            and outbound.room
+            and outbound.capacity
             and not self.session.stopped
             and not self._full
         ):
             if not pending:
                 return True
-            room = min(outbound.room, self.credit, len(pending))
+            capacity = min(outbound.capacity, self.credit, len(pending))
             if outbound.counts_bytes or byte_credit.limited:
-                room = 1
+                capacity = 1
             ready = []
-            for delivery in [pending.popleft() for _ in range(room)]:
+            for delivery in [pending.popleft() for _ in range(capacity)]:
                 if self._has(delivery):
                     ready.append(delivery)
             if ready:
@@ -370,7 +370,7 @@ class JmsConsumer:
     # --- acknowledgements --------------------------------------------------------------------
 
     def acknowledge(self, sysid: bytes) -> bool:
-        """Whether the journal has to learn of it; nothing becomes of what it does not hold."""
+        """Acknowledge a message; ignore one that is not unacked. Return whether to journal it."""
         entry = self._pop(sysid)
         if entry is None:
             return False
@@ -387,7 +387,7 @@ class JmsConsumer:
         return delivery.journaled == RECORDED
 
     def take(self, sysid: bytes) -> tuple[Consumer, Delivery] | None:
-        """As `acknowledge`, but what is to become of it is the caller's to say."""
+        """Remove an unacked message, and return its delivery for the caller to acknowledge."""
         entry = self._pop(sysid)
         if entry is None:
             return None
@@ -411,7 +411,7 @@ class JmsConsumer:
         self.held[sysid] = (0, delivery)
 
     def sent(self, delivery: Delivery) -> None:
-        """What nobody acknowledges has left for the network."""
+        """Complete a delivery without acknowledgements: its bytes have been sent."""
         holder = delivery.consumer
         if holder is not None and holder.sink is self:
             delivery.subscription.settle(holder, delivery.sequence)
@@ -420,18 +420,18 @@ class JmsConsumer:
 
     def send_again(self, sysids: Iterable[bytes], attempted: bool) -> None:
         """REDELIVER: `attempted` if the application has had them. To be followed by `level`."""
-        wanted: dict[Consumer, list[int]] = {}
+        requested: dict[Consumer, list[int]] = {}
         for sysid in sysids:
             entry = self._pop(sysid)
             if entry is None:
                 continue
             holder = entry[1].consumer
             if holder is not None and holder.sink is self:
-                wanted.setdefault(holder, []).append(entry[1].sequence)
-        if not wanted:
+                requested.setdefault(holder, []).append(entry[1].sequence)
+        if not requested:
             return
         again: list[Delivery] = []
-        for holder, sequences in wanted.items():
+        for holder, sequences in requested.items():
             if self.closed:
                 self._broker.release(holder, sequences, attempted=attempted)
             else:

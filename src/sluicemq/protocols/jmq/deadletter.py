@@ -38,7 +38,7 @@ class JmqDeadLetterPolicy:
     def dead_letter(
         self, message: Message, origin: str, reason: str, attempts: int, wall: int
     ) -> Message:
-        """As the broker's own, without the body if the message says so."""
+        """Return the broker's dead letter, without its body if a property requests that."""
         dead_letter = dead_letter_of(message, origin, reason, attempts, wall)
         if dead_letter.properties is None or dead_letter.properties.get(TRUNCATE) is not True:
             return dead_letter

@@ -46,7 +46,7 @@ from sluicemq.model.destination import (
 )
 from sluicemq.model.errors import DestinationNotFound
 from sluicemq.protocols.jmq.connection import Connection, number, text
-from sluicemq.protocols.jmq.names import read_name, shown_name
+from sluicemq.protocols.jmq.names import format_name, read_name
 from sluicemq.protocols.jmq.packets import A, DestType, PacketType, Status, W
 from sluicemq.protocols.jmq.statuses import Refused
 from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
@@ -77,7 +77,7 @@ _FLAVOUR_BITS: Final = DestType.SINGLE | DestType.ROUND_ROBIN | DestType.FAILOVE
 
 
 def is_reserved(address: Address) -> bool:
-    """Whether nobody may send there."""
+    """Return whether the name is reserved: no client may send to it."""
     return address.name.startswith(_RESERVED)
 
 
@@ -99,8 +99,8 @@ def check_name(address: Address) -> None:
 
 
 def address_of(packet: Packet, usual: int | None = None) -> Address:
-    """What a request names; its JMQDestType is `usual` if it has none. Refused unless it can be a
-    destination's name."""
+    """Return the address named by a request; JMQDestType defaults to `usual`. Refused unless it can
+    be a destination's name."""
     bits = number(packet, "JMQDestType", usual)
     if bool(bits & DestType.QUEUE) == bool(bits & DestType.TOPIC):
         raise Refused(Status.BAD_REQUEST, f"JMQDestType {bits} is neither queue nor topic")
@@ -237,7 +237,7 @@ class Destinations:
             bits = bits & ~_FLAVOUR_BITS | _flavour_bits(destination)
         properties: dict[str, object] = {
             "JMQDestType": bits,
-            "JMQDestUID": shown_name(address.name),
+            "JMQDestUID": format_name(address.name),
             "JMQValidateXMLSchema": False,
             "JMQReloadXMLSchemaOnFailure": False,
         }

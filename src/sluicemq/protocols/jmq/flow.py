@@ -58,7 +58,7 @@ class Outbound:
     consumers    those of the connection that are not closed, the one least recently sent a message
                  first: in this order they go on after a pause, so that every consumer has its turn
                  even if a pause lets only some of them receive
-    room         messages that may be written now
+    capacity     messages that may be written now
     limit        messages between two RESUME_FLOWs, 0 = unlimited
     credit       what is left of them
     safe         safe mode
@@ -70,6 +70,7 @@ class Outbound:
 
     __slots__ = (
         "byte_credit",
+        "capacity",
         "congested",
         "consumers",
         "counts_bytes",
@@ -77,14 +78,13 @@ class Outbound:
         "limit",
         "max_packet",
         "outstanding",
-        "room",
         "safe",
         "started",
     )
 
     def __init__(self) -> None:
         self.consumers: OrderedDict[JmsConsumer, None] = OrderedDict()
-        self.room = 0
+        self.capacity = 0
         self.limit = 0
         self.credit = UNLIMITED
         self.byte_credit = ByteCredit()
@@ -97,15 +97,15 @@ class Outbound:
 
     def measure(self) -> None:
         """Something has changed: stop the consumers, or let them go on."""
-        room = 0
+        capacity = 0
         paused = self.congested or self.outstanding or self.byte_credit.left <= 0
         if self.started and not paused:
-            room = min(self.credit, 1) if self.safe else self.credit
-        before, self.room = self.room, room
-        if (before == 0) != (room == 0):
+            capacity = min(self.credit, 1) if self.safe else self.credit
+        before, self.capacity = self.capacity, capacity
+        if (before == 0) != (capacity == 0):
             for consumer in list(self.consumers):
                 consumer.level()
-                if (self.room == 0) != (room == 0):
+                if (self.capacity == 0) != (capacity == 0):
                     break  # what it has written used up the room, and that stopped all of them
 
     def limit_packets(self, max_packet: int | None) -> None:
@@ -129,7 +129,7 @@ class Outbound:
         self.counts_bytes = self.byte_credit.limited or self.max_packet != UNLIMITED_BYTES
 
     def spend(self, consumer: JmsConsumer, count: int, size: int = 0) -> None:
-        """Count messages written to a consumer, `room` at most, and their `size` in bytes if
+        """Count messages written to a consumer, `capacity` at most, and their `size` in bytes if
         bytes matter."""
         if not count:
             return

@@ -127,13 +127,13 @@ class Challenge:
         )
 
     def credentials(self, packet: Packet) -> Credentials:
-        """What AUTHENTICATE shows. Refused: INVALID_LOGIN."""
+        """Return the credentials in AUTHENTICATE. Refused: INVALID_LOGIN."""
         try:
             given = text(packet, "JMQAuthType") or self.way
             given = login.PAGE_SPELLINGS.get(given, given)
             if given != self.way:
                 raise Refused(Status.INVALID_LOGIN, f"log in by {self.way}")
-            user, secret = login.shown(packet.body)
+            user, secret = login.read_body(packet.body)
             if self.way == login.DIGEST:
                 return Credentials(user, digest=secret, nonce=self.nonce)
             return Credentials(user, login.password(secret))

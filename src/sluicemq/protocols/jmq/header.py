@@ -42,7 +42,7 @@ TEMPORARY_QUEUE_CLASS: Final = "com.sun.messaging.jmq.jmsclient.TemporaryQueueIm
 TEMPORARY_TOPIC_CLASS: Final = "com.sun.messaging.jmq.jmsclient.TemporaryTopicImpl"
 TEMPORARY_QUEUE: Final = "temporary_destination://queue/"
 TEMPORARY_TOPIC: Final = "temporary_destination://topic/"
-"""How names of temporary destinations begin."""
+"""Prefixes of the names of temporary destinations."""
 
 MAX_STRING: Final = 32_767
 """Bytes of a string: the length is a signed number of 16 bits."""
@@ -58,7 +58,7 @@ _REMEMBERED: Final = 512
 
 
 class VariableHeader:
-    """What a variable header says. Do not change it: packets share it.
+    """Fields of a variable header. Do not change it: packets share it.
 
     Strings are None and numbers 0 when they are absent.
 
@@ -103,7 +103,8 @@ class VariableHeader:
         self.topic = Address(Kind.TOPIC, name)
 
     def reply_address(self, is_queue: bool) -> Address | None:
-        """Where answers go; `is_queue` is the message's Q flag, the last resort for the kind."""
+        """Return the address for replies. `is_queue`: the message's Q flag, used if the kind is not
+        given otherwise."""
         name = self.reply_to
         if not name:
             return None
@@ -118,8 +119,8 @@ class VariableHeader:
 
 
 def class_of(address: Address) -> str:
-    """What the Java client makes of a destination: it has another class for temporary ones, and
-    takes their names only for those."""
+    """Return the Java client's class of a destination: it has other classes for temporary ones, and
+    accepts their names only with those."""
     temporary = address.name.startswith((TEMPORARY_QUEUE, TEMPORARY_TOPIC))
     if address.kind is Kind.QUEUE:
         return TEMPORARY_QUEUE_CLASS if temporary else QUEUE_CLASS

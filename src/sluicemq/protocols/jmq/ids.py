@@ -1,4 +1,4 @@
-"""What names a message or a transaction on the wire.
+"""Identifiers of messages and transactions on the wire.
 
     SysMessageID  32 bytes   timestamp:i64 address:16 port:i32 sequence:i32
                              bytes 20-51 of the packet that carried the message
@@ -29,7 +29,7 @@ INT_BLOCK: Final = 36
 NULL_ADDRESS: Final = bytes(10) + b"\xff\xff" + bytes(4)
 
 CONTROL_SYSID: Final = bytes(8) + NULL_ADDRESS + bytes(8)
-"""Of packets that are no messages: nobody reads it."""
+"""The SysMessageID of packets that are no messages; it is not read."""
 
 _sysid: Final = Struct(">q16sii")
 _blocks: Final = {LONG_BLOCK: Struct(">q32s"), INT_BLOCK: Struct(">i32s")}

@@ -21,8 +21,8 @@ _OPERATING: Final = 1
 
 def reply_info(connection: Connection, packet: Packet) -> None:
     """Answer with INFO. Raises Refused."""
-    wanted = number(packet, "JMQRequestType")
-    properties: dict[str, object] = {"JMQRequestType": wanted}
+    requested = number(packet, "JMQRequestType")
+    properties: dict[str, object] = {"JMQRequestType": requested}
     broker_list = connection.options.broker_list
     if broker_list:
         properties["JMQBrokerList"] = broker_list
@@ -34,12 +34,12 @@ def reply_info(connection: Connection, packet: Packet) -> None:
         "StateString": "OPERATING",
         "isLocal": True,
     }
-    if wanted == CLUSTER:
+    if requested == CLUSTER:
         about = {name: about, "BrokerIDs": name}
-    elif wanted == CONSUMERS:
+    elif requested == CONSUMERS:
         why = "news of consumers (JMQRequestType 3) is not available"
         raise Refused(Status.NOT_IMPLEMENTED, why, properties)
-    elif wanted != STATUS:
-        why = f"JMQRequestType {wanted} is unknown; use 1 (this broker) or 2 (cluster)"
+    elif requested != STATUS:
+        why = f"JMQRequestType {requested} is unknown; use 1 (this broker) or 2 (cluster)"
         raise Refused(Status.BAD_REQUEST, why, properties)
     connection.reply(packet, properties=properties, body=dumps_map(about, hashtable=True))

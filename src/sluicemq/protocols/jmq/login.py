@@ -56,7 +56,7 @@ def _text(text: str) -> bytes:
 # --- the broker's side -------------------------------------------------------------------------
 
 
-def shown(body: bytes) -> tuple[str, str]:
+def read_body(body: bytes) -> tuple[str, str]:
     """Return the user name and the credential of a body; ignore trailing bytes.
 
     Raises ProtocolError.

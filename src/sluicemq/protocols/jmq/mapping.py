@@ -52,7 +52,7 @@ from sluicemq.protocols.jmq.header import (
 )
 from sluicemq.protocols.jmq.header import MAX_STRING as MAX_HEADER_STRING
 from sluicemq.protocols.jmq.ids import make_sysid, origin_text
-from sluicemq.protocols.jmq.names import shown_name
+from sluicemq.protocols.jmq.names import format_name
 from sluicemq.protocols.jmq.packets import MAGIC, VERSION, C, F, I, L, P, PacketType, Q
 from sluicemq.protocols.jmq.properties import (
     MAX_STRING,
@@ -237,13 +237,13 @@ def _crossing(message: Message, identity: bytes) -> tuple[bytes, bytes]:
     """Head, as `Message.native` has it, and body of what does not go out as it came."""
     if message.origin is _JMQ and message.native:
         return _dead_letter(message), message.body
-    kind, body = shown_body(message)
+    kind, body = transcoded_body(message)
     address = message.destination
     reply_to = message.reply_to
     header = encode_header(
-        shown_name(address.name),
+        format_name(address.name),
         _short(message.correlation_id),
-        _short(shown_name(reply_to.name)) if reply_to else None,
+        _short(format_name(reply_to.name)) if reply_to else None,
         _short(message.type),
         class_of(address),
         class_of(reply_to) if reply_to else None,
@@ -251,9 +251,9 @@ def _crossing(message: Message, identity: bytes) -> tuple[bytes, bytes]:
         delivery_count=0,
     )
     properties = message.properties or {}
-    shown = shown_properties(properties)
+    outgoing = transcoded_properties(properties)
     if REASON in properties:
-        shown = {**shown_properties(_story(properties)), **shown}
+        outgoing = {**transcoded_properties(_dead_letter_properties(properties)), **outgoing}
     flags = Q if address.kind is Kind.QUEUE else 0
     if message.durability.survives:
         flags |= P
@@ -262,7 +262,7 @@ def _crossing(message: Message, identity: bytes) -> tuple[bytes, bytes]:
         flags,
         0,
         header,
-        encode_properties(shown),
+        encode_properties(outgoing),
         len(body),
         message.priority,
         message.expiration,
@@ -276,8 +276,8 @@ def _short(text: str) -> str | None:
     return text if 0 < len(text) <= MAX_HEADER_STRING // 4 else None
 
 
-def shown_body(message: Message) -> tuple[BodyKind, bytes]:
-    """What a JMS client sees of a message of another protocol.
+def transcoded_body(message: Message) -> tuple[BodyKind, bytes]:
+    """Return kind and body of a message of another protocol for JMS clients.
 
     Java serialisations stay what they are; a map, stream or object that is none is bytes.
     """
@@ -289,9 +289,9 @@ def shown_body(message: Message) -> tuple[BodyKind, bytes]:
     return kind, (text_of_json(body) if kind is BodyKind.JSON else body)
 
 
-def shown_properties(properties: Mapping[str, Property]) -> dict[str, Property]:
-    """The properties a JMS client sees of a message of another protocol."""
-    shown: dict[str, Property] = {}
+def transcoded_properties(properties: Mapping[str, Property]) -> dict[str, Property]:
+    """Return the properties of a message of another protocol for JMS clients."""
+    transcoded: dict[str, Property] = {}
     for name, value in properties.items():
         if value is None or name in COMPRESSION:
             continue
@@ -301,22 +301,22 @@ def shown_properties(properties: Mapping[str, Property]) -> dict[str, Property]:
             value = hex(value)
         key = to_identifier(name)
         if key and _fits(key) and (not isinstance(value, str) or _fits(value)):
-            shown[key] = value
-    return shown
+            transcoded[key] = value
+    return transcoded
 
 
 def _fits(text: str) -> bool:
-    """Whether it can stand in a property block. A character has at most six bytes there."""
+    """Return whether a property block can hold it. A character has at most six bytes there."""
     return len(text) <= MAX_STRING // 6 or len(encode_utf(text)) <= MAX_STRING
 
 
-def _story(properties: Mapping[str, Property]) -> dict[str, Property]:
+def _dead_letter_properties(properties: Mapping[str, Property]) -> dict[str, Property]:
     """Return Open MQ's properties of a dead letter, each with the type that Open MQ gives it."""
-    story = {name: dmq_property(properties, name) for name in DMQ_PROPERTIES}
-    timestamp = story[DMQ_TIMESTAMP]
+    values = {name: dmq_property(properties, name) for name in DMQ_PROPERTIES}
+    timestamp = values[DMQ_TIMESTAMP]
     if isinstance(timestamp, int):
-        story[DMQ_TIMESTAMP] = Long(timestamp)
-    return story
+        values[DMQ_TIMESTAMP] = Long(timestamp)
+    return values
 
 
 def _dead_letter(message: Message) -> bytes:
@@ -325,7 +325,9 @@ def _dead_letter(message: Message) -> bytes:
     given = decode_properties(_block(message.native))
     properties = message.properties or {}
     new = {name: value for name, value in properties.items() if _differ(value, given.get(name))}
-    native = with_properties(message, {**_story(properties), **shown_properties(new)})
+    native = with_properties(
+        message, {**_dead_letter_properties(properties), **transcoded_properties(new)}
+    )
     flags = bytes((native[_FLAGS_AT], native[_FLAGS_AT + 1] | Q))
     return b"".join((native[:_FLAGS_AT], flags, native[_FLAGS_AT + 2 :]))
 

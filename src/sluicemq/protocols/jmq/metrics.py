@@ -69,7 +69,7 @@ class Watched:
 
 
 def gauges(destination: Destination) -> Iterator[tuple[str, int]]:
-    """What goes up and down."""
+    """Return the current values of a destination's gauges."""
     consumers = destination.consumers
     served = destination.settings.active_consumers
     active = min(consumers, served) if served and not destination.topic else consumers
@@ -81,7 +81,7 @@ def gauges(destination: Destination) -> Iterator[tuple[str, int]]:
 
 
 def counters(destination: Destination) -> Iterator[tuple[str, int]]:
-    """What only goes up."""
+    """Return the current values of a destination's counters."""
     statistics = destination.statistics
     yield "numMsgsIn", statistics.published
     yield "numMsgsOut", statistics.delivered

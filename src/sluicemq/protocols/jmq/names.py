@@ -12,10 +12,10 @@ from sluicemq.model.identifiers import from_identifier, to_identifier
 
 
 def read_name(name: str) -> str:
-    """The broker's name of what a client names so."""
+    """Return the broker's name of a destination, given the client's."""
     return name if is_temporary(name) else from_identifier(name)
 
 
-def shown_name(name: str) -> str:
-    """The name that clients know it by: `read_name` finds the broker's again."""
+def format_name(name: str) -> str:
+    """Return the name for clients; `read_name` is the inverse."""
     return name if is_temporary(name) else to_identifier(name, dotted=True)

@@ -15,7 +15,7 @@ VERSION: Final = 301
 
 
 class PacketType(IntEnum):
-    """What a packet is. An unknown one is no fault of the packet."""
+    """Type of a packet. An unknown type does not make a packet malformed."""
 
     TEXT_MESSAGE = 1
     BYTES_MESSAGE = 2

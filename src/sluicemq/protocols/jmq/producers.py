@@ -34,7 +34,7 @@ from sluicemq.protocols.jmq.destinations import (
 from sluicemq.protocols.jmq.header import VariableHeader, encode_header
 from sluicemq.protocols.jmq.ids import make_sysid
 from sluicemq.protocols.jmq.mapping import message_of, sysid_of
-from sluicemq.protocols.jmq.names import shown_name
+from sluicemq.protocols.jmq.names import format_name
 from sluicemq.protocols.jmq.packets import (
     LAST_MESSAGE_TYPE,
     A,
@@ -139,14 +139,14 @@ class Producers:
             raise Refused(Status.NOT_ALLOWED, f"{len(self._producers)} producers are enough")
         producer = connection.coordinator.uid()
         self._producers[producer] = address
-        letter = "Q" if address.kind is Kind.QUEUE else "T"
+        prefix = "Q" if address.kind is Kind.QUEUE else "T"
         connection.reply(
             packet,
             properties={
                 "JMQProducerID": Long(producer),
                 "JMQSize": connection.options.producer_flow or -1,
                 "JMQBytes": Long(-1),
-                "JMQDestinationID": f"{letter}:{shown_name(address.name)}",
+                "JMQDestinationID": f"{prefix}:{format_name(address.name)}",
             },
         )
 
@@ -250,7 +250,7 @@ class Producers:
         """Return a copy of the packet addressed to the topic, with a new message id."""
         number = self._connection.coordinator.uid() & _LARGEST_SEQUENCE
         raw = encode_header(
-            shown_name(name),
+            format_name(name),
             header.correlation_id,
             header.reply_to,
             header.type,
@@ -276,8 +276,8 @@ class Producers:
         return copy
 
     def _is_there(self, destination: Destination, message: Message) -> bool:
-        """Whether a message that is sent again, after a connection was lost, was taken then. Only
-        so much is looked at."""
+        """Return whether a message sent again after a connection loss was published before. The
+        search is limited."""
         self._searches += 1
         if self._searches > _MOST_SEARCHES:
             return False
@@ -380,7 +380,7 @@ class Producers:
         self._connection.write(b"".join(self._resuming(packet)))
 
     def end(self) -> None:
-        """What waits for room, and whose sender waits for the answer, is promised to nobody."""
+        """Withdraw messages that wait for capacity and whose sender waits for a reply."""
         for message, parked in list(self._parked.items()):
             if parked.packet.flags & A:
                 del self._parked[message]

@@ -92,10 +92,10 @@ def decode_properties(block: bytes) -> dict[str, Property]:
     Of a key that comes twice the last value counts. A value under tag 9 is what the stream holds if
     that is a Property, else the stream's bytes.
     """
-    return _walk(block)[0] if block else {}
+    return _parse_block(block)[0] if block else {}
 
 
-def _walk(block: bytes) -> tuple[dict[str, Property], int, int]:
+def _parse_block(block: bytes) -> tuple[dict[str, Property], int, int]:
     """Return the properties, the number of entries, and the end offset of the last one."""
     properties: dict[str, Property] = {}
     size = len(block)
@@ -161,7 +161,7 @@ def _other(stream: bytes) -> Property:
         return stream
     if isinstance(value, dict):
         return stream
-    # what stores messages knows no subclasses
+    # the journal's encoder accepts no subclasses
     if isinstance(value, str):
         return str(value)
     if isinstance(value, float):
@@ -197,7 +197,7 @@ def extend_block(block: bytes, properties: Mapping[str, object]) -> bytes:
     """
     if not block:
         return encode_properties(properties)
-    _, count, end = _walk(block)
+    _, count, end = _parse_block(block)
     return b"".join(
         (
             _head.pack(_VERSION, count + len(properties)),

@@ -115,7 +115,7 @@ def login_status(error: AccessError | Refused) -> Status:
     return Status.INVALID_LOGIN
 
 
-def shown(error: SluiceError) -> dict[str, object]:
+def reply_properties(error: SluiceError) -> dict[str, object]:
     """Return the properties of that reply, without JMQStatus."""
     properties: dict[str, object] = {"JMQReason": str(error)[:LONGEST_REASON]}
     if isinstance(error, Refused):

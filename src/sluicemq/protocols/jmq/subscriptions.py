@@ -53,7 +53,7 @@ _OTHER_SORT: Final = {DURABLE: SHARED_DURABLE, SHARED_DURABLE: DURABLE}
 
 
 def subscription_name(sort: str, client_id: str, name: str) -> str:
-    """See the module."""
+    """Return the name of a subscription (format: see the module)."""
     return f"{sort}:{_quoted(client_id)}/{_quoted(name)}"
 
 
@@ -291,7 +291,7 @@ class Durables:
         broker.creations.append(self._created)
 
     def find(self, name: str) -> list[Subscription]:
-        """What there is of that name."""
+        """Return the open subscriptions of that name."""
         found = self._found.get(name, {})
         alive = [subscription for subscription in found if not subscription.closed]
         if not alive:

@@ -146,10 +146,10 @@ class Transactions:
 
     def _send_again(self, branch: Branch, attempted: bool) -> None:
         """Redeliver messages to the consumers that acknowledged them, or to others if closed."""
-        wanted: dict[JmsConsumer, list[bytes]] = {}
+        requested: dict[JmsConsumer, list[bytes]] = {}
         for (_, sysid), (consumer, _, _) in branch.acked.items():
-            wanted.setdefault(consumer, []).append(sysid)
-        for consumer, sysids in wanted.items():
+            requested.setdefault(consumer, []).append(sysid)
+        for consumer, sysids in requested.items():
             self._branches.take_back(branch, [(consumer.number, sysid) for sysid in sysids])
             consumer.send_again(sysids, attempted)
             consumer.level()

@@ -239,7 +239,7 @@ class Decoder:
 
     def allow(self, limits: Limits) -> None:
         """Set the limits of the packets that have not been received in part."""
-        self._limit = min(limits.packet, _LARGEST - FIXED_SIZE)  # so that what is kept is a packet
+        self._limit = min(limits.packet, _LARGEST - FIXED_SIZE)  # so that kept data is a packet
         self._header_limit = FIXED_SIZE + limits.header
         self._property_limit = limits.properties
 

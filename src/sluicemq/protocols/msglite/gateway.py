@@ -35,7 +35,7 @@ from sluicemq.protocols.msglite.http import (
     encode_failure,
     encode_head,
 )
-from sluicemq.protocols.msglite.mapping import shown_body, to_message
+from sluicemq.protocols.msglite.mapping import to_message, wire_body
 from sluicemq.protocols.msglite.replies import ReplyAddresses
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
 
@@ -248,7 +248,7 @@ class GatewaySession:
                 return
             assert delivery.message is not None  # unacked
             self._unsettled.append((consumer, delivery))
-            body = shown_body(delivery.message)
+            body = wire_body(delivery.message)
             if self._state is _State.WAITING:
                 self._begin(body)
             elif body:

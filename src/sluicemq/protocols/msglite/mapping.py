@@ -72,7 +72,7 @@ def to_message(
     return message
 
 
-def shown_timeout(message: Message) -> int:
+def wire_timeout(message: Message) -> int:
     """Return the timeout that the publisher gave, in seconds.
 
     For a message from another protocol it is the time to live, rounded up; FOR_EVER if none.
@@ -87,7 +87,7 @@ def shown_timeout(message: Message) -> int:
     return max(0, -((message.timestamp - expiration) // _SECOND))
 
 
-def shown_reply(message: Message) -> bytes:
+def wire_reply(message: Message) -> bytes:
     """Return the reply address for msglite clients; b"" if there is none or it is too long."""
     address = message.reply_to
     if address is None or not address.name:
@@ -130,6 +130,6 @@ def _read_answer(raw: bytes) -> tuple[Address, str] | None:
     return (address, correlation) if _encode_answer(address, correlation) == raw else None
 
 
-def shown_body(message: Message) -> bytes:
+def wire_body(message: Message) -> bytes:
     """Return the body for msglite clients."""
     return message.body if message.origin is Origin.MSGLITE else content(message)

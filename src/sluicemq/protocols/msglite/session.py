@@ -43,10 +43,10 @@ from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.msglite.mapping import (
     ANSWER,
     read_address,
-    shown_body,
-    shown_reply,
-    shown_timeout,
     to_message,
+    wire_body,
+    wire_reply,
+    wire_timeout,
 )
 from sluicemq.protocols.msglite.replies import ReplyAddresses
 from sluicemq.protocols.msglite.wire import (
@@ -482,13 +482,13 @@ class MsgliteSession:
             message = delivery.message
             assert message is not None  # unacked
             to = encode_name(consumer.subscription.destination.name)
-            reply = b"" if message.reply_to is None else shown_reply(message)
-            body = shown_body(message)
+            reply = b"" if message.reply_to is None else wire_reply(message)
+            body = wire_body(message)
             length = len(body)
             if length <= _SMALL_BODY:
-                self._transport.write((encode_message(shown_timeout(message), to, body, reply),))
+                self._transport.write((encode_message(wire_timeout(message), to, body, reply),))
             else:
-                head = message_head(length, shown_timeout(message), to, reply)
+                head = message_head(length, wire_timeout(message), to, reply)
                 self._transport.write((head, body, b"\r\n"))
             self._unsettled.append((consumer, delivery))
             self._unsent += len(to) + len(reply) + length

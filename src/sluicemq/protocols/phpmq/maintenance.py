@@ -323,18 +323,18 @@ class MaintenanceSession:
                 destination.address.kind is Kind.QUEUE
                 and (destination.waiting or destination.unacked)
                 and self._identity.sees(destination.name)
-                and self._is_shown(destination)
+                and self._is_visible(destination)
             ):
                 yield destination
 
-    def _is_shown(self, destination: Destination) -> bool:
+    def _is_visible(self, destination: Destination) -> bool:
         """Return whether the user may see it: temporary queues belong to their connections."""
         return not destination.temporary or self._identity.superuser
 
     def _find(self, name: str) -> Destination | None:
         """Return the queue of this name, which may be escaped as on the pages; or None."""
         destination = self._broker.find(Address(Kind.QUEUE, name))
-        if destination is not None and not self._is_shown(destination):
+        if destination is not None and not self._is_visible(destination):
             return None
         if destination is None and "\\" in name:
             for candidate in self._queues():

@@ -30,9 +30,9 @@ from sluicemq.protocols.vibemq.queues import (
     Options,
     Strategy,
     WrittenOptions,
+    format_span,
+    mode_name,
     read_written,
-    shown_mode,
-    shown_span,
 )
 from sluicemq.protocols.vibemq.wire import ATTEMPTS_HEADER, ERROR, NO_HEADERS, Frame
 
@@ -295,7 +295,7 @@ def create_queue(identity: str, queue: str, options: Options) -> Frame:
     fields = {
         "mode": mode,
         "maxQueueSize": size,
-        "messageTtl": None if ticks is None else shown_span(ticks),
+        "messageTtl": None if ticks is None else format_span(ticks),
         "enableDeadLetterQueue": dead_letter,
         "deadLetterQueueName": name,
         "overflowStrategy": overflow,
@@ -355,12 +355,12 @@ def conflicts(declared: WrittenOptions, found: WrittenOptions) -> list[str]:
     """
     differences = []
     if declared.mode != found.mode:
-        differences.append(f"its mode is {shown_mode(found.mode)}, not {shown_mode(declared.mode)}")
+        differences.append(f"its mode is {mode_name(found.mode)}, not {mode_name(declared.mode)}")
     if declared.ttl_ticks is not None and (
         found.ttl_ticks is None or declared.ttl_ticks < found.ttl_ticks
     ):
-        lives = "for ever" if found.ttl_ticks is None else f"for {shown_span(found.ttl_ticks)}"
-        differences.append(f"its messages live {lives}, not {shown_span(declared.ttl_ticks)}")
+        lives = "for ever" if found.ttl_ticks is None else f"for {format_span(found.ttl_ticks)}"
+        differences.append(f"its messages live {lives}, not {format_span(declared.ttl_ticks)}")
     if found.dead_letter and not declared.dead_letter:
         differences.append("it keeps dead letters, which the declaration does not")
     elif found.dead_letter and declared.dead_letter_queue != found.dead_letter_queue:

@@ -6,7 +6,7 @@
 |                            | digits: 16 that identify the broker's data, 16 of the sequence     |
 | payload, coming in         | body, untouched, kind JSON; none: kind NONE. A JSON string of      |
 |                            | base64 with the header content-encoding: base64 is kind BYTES      |
-| payload, going out         | see `shown_payload`                                                |
+| payload, going out         | see `wire_payload`                                                 |
 | header priority            | Low 1, Normal 4, High 6, Critical 9; back: 0-3 Low, 4 Normal,      |
 |                            | 5-7 High, 8-9 Critical. Going out only if it is not Normal         |
 | header correlationId       | correlation id                                                     |
@@ -70,7 +70,7 @@ BASE64: Final = "base64"
 
 REASON: Final = "deadLetterReason"
 """Property that marks a dead letter for the broker (broker/deadletter.py)."""
-STORY: Final = (REASON, "originalQueue", ATTEMPTS_HEADER, "failedAt")
+DEAD_LETTER_HEADERS: Final = (REASON, "originalQueue", ATTEMPTS_HEADER, "failedAt")
 """Properties that describe a dead letter."""
 
 _REASONS: Final = {
@@ -86,7 +86,7 @@ _READ_PRIORITIES: Final = {
     for number, (name, priority) in enumerate(zip(PRIORITIES, _SENT_PRIORITIES, strict=True))
     for spelling in (name.lower(), str(number))
 }
-_SHOWN_PRIORITIES: Final = ("Low",) * 4 + ("Normal",) + ("High",) * 3 + ("Critical",) * 2
+_PRIORITY_NAMES: Final = ("Low",) * 4 + ("Normal",) + ("High",) * 3 + ("Critical",) * 2
 
 _OURS: Final = COMPRESSION | {PRIORITY, CORRELATION_ID, REPLY_TO, TYPE, CONTENT_ENCODING}
 """Headers that are made from fields of the message or omitted, never made from properties."""
@@ -226,7 +226,7 @@ def with_headers(message: Message, added: Mapping[str, str]) -> bytes:
 # --- broker to client --------------------------------------------------------------------------
 
 
-def shown_id(message: Message, identity: bytes) -> str:
+def wire_id(message: Message, identity: bytes) -> str:
     """Return the id of a DELIVER. `identity` is `Broker.identity`, 8 bytes."""
     given = message.message_id
     if given and (message.origin is Origin.VIBEMQ or _is_encodable(given)):
@@ -244,16 +244,16 @@ def to_deliver(
 ) -> bytes:
     """Return the DELIVER frame of a message. May be called in any thread.
 
-    identity     the id's bytes (`shown_id`)
+    identity     the id's bytes (`wire_id`)
     attempts     number of this delivery, from 1
     limit        as of `wire.encode_deliver`: a message from another protocol may exceed it
-    detect_json  see `shown_payload`
+    detect_json  see `wire_payload`
     """
     properties = message.properties
     dead = bool(properties) and REASON in (properties or {})
     if message.origin is not Origin.VIBEMQ:
-        payload, encoded = shown_payload(message, detect_json)
-        headers = encode_headers(_shown_headers(message, encoded))
+        payload, encoded = wire_payload(message, detect_json)
+        headers = encode_headers(_wire_headers(message, encoded))
     else:
         payload = message.body if message.kind is not BodyKind.BYTES else _encoded(message.body)
         headers = message.native
@@ -264,7 +264,7 @@ def to_deliver(
     return encode_deliver(identity, queue, payload, headers, 0 if dead else attempts, limit)
 
 
-def shown_payload(message: Message, detect_json: bool = True) -> tuple[bytes, bool]:
+def wire_payload(message: Message, detect_json: bool = True) -> tuple[bytes, bool]:
     """Return the payload for a VibeMQ client, and whether it needs `content-encoding: base64`.
 
     Takes time in proportion to the body's size. JSON stays JSON, text becomes a JSON string, bytes
@@ -292,17 +292,17 @@ def shown_payload(message: Message, detect_json: bool = True) -> tuple[bytes, bo
     return _encoded(body), True
 
 
-def shown_headers(message: Message) -> dict[str, str]:
+def wire_headers(message: Message) -> dict[str, str]:
     """Return the headers for a VibeMQ client. Includes deliveryAttempts for dead letters."""
-    return _shown_headers(message, shown_payload(message)[1])
+    return _wire_headers(message, wire_payload(message)[1])
 
 
-def _shown_headers(message: Message, encoded: bool) -> dict[str, str]:
+def _wire_headers(message: Message, encoded: bool) -> dict[str, str]:
     headers: dict[str, str] = {}
     if encoded:
         headers[CONTENT_ENCODING] = BASE64
     if message.priority != DEFAULT_PRIORITY:
-        headers[PRIORITY] = _SHOWN_PRIORITIES[message.priority]
+        headers[PRIORITY] = _PRIORITY_NAMES[message.priority]
     if _is_encodable(message.correlation_id):
         headers[CORRELATION_ID] = message.correlation_id
     reply_to = message.reply_to
@@ -332,12 +332,13 @@ def _shown_headers(message: Message, encoded: bool) -> dict[str, str]:
 
 
 def _dead_letter_headers(message: Message) -> bytes:
-    """Return the headers of a VibeMQ dead letter: the publisher's, then those of `STORY`."""
+    """Return the headers of a VibeMQ dead letter: the publisher's, then those of
+    `DEAD_LETTER_HEADERS`."""
     properties = message.properties or {}
     headers = decode_headers(message.native)
-    for name in STORY:
+    for name in DEAD_LETTER_HEADERS:
         headers.pop(name, None)
-    for name in STORY:
+    for name in DEAD_LETTER_HEADERS:
         if name in properties:
             text = _spelled(properties[name])
             headers[name] = _REASONS.get(text, text) if name == REASON else text

@@ -27,7 +27,7 @@ _ENTRY: Final = 512
 
 class LargeKey(NamedTuple):
     """Cache key of a frame. `sequence` is unique in the broker; `detect_json` as in
-    `mapping.shown_payload`."""
+    `mapping.wire_payload`."""
 
     sequence: int
     queue: bytes

@@ -89,7 +89,7 @@ def _depth(payload: bytes) -> int:
     return levels + max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
 
 
-def check_in_pieces(payload: bytes, size: int = PIECE) -> None:
+def check_in_chunks(payload: bytes, size: int = PIECE) -> None:
     """Check a large payload as `check` does, in another thread.
 
     Other threads run between the pieces, and the memory needed is small for any payload. The

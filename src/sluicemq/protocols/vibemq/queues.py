@@ -456,12 +456,12 @@ def info(destination: Destination, by_name: bool) -> bytes:
         "name": destination.name,
         "messageCount": min(destination.waiting, NO_LIMIT),
         "subscriberCount": destination.consumers,
-        "deliveryMode": shown_mode(mode) if by_name and mode in _MODES else mode,
+        "deliveryMode": mode_name(mode) if by_name and mode in _MODES else mode,
         "maxSize": reported.max_queue_size,
         "createdAt": _creation_text(destination),
     }
     if reported.ttl_ticks is not None:
-        fields["messageTtl"] = shown_span(reported.ttl_ticks)
+        fields["messageTtl"] = format_span(reported.ttl_ticks)
     fields["enableDeadLetterQueue"] = reported.dead_letter
     if reported.dead_letter_queue is not None:
         fields["deadLetterQueueName"] = reported.dead_letter_queue
@@ -472,7 +472,7 @@ def info(destination: Destination, by_name: bool) -> bytes:
     fields["effectiveMode"] = enforced.mode.value
     fields["effectiveMaxSize"] = enforced.max_queue_size
     if enforced.message_ttl:
-        fields["effectiveMessageTtl"] = shown_span(enforced.message_ttl * TICKS_PER_MS)
+        fields["effectiveMessageTtl"] = format_span(enforced.message_ttl * TICKS_PER_MS)
     if enforced.dead_letter:
         name = enforced.dead_letter_queue or f"{destination.name}.dlq"
         fields["effectiveDeadLetterQueueName"] = name
@@ -515,7 +515,7 @@ def read_creation(text: str) -> tuple[int, int] | None:
     return (seconds * 1000 + ms, ticks) if seconds > 0 else None
 
 
-def shown_mode(mode: int | None) -> str:
+def mode_name(mode: int | None) -> str:
     """Return the name of a mode, or the number of an unknown one."""
     return spelled(Mode(mode)) if mode in _MODES else str(mode)
 
@@ -538,7 +538,7 @@ def spelled(choice: IntEnum) -> str:
     return "".join(word.capitalize() for word in choice.name.split("_"))
 
 
-def shown_span(ticks: int) -> str:
+def format_span(ticks: int) -> str:
     """Return ticks of 100 ns as `[-][d.]hh:mm:ss[.fffffff]`."""
     seconds, fraction = divmod(abs(ticks), 1000 * TICKS_PER_MS)
     minutes, second = divmod(seconds, 60)

@@ -46,7 +46,7 @@ from sluicemq.protocols.vibemq.mapping import MAX_QUEUE_NAME, is_queue_name, utf
 from sluicemq.protocols.vibemq.offload import LARGE, Offload, OffloadedJob
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
 from sluicemq.protocols.vibemq.ownership import foreign, takes_options
-from sluicemq.protocols.vibemq.payload import check_in_pieces
+from sluicemq.protocols.vibemq.payload import check_in_chunks
 from sluicemq.protocols.vibemq.publisher import BLOCK_TIMEOUT, MOST_UNCONFIRMED, Publisher
 from sluicemq.protocols.vibemq.responses import MOST_UNREAD, ResponseWriter, error_code
 from sluicemq.protocols.vibemq.subscriber import ConnectionContext, DeliveryTerms, Subscriber
@@ -776,7 +776,7 @@ def _read(large: LargeFrame, size: int) -> _Read | None:
         return frame._replace(payload=b"", headers={}), why
     try:
         if frame.payload:
-            check_in_pieces(frame.payload)
+            check_in_chunks(frame.payload)
     except ProtocolError as error:
         return frame._replace(payload=b""), str(error)
     return frame, ""

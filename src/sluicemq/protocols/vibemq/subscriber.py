@@ -31,7 +31,7 @@ from sluicemq.model.message import BodyKind, Origin
 from sluicemq.protocols.transport import Timer, Transport
 from sluicemq.protocols.vibemq.ack_timeouts import Copy
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
-from sluicemq.protocols.vibemq.mapping import shown_id
+from sluicemq.protocols.vibemq.mapping import wire_id
 from sluicemq.protocols.vibemq.offload import LARGE
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries, LargeDelivery, LargeKey, Request
 from sluicemq.protocols.vibemq.queues import find
@@ -306,7 +306,7 @@ class Subscriber:
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             assert message is not None  # unacked
-            identity = shown_id(message, prefix)
+            identity = wire_id(message, prefix)
             if delivery.size > LARGE:
                 large = self._find_large(delivery, identity.encode())
                 if large is None:

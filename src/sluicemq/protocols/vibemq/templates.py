@@ -29,7 +29,7 @@ _NO_ERROR: Final = bytes(4)
 class DeliverTemplate:
     """DELIVER frames of one queue.
 
-    `queue` is the queue name's bytes, kept as `name`; `detect_json` as in `mapping.shown_payload`.
+    `queue` is the queue name's bytes, kept as `name`; `detect_json` as in `mapping.wire_payload`.
     """
 
     __slots__ = ("_detect_json", "_fixed", "_queue", "_tail", "name")

@@ -43,27 +43,35 @@ class Audit:
 
     def login(self, peer: str, user: str, how: str) -> None:
         """Log a login; `how` is password or token."""
-        self._say("login", peer=peer, user=shown_user(user), method=how)
+        self._say("login", peer=peer, user=audited_user(user), method=how)
 
     def login_failed(self, peer: str, user: str, how: str, wait: float) -> None:
-        """What was shown is wrong; `wait` seconds from now on further attempts are refused."""
+        """Log wrong credentials; further attempts are refused for `wait` seconds from now on."""
         self._say(
-            "login failed", peer=peer, user=shown_user(user), method=how, retry_after=round(wait, 1)
+            "login failed",
+            peer=peer,
+            user=audited_user(user),
+            method=how,
+            retry_after=round(wait, 1),
         )
 
     def refused(self, peer: str, user: str, why: str) -> None:
         """Write that an attempt was not looked at. `why` is "too many failures" (of the user from
         that address), "too many waiting" or "connection closed" (before its turn)."""
-        self._say("login refused", peer=peer, user=shown_user(user), reason=why)
+        self._say("login refused", peer=peer, user=audited_user(user), reason=why)
 
     def denied(self, peer: str, user: str, what: str) -> None:
         """A user may not do what it asked for."""
-        self._say("denied", peer=peer, user=user or "(nobody)", operation=_shown(what))
+        self._say("denied", peer=peer, user=user or "(nobody)", operation=_printable(what))
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
         """Log a requested change; `result` is `done` or the reason for the refusal."""
         self._say(
-            "change", peer=peer, user=user or "(everybody)", operation=_shown(what), result=result
+            "change",
+            peer=peer,
+            user=user or "(everybody)",
+            operation=_printable(what),
+            result=result,
         )
 
     def recent(self, limit: int) -> list[AuditLine]:
@@ -72,7 +80,7 @@ class Audit:
 
     def changed(self, before: Database, after: Database) -> None:
         """The user database has changed, by whomever it names."""
-        by = _shown(after.changed_by)
+        by = _printable(after.changed_by)
         for kind, old, new in (
             ("user", before.users, after.users),
             ("role", before.roles, after.roles),
@@ -96,19 +104,19 @@ class Audit:
             self._log.info(event, **fields)
 
 
-def shown_user(name: str) -> str:
+def audited_user(name: str) -> str:
     """The name a client gave, if it can be one. What cannot is not written down: now and then it
     is a password in the wrong place."""
     return name if is_user_name(name) else "(not a name)"
 
 
-def _shown(text: str) -> str:
+def _printable(text: str) -> str:
     text = text[:_LONGEST]
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def _difference(old: Any, new: Any) -> str:
-    """Which fields of a user record differ; the values are nobody's business."""
+    """Return the names of the fields of a user record that differ, without their values."""
     if isinstance(old, tuple):
         return "permissions"
     names = ("password", "digest", "superuser", "permissions", "roles", "tokens")

@@ -125,7 +125,7 @@ class Authenticator:
             verify=verify,
         )
         self.required = False
-        """Whether clients of protocols with logins have to log in."""
+        """Return whether clients of protocols with logins have to log in."""
         self._decide()
 
     def open(self, transport: Transport, listener: Listener, *, logs_in: bool) -> ConnectionAccess:
@@ -165,7 +165,7 @@ class Authenticator:
 
     @property
     def all_by_digest(self) -> bool:
-        """Whether clients that can be asked for one thing only are best asked for a digest."""
+        """Return whether clients that accept one kind of login only should use a digest."""
         return not self._has_admin_token and self._user_snapshot.all_by_digest
 
     def close(self) -> None:
@@ -233,17 +233,17 @@ class Authenticator:
         self._logins.cancel(check)
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
-        """See Access."""
+        """Return a handle that finds the identity of valid credentials again (`Access`)."""
         user, password, token = credentials[:3]
         if not token and password.startswith(TOKEN_PREFIX):
             token = password
         if self._logins.is_admin(token or password):
             return lambda: ADMIN
-        shown, password_mark = fingerprint(token), self._password_mark(user)
+        token_fingerprint, password_mark = fingerprint(token), self._password_mark(user)
 
         def held() -> Identity | None:
             self.refresh()
-            name = self._user_snapshot.holder(shown, self._wall())
+            name = self._user_snapshot.holder(token_fingerprint, self._wall())
             return self._user_snapshot.identity(name) if name else None
 
         def known() -> Identity | None:
@@ -335,7 +335,7 @@ class ConnectionAccess:
         """The last identity this connection was given."""
 
     def renew(self) -> None:
-        """See Access."""
+        """Update `guest` and `users` (`Access`)."""
         authenticator = self._authenticator
         authenticator.refresh()
         self.guest = self._guest()
@@ -344,12 +344,12 @@ class ConnectionAccess:
         )
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
-        """See Access. Of a guest, it is the guest."""
+        """Return a handle for the latest login; a guest's returns the guest (`Access`)."""
         guest = self.guest
         return self._authenticator.login_handle(credentials) if guest is None else lambda: guest
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
-        """See Access. Where no login is needed, whatever the client shows is ignored."""
+        """Authenticate the client (`Access`). Ignore the credentials if no login is required."""
         if self.guest is not None:
             self.answer(partial(admitted, self.guest))
         else:
@@ -358,7 +358,7 @@ class ConnectionAccess:
             )
 
     def cancel_login(self) -> None:
-        """See Access."""
+        """Cancel the pending login (`Access`)."""
         if self._check is not None:
             self._authenticator.cancel(self._check)
 
@@ -370,7 +370,7 @@ class ConnectionAccess:
         return True
 
     def denied(self, peer: str, identity: Identity, what: str) -> None:
-        """See Access."""
+        """Log a denied operation in the audit log (`Access`)."""
         self._authenticator.audit.denied(peer, identity.name, what)
 
     def answer(self, callback: Callable[[], None]) -> None:
@@ -378,7 +378,7 @@ class ConnectionAccess:
         self._transport.call_later(0, callback)
 
     def by(self) -> str:
-        """Who changes something, for the audit log."""
+        """Return the user and peer that request a change, for the audit log."""
         name = self.who.name if self.who is not None else ""
         return f"{name or 'everybody'} at {self._transport.peer}"
 
@@ -403,7 +403,7 @@ class ConnectionUsers:
         self._access = access
 
     def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
-        """See Users."""
+        """Create a user (`Users`)."""
         now = self._authenticator.now()
 
         def prepare() -> Change:
@@ -418,11 +418,11 @@ class ConnectionUsers:
         self._change(prepare, done)
 
     def remove(self, name: str, done: Done) -> None:
-        """See Users."""
+        """Delete a user (`Users`)."""
         self._change(lambda: partial(changes.remove_user, name=name), done)
 
     def set_password(self, name: str, password: str, done: Done) -> None:
-        """See Users. A user who has a digest form gets a new one."""
+        """Change a user's password (`Users`), and the digest form if the user has one."""
         now = self._authenticator.now()
 
         def prepare() -> Change:
@@ -433,24 +433,24 @@ class ConnectionUsers:
         self._change(prepare, done)
 
     def grant(self, name: str, permission: Permission, done: Done) -> None:
-        """See Users."""
+        """Replace the user's permission for exactly this pattern (`Users`)."""
         now = self._authenticator.now()
         self._change(
             lambda: partial(changes.grant, name=name, permission=permission, now=now), done
         )
 
     def revoke(self, name: str, pattern: str, done: Done) -> None:
-        """See Users."""
+        """Remove the permission of this pattern, if there is one (`Users`)."""
         now = self._authenticator.now()
         self._change(lambda: partial(changes.revoke, name=name, pattern=pattern, now=now), done)
 
     def accounts(self) -> list[Account]:
-        """See Users."""
+        """Return all users, sorted by name (`Users`)."""
         self._authenticator.refresh()
         return self._authenticator.user_snapshot.accounts()
 
     def permissions(self, name: str) -> list[Permission]:
-        """See Users. Those of its roles included."""
+        """Return the permissions of a user, including those of its roles (`Users`)."""
         self._authenticator.refresh()
         database = self._authenticator.user_snapshot.database
         return list(database.rights(name)) if name in database.users else []

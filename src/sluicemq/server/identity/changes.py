@@ -95,7 +95,7 @@ def set_superuser(database: Database, name: str, now: int, superuser: bool) -> D
 
 
 def set_roles(database: Database, name: str, now: int, roles: tuple[str, ...]) -> Database:
-    """Those and no others. UserNotFound; AccessError if one does not exist."""
+    """Replace the roles of a user. UserNotFound; AccessError if a role does not exist."""
     for role in roles:
         _role(database, role)
     return _with(database, name, now, roles=roles)
@@ -135,13 +135,13 @@ def remove_role(database: Database, role: str) -> Database:
 
 
 def grant_role(database: Database, role: str, permission: Permission) -> Database:
-    """As `grant`, for all who have the role. AccessError."""
+    """Replace the role's permission for exactly that pattern. AccessError if there is no role."""
     permissions = _granted(_role(database, role), permission)
     return replace(database, roles={**database.roles, role: permissions})
 
 
 def revoke_role(database: Database, role: str, pattern: str) -> Database:
-    """As `revoke`. AccessError if there is no such role."""
+    """Remove the role's permission, if there is one. AccessError if there is no such role."""
     permissions = _revoked(_role(database, role), pattern)
     return replace(database, roles={**database.roles, role: permissions})
 

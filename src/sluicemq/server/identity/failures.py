@@ -121,7 +121,7 @@ class FailureTable:
         wait = min(self._block * 2.0 ** min(over, 60), self._block_max) if over >= 0 else 0.0
         entry.until = now + wait
         while self.size > self._most:
-            self._make_room()
+            self._evict()
         return wait
 
     def clear(self, address: str, user: str) -> None:
@@ -140,7 +140,7 @@ class FailureTable:
             self.size -= len(entries)
             del self._addresses[address]
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         """Fold the address with the most entries; drop the oldest one if all have one entry."""
         entries = max(self._addresses.values(), key=len)
         if len(entries) == 1:

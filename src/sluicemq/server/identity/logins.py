@@ -35,7 +35,7 @@ from sluicemq.model.errors import (
     TooManyFailures,
 )
 from sluicemq.protocols.access import TOKEN_PREFIX, Admitted, Credentials
-from sluicemq.server.identity.audit import Audit, shown_user
+from sluicemq.server.identity.audit import Audit, audited_user
 from sluicemq.server.identity.failures import FailureTable, address_of
 from sluicemq.server.identity.legacy_hashes import bcrypt_cost
 from sluicemq.server.identity.login_queue import (
@@ -157,8 +157,8 @@ class Logins:
         if not token and not password and not digest:
             admitted(AuthenticationMissing("log in with a user name and a password"))
             return None
-        shown, name = ("", TOKENS) if token else (user, shown_user(user))
-        login = _Login(self, peer, shown, name, admitted)
+        given_user, name = ("", TOKENS) if token else (user, audited_user(user))
+        login = _Login(self, peer, given_user, name, admitted)
         if self.is_admin(token or password):
             login.admit(ADMIN, "token")
             return None
@@ -187,8 +187,8 @@ class Logins:
         return login.check("token", self._proven.digest("token", token), lambda: False)
 
     def _by_digest(self, login: _Login, digest: str, nonce: str) -> LoginCheck | None:
-        user = login.shown
-        shown = digest.encode("utf-8", "surrogatepass")
+        user = login.given_user
+        presented = digest.encode("utf-8", "surrogatepass")
 
         def right() -> bool:
             form = self._user_snapshot().digest_of(user)
@@ -196,7 +196,7 @@ class Logins:
                 answer(form or NO_DIGEST, nonce).encode()
                 for answer in (digest_answer, page_digest_answer)
             ]
-            equal = [hmac.compare_digest(answer, shown) for answer in answers]
+            equal = [hmac.compare_digest(answer, presented) for answer in answers]
             return any(equal) and bool(form and nonce)
 
         form = self._user_snapshot().digest_of(user)
@@ -208,7 +208,7 @@ class Logins:
         return login.check("digest", key, right, proves=(proven,))
 
     def _by_password(self, login: _Login, password: str) -> LoginCheck | None:
-        user = login.shown
+        user = login.given_user
         stored = self._user_snapshot().hash_of(user)
         too_long = len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD
         if too_long and not bcrypt_cost(stored):
@@ -272,7 +272,7 @@ class Logins:
     def failed(self, login: _Login, how: str) -> None:
         """Note that a client has shown what is wrong."""
         wait = self._failures.wait(login.address, login.name)
-        self._audit.login_failed(login.peer, login.shown, how, wait)
+        self._audit.login_failed(login.peer, login.given_user, how, wait)
 
     def refused(self, login: _Login, error: AccessError) -> None:
         """Note that an attempt was not looked at."""
@@ -282,7 +282,7 @@ class Logins:
             why = "too many waiting"
         else:
             why = "connection closed"
-        self._audit.refused(login.peer, login.shown, why)
+        self._audit.refused(login.peer, login.given_user, why)
 
     def identity(self, name: str) -> Identity:
         """Return the identity of a user, with the rights of the moment."""
@@ -296,21 +296,21 @@ class Logins:
 class _Login:
     """One attempt to log in.
 
-    shown  the user name that the client has shown; "" with a token
-    name   the user in the failure table: names that no user can have share one
+    given_user  the user name that the client has given; "" with a token
+    name        the user in the failure table: names that no user can have share one
     """
 
-    __slots__ = ("_admitted", "_answered", "_logins", "address", "name", "peer", "shown")
+    __slots__ = ("_admitted", "_answered", "_logins", "address", "given_user", "name", "peer")
 
     def __init__(
-        self, logins: Logins, peer: str, shown: str, name: str, admitted: Admitted
+        self, logins: Logins, peer: str, given_user: str, name: str, admitted: Admitted
     ) -> None:
         self._logins = logins
         self._admitted = admitted
         self._answered = False
         self.peer = peer
         self.address = address_of(peer) or LOCAL
-        self.shown = shown
+        self.given_user = given_user
         self.name = name
 
     def check(
@@ -372,7 +372,7 @@ class _Login:
             self._logins.refused(self, verdict)
             self._admitted(verdict)
         elif verdict:
-            self.admit(self._logins.identity(self.shown), how)
+            self.admit(self._logins.identity(self.given_user), how)
         else:
             self._logins.failed(self, how)
             self._admitted(AuthenticationFailed("the user name or the password is wrong"))

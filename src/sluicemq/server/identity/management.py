@@ -36,20 +36,20 @@ class UserManagement:
     # --- what there is -----------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """See UserDirectory."""
+        """Return all user names, sorted (`UserDirectory`)."""
         return sorted(self._database.users)
 
     def user(self, name: str) -> UserView | None:
-        """See UserDirectory."""
+        """Return a user; None if unknown (`UserDirectory`)."""
         found = self._database.users.get(name)
         return None if found is None else _user(name, found)
 
     def role_names(self) -> list[str]:
-        """See UserDirectory."""
+        """Return all role names, sorted (`UserDirectory`)."""
         return sorted(self._database.roles)
 
     def roles(self, names: Collection[str]) -> list[RoleView]:
-        """See UserDirectory."""
+        """Return the roles of these names that exist, sorted (`UserDirectory`)."""
         database = self._database
         holders: dict[str, list[str]] = {name: [] for name in names}
         for user, record in database.users.items():
@@ -67,7 +67,7 @@ class UserManagement:
         ]
 
     def rights(self, name: str) -> list[PermissionView]:
-        """See UserDirectory."""
+        """Return a user's permissions, including those of its roles (`UserDirectory`)."""
         database = self._database
         return _permissions(database.rights(name)) if name in database.users else []
 
@@ -78,17 +78,17 @@ class UserManagement:
 
     # --- changes -----------------------------------------------------------------------------
 
-    async def add(self, by: str, name: str, wanted: UserChange) -> list[str]:
-        """See UserDirectory."""
+    async def add(self, by: str, name: str, requested: UserChange) -> list[str]:
+        """Create a user; return warnings about its password (`UserDirectory`)."""
         now = self._authenticator.now()
-        password = wanted.password
+        password = requested.password
 
         def prepare() -> Change:
             user = UserRecord(
                 password=self._authenticator.hash(password) if password else "",
-                digest=digest_form(name, password) if password and wanted.allow_digest else "",
-                superuser=bool(wanted.superuser),
-                roles=wanted.roles or (),
+                digest=digest_form(name, password) if password and requested.allow_digest else "",
+                superuser=bool(requested.superuser),
+                roles=requested.roles or (),
                 created=now,
                 updated=now,
             )
@@ -97,10 +97,10 @@ class UserManagement:
         await self._change(by, prepare)
         return password_warnings(password) if password else []
 
-    async def alter(self, by: str, name: str, wanted: UserChange) -> list[str]:
-        """See UserDirectory."""
+    async def alter(self, by: str, name: str, requested: UserChange) -> list[str]:
+        """Change a user; return warnings about its password (`UserDirectory`)."""
         now = self._authenticator.now()
-        password = wanted.password
+        password = requested.password
 
         def prepare() -> Change:
             hashed = self._authenticator.hash(password) if password else ""
@@ -109,14 +109,14 @@ class UserManagement:
             def change(database: Database) -> Database:
                 if password is not None:
                     database = changes.set_password(
-                        database, name, hashed, digest, now, wanted.allow_digest
+                        database, name, hashed, digest, now, requested.allow_digest
                     )
-                elif wanted.allow_digest is not None:
-                    database = changes.allow_digest(database, name, now, wanted.allow_digest)
-                if wanted.superuser is not None:
-                    database = changes.set_superuser(database, name, now, wanted.superuser)
-                if wanted.roles is not None:
-                    database = changes.set_roles(database, name, now, wanted.roles)
+                elif requested.allow_digest is not None:
+                    database = changes.allow_digest(database, name, now, requested.allow_digest)
+                if requested.superuser is not None:
+                    database = changes.set_superuser(database, name, now, requested.superuser)
+                if requested.roles is not None:
+                    database = changes.set_roles(database, name, now, requested.roles)
                 return database
 
             return change
@@ -125,11 +125,11 @@ class UserManagement:
         return password_warnings(password) if password else []
 
     async def set_password(self, by: str, name: str, password: str) -> None:
-        """See UserDirectory."""
+        """Change a user's password (`UserDirectory`)."""
         await self.alter(by, name, UserChange(password=password))
 
     async def remove(self, by: str, name: str, force: bool) -> None:
-        """See UserDirectory."""
+        """Delete a user; the last one only with `force` (`UserDirectory`)."""
 
         def remove(database: Database) -> Database:
             if force:
@@ -144,28 +144,28 @@ class UserManagement:
         await self._change(by, lambda: remove)
 
     async def grant(self, by: str, name: str, permission: Permission) -> None:
-        """See UserDirectory."""
+        """Replace a user's permission for exactly this pattern (`UserDirectory`)."""
         now = self._authenticator.now()
         grant = partial(changes.grant, name=name, permission=permission, now=now)
         await self._change(by, lambda: grant)
 
     async def revoke(self, by: str, name: str, pattern: str) -> None:
-        """See UserDirectory."""
+        """Remove a user's permission for this pattern (`UserDirectory`)."""
         revoke = partial(changes.revoke, name=name, pattern=pattern, now=self._authenticator.now())
         await self._change(by, lambda: revoke)
 
     async def assign(self, by: str, role: str, name: str) -> None:
-        """See UserDirectory."""
+        """Assign a role to a user (`UserDirectory`)."""
         assign = partial(changes.assign, role=role, name=name, now=self._authenticator.now())
         await self._change(by, lambda: assign)
 
     async def withdraw(self, by: str, role: str, name: str) -> None:
-        """See UserDirectory."""
+        """Withdraw a role from a user (`UserDirectory`)."""
         withdraw = partial(changes.withdraw, role=role, name=name, now=self._authenticator.now())
         await self._change(by, lambda: withdraw)
 
     async def add_token(self, by: str, name: str, label: str, expires: int) -> tuple[str, str]:
-        """See UserDirectory."""
+        """Create a token; return its id and the token (`UserDirectory`)."""
         now = self._authenticator.now()
         if expires and expires <= now:
             raise AccessError("the token would have expired already")
@@ -175,27 +175,27 @@ class UserManagement:
         return record.id, token
 
     async def remove_token(self, by: str, name: str, token: str) -> None:
-        """See UserDirectory."""
+        """Delete a user's token by its id (`UserDirectory`)."""
         remove = partial(
             changes.remove_token, name=name, token_id=token, now=self._authenticator.now()
         )
         await self._change(by, lambda: remove)
 
     async def add_role(self, by: str, role: str) -> None:
-        """See UserDirectory."""
+        """Create a role (`UserDirectory`)."""
         await self._change(by, lambda: partial(changes.add_role, role=role))
 
     async def remove_role(self, by: str, role: str) -> None:
-        """See UserDirectory."""
+        """Delete a role (`UserDirectory`)."""
         await self._change(by, lambda: partial(changes.remove_role, role=role))
 
     async def grant_role(self, by: str, role: str, permission: Permission) -> None:
-        """See UserDirectory."""
+        """Replace a role's permission for exactly this pattern (`UserDirectory`)."""
         grant = partial(changes.grant_role, role=role, permission=permission)
         await self._change(by, lambda: grant)
 
     async def revoke_role(self, by: str, role: str, pattern: str) -> None:
-        """See UserDirectory."""
+        """Remove a role's permission for this pattern (`UserDirectory`)."""
         revoke = partial(changes.revoke_role, role=role, pattern=pattern)
         await self._change(by, lambda: revoke)
 

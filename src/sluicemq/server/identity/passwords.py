@@ -110,7 +110,7 @@ def scheme_of(stored: str) -> str:
 
 
 def digest_form(user: str, password: str) -> str:
-    """What a digest login is checked with: the MD5 of `user:password`, in the JMS broker's form.
+    """Return the digest form of a password: the MD5 of `user:password`, in the JMS broker's form.
 
     That is the 128 bits as a signed number in base 16 without leading zeros (JMQ, section 5.2).
     Whoever has it can log in by digest as with the password itself.
@@ -119,7 +119,7 @@ def digest_form(user: str, password: str) -> str:
 
 
 def digest_answer(form: str, nonce: str) -> str:
-    """What a client shows that knows what `form` was made of and was given that nonce."""
+    """Return the correct answer to a digest challenge with that nonce."""
     return _signed_md5(f"{form}:{nonce}")
 
 

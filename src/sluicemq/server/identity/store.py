@@ -59,7 +59,7 @@ class UserStore:
 
     @property
     def exists(self) -> bool:
-        """Whether there was a file when `read` last looked."""
+        """Return whether the file existed at the last `read`."""
         return self._stamp is not None
 
     def change(self, change: Change, by: str) -> Database:

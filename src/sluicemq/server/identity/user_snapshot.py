@@ -30,7 +30,7 @@ class UserSnapshot:
         }
 
     def identity(self, name: str) -> Identity:
-        """Of that user, with its rights; NOBODY if there is none."""
+        """Return the identity of a user, with its rights; NOBODY if there is no such user."""
         known = self._identities.get(name)
         if known is None:
             user = self.database.users.get(name)
@@ -41,17 +41,17 @@ class UserSnapshot:
         return known
 
     def hash_of(self, name: str) -> str:
-        """What a password of that user is checked against; never fits if there is none."""
+        """Return the password hash of a user; one that no password matches if there is none."""
         user = self.database.users.get(name)
         return (user.password if user is not None else "") or UNKNOWN
 
     def digest_of(self, name: str) -> str:
-        """What a digest of that user is checked with; "" if none will do."""
+        """Return the digest form of a user; "" if there is none."""
         user = self.database.users.get(name)
         return user.digest if user is not None else ""
 
     def holder(self, fingerprint: str, now: float) -> str:
-        """Whose token that is; "" if nobody's, or no longer (seconds since the epoch)."""
+        """Return the user of a token; "" if unknown or expired (seconds since the epoch)."""
         name, token = self._tokens.get(fingerprint, ("", None))
         if token is None or (token.expires and now >= token.expires):
             return ""

@@ -1,4 +1,4 @@
-"""A JMQ broker that says what a test makes it say."""
+"""A JMQ broker whose replies are scripted by a test."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Script:
                 for packet in decoder.feed(data):
                     assert isinstance(packet, Packet)
                     self.heard.append(packet)
-                    said = self.answer(packet)
-                    writer.write(self.usual(packet) if said is None else said)
+                    reply = self.answer(packet)
+                    writer.write(self.usual(packet) if reply is None else reply)
                 async with self._news:
                     self._news.notify_all()
         writer.close()
 
     def usual(self, packet: Packet) -> bytes:
-        """What a broker says that has nothing against it."""
+        """Return the reply of a broker that accepts the packet."""
         kind, cid = packet.type, packet.consumer_id
         if not packet.flags & packets.A:
             return b""
@@ -98,7 +98,7 @@ class Script:
         return [(PacketType(each.type).name, dict(each.properties)) for each in self.heard[last:]]
 
     def say(self, *data: bytes) -> None:
-        """To who connected last."""
+        """Send data to the most recent connection."""
         self.connections[-1].write(b"".join(data))
 
     @contextlib.asynccontextmanager

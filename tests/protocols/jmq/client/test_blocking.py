@@ -1,4 +1,4 @@
-"""The client that blocks, against a broker in another thread."""
+"""The blocking client, against a broker in another thread."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ async def nothing(consumer: Consumer) -> None:
         None,
     ],
 )  # fmt: skip
-def test_what_is_sent_is_received(body: object) -> None:
+def test_sent_messages_are_received(body: object) -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         producer, consumer = await session.producer("q"), await session.consumer("q")
@@ -107,7 +107,7 @@ def test_objects_stay_bytes_unless_they_are_of_the_closed_set() -> None:
     run(scenario)
 
 
-def test_a_message_tells_what_was_said_of_it() -> None:
+def test_a_message_has_its_headers_and_properties() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         producer = await session.producer(Queue("q"), priority=7)
@@ -125,7 +125,7 @@ def test_a_message_tells_what_was_said_of_it() -> None:
         assert isinstance(message.reply_to, Topic)
         assert (message.persistent, message.redelivered, message.delivery_count) == (True, False, 1)
         assert (message.expiration, message.delivery_time) == (0, 0)
-        # sent on: what belongs to the message goes with it
+        # a forwarded message keeps its properties
         await producer.send(message, priority=1)
         again = await consumer.receive(5)
         assert (again.body, again.properties, again.priority) == ("x", given, 1)
@@ -234,7 +234,7 @@ def test_iteration_and_the_end_of_it() -> None:
     assert harness.bodies("q") == []
 
 
-def test_what_a_closed_consumer_had_not_handed_over_comes_again_in_order() -> None:
+def test_undelivered_messages_of_a_closed_consumer_are_redelivered_in_order() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         await (await session.producer("q")).send_all("abcd")
@@ -304,7 +304,7 @@ def test_client_acknowledge_recover() -> None:
     assert harness.bodies("q") == []
 
 
-def test_what_was_given_back_is_not_acknowledged_with_what_came_again() -> None:
+def test_returned_messages_are_not_acknowledged_with_redelivered_ones() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         await (await session.producer("q")).send_all("ab")
@@ -322,7 +322,7 @@ def test_topics_have_subscribers() -> None:
         session = await client.session()
         topic = Topic("t")
         producer = await session.producer(topic)
-        await producer.send("to nobody")
+        await producer.send("without subscribers")
         one, two = await session.consumer(topic), await session.consumer(topic)
         deaf = await session.consumer(topic, no_local=True)
         await producer.send("x")
@@ -542,7 +542,7 @@ def test_requests_and_replies() -> None:
         message = await other.receive(60)
         with pytest.raises(ValueError, match="does not say"):
             await worker.reply(message, "x")
-        waiting = asyncio.create_task(client.request("nobody", "x"))
+        waiting = asyncio.create_task(client.request("unanswered", "x"))
         await client.ping()
         await client.close()
         with pytest.raises(ConnectionLost):

@@ -57,7 +57,7 @@ async def _mapper(answer: bytes, *, hang: bool = False) -> asyncio.Server:
     return await asyncio.start_server(serve, "127.0.0.1", 0)
 
 
-def test_the_port_mapper_tells_where_the_service_is() -> None:
+def test_the_port_mapper_returns_the_port_of_the_service() -> None:
     async def main() -> None:
         broker = Script()
         async with broker.listen() as port:

@@ -1,4 +1,4 @@
-"""How messages are received, acknowledged and given back, against a scripted broker."""
+"""Receiving, acknowledging and returning messages, against a scripted broker."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_connection_flow_from_the_broker() -> None:
         await one.receive()
         resume = await broker.hears_of(PacketType.RESUME_FLOW)
         assert resume.block == b""
-        # also when the message was for nobody
+        # messages of unknown consumers count, too
         broker.say(deliver(9, 3), deliver(9, 4, packets.F))
         await two.receive()
         await broker.hears_of(PacketType.RESUME_FLOW, 2)
@@ -180,7 +180,7 @@ def test_a_cancelled_receive_loses_no_message() -> None:
     script(scenario, hold)
 
 
-def test_a_refused_acknowledgement_is_told() -> None:
+def test_a_refused_acknowledgement_is_reported() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         broker.say(deliver(consumer.id, 1))
@@ -276,7 +276,7 @@ def test_rollback_is_the_java_clients() -> None:
     assert rolled_back.properties["JMQUpdateConsumed"] is True
 
 
-def test_commit_takes_the_next_transaction_along_and_tells_refused_sends() -> None:
+def test_commit_begins_the_next_transaction_and_reports_refused_sends() -> None:
     status = 200
 
     def answer(packet: Packet) -> bytes | None:
@@ -366,7 +366,7 @@ def test_nothing_is_handed_over_while_messages_are_on_their_way_back() -> None:
         recovering = asyncio.create_task(session.recover())
         await broker.hears_of(PacketType.STOP)
         receiving = asyncio.create_task(consumer.receive())
-        # what is still under way before STOP_REPLY goes back, too
+        # messages that arrive before STOP_REPLY are returned, too
         broker.say(deliver(consumer.id, 3), encode_reply(23, stopped[0].consumer_id, 200))
         await recovering
         await client.ping()
@@ -391,10 +391,10 @@ def test_browsing() -> None:
             case PacketType.BROWSE:
                 return encode_reply(27, packet.consumer_id, 200, {"JMQConsumerID": Long(5)}, ids)
             case PacketType.DELIVER if len(packet.body) == 32_000:
-                wanted = [packet.body[:32], packet.body[32:64]]
+                requested = [packet.body[:32], packet.body[32:64]]
                 sent = [
-                    encode_packet(1, packets.L if each is wanted[-1] else 0, 5, sysid=each)
-                    for each in wanted
+                    encode_packet(1, packets.L if each is requested[-1] else 0, 5, sysid=each)
+                    for each in requested
                 ]
                 return encode_reply(43, packet.consumer_id, 200) + b"".join(sent)
             case PacketType.DELIVER:

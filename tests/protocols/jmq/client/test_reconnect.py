@@ -1,4 +1,4 @@
-"""What becomes of sessions and their parts when the connection breaks."""
+"""Recovery of sessions, producers and consumers after a connection loss."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.protocols.sockets import unused_port
 
 
 def drop(broker: Script) -> None:
-    """The last connection."""
+    """Abort the most recent connection."""
     broker.connections[-1].transport.abort()
 
 
 async def back(broker: Script, connections: int = 2) -> None:
-    """Wait until the client has connected so often."""
+    """Wait until the client has opened `connections` connections."""
     await broker.hears(lambda: len(broker.all(PacketType.START)) == connections)
 
 
@@ -75,7 +75,7 @@ def test_everything_is_made_again_in_the_order_of_the_java_client() -> None:
     script(scenario, reconnect=SOON, client_id="me")
 
 
-def test_what_was_under_way_fails_and_what_is_asked_meanwhile_waits() -> None:
+def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:
     held: list[Packet] = []
 
     def hold(packet: Packet) -> bytes | None:
@@ -186,8 +186,8 @@ def test_an_acknowledgement_whose_fate_is_unknown_does_not_hide_its_message() ->
 def test_a_goodbye_of_a_broker_that_comes_again() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
-        said = {"JMQExit": False, "JMQGoodbyeReason": 1, "JMQGoodbyeReasonString": "later"}
-        broker.say(encode_packet(PacketType.GOODBYE, properties=said))
+        properties = {"JMQExit": False, "JMQGoodbyeReason": 1, "JMQGoodbyeReasonString": "later"}
+        broker.say(encode_packet(PacketType.GOODBYE, properties=properties))
         await back(broker)
         broker.say(deliver(consumer.id, 1))
         await consumer.receive()

@@ -1,4 +1,4 @@
-"""The client against a broker that says what the test makes it say: which packets it sends."""
+"""Packets that the client sends to a scripted broker."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_the_beginning_and_the_end_are_the_java_clients() -> None:
     # a Long is no Integer to the other side, whatever its value
     assert broker.all(PacketType.DELETE_PRODUCER)[0].block[-10:-8] == b"\0\x05"
     # section 5.2: guest, guest, and this nonce
-    shown = b"\0\x05guest\0\x21-4bd2e7a6ba3de828e8bd2740b6419a98"
-    assert broker.all(PacketType.AUTHENTICATE)[0].body == shown
+    expected = b"\0\x05guest\0\x21-4bd2e7a6ba3de828e8bd2740b6419a98"
+    assert broker.all(PacketType.AUTHENTICATE)[0].body == expected
 
 
 def test_basic_login() -> None:
@@ -120,7 +120,7 @@ def test_basic_login() -> None:
         (refusing(PacketType.HELLO, 505), "hello: 505 BAD_VERSION"),
     ],
 )
-def test_who_is_not_let_in_says_goodbye(answer: Answer, message: str) -> None:
+def test_the_client_sends_goodbye_after_a_refused_login(answer: Answer, message: str) -> None:
     async def main() -> None:
         broker = Script(answer)
         async with broker.listen() as port:
@@ -140,7 +140,7 @@ def test_a_level_is_agreed_on_by_a_second_connection() -> None:
 
     async def scenario(broker: Script, client: JmqClient) -> None:
         assert len(broker.connections) == 2
-        # what came with level 450 is not used
+        # properties of the reply at level 450 are not used
         session = await client.session(transacted=True)
         await session.commit()
         assert broker.since(PacketType.COMMIT_TRANSACTION)[0][1].keys() == {"JMQTransactionID"}
@@ -151,11 +151,11 @@ def test_a_level_is_agreed_on_by_a_second_connection() -> None:
     assert levels == [500, 410]
 
 
-def test_a_goodbye_tells_why_and_whether_to_come_again() -> None:
+def test_a_goodbye_has_a_reason_and_says_whether_to_reconnect() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
-        said = {"JMQExit": True, "JMQGoodbyeReason": 3, "JMQGoodbyeReasonString": "go away"}
-        broker.say(encode_packet(PacketType.GOODBYE, properties=said))
+        properties = {"JMQExit": True, "JMQGoodbyeReason": 3, "JMQGoodbyeReasonString": "go away"}
+        broker.say(encode_packet(PacketType.GOODBYE, properties=properties))
         with pytest.raises(ConnectionLost, match="go away"):
             await consumer.receive()
         with pytest.raises(ConnectionLost, match="go away"):
@@ -180,7 +180,7 @@ def test_pings_are_answered_and_silence_is_the_end() -> None:
     script(scenario, silent, keep_alive=0.05, timeout=2)
 
 
-def test_what_is_no_packet_ends_the_connection() -> None:
+def test_a_malformed_packet_ends_the_connection() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         broker.say(b"HTTP/1.1 400 Bad Request\r\n" + bytes(72))
@@ -286,7 +286,7 @@ def test_messages_have_types_headers_and_properties() -> None:
     script(scenario)
 
 
-def test_what_cannot_be_sent() -> None:
+def test_values_that_cannot_be_encoded_are_refused() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         producer = await (await client.session()).producer("q")
         for body in (1, {"a": object()}, {1: 2}, {"a": 1 << 64}, "\ud800"):

@@ -59,19 +59,19 @@ def test_targets(text: str, target: Target) -> None:
         *("jmq://?direct=maybe", "jmq+unix://x", "jmq://[::1", "jmq://a,,b"),
     ],
 )
-def test_what_is_no_target(text: str) -> None:
+def test_malformed_targets_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         Target.parse(text)
 
 
-def test_a_password_is_not_shown() -> None:
+def test_a_password_is_not_in_the_text_of_a_target() -> None:
     for text in ("jmq://me:secret@a:x", "jmq://me:secret@a?x=y", "mq://me:secret@a x"):
         with pytest.raises(ConfigurationError) as error:
             Target.parse(text)
         assert "secret" not in str(error.value)
 
 
-def test_tls_is_verified_unless_it_is_said_not_to_be() -> None:
+def test_tls_is_verified_unless_verification_is_disabled() -> None:
     context = tls_context(Target())
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
     context = tls_context(Target(insecure=True))

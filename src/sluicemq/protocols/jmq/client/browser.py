@@ -28,7 +28,7 @@ class Looking(Protocol):
         """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
 
 
-class _Shown:
+class _BrowseInbox:
     """Inbox for the requested messages."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Browser:
                 check(reply)
         identity = number(reply, "JMQConsumerID")
         size = BATCH * SYSID_SIZE
-        shown = channel.inboxes[identity] = _Shown()
+        inbox = channel.inboxes[identity] = _BrowseInbox()
         try:
             for at in range(0, len(reply.body), size):
                 answer = await channel.request(
@@ -83,20 +83,20 @@ class Browser:
                 )
                 last = number(answer, "JMQStatus") == Status.NOT_FOUND
                 while not last:
-                    while not shown.packets:
-                        await _news(shown, channel)
-                    packet = shown.packets.popleft()
+                    while not inbox.packets:
+                        await _news(inbox, channel)
+                    packet = inbox.packets.popleft()
                     last = bool(packet.flags & packets.L)
                     yield Message(packet)
         finally:
             channel.inboxes.pop(identity, None)
 
 
-async def _news(shown: _Shown, channel: RequestChannel) -> None:
-    shown.news.clear()
+async def _news(inbox: _BrowseInbox, channel: RequestChannel) -> None:
+    inbox.news.clear()
     try:
         async with asyncio.timeout(channel.timeout):
-            await shown.news.wait()
+            await inbox.news.wait()
     except TimeoutError:
         channel.check()
         raise RequestTimeout(f"no message in {channel.timeout} s") from None

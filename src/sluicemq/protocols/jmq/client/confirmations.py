@@ -18,7 +18,7 @@ _TAKEN = (Status.OK, Status.NOT_MODIFIED)
 class Confirmations:
     """Await any number of replies, as `request_channel.Awaiting`.
 
-    The first failure is kept until `settled` raises it.
+    The first failure is kept until `wait_for_all` raises it.
     """
 
     __slots__ = ("_failure", "_left", "_news")
@@ -50,7 +50,7 @@ class Confirmations:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
-    async def room(self, most: int, timeout: float) -> None:
+    async def wait_for_capacity(self, most: int, timeout: float) -> None:
         """Wait until fewer than `most` replies are outstanding.
 
         Raises RequestTimeout if no reply arrives within `timeout` seconds.
@@ -62,9 +62,9 @@ class Confirmations:
             if not self._news.done():
                 raise RequestTimeout(f"no answer in {timeout} s")
 
-    async def settled(self, timeout: float) -> None:
+    async def wait_for_all(self, timeout: float) -> None:
         """Wait until no reply is outstanding. Raises the first failure, once; RequestTimeout."""
-        await self.room(1, timeout)
+        await self.wait_for_capacity(1, timeout)
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure

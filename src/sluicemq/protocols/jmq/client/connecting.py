@@ -129,7 +129,7 @@ class Connector:
         except BaseException:
             # the broker does not answer a GOODBYE before login, so do not wait for a reply
             with suppress(ClientError):
-                channel.tell(PacketType.GOODBYE)
+                channel.notify(PacketType.GOODBYE)
             channel.discard()
             raise
         return channel
@@ -186,7 +186,7 @@ class Connector:
             reply = await channel.request(
                 PacketType.AUTHENTICATE,
                 {"JMQAuthType": text(request, "JMQAuthType")},
-                self._shown(request),
+                self._credentials(request),
                 accepted=_ANY,
             )
             if reply.type != PacketType.AUTHENTICATE_REQUEST:
@@ -195,7 +195,7 @@ class Connector:
             request = reply
         raise ConnectionLost("the broker asks again and again who this is")
 
-    def _shown(self, request: Packet) -> bytes:
+    def _credentials(self, request: Packet) -> bytes:
         target = self._target
         kind = text(request, "JMQAuthType")
         if kind == login.DIGEST:

@@ -191,7 +191,7 @@ class JmqClient(AsyncClient):
         """Resume delivery after `stop`. A new client is started. Raises ConnectionLost,
         RequestTimeout."""
         self._started = True
-        (await self.ready()).tell(PacketType.START)
+        (await self.ready()).notify(PacketType.START)
 
     async def stop(self) -> None:
         """Pause delivery until `start`; buffered messages can still be received. Raises Refused,
@@ -252,7 +252,7 @@ class JmqClient(AsyncClient):
         if failure is not None:
             raise failure
 
-    # --- what its parts need
+    # --- used by sessions
 
     async def ready(self) -> RequestChannel:
         """The connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
@@ -332,7 +332,7 @@ class JmqClient(AsyncClient):
         for session in self._sessions:
             await session.begin_producers(channel)
         if self._started:
-            channel.tell(PacketType.START)
+            channel.notify(PacketType.START)
 
     def _adopt(self, channel: RequestChannel) -> None:
         self._channel = channel

@@ -195,7 +195,7 @@ class Consumer(AsyncClient):
     def _resume(self) -> None:
         self._paused = False
         with suppress(ConnectionLost):
-            self.channel.tell(
+            self.channel.notify(
                 PacketType.RESUME_FLOW,
                 {"JMQConsumerID": Long(self.id), "JMQSize": self._size - len(self._packets)},
             )

@@ -212,7 +212,7 @@ class Message:
             raise MessageFormatError(str(error)) from None
 
     @property
-    def shown(self) -> bytes:
+    def readable_body(self) -> bytes:
         """Body as readable text: maps and streams as JSON, others unchanged."""
         try:
             match self.packet.type:

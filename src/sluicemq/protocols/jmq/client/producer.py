@@ -173,7 +173,7 @@ class Producer(AsyncClient):
         session = self._session
         channel = await session.ready()
         route = await self._route(channel, to)
-        await session.confirmations.room(self._outstanding, self._timeout)
+        await session.confirmations.wait_for_capacity(self._outstanding, self._timeout)
         while not (route.credit.is_open and channel.credit.is_open):
             await route.credit.wait(self._timeout)
             await channel.credit.wait(self._timeout)
@@ -216,7 +216,7 @@ class Producer(AsyncClient):
         try:
             await channel.send(head + content)
             if wait:
-                await waiting.settled(self._timeout)
+                await waiting.wait_for_all(self._timeout)
         finally:
             if wait:
                 channel.forget(identity)
@@ -238,7 +238,7 @@ class Producer(AsyncClient):
     async def confirm(self) -> None:
         """Wait until the broker has confirmed all messages of the session. Raises Refused,
         ConnectionLost, RequestTimeout."""
-        await self._session.confirmations.settled(self._timeout)
+        await self._session.confirmations.wait_for_all(self._timeout)
 
     async def close(self) -> None:
         """Close the producer after its messages are confirmed. Raises as `confirm`."""

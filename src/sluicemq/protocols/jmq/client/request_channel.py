@@ -266,7 +266,7 @@ class RequestChannel(Connection["Packet | Oversized"]):
         """Stop waiting for a reply."""
         self._pending.pop(identity, None)
 
-    def tell(
+    def notify(
         self,
         kind: PacketType,
         properties: Mapping[str, object] | None = None,
@@ -284,7 +284,7 @@ class RequestChannel(Connection["Packet | Oversized"]):
         self._held += change
         if self._paused and self._held <= self._flow // 2 and self.lost is None:
             self._paused = False
-            self.tell(PacketType.RESUME_FLOW)
+            self.notify(PacketType.RESUME_FLOW)
 
     # --- Connection
 

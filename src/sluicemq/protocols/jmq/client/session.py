@@ -236,8 +236,8 @@ class Session(AsyncClient):
         channel.check()
         if self.transaction:
             return  # acknowledged within the transaction
-        wanted = [message.block] if only else [*self._unsettled]
-        blocks = [block for block in wanted if block in self._unsettled]
+        requested = [message.block] if only else [*self._unsettled]
+        blocks = [block for block in requested if block in self._unsettled]
         if blocks:
             await channel.request(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
             for block in blocks:
@@ -250,7 +250,7 @@ class Session(AsyncClient):
         """
         channel = consumer.channel
         if self.transaction:
-            await self.confirmations.room(self._owner.outstanding, self._owner.timeout)
+            await self.confirmations.wait_for_capacity(self._owner.outstanding, self._owner.timeout)
             if self.transacted:
                 self._unsettled[block] = None
             header = encode_header(transaction_id=self.transaction)
@@ -267,14 +267,14 @@ class Session(AsyncClient):
                 self._timer = loop.call_later(LAZY_SECONDS, self._flush, channel)
         elif self.ack_mode == AckMode.AUTO:
             if not packet.flags & packets.P and consumer.is_volatile:
-                channel.tell(PacketType.ACKNOWLEDGE, body=block)
+                channel.notify(PacketType.ACKNOWLEDGE, body=block)
             else:
                 await channel.request(PacketType.ACKNOWLEDGE, body=block)
 
     def expired(self, channel: RequestChannel, block: bytes) -> None:
         """Acknowledge a message that expired before delivery as dead."""
         header = encode_header(transaction_id=self.transaction)
-        channel.tell(
+        channel.notify(
             PacketType.ACKNOWLEDGE,
             {"JMQAckType": AckType.DEAD, "JMQDeadReason": DeadReason.EXPIRED},
             block,
@@ -289,7 +289,7 @@ class Session(AsyncClient):
         blocks, self._lazy = self._lazy, []
         if blocks:
             with suppress(ConnectionLost):  # the broker redelivers; DUPS_OK allows duplicates
-                channel.tell(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
+                channel.notify(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
 
     async def recover(self) -> None:
         """Return unacked messages to the broker, which redelivers them before any others.
@@ -301,7 +301,7 @@ class Session(AsyncClient):
         async with self._turning() as channel:
             await channel.request(PacketType.STOP, {"JMQSessionID": Long(self.id)})
             self._give_back(channel, 0)
-            channel.tell(PacketType.START, {"JMQSessionID": Long(self.id)})
+            channel.notify(PacketType.START, {"JMQSessionID": Long(self.id)})
 
     @asynccontextmanager
     async def _turning(self) -> AsyncIterator[RequestChannel]:
@@ -323,13 +323,13 @@ class Session(AsyncClient):
         seen = b"".join(self._unsettled)
         self._unsettled.clear()
         if unseen:
-            channel.tell(PacketType.REDELIVER, {"JMQSetRedelivered": False}, unseen)
+            channel.notify(PacketType.REDELIVER, {"JMQSetRedelivered": False}, unseen)
         if seen:
             properties: dict[str, object] = {"JMQSetRedelivered": True}
             if transaction:
                 properties["JMQTransactionID"] = Long(transaction)
             header = encode_header(transaction_id=transaction)
-            channel.tell(PacketType.REDELIVER, properties, seen, header=header)
+            channel.notify(PacketType.REDELIVER, properties, seen, header=header)
 
     # --- transactions
 
@@ -344,8 +344,8 @@ class Session(AsyncClient):
         self._check_transacted()
         async with self._turn:
             channel = await self.ready()
-            self._tell_lost_work()
-            await self.confirmations.settled(self._owner.timeout)
+            self._raise_lost_work()
+            await self.confirmations.wait_for_all(self._owner.timeout)
             properties: dict[str, object] = {"JMQTransactionID": Long(self.transaction)}
             if channel.level >= Level.MQ_4_5:
                 properties["JMQStartNextTransaction"] = True
@@ -366,20 +366,20 @@ class Session(AsyncClient):
         async with self._turning() as channel:
             self._lost_work = False
             with suppress(ClientError):
-                await self.confirmations.settled(self._owner.timeout)
+                await self.confirmations.wait_for_all(self._owner.timeout)
             channel.check()
             transaction = self.transaction
             await channel.request(PacketType.STOP, {"JMQSessionID": Long(self.id)})
             self._give_back(channel, transaction)
-            channel.tell(PacketType.START, {"JMQSessionID": Long(self.id)})
-            channel.tell(PacketType.ROLLBACK_TRANSACTION, {"JMQTransactionID": Long(transaction)})
+            channel.notify(PacketType.START, {"JMQSessionID": Long(self.id)})
+            channel.notify(PacketType.ROLLBACK_TRANSACTION, {"JMQTransactionID": Long(transaction)})
             await self._start(channel)
 
     def _check_transacted(self) -> None:
         if not self.transacted:
             raise ValueError("the session is not transacted")
 
-    def _tell_lost_work(self) -> None:
+    def _raise_lost_work(self) -> None:
         if self._lost_work:
             self._lost_work = False
             self._touched = False
@@ -472,10 +472,10 @@ class Session(AsyncClient):
     async def _end(self, channel: RequestChannel) -> None:
         self._flush(channel)
         try:
-            await self.confirmations.settled(self._owner.timeout)
+            await self.confirmations.wait_for_all(self._owner.timeout)
         finally:
             if self.transaction:
-                channel.tell(
+                channel.notify(
                     PacketType.ROLLBACK_TRANSACTION,
                     {"JMQTransactionID": Long(self.transaction), "JMQUpdateConsumed": True},
                 )

@@ -68,7 +68,7 @@ class XaResource:
         session = self._session
         channel = await session.ready()
         try:
-            await session.confirmations.settled(channel.timeout)
+            await session.confirmations.wait_for_all(channel.timeout)
         finally:
             if session.transaction == self._started.get(xid, 0):
                 session.enter(0)
