@@ -89,7 +89,7 @@ class ConsumerPair:
             self.comparison.delivered.append(
                 Delivered(self.model, name, delivery.sequence, delivery.order, delivery.attempts)
             )
-        self.comparison.tell()
+        self.comparison.report()
 
     def detached(self, consumer: engine.Consumer) -> None:
         assert self.engine is consumer
@@ -110,13 +110,13 @@ class ModelComparison:
         self.retired: list[ConsumerPair] = []
         self.transactions: list[TransactionPair] = []
         self.committing: list[TransactionPair] = []
-        """Those whose commit is applied in slices, one message or acknowledgement at a time."""
+        """Transactions whose commit is applied in slices, one message or ack at a time."""
         self.budget = budget
         self.tries = (500, 60)
         """Deliveries tried against a new selector: at once, and per ms."""
         self.names = count(1)
         self.delivered: deque[Delivered] = deque()
-        """What the model has not been told yet. A message may be handed over while it is being
+        """Deliveries not yet reported to the model. A message may be delivered while it is being
         published, which is before the model can know it."""
         self.start(journal)
 
@@ -140,8 +140,8 @@ class ModelComparison:
         self.model.durable()
         self.confirm(sequence)
 
-    def tell(self) -> None:
-        """Tell the model of deliveries, up to one of a message it does not know yet."""
+    def report(self) -> None:
+        """Report deliveries to the model, up to one of a message it does not know yet."""
         delivered = self.delivered
         while delivered:
             consumer, name, sequence, order, attempts = delivered[0]
@@ -251,7 +251,7 @@ class ModelComparison:
                 self.model.dead_letter_queue(destination),
                 self.model.dead_letter_of(model_message, destination),
             )
-        self.tell()
+        self.report()
 
     def unblocked(
         self, destination: model.Destination, model_message: model.ModelMessage, message: Message
@@ -264,7 +264,7 @@ class ModelComparison:
             model_message.sequence = message.sequence
             assert not self.model.full(destination, model_message.size), "unblocked too early"
             self.model.accept(destination, model_message)
-            self.tell()
+            self.report()
 
         return accepted
 
@@ -411,7 +411,7 @@ class ModelComparison:
         else:
             with pytest.raises(ActionRefused):
                 act()
-        self.tell()
+        self.report()
 
     def delete(self, entry: model.Entry) -> None:
         self.model.look()
@@ -666,7 +666,7 @@ class ModelComparison:
 
     def check(self) -> None:
         """Whatever has happened, both sides hold the same."""
-        self.tell()
+        self.report()
         assert not self.delivered, f"not ready: {self.delivered[0]}"
         assert set(self.broker.destinations) == set(self.model.destinations)
         self.bind_staged()
@@ -820,7 +820,9 @@ class ModelComparison:
         for pair in decided:
             pair.model.prepared = True
         event_recorder = self.broker.core.event_recorder
-        self.model.restart(told=not (event_recorder.kept or event_recorder.delivering))
+        self.model.restart(
+            deliveries_recorded=not (event_recorder.kept or event_recorder.delivering)
+        )
         self.consumers.clear()
         self.retired.clear()
         prepared = {p.engine.xid: p for p in self.transactions if p.model.prepared}

@@ -1,7 +1,7 @@
-"""Selectors as trees, written out and evaluated by the letter of JMS 1.1 section 3.8.1.
+"""Selectors as trees, written out and evaluated exactly as JMS 1.1 section 3.8.1 defines.
 
-Nothing of the broker's is used: that is what it is compared with. A tree is a tuple of an operator
-and its operands.
+The broker's code is not used, because it is compared with this module. A tree is a tuple of an
+operator and its operands.
 """
 
 from __future__ import annotations

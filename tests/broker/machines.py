@@ -297,12 +297,12 @@ class Machine(RuleBasedStateMachine):
         self.end(turn)
 
     def entries(self) -> list[model.Entry]:
-        """Whatever a person at the console may see, in transactions too."""
+        """Return all entries an administrator may see, including those in transactions."""
         return [entry for s in self.comparison.model.subscriptions() for entry in s.entries]
 
     def shows(self, subscription: model.Subscription) -> bool:
-        """It is what consumers have, not where a topic holds what nobody wanted yet: of that the
-        journal does not know the places."""
+        """Return whether consumers read the subscription. The journal does not know the order of
+        messages that a topic without subscriptions holds."""
         return subscription in self.consumable()
 
     @precondition(lambda self: self.entries())
@@ -415,7 +415,7 @@ class QueueMachine(Machine):
         self.end(turn)
 
     def seen(self) -> list[model.Entry]:
-        """What a consumer has had in its hands may be settled, requeued or given up by number."""
+        """Return the delivered entries, which can be acked, requeued or given up by sequence."""
         return [
             entry
             for subscription in self.comparison.model.subscriptions()

@@ -120,11 +120,11 @@ def test_large_commit_applies_one_slice_per_flush() -> None:
     transaction = fill(fixture.broker)
     done: list[bool] = []
     fixture.broker.transactions.commit(transaction, lambda: done.append(True))
-    shown = [0]
+    visible_counts = [0]
     while not done:
         fixture.broker.flush()
-        shown.append(len(waiting(fixture.broker)))
-    steps = [after - before for before, after in pairwise(shown)]
+        visible_counts.append(len(waiting(fixture.broker)))
+    steps = [after - before for before, after in pairwise(visible_counts)]
     assert max(steps) == SLICE
     assert waiting(fixture.broker) == numbers(MESSAGES)
     assert transaction.state is TransactionState.ENDED
@@ -139,11 +139,11 @@ def test_time_ends_a_slice_too() -> None:
     fixture.broker.transactions.commits.slice_seconds = 0.0
     fixture.queue()
     fixture.broker.transactions.commit(fill(fixture.broker))
-    shown = []
+    visible_counts = []
     for _ in range(30):
         fixture.broker.flush()
-        shown.append(len(waiting(fixture.broker)))
-    assert set(range(0, MESSAGES + 1, SLICE)) == set(shown)
+        visible_counts.append(len(waiting(fixture.broker)))
+    assert set(range(0, MESSAGES + 1, SLICE)) == set(visible_counts)
 
 
 def test_others_publish_while_a_large_transaction_is_committed() -> None:

@@ -1,4 +1,4 @@
-"""Who gets the next message."""
+"""Choice of the consumer for the next message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens when something is full."""
+"""Limits of destinations and memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_messages_in_flight_do_not_count_and_may_exceed_the_limit_when_they_come
 
 
 @full_at_two
-def test_drop_oldest_makes_room(limit: dict[str, Any]) -> None:
+def test_drop_oldest_drops_the_oldest_messages(limit: dict[str, Any]) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(**limit, overflow=Overflow.DROP_OLDEST)
     fixture.send(queue, "aa", priority=9)
@@ -141,7 +141,7 @@ def test_a_small_message_does_not_overtake_a_parked_one() -> None:
 
 
 @pytest.mark.parametrize("way", ["purge", "expiry", "declare"])
-def test_blocked_producers_go_on_whatever_makes_the_room(way: str) -> None:
+def test_blocked_producers_continue_whatever_frees_capacity(way: str) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
@@ -216,7 +216,7 @@ def test_a_topic_is_full_when_its_slowest_subscription_is() -> None:
         fixture.send(topic, "b")
 
 
-def test_memory_limit_refuses_what_the_journal_cannot_hold_instead() -> None:
+def test_memory_limit_refuses_messages_that_are_not_journaled() -> None:
     fixture = BrokerFixture(BrokerSettings(memory_limit=2))
     queue = fixture.queue()
     reader = fixture.read(queue, 3)
@@ -237,7 +237,7 @@ def test_a_broker_that_stops_takes_no_more_messages() -> None:
         fixture.send(queue, "a")
 
 
-def test_a_topic_blocks_no_longer_when_nobody_wanted_what_filled_it() -> None:
+def test_a_topic_unblocks_when_no_subscription_matched_the_messages() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
@@ -268,7 +268,7 @@ def test_a_producer_may_give_up_waiting() -> None:
 
 
 @pytest.mark.parametrize("credit", [0, 1, 2])
-def test_what_is_larger_than_all_that_may_wait_is_dropped_whoever_waits_for_it(credit: int) -> None:
+def test_messages_larger_than_the_byte_limit_are_dropped(credit: int) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_bytes=3, overflow=Overflow.DROP_OLDEST)
     reader = fixture.read(queue, credit)

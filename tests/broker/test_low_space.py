@@ -1,5 +1,5 @@
-"""The engine while the journal's disk is nearly full: persistent messages are refused, what ends
-messages goes on."""
+"""The engine while the journal's disk is nearly full: persistent messages are refused, and
+operations that end messages continue."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_batches_are_refused_for_now(fixture: Fixture) -> None:
     ).already
 
 
-def test_producers_that_wait_for_room_wait_for_space_too(fixture: Fixture) -> None:
+def test_blocked_producers_also_wait_for_disk_space(fixture: Fixture) -> None:
     settings = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
     fixture.broker.declare(fixture.queue.address, settings)
     fixture.publish(b"one")

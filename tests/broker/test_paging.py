@@ -32,7 +32,7 @@ def test_a_backlog_stays_within_the_budget_and_comes_back_whole(durability: Dura
     assert fixture.broker.core.memory == 0
 
 
-def test_what_the_journal_does_not_have_stays_in_memory() -> None:
+def test_messages_that_are_not_journaled_stay_in_memory() -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue()
     fixture.send(queue, *NAMES, durability=Durability.NONE)
@@ -40,7 +40,7 @@ def test_what_the_journal_does_not_have_stays_in_memory() -> None:
     assert fixture.read(queue).got() == NAMES
 
 
-def test_what_comes_back_to_a_full_memory_is_dropped_from_it_again() -> None:
+def test_requeued_bodies_over_the_budget_are_dropped_from_memory() -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue()
     fixture.send(queue, *NAMES)
@@ -51,7 +51,7 @@ def test_what_comes_back_to_a_full_memory_is_dropped_from_it_again() -> None:
     assert fixture.read(queue).got() == NAMES
 
 
-def test_what_a_consumer_holds_is_not_dropped_when_it_becomes_durable() -> None:
+def test_unacked_bodies_are_not_dropped_when_they_become_durable() -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue()
     reader = fixture.read(queue)

@@ -1,4 +1,4 @@
-"""What is there after a restart: all that the journal was told, and nothing else."""
+"""State after a restart: all journaled changes and nothing else."""
 
 from __future__ import annotations
 

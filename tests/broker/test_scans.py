@@ -1,4 +1,4 @@
-"""The time that scans share: who goes on when, and every scan stops at the deadline."""
+"""Scans share one time budget in order, and every scan stops at the deadline."""
 
 from __future__ import annotations
 

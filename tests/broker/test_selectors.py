@@ -1,4 +1,4 @@
-"""Consumers that want only some of the messages, and what their selectors cost."""
+"""Consumers with selectors, and the number of evaluations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluicemq.broker import compile_selector
 from tests.support.broker import BrokerFixture, OfType, bodies
 
 
-def test_each_consumer_gets_only_what_it_selects_and_the_rest_waits() -> None:
+def test_each_consumer_gets_only_matching_messages_and_the_rest_stay_ready() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     red, blue = (
@@ -42,7 +42,7 @@ def test_consumers_with_different_selectors_that_match_take_turns(group: int) ->
     assert all(1 <= len(reader.got()) <= 3 for reader in readers)
 
 
-def test_a_selector_is_evaluated_once_per_message_for_all_who_use_it() -> None:
+def test_a_selector_is_evaluated_once_per_message_for_all_consumers() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     red, same, blue = OfType("red"), OfType("red"), OfType("blue")
@@ -54,7 +54,7 @@ def test_a_selector_is_evaluated_once_per_message_for_all_who_use_it() -> None:
     assert (red.calls + same.calls, blue.calls) == (3, 3)
 
 
-def test_a_message_that_comes_back_is_offered_to_those_who_select_it_in_its_place() -> None:
+def test_a_requeued_message_is_offered_in_order_to_matching_consumers() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)

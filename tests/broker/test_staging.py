@@ -1,4 +1,4 @@
-"""A message that asks for it is not seen, and not confirmed, before it is on disk."""
+"""A message with durability sync is not visible or confirmed before it is on disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SlowJournal(MemoryJournal):
 
 
 class SlowFixture(BrokerFixture):
-    """A broker whose disk answers when it is told to."""
+    """A broker whose disk answers only on request."""
 
     def __init__(self) -> None:
         self.disk = SlowJournal()
@@ -69,7 +69,7 @@ def test_other_messages_do_not_wait_for_the_disk(durability: Durability) -> None
     assert reader.got() == ["a"]
 
 
-def test_confirmations_come_in_order_and_at_once_for_what_is_durable() -> None:
+def test_confirmations_come_in_order_and_together_for_durable_messages() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     first, second = fixture.send(queue, "a", "b")

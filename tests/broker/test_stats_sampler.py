@@ -1,4 +1,4 @@
-"""The rounds over all destinations: what they add up, in what pieces, and who goes meanwhile."""
+"""Rounds over all destinations: totals, slices, and destinations deleted meanwhile."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_others_have_their_turn_after_each_share() -> None:
     assert set(seen) == set(fixture.broker.destinations.values())
 
 
-def test_whoever_looks_is_told_how_they_stand() -> None:
+def test_the_callback_receives_the_depth_of_each_destination() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "a", "b", "c")
     fixture.read(queue, 1)
     seen = []
-    for _ in fixture.broker.stats_sampler.round(1.0, lambda *told: seen.append(told)):
+    for _ in fixture.broker.stats_sampler.round(1.0, lambda *sample: seen.append(sample)):
         pass
     assert seen == [(queue, 2, 1)]
 
@@ -141,7 +141,7 @@ def test_protocols_have_rates_too() -> None:
     assert (traffic.published, traffic.delivered) == (300, 150)
 
 
-def test_consumers_are_numbered_and_count_what_they_are_given() -> None:
+def test_consumers_are_numbered_and_count_their_deliveries() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "a", "b", "c")

@@ -17,7 +17,7 @@ QUEUE = Address(Kind.QUEUE, "q")
 
 
 class Recording:
-    """A broker whose journal records such messages, or not."""
+    """A broker whose journal may record transient messages."""
 
     def __init__(self, directory: Path, record_transient: bool = True) -> None:
         options = JournalOptions(record_transient=record_transient)
@@ -52,7 +52,7 @@ class Recording:
         ]
 
 
-def test_a_transient_message_is_recorded_with_what_becomes_of_it(tmp_path: Path) -> None:
+def test_a_transient_message_and_its_end_are_recorded(tmp_path: Path) -> None:
     fixture = Recording(tmp_path)
     sequence = fixture.send(b"a")
     reader = Reader(fixture.broker)
