@@ -270,9 +270,9 @@ class Model:
         for subscription in destination.every():
             self.close(subscription)
         self.forget(destination.address)
-        for (
-            model_message
-        ) in destination.parked:  # blocked producers send to whatever has the name now
+        for model_message in (
+            destination.parked
+        ):  # blocked producers publish to the present destination of that name
             self.accept(self.resolve(destination.address), model_message)
 
     def forget(self, address: Address) -> None:
@@ -489,8 +489,8 @@ class Model:
             consumer.window.credit += 1
 
     def look(self) -> None:
-        """Check the order of the deliveries since the last look: nothing that had been ready all
-        the time, and that the same consumer may take, was passed over."""
+        """Check the order of the deliveries since the last check: no message that was ready all
+        the time, and that the same consumer may take, was skipped."""
         for consumer, entry in self.since:
             for other in self.visible.get(consumer.subscription, []):
                 if (
@@ -506,7 +506,7 @@ class Model:
         self.visible = {s: s.ready() for s in self.subscriptions()}
 
     def deliver(self, consumer: Consumer, name: str, sequence: int, order: int) -> Entry:
-        """The engine gave a message to a consumer: was it allowed to?"""
+        """Check that a delivery of the engine to a consumer is allowed, and apply it."""
         subscription = consumer.subscription
         assert consumer in subscription.consumers, "delivered to a detached consumer"
         assert not subscription.destination.paused, "delivered from a paused destination"
@@ -697,8 +697,8 @@ class Model:
         chosen: Subscription | None = None,
         always: bool = False,
     ) -> bool:
-        """Send the copy, if the target takes it; `gone` ends then. Within a destination limits do
-        not count, but `always` they do."""
+        """Publish the copy if the target accepts it; `gone` ends then. Limits do not apply within a
+        destination unless `always` is set."""
         if always or target is not entry.subscription.destination:
             verdict = self.admit(target, copy, False)
             if verdict == "reject":
@@ -781,7 +781,7 @@ class Model:
                     self.shed(subscription)
 
     def join(self, topic: Destination, name: str) -> Subscription:
-        """Add a member to the topic's group: the first one has what is held."""
+        """Add a member to the topic's group; the first one gets the held messages."""
         if topic.members():
             member = Subscription(topic, name, shared=False)
         else:

@@ -57,7 +57,7 @@ class Lives:
         recover(broker, self.journal.recovery)
 
     def write(self, part: BatchPart, *texts: str) -> bool:
-        """False if it was there already."""
+        """Write a part; return False if it already existed."""
         answer = self.broker.write_batch(part, rows(*texts))
         self.sync()
         return not answer.already
@@ -176,7 +176,7 @@ def test_as_many_other_rows_are_a_conflict() -> None:
 
 
 def test_the_last_part_of_a_repetition_alone_says_little() -> None:
-    """The broker was started anew in the middle of the repetition."""
+    """The broker was restarted in the middle of the repetition."""
     broker = BrokerFixture().broker
     for part in range(2):
         broker.write_batch(BatchPart("w", 0, 0, part, part == 1, part, 10), [])

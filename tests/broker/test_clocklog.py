@@ -1,4 +1,4 @@
-"""The wall clock is set, and the broker restarted: what was due stays due, and lives go on."""
+"""Steps of the wall clock and restarts: due messages stay due, and expirations continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY = 24 * HOUR
 
 
 class Restartable:
-    """A broker on disk with a clock that is set by hand."""
+    """A broker on disk with a manual clock."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -72,7 +72,7 @@ class Restartable:
         self.broker.flush()
 
     def ready(self) -> list[str]:
-        """Bodies of what a consumer would get."""
+        """Return the bodies that a consumer would get."""
         return [
             self.journal.fetch(delivery.sequence).body.decode()
             for delivery in self.queue.browse()
@@ -95,7 +95,7 @@ def test_a_ready_message_stays_ready_when_the_clock_was_set_back_before_a_restar
     assert broker.ready() == ["later"]
     broker.restart(back=back, seal=seal)
     assert broker.ready() == ["later"]
-    # and after another one, which finds no step of its own
+    # and after another start, which finds no further step
     broker.restart(seal=seal)
     assert broker.ready() == ["later"]
 

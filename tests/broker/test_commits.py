@@ -38,7 +38,7 @@ def shrink(broker: Broker) -> None:
 
 
 def fill(broker: Broker, messages: int = MESSAGES) -> Transaction:
-    """A transaction with messages to QUEUE."""
+    """Return a transaction with messages to QUEUE."""
     transaction = broker.transactions.begin()
     for number in range(messages):
         message = Message(QUEUE, b"%d" % number, durability=Durability.SYNC)
@@ -47,7 +47,7 @@ def fill(broker: Broker, messages: int = MESSAGES) -> Transaction:
 
 
 def waiting(broker: Broker, address: Address = QUEUE) -> list[bytes]:
-    """Bodies of what is ready, in order."""
+    """Return the bodies of the ready messages, in order."""
     destination = broker.find(address)
     if destination is None:
         return []

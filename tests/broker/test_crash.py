@@ -35,7 +35,7 @@ TOPIC = Address(Kind.TOPIC, "t")
 
 
 class Disk:
-    """A broker over files, which can lose everything that has not reached them."""
+    """A broker over files, which can lose all data that has not reached them."""
 
     options = JournalOptions()
 
@@ -55,7 +55,7 @@ class Disk:
         self.sync()
 
     def sync(self) -> None:
-        """End turns until nothing is left to be done."""
+        """End event loop iterations until no work is left."""
         self.broker.flush()
         self.journal.sync()
         self.broker.flush()
@@ -77,7 +77,7 @@ class Disk:
         self.start()
 
     def crash_when_durable(self) -> None:
-        """Die after the fdatasync, before the engine has drawn any conclusion from it."""
+        """Crash after the fdatasync, before the engine has handled it."""
         confirm = self.journal.on_durable
 
         def dying(sequence: int) -> None:
@@ -461,7 +461,7 @@ def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
             disk.crash()
         usual = disk.broker.destinations[Address(Kind.QUEUE, "usual")]
         assert usual.settings == disk.broker.settings.defaults
-        # when it goes, its settings go with it
+        # its settings are deleted with it
         disk.broker.remove(disk.broker.destinations[QUEUE])
         disk.sync()
         disk.crash()
@@ -540,7 +540,7 @@ SENT = (
     "properties",
     "native",
 )
-"""What a sender sets of a message."""
+"""Message fields that a sender sets."""
 RAW = "\udcff\udcfe"
 """A name that is not UTF-8."""
 
@@ -589,7 +589,7 @@ def test_a_prepared_message_is_the_same_after_a_restart(disk: Disk, sealed: bool
 
 
 class Token:
-    """What no-local goes by: equal to the text of a client id."""
+    """Sender compared by no-local: equal to the text of a client id."""
 
     def __init__(self, client: str) -> None:
         self.client = client

@@ -24,13 +24,13 @@ def sequences(deliveries: list[Delivery]) -> list[int]:
 
 
 def is_clean(queue: Destination) -> bool:
-    """All that stands in the line is READY."""
+    """Return whether all deliveries of the queue are READY."""
     subscription = queue.queue
     return subscription.everything.length == subscription.waiting - len(subscription.delayed)
 
 
 def skipped(queue: Destination, count: int, until: int, clean: bool, budget: int) -> Cursor:
-    """A cursor that has passed over `count`, in as many goes as the budget makes necessary."""
+    """Return a cursor that has skipped `count` deliveries, in as many steps as necessary."""
     cursor = Cursor(queue.queue.everything, until)
     left = count
     while left and cursor.priority >= 0:
@@ -61,7 +61,7 @@ steps = st.lists(
 def line_of(
     made: list[tuple[Any, ...]], chunk_deliveries: int
 ) -> tuple[BrokerFixture, Destination]:
-    """A queue with holes, with messages that came back, and with pages of both kinds."""
+    """Return a queue with gaps, requeued messages, and chunks of both kinds."""
     fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=chunk_deliveries))
     queue = fixture.queue()
     plain = fixture.read(queue, 0, refill=False)
@@ -170,7 +170,7 @@ def test_a_fully_ready_queue_is_skipped_chunk_by_chunk() -> None:
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 2000, durability=Durability.LAZY)
     cursor = Cursor(queue.queue.everything, NO_END)
-    # 19 pages at most, however many they hold
+    # 19 chunks at most, however many deliveries they hold
     assert cursor.skip(1950, True, 20 * RUN_COST) == 1950
     assert len(cursor.step(100)) == 50
 

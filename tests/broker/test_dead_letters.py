@@ -17,7 +17,7 @@ from tests.support.broker import BrokerFixture
 def give_up(
     fixture: BrokerFixture, queue: Destination, body: str = "a", *, force: bool = False
 ) -> None:
-    """Deliver one message, and let the client give it up."""
+    """Deliver one message, and let the client reject it for good."""
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, body, properties={"colour": "red"}, priority=7)
     assert fixture.broker.dead_letter(queue.queue, sequence, "rejected", force=force)

@@ -129,7 +129,7 @@ def test_very_many_destinations_are_reported_in_slices() -> None:
 
 
 class Looked:
-    """Stands for any number of destinations."""
+    """Stand-in for any number of destinations."""
 
     number = unacked = consumers = 0
     temporary = removed = False

@@ -221,7 +221,7 @@ def test_purge_keeps_unacked_messages_unless_requested() -> None:
     assert fixture.broker.purge(queue) == 2
     assert bodies(queue) == ["a"]
     assert fixture.broker.purge(queue, unacked=True) == 1
-    fixture.send(queue, "c")  # the credit of what was forgotten is there again
+    fixture.send(queue, "c")  # the credit of the dropped deliveries is restored
     assert reader.got() == ["a", "c"]
     assert (queue.waiting, queue.unacked, queue.bytes) == (0, 1, 1)
 

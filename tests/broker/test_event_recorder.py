@@ -49,7 +49,7 @@ class EventRecorderFixture(BrokerFixture):
         super().__init__(journal=self.disk)
 
     def records(self) -> list[tuple[RecordType, list[int]]]:
-        """Deliveries and settlements since the last call, each with its messages."""
+        """Return the records of deliveries and their ends since the last call."""
         self.wait(self.disk.sync_delay)
         found = [record for record in self.disk.read_from(0) if record.lists_messages]
         assert self.disk._history is not None

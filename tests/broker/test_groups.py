@@ -33,7 +33,7 @@ def leave(fixture: BrokerFixture | Disk, reader: Reader) -> None:
 
 
 def held(disk: Disk) -> Destination:
-    """The topic, after a restart."""
+    """Restart the broker and return the topic."""
     return disk.broker.destinations[TOPIC]
 
 

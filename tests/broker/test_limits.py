@@ -15,11 +15,11 @@ from tests.support.broker import BrokerFixture, bodies
 full_at_two = pytest.mark.parametrize(
     "limit", [{"max_messages": 2}, {"max_bytes": 4}], ids=["count", "bytes"]
 )
-"""Either is reached by two messages of two bytes."""
+"""Limits that are each reached by two messages of two bytes."""
 
 
 class Producer:
-    """Sends, and remembers in a common list what was accepted late."""
+    """Producer that appends messages accepted late to a shared list."""
 
     def __init__(self, fixture: BrokerFixture, unblocked: list[str]) -> None:
         self.fixture = fixture

@@ -9,7 +9,7 @@ from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType
 
 BUDGET = 30
-"""Room for three of the bodies below."""
+"""Memory budget for three of the bodies below."""
 NAMES = [f"body {number:05}" for number in range(20)]
 
 

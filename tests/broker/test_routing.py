@@ -23,7 +23,7 @@ terms = st.tuples(
 
 
 class Counting:
-    """A selector that counts how often it is asked."""
+    """A selector that counts its evaluations."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -38,7 +38,7 @@ class Counting:
 
 
 def crowd(fixture: BrokerFixture, texts: list[str]) -> list[Counting]:
-    """A subscription of topic t for each."""
+    """Subscribe to topic t with each of the selectors."""
     selectors = [Counting(text) for text in texts]
     for place, selector in enumerate(selectors):
         fixture.broker.subscribe(fixture.topic(), f"s{place}", selector=selector)

@@ -74,7 +74,7 @@ def test_a_question_outside_a_flush_ends_with_one() -> None:
 
 
 class Fixture:
-    """A broker whose scans may ask their deadline `limit` times in an iteration."""
+    """A broker whose scans may check their deadline `limit` times in an iteration."""
 
     def __init__(self, limit: int) -> None:
         self.clock = ManualClock()

@@ -25,7 +25,7 @@ QUEUE = Address(Kind.QUEUE, "q")
 
 
 def padded(size: int) -> str:
-    """A selector of that many bytes with few nodes."""
+    """Return a selector of `size` bytes with few nodes."""
     return "a = '" + "x" * (size - 6) + "'"
 
 
@@ -143,7 +143,7 @@ def test_the_largest_of_each_kind_compile_and_evaluate(part: str, joint: str) ->
     selector = compile_selector(largest(part, joint), LIMITS)
     assert 480 <= selector.nodes <= 512
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(1000)  # what pytest has used already is not ours
+    sys.setrecursionlimit(1000)  # pytest already uses part of the stack
     try:
         for value in (1, 1.5, "x" * 1000, True, None, 10**400):
             selector(Message(QUEUE, b"", properties={"a": value, "s": "x" * 1000}))

@@ -69,7 +69,7 @@ def test_a_topic_refuses_selectors_above_its_load_limit() -> None:
         fixture.broker.subscribe(topic, f"s{number}", selector=compile_selector(text))
     with pytest.raises(LimitExceeded, match="max_destination_selector_nodes"):
         fixture.broker.subscribe(topic, "s2", selector=compile_selector("a"))
-    # those with the same selector cost nothing more, and those without one neither
+    # further consumers with the same selector or without one add no load
     fixture.broker.subscribe(topic, "s3", selector=compile_selector("a > 0 AND b > 1"))
     fixture.broker.subscribe(topic, "s4")
     fixture.broker.unsubscribe(topic.subscriptions["s1"])

@@ -12,9 +12,9 @@ from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType, bodies
 
 FIRST = 500
-"""Tried at once."""
+"""Deliveries evaluated at once."""
 MORE = 60
-"""Tried each millisecond."""
+"""Deliveries evaluated each millisecond."""
 
 
 def packing() -> BrokerFixture:

@@ -316,7 +316,7 @@ def test_depth_has_a_limit_before_the_stack_does(
 ) -> None:
     errors = []
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(900)  # what a broker has used already is not ours
+    sys.setrecursionlimit(900)  # a broker already uses part of the stack
     try:
         for depth in (1, 10, 30, 45, 60, 90, 150, 190, 250, 3000):
             try:
@@ -368,7 +368,7 @@ def test_equal_texts_share_one_selector() -> None:
 
 
 def test_patterns_do_not_go_back() -> None:
-    """With backtracking this takes longer than anybody waits."""
+    """With backtracking this would not end in any reasonable time."""
     several = compile_selector("name LIKE '" + "%a" * 30 + "b'")
     target = Message(QUEUE, b"", properties={"name": "a" * 5000})
     assert not several(target)

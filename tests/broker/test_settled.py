@@ -94,7 +94,7 @@ def test_the_delay_ends_no_iteration_early() -> None:
     fixture.broker.settle(reader.consumer, reader.held()["a"])
     fixture.broker.publish(queue, fixture.message(queue, "c", durability=Durability.LAZY))
     fixture.broker.tick()
-    assert fixture.disk.asked == []  # what was sent after the acknowledgement is not ahead of it
+    assert fixture.disk.asked == []  # later messages are not ahead of the acknowledgement
     fixture.broker.flush()
     assert fixture.disk.asked == [True]
 

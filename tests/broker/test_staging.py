@@ -17,10 +17,10 @@ class SlowJournal(MemoryJournal):
     __slots__ = ()
 
     def commit(self, sync: bool = True) -> None:
-        """Asked for; takes until `sync`."""
+        """Start a commit, which ends with `sync`."""
 
     def sync(self) -> None:
-        """The disk has answered."""
+        """Report that the disk has synced."""
         super().commit()
 
 

@@ -88,7 +88,7 @@ def test_the_callback_receives_the_depth_of_each_destination() -> None:
 
 @given(st.data())
 def test_whatever_happens_within_a_round_counts_once(data: st.DataObject) -> None:
-    """Destinations go and come, and messages come in, between any two shares."""
+    """Destinations are deleted and created, and messages arrive, between any two shares."""
     fixture = BrokerFixture(BrokerSettings(idle_timeout=0))
     names = [str(number) for number in range(2 * SHARE + 5)]
     sent = 0

@@ -84,7 +84,7 @@ def test_no_local_and_a_selector_must_both_agree() -> None:
     topic = fixture.topic()
     fixture.broker.subscribe(
         topic, "plain", selector=OfType("red")
-    )  # its verdict is not for others
+    )  # its result does not apply to other messages
     reader = fixture.read(
         fixture.broker.subscribe(topic, "s", exclude="me", selector=OfType("red"))
     )

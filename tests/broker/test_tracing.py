@@ -37,9 +37,9 @@ class Witness:
             assert not message.sequence
         return followed
 
-    def shown(self, message: Message) -> None:
+    def visible(self, message: Message) -> None:
         assert message.sequence
-        self.lines.append(f"shown {message.body.decode()}")
+        self.lines.append(f"visible {message.body.decode()}")
 
     def staged(self, message: Message) -> None:
         assert message.sequence
@@ -95,12 +95,12 @@ def test_a_durable_message_is_visible_when_it_is_on_disk(fixture: TracedFixture)
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])
 def test_other_messages_are_visible_at_once(fixture: TracedFixture, durability: Durability) -> None:
-    """The consumer may have it before its sender's call returns."""
+    """The consumer may receive the message before its sender's call returns."""
     queue = fixture.queue("q")
     fixture.read(queue, credit=1)
     fixture.witness.since()
     fixture.broker.publish(queue, fixture.message(queue, "a", durability=durability))
-    assert fixture.witness.since() == ["accepted a at q", "delivered a 1", "shown a"]
+    assert fixture.witness.since() == ["accepted a at q", "delivered a 1", "visible a"]
 
 
 def test_untraced_messages_are_not_reported(fixture: TracedFixture) -> None:
@@ -160,7 +160,7 @@ def test_a_dead_letter_takes_the_place_of_the_message(fixture: TracedFixture) ->
     assert fixture.witness.since()[:3] == [
         "a is dead-lettered or moved",
         "accepted a at q.dlq",
-        "shown a",
+        "visible a",
     ]
 
 
@@ -177,7 +177,7 @@ def test_purged_and_expired_messages_are_distinguished(fixture: TracedFixture) -
     fixture.clock.advance(200)
     reader.release("c")
     assert "c is expired" in fixture.witness.since()
-    # what is acknowledged after that is acknowledged
+    # messages acknowledged after that count as acknowledged
     [sequence] = fixture.send(queue, "d", durability=Durability.NONE)
     fixture.broker.purge(queue)
     transactions = fixture.broker.transactions

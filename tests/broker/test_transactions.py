@@ -260,7 +260,7 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
         [sequence] = fixture.send(queue, "order")
         transactions.settle(transaction, reader.consumer, sequence)
     fixture.send(full, "old", durability=Durability.LAZY)
-    # what a lazy message displaces must not be recorded inside the unit
+    # messages displaced by a lazy message must not be recorded inside the unit
     message = fixture.message(full, "new", durability=Durability.LAZY)
     transactions.publish(transaction, full, message)
     send(fixture, transaction, fresh, "answer")
@@ -396,7 +396,7 @@ def test_the_end_is_reported_once_and_after_it_happened(prepared: bool, committe
     def report(how: bool) -> None:
         reports.append((how, transaction in transactions.open.values()))
 
-    transaction.told = report
+    transaction.on_end = report
     if prepared:
         transactions.prepare(transaction, b"xid")
     assert not reports

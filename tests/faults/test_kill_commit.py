@@ -32,7 +32,7 @@ FORMAT: Final = 0x51
 
 
 class Request(Enum):
-    """What is under way when the broker is killed."""
+    """Request in progress when the broker is killed."""
 
     ONE_PHASE = "commit in one phase"
     PREPARE = "prepare"
