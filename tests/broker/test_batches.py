@@ -175,7 +175,7 @@ def test_as_many_other_rows_are_a_conflict() -> None:
     assert broker.write_batch(FIRST, rows("a")).already
 
 
-def test_the_last_part_of_a_repetition_alone_says_little() -> None:
+def test_the_last_part_of_a_repetition_alone_is_accepted() -> None:
     """The broker was restarted in the middle of the repetition."""
     broker = BrokerFixture().broker
     for part in range(2):
@@ -268,7 +268,7 @@ def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
     assert [r.type for r in unit] == [RecordType.MESSAGE, RecordType.BATCH]
 
 
-def test_a_broker_that_stops_takes_no_batches_but_answers_repetitions() -> None:
+def test_a_stopping_broker_refuses_batches_but_answers_repetitions() -> None:
     fixture = BrokerFixture()
     fixture.broker.write_batch(FIRST, rows("a"))
     fixture.broker.stopping = True

@@ -132,7 +132,7 @@ def test_a_life_is_not_prolonged_by_a_clock_that_was_set_back(broker: Restartabl
     assert broker.ready() == []
 
 
-def test_a_message_from_after_the_step_is_judged_by_the_new_clock(broker: Restartable) -> None:
+def test_a_message_from_after_the_step_uses_the_new_clock(broker: Restartable) -> None:
     broker.send("old")
     broker.restart(back=365 * DAY)
     broker.send("new", ttl=HOUR)
@@ -154,7 +154,7 @@ def test_a_moved_message_keeps_its_delay_after_the_clock_was_set_back(broker: Re
     assert broker.ready() == ["later", "later"]
 
 
-def test_steps_are_bounded_and_those_that_nothing_needs_are_dropped() -> None:
+def test_steps_are_bounded_and_unneeded_ones_are_dropped() -> None:
     clock = ManualClock()
     log = ClockLog(MemoryJournal(), clock)
     for _ in range(MAX_STEPS + 10):

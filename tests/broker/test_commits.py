@@ -162,7 +162,7 @@ def test_others_publish_while_a_large_transaction_is_committed() -> None:
     assert waiting(fixture.broker) == numbers(MESSAGES)
 
 
-def test_commit_under_way_cannot_be_undone_and_may_be_repeated() -> None:
+def test_commit_in_progress_cannot_be_undone_and_may_be_repeated() -> None:
     fixture = BrokerFixture()
     shrink(fixture.broker)
     queue = fixture.queue()
@@ -182,7 +182,7 @@ def test_commit_under_way_cannot_be_undone_and_may_be_repeated() -> None:
     assert waiting(fixture.broker) == numbers(MESSAGES)
 
 
-def test_destination_removed_during_a_commit_takes_its_messages_along() -> None:
+def test_destination_deleted_during_a_commit_drops_its_messages() -> None:
     fixture = BrokerFixture()
     shrink(fixture.broker)
     queue, kept = fixture.queue(), fixture.queue("kept")

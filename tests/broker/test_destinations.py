@@ -66,7 +66,7 @@ def test_declaring_again_changes_the_settings_and_keeps_the_messages() -> None:
         fixture.read(queue)
 
 
-def test_declaring_more_active_consumers_wakes_those_that_stand_by() -> None:
+def test_declaring_more_active_consumers_activates_standby_consumers() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(active_consumers=1)
     fixture.read(queue, 1)
@@ -151,7 +151,7 @@ def test_destinations_with_messages_or_consumers_are_not_deleted() -> None:
     assert set(fixture.broker.destinations.values()) == {filled, read}
 
 
-def test_a_destination_that_is_read_is_not_removed_by_mistake() -> None:
+def test_a_consumed_destination_is_not_deleted_by_mistake() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -251,7 +251,7 @@ def test_the_sizes_of_a_queue() -> None:
     assert (queue.unacked, queue.bytes, queue.consumers) == (1, 17, 1)
 
 
-def test_statistics_count_each_thing_once() -> None:
+def test_statistics_count_each_event_once() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -312,7 +312,7 @@ def test_waiters_for_a_destination_are_called_once_for_either_kind() -> None:
     assert seen == [("one", Address(Kind.TOPIC, "q")), ("two", Address(Kind.TOPIC, "q"))]
 
 
-def test_priorities_count_only_where_they_are_meant_to() -> None:
+def test_priorities_apply_only_where_enabled() -> None:
     fixture = BrokerFixture()
     for name, by_priority, order in (("p", True, "bca"), ("f", False, "abc")):
         queue = fixture.queue(name, by_priority=by_priority)

@@ -57,7 +57,7 @@ class EventRecorderFixture(BrokerFixture):
         return [(RecordType(record.type), record.sequences) for record in found]
 
 
-def test_deliveries_are_no_reason_to_write_before_the_delay() -> None:
+def test_deliveries_alone_cause_no_write_before_the_delay() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
     sent = fixture.send(queue, "a", "b")
@@ -74,7 +74,7 @@ def test_deliveries_are_no_reason_to_write_before_the_delay() -> None:
     assert fixture.records() == [(RecordType.DELIVERED, sent)]
 
 
-def test_a_turn_that_writes_takes_deliveries_along_each_turns_in_a_record() -> None:
+def test_a_writing_iteration_includes_the_deliveries_of_each_iteration() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
     other = fixture.queue("other")
@@ -140,7 +140,7 @@ def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
     assert fixture.records() == [(RecordType.DELIVERED, [removed]), (RecordType.SETTLED, [removed])]
 
 
-def test_no_unit_is_ended_by_a_delivery() -> None:
+def test_a_delivery_record_ends_no_unit() -> None:
     """A dead letter and the end of what it was made of are one unit."""
     fixture = EventRecorderFixture()
     queue = fixture.queue(max_attempts=1, dead_letter=True)
@@ -202,7 +202,7 @@ def test_a_stopping_broker_records_all_deliveries() -> None:
     assert [r.sequences for r in found] == [sent]
 
 
-def test_deliveries_may_be_switched_off(tmp_path: Path) -> None:
+def test_delivery_records_can_be_disabled(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(deliveries=False, gauge_interval=0))
     broker = Broker(journal, ManualClock())
     assert not broker.core.event_recorder.recording

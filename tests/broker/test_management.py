@@ -19,7 +19,7 @@ def found(fixture: BrokerFixture, queue: Destination, sequence: int) -> Delivery
     return delivery
 
 
-def test_the_last_of_a_page_may_go_and_the_line_is_empty() -> None:
+def test_the_last_delivery_of_a_chunk_may_be_removed_and_the_queue_is_empty() -> None:
     fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=2))
     queue = fixture.queue()
     sent = fixture.send(queue, *"abcdefgh", durability=Durability.LAZY)
@@ -35,7 +35,7 @@ def test_the_last_of_a_page_may_go_and_the_line_is_empty() -> None:
     assert reader.got() == ["i", "j"]
 
 
-def test_pages_of_one_priority_go_and_those_of_another_stay() -> None:
+def test_chunks_of_one_priority_are_removed_and_those_of_another_stay() -> None:
     fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=1))
     queue = fixture.queue()
     high = fixture.send(queue, *"abcd", durability=Durability.LAZY, priority=9)
@@ -59,7 +59,7 @@ def test_a_manually_requeued_message_does_not_become_a_dead_letter() -> None:
     assert reader.held() == {}
 
 
-def test_a_retry_that_was_made_at_once_does_not_cut_the_next_one_short() -> None:
+def test_an_immediate_retry_does_not_shorten_the_next_delay() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(retry_delay=1000)
     reader = fixture.read(queue)

@@ -18,7 +18,7 @@ def fixture_with_budget() -> BrokerFixture:
 
 
 @pytest.mark.parametrize("durability", [Durability.SYNC, Durability.LAZY])
-def test_a_backlog_stays_within_the_budget_and_comes_back_whole(durability: Durability) -> None:
+def test_a_backlog_stays_within_the_budget_and_is_read_back_whole(durability: Durability) -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue()
     fixture.send(queue, *NAMES, durability=durability)
@@ -59,7 +59,7 @@ def test_unacked_bodies_are_not_dropped_when_they_become_durable() -> None:
     assert list(reader.held()) == NAMES
 
 
-def test_a_topic_counts_a_body_until_its_last_subscription_let_go_of_it() -> None:
+def test_a_topic_counts_a_body_until_its_last_subscription_releases_it() -> None:
     fixture = fixture_with_budget()
     topic = fixture.topic()
     subscriptions = [fixture.broker.subscribe(topic, name, durable=name == "s") for name in "st"]
@@ -96,7 +96,7 @@ def test_a_selector_reads_paged_out_messages_without_keeping_them() -> None:
 
 
 @pytest.mark.parametrize("way", ["purge", "expiry", "move", "remove", "dead letters"])
-def test_paged_out_messages_go_without_a_trace(way: str) -> None:
+def test_removed_paged_out_messages_release_all_memory(way: str) -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue(dead_letter=way == "dead letters")
     expires = way in ("expiry", "dead letters")

@@ -153,7 +153,7 @@ def test_the_largest_of_each_kind_compile_and_evaluate(part: str, joint: str) ->
 
 @settings(max_examples=60)
 @given(st.lists(conditions, min_size=1, max_size=60), st.sampled_from([" AND ", " OR "]))
-def test_whatever_is_accepted_evaluates(trees: list[Tree], joint: str) -> None:
+def test_every_accepted_selector_evaluates(trees: list[Tree], joint: str) -> None:
     text = joint.join(f"({write(tree)})" for tree in trees)
     try:
         selector = compile_selector(text, LIMITS)

@@ -88,7 +88,7 @@ def test_values_of_one_property_do_not_add_up() -> None:
     assert len(fixture.topic().subscriptions) == 100
 
 
-def test_0_is_no_limit() -> None:
+def test_a_limit_of_0_means_unlimited() -> None:
     fixture = limited(0)
     for number in range(100):
         selector = compile_selector(f"a > {number}")

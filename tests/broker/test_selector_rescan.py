@@ -50,7 +50,7 @@ def test_a_new_selector_is_evaluated_in_slices_and_in_order() -> None:
     assert fixture.broker.deadline() > fixture.clock.steady + 1
 
 
-def test_more_is_tried_when_nothing_else_happens() -> None:
+def test_an_idle_broker_evaluates_larger_slices() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 3000, durability=Durability.LAZY)
@@ -61,7 +61,7 @@ def test_more_is_tried_when_nothing_else_happens() -> None:
     assert red.calls == FIRST + IDLE * MORE
 
 
-def test_a_slice_makes_up_for_ten_milliseconds_and_no_more() -> None:
+def test_a_slice_covers_at_most_ten_milliseconds() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 3000, durability=Durability.LAZY)
@@ -101,7 +101,7 @@ def test_a_rescan_ends_however_many_messages_arrive() -> None:
     assert red.calls == sent
 
 
-def test_a_message_of_higher_priority_does_not_wait_for_lower_ones_to_be_tried() -> None:
+def test_a_higher_priority_message_does_not_wait_for_lower_ones() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
@@ -135,7 +135,7 @@ def test_selectors_added_during_a_rescan_share_the_next_one() -> None:
     ]
 
 
-def test_the_trial_of_a_backlog_ends_when_its_consumer_has_gone() -> None:
+def test_a_rescan_ends_when_its_consumer_detaches() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 600)
@@ -166,7 +166,7 @@ def test_a_selector_awaiting_its_rescan_may_be_removed() -> None:
     assert queue.queue.rescan is None
 
 
-def test_messages_that_go_while_the_backlog_is_tried_are_not_delivered_twice() -> None:
+def test_messages_removed_during_a_rescan_are_not_delivered_twice() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     numbers = [str(number) for number in range(1600)]

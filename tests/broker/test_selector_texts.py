@@ -150,7 +150,7 @@ def selects(text: str, **fields: Any) -> bool:
         "JMSPriority IS NOT NULL",
     ],
 )
-def test_it_selects(text: str) -> None:
+def test_matching_selectors(text: str) -> None:
     assert selects(text)
 
 
@@ -367,7 +367,7 @@ def test_equal_texts_share_one_selector() -> None:
     assert compile_selector(long) is kept
 
 
-def test_patterns_do_not_go_back() -> None:
+def test_patterns_do_not_backtrack() -> None:
     """With backtracking this would not end in any reasonable time."""
     several = compile_selector("name LIKE '" + "%a" * 30 + "b'")
     target = Message(QUEUE, b"", properties={"name": "a" * 5000})

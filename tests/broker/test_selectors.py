@@ -32,7 +32,7 @@ def test_each_message_goes_to_one_of_all_that_match() -> None:
 
 
 @pytest.mark.parametrize("group", [1, 3, 6])
-def test_consumers_with_different_selectors_that_match_take_turns(group: int) -> None:
+def test_consumers_with_different_matching_selectors_alternate(group: int) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     selectors = [None, compile_selector("1 = 1"), compile_selector("2 = 2")]
@@ -98,7 +98,7 @@ def test_a_topic_evaluates_a_selector_once_for_all_its_subscriptions() -> None:
     assert red.calls + same.calls == 2
 
 
-def test_a_message_that_came_back_through_a_selector_is_there_once() -> None:
+def test_a_message_requeued_through_a_selector_exists_once() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1, refill=False, selector=OfType("red"))
@@ -109,7 +109,7 @@ def test_a_message_that_came_back_through_a_selector_is_there_once() -> None:
     assert (queue.waiting, queue.bytes) == (0, 0)
 
 
-def test_a_turn_of_large_bodies_ends_for_selectors_too() -> None:
+def test_an_iteration_of_large_bodies_ends_for_selectors_too() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     body = "x" * 600_000

@@ -36,7 +36,7 @@ class SlowFixture(BrokerFixture):
         self.broker.flush()
 
 
-def test_a_sync_message_is_neither_seen_nor_confirmed_before_the_disk_answers() -> None:
+def test_a_sync_message_is_neither_visible_nor_confirmed_before_the_sync() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -50,7 +50,7 @@ def test_a_sync_message_is_neither_seen_nor_confirmed_before_the_disk_answers() 
     assert (reader.got(), confirmed) == (["a"], [sequence])
 
 
-def test_the_broker_asks_for_a_flush_when_the_disk_has_answered() -> None:
+def test_the_broker_schedules_a_flush_after_the_sync() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     fixture.send(queue, "a")
@@ -102,7 +102,7 @@ def test_a_message_that_becomes_durable_after_its_time_is_not_delivered() -> Non
     assert queue.waiting == 0
 
 
-def test_a_message_of_a_queue_that_was_removed_meanwhile_is_dropped_but_confirmed() -> None:
+def test_a_message_of_a_queue_deleted_meanwhile_is_dropped_but_confirmed() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     confirmed: list[str] = []

@@ -46,7 +46,7 @@ def test_temporary_destinations_are_counted() -> None:
     assert fixture.broker.stats_sampler.totals.temporary == 1
 
 
-def test_counters_never_go_back_when_destinations_go() -> None:
+def test_counters_never_decrease_when_destinations_are_deleted() -> None:
     fixture = BrokerFixture()
     for name in "abc":
         fixture.send(fixture.queue(name), "1", "2")
@@ -60,7 +60,7 @@ def test_counters_never_go_back_when_destinations_go() -> None:
     assert fixture.broker.stats_sampler.totals.statistics.published == 6
 
 
-def test_others_have_their_turn_after_each_share() -> None:
+def test_other_work_runs_after_each_share() -> None:
     fixture = BrokerFixture()
     for number in range(3 * SHARE):
         fixture.queue(str(number))
@@ -87,7 +87,7 @@ def test_the_callback_receives_the_depth_of_each_destination() -> None:
 
 
 @given(st.data())
-def test_whatever_happens_within_a_round_counts_once(data: st.DataObject) -> None:
+def test_changes_within_a_round_count_once(data: st.DataObject) -> None:
     """Destinations are deleted and created, and messages arrive, between any two shares."""
     fixture = BrokerFixture(BrokerSettings(idle_timeout=0))
     names = [str(number) for number in range(2 * SHARE + 5)]
@@ -111,7 +111,7 @@ def test_whatever_happens_within_a_round_counts_once(data: st.DataObject) -> Non
     assert fixture.broker.stats_sampler.totals.destinations == len(fixture.broker.destinations)
 
 
-def test_a_destination_that_goes_before_its_turn_is_left_alone() -> None:
+def test_a_destination_deleted_during_a_round_is_skipped() -> None:
     fixture = BrokerFixture(BrokerSettings(idle_timeout=1000))
     for number in range(SHARE + 2):
         fixture.broker.queue(str(number))
@@ -126,7 +126,7 @@ def test_a_destination_that_goes_before_its_turn_is_left_alone() -> None:
     assert not fixture.broker.destinations
 
 
-def test_protocols_have_rates_too() -> None:
+def test_rates_of_protocols() -> None:
     fixture = BrokerFixture()
     traffic = fixture.broker.traffic_of("phpmq")
     assert fixture.broker.traffic_of("phpmq") is traffic

@@ -18,7 +18,7 @@ def expiring(expires: int) -> Delivery:
     return Delivery(BrokerFixture().queue().queue, expires, None, 4, 0, UNJOURNALED, 0, expires)
 
 
-def test_calls_are_made_in_order_of_their_times_and_then_of_their_making() -> None:
+def test_calls_run_in_order_of_time_and_then_of_registration() -> None:
     timers = Timers()
     made: list[str] = []
     timers.add(30, made.append, "last")

@@ -143,8 +143,8 @@ def create(
         slots.renew(name, LEASE_MS)  # success proves that the slot kept all segments until now
     except RecordNotFound:
         raise JournalError(
-            f"the slot {name} that kept the segments is gone: somebody has dropped it, or the "
-            "clock was set. Nothing is lost but this backup; begin again"
+            f"the slot {name} that retained the segments is gone: a client has dropped it, or the "
+            "clock was set. Only this backup is affected; repeat it"
         ) from None
     finally:
         with suppress(RecordNotFound):

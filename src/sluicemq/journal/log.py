@@ -436,7 +436,7 @@ class FileJournal(Appender):
             raise JournalFailed(self._refusal)
 
     def fence(self) -> None:
-        self._refusal = self._refusal or "the journal is fenced: somebody else writes it now"
+        self._refusal = self._refusal or "the journal is fenced: another process writes it now"
         self.commit()
 
     def _warn(self, text: str) -> None:

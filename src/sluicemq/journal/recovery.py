@@ -370,7 +370,7 @@ class Recovery:
     # --- liveness ------------------------------------------------------------------------------
 
     def _load(self, part: Part, saved: SegmentState | None) -> None:
-        """Load liveness from the snapshot, and for later records from their headers."""
+        """Load liveness from the snapshot, and for newer records from their headers."""
         segment, view, index = part
         sequences = index.sequences
         count = index.count
