@@ -17,8 +17,8 @@ from sluicemq.journal.manifest import read_manifest, verify
 from sluicemq.journal.slots import Slots
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.server.conftest import Start
-from tests.server.tls_clients import until
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
+from tests.support.polling import wait_until
 
 BODY = bytes(1000)
 
@@ -140,7 +140,9 @@ def test_only_a_superuser_may(broker: LocalBroker, home: Path, tmp_path: Path) -
     code = "authentication-missing"
     with Client(broker.port("http")) as client:
         # the broker sees the users within a second
-        until(lambda: client.get("/backup").status == 401, "the broker does not know the users")
+        wait_until(
+            lambda: client.get("/backup").status == 401, "the broker does not know the users"
+        )
         assert client.get("/backup").code == code
         assert refused(client, "one") == (401, code)
         client.headers["Authorization"] = _basic("anna", "a password of one's own")

@@ -22,9 +22,9 @@ from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from tests.admin.context import NoConnections
 from tests.server.conftest import Start
-from tests.server.tls_clients import until
 from tests.support.api import ApiFixture, HttpClient, looped
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
+from tests.support.polling import wait_until
 
 MSGLITE = "msglite://127.0.0.1:0"
 VIBEMQ = "vibemq://127.0.0.1:0"
@@ -53,7 +53,7 @@ def close(client: Client, protocol: str) -> None:
 
 
 def gone(client: Client, protocol: str) -> None:
-    until(lambda: not listed(client, f"protocol={protocol}"), f"{protocol} is still there")
+    wait_until(lambda: not listed(client, f"protocol={protocol}"), f"{protocol} is still there")
 
 
 # --- each protocol's client -----------------------------------------------------------------------
@@ -111,7 +111,7 @@ def maintenance(broker: LocalBroker, client: Client) -> None:
     address = ("127.0.0.1", broker.port("phpmq-maintenance"))
     with socket.create_connection(address, TIMEOUT) as peer, peer.makefile("rb") as reading:
         peer.sendall(b"q\n")
-        until(lambda: bool(listed(client, "protocol=phpmq-maintenance")), "not there")
+        wait_until(lambda: bool(listed(client, "protocol=phpmq-maintenance")), "not there")
         close(client, "phpmq-maintenance")
         assert b"Closed by an administrator: you are too loud." in reading.read()
 
@@ -141,7 +141,7 @@ def recognised(broker: LocalBroker, client: Client) -> None:
     """A listener for all: the protocol is that of the client, as soon as it is known."""
     address = ("127.0.0.1", broker.port("auto"))
     with socket.create_connection(address, TIMEOUT) as peer:
-        until(lambda: bool(listed(client, "protocol=auto")), "not there")
+        wait_until(lambda: bool(listed(client, "protocol=auto")), "not there")
         assert only(client, "auto")["state"] == "connecting"
         close(client, "auto")
         assert peer.recv(1) == b""
@@ -149,7 +149,7 @@ def recognised(broker: LocalBroker, client: Client) -> None:
     with BlockingPhpmqClient.connect(port=broker.port("auto")) as other:
         other.send("q", b"hello")
         other.subscribe("nothing")
-        until(lambda: bool(listed(client, "protocol=phpmq")), "not there")
+        wait_until(lambda: bool(listed(client, "protocol=phpmq")), "not there")
         assert only(client, "phpmq")["listener"].startswith("auto://")
         close(client, "phpmq")
         with pytest.raises(ConnectionLost):
@@ -200,7 +200,7 @@ def test_messages_are_counted_by_protocol(start: Start) -> None:
             found = client.get("/overview?fresh=true").json()["protocols"]
             return [found[p][k] for p in ("vibemq", "jmq") for k in ("published", "delivered")]
 
-        until(lambda: counted() == [3, 3, 2, 2], "not all is counted")
+        wait_until(lambda: counted() == [3, 3, 2, 2], "not all is counted")
         [item] = client.get("/consumers?destination=j").json()["items"]
         assert (item["delivered"], item["unacked"], item["protocol"]) == (2, 0, "jmq")
 

@@ -17,9 +17,9 @@ from sluicemq.admin.routing import Call
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.server.config import BrokerSettings
 from tests.server.conftest import Start
-from tests.server.tls_clients import until
 from tests.support.api import ApiFixture, HttpClient, looped
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
+from tests.support.polling import wait_until
 
 Event = tuple[str, Any]
 
@@ -107,7 +107,7 @@ def test_a_reader_that_does_not_read_costs_nothing(start: Start) -> None:
             return int(item["bytes_out"])
 
         before = sent()
-        until(lambda: sent() > before, "nothing is sent")
+        wait_until(lambda: sent() > before, "nothing is sent")
         assert next(events)[0] == "overview"
 
 
@@ -127,7 +127,7 @@ def test_streams_are_counted_and_few(start: Start) -> None:
                 with contextlib.closing(Stream(port)) as another:
                     return another.status == 200
 
-            until(admitted, "who has gone still counts")
+            wait_until(admitted, "who has gone still counts")
 
 
 def test_rows_of_destinations_come_too(start: Start) -> None:

@@ -14,8 +14,8 @@ from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.model.rows import row
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.server.conftest import Start
-from tests.server.tls_clients import until
 from tests.support.http import HTTP, PHPMQ, Client
+from tests.support.polling import wait_until
 
 STEP = 20
 SMALL = {"SLUICEMQ_JOURNAL__SEGMENT_BYTES": "64KiB"}
@@ -39,7 +39,9 @@ def test_what_it_says_is_what_is_on_disk(start: Start) -> None:
     broker = start(PHPMQ, HTTP, environment=SMALL)
     fill(broker, 300)
     with Client(broker.port("http")) as client:
-        until(lambda: client.journal()["segments"][-2]["sealed"], "the last but one is not sealed")
+        wait_until(
+            lambda: client.journal()["segments"][-2]["sealed"], "the last but one is not sealed"
+        )
         about = client.journal()
         status = client.get("/status").json()
         assert about["identity"] == status["identity"]
@@ -186,7 +188,9 @@ def test_a_removed_segment_is_gone(start: Start) -> None:
             for _ in range(300):
                 consumer.receive(10).ack()
         fill(broker, 200, queue="more")  # segments go when others have been sealed
-        until(lambda: client.segment(oldest).status == 404, "the segment stays, though not needed")
+        wait_until(
+            lambda: client.segment(oldest).status == 404, "the segment stays, though not needed"
+        )
         assert client.segment(oldest).code == "segment-gone"
         about = client.journal()
         assert about["earliest"] > oldest

@@ -20,9 +20,9 @@ from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.admin.context import context
 from tests.admin.test_connections import peopled, view
 from tests.server.conftest import Start
-from tests.server.tls_clients import until
 from tests.support.api import ApiFixture, HttpClient, looped
 from tests.support.http import HTTP, PHPMQ, Client
+from tests.support.polling import wait_until
 
 LISTENER = ListenerView("phpmq://x:1", "phpmq", False, 1, 10, 5, 2, 300, 400)
 
@@ -167,7 +167,7 @@ def test_of_a_running_broker(start: Start) -> None:
                 found["journal"]["fdatasync_ms"]["max"]
             )
 
-        until(measured, "nothing is measured")
+        wait_until(measured, "nothing is measured")
 
 
 # --- alarms ---------------------------------------------------------------------------------------

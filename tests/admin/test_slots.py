@@ -8,8 +8,8 @@ import threading
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.admin.test_journal import SMALL, directory, fill
 from tests.server.conftest import Start
-from tests.server.tls_clients import until
 from tests.support.http import HTTP, PHPMQ, Client
+from tests.support.polling import wait_until
 
 
 def put(client: Client, name: str, position: int, **more: int) -> tuple[int, dict[str, object]]:
@@ -102,5 +102,7 @@ def test_a_slot_holds_segments_until_it_is_dropped_or_lost(start: Start) -> None
         assert client.ask("DELETE", "/journal/slots/keeps").status == 204
         put(client, "small", 0, limit_bytes=1)
         fill(broker, 200, queue="more")
-        until(lambda: client.journal()["earliest"] > oldest, "the segments stay without the slot")
+        wait_until(
+            lambda: client.journal()["earliest"] > oldest, "the segments stay without the slot"
+        )
         assert len(list(directory(broker).glob("slots/*.json"))) == 1

@@ -13,7 +13,7 @@ from sluicemq.protocols.jmq.client import AckMode, JavaObject, PacketType, Topic
 from sluicemq.protocols.vibemq.commands import CommandRefused, Conflict, Declaration
 from sluicemq.protocols.vibemq.queues import Mode, Options
 from tests.crossing.conftest import Clients
-from tests.server.tls_clients import until
+from tests.support.polling import wait_until
 
 PATIENCE = 60
 BODY = {"item": "pizza", "count": 2, "price": 9.5, "hot": True, "raw": b"\xff", "none": None}
@@ -326,7 +326,7 @@ def test_expired_messages_are_not_delivered(clients: Clients) -> None:
     php.send("expiring.too", b"short", ttl=1)
     php.send("expiring.too", b"for ever")
     # the broker measures the time to live from when it has received the message
-    until(lambda: clients.published("expiring.too") == 2, "the messages have not arrived")
+    wait_until(lambda: clients.published("expiring.too") == 2, "the messages have not arrived")
     time.sleep(1.1)
     assert jms.consumer("expiring.too").receive(PATIENCE).body == "for ever"
 

@@ -32,14 +32,14 @@ def _strings(path: Path) -> Iterator[str]:
 def _messages() -> list[str]:
     """Return the messages in the tables of the page."""
     found: list[str] = []
-    api_fixture = False
+    in_table = False
     for line in PAGE.read_text("utf-8").splitlines():
         if line.startswith("| "):
-            api_fixture = api_fixture or line.startswith("| message |")
-            if api_fixture and not line.startswith("| message |"):
+            in_table = in_table or line.startswith("| message |")
+            if in_table and not line.startswith("| message |"):
                 found += _QUOTED.findall(line.split(" | ")[0])
         elif not line.startswith("|"):
-            api_fixture = False
+            in_table = False
     return found
 
 

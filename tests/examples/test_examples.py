@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,10 +55,11 @@ def test_every_example_is_listed_and_tested() -> None:
     programs = {
         str(path.relative_to(EXAMPLES))
         for path in EXAMPLES.glob("*/*")
-        if path.suffix in (".py", ".pl", ".java")
+        if path.suffix in (".py", ".pl", ".php", ".java")
     }
     tested = {f"python/{name}" for name in (*PYTHON, "vibemq_publish_subscribe.py")}
-    assert programs == tested | {"java/OrderExample.java", "perl/msglite_request_reply.pl"}
+    tested |= {"java/OrderExample.java", "perl/msglite_request_reply.pl"}
+    assert programs == tested | {"php/phpmq_work_queue.php"}
     for name in programs:
         assert f"`{name}`" in readme
 
@@ -81,6 +83,13 @@ def test_python_fan_out_example(broker: LocalBroker) -> None:
 def test_perl_example(broker: LocalBroker) -> None:
     script = EXAMPLES / "perl" / "msglite_request_reply.pl"
     assert run("perl", script, str(broker.port("msglite"))) == "reply: olleh\n"
+
+
+@pytest.mark.skipif(shutil.which("php") is None, reason="there is no php: apt install php-cli")
+def test_php_example(broker: LocalBroker) -> None:
+    script = EXAMPLES / "php" / "phpmq_work_queue.php"
+    output = run("php", script, str(broker.port("phpmq")))
+    assert output == "processed resize 1.png\nprocessed resize 2.png\n"
 
 
 def test_java_example(broker: LocalBroker, tmp_path: Path) -> None:

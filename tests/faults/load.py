@@ -7,7 +7,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
 from itertools import count
 from zlib import crc32
 
@@ -50,14 +49,6 @@ def number_of(body: bytes) -> int:
         intact = False
     assert intact, f"a body was delivered that no client has sent: {body[:80]!r}"
     return int(number)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait up to SECONDS for a condition that the clients fulfil."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Client(ABC, threading.Thread):

@@ -23,9 +23,10 @@ from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
-from tests.faults.load import Client, make_body, number_of, wait_until
+from tests.faults.load import SECONDS, Client, make_body, number_of
 from tests.faults.plan import machine, repeatable, size
 from tests.protocols.jmq.raw import basic
+from tests.support.polling import wait_until
 
 RATE = 1000
 """Connections per second, if the machine can."""
@@ -192,7 +193,7 @@ class Crowd:
     def clear(self) -> None:
         """Remove the messages that were sent, and wait until nothing else is left."""
         port = self._broker.port("phpmq-maintenance")
-        wait_until(lambda: self._connections() == self._staying)
+        wait_until(lambda: self._connections() == self._staying, seconds=SECONDS)
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             client.sendall(b"flush churn\nquit\n")
             while client.recv(4096):
@@ -228,7 +229,7 @@ class Account:
     def __init__(self, broker: LocalBroker, counts: Path) -> None:
         counts.unlink(missing_ok=True)
         os.kill(broker.pid, signal.SIGUSR1)
-        wait_until(counts.exists)
+        wait_until(counts.exists, seconds=SECONDS)
         self.objects: dict[str, int] = json.loads(counts.read_text())
         process = Path(f"/proc/{broker.pid}")
         self.descriptors = len(list((process / "fd").iterdir()))
@@ -256,7 +257,7 @@ def test_a_crowd_leaves_nothing_behind(tmp_path: Path) -> None:
             Queries(broker.port("msglite"), done),
             Pages(broker.port("msglite"), done),
         ]
-        wait_until(lambda: all(witness.seen for witness in witnesses[:3]))
+        wait_until(lambda: all(witness.seen for witness in witnesses[:3]), seconds=SECONDS)
         crowd = Crowd(broker, path, chance)
         crowd.visit(WARM_UP)
         crowd.clear()

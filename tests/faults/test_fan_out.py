@@ -16,7 +16,8 @@ import pytest
 from sluicemq.cli.local import LocalBroker
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
-from tests.faults.load import wait_until
+from tests.faults.load import SECONDS
+from tests.support.polling import wait_until
 
 LISTEN = ("vibemq://127.0.0.1:0",)
 
@@ -103,7 +104,8 @@ def test_the_only_subscriber_restarts_with_twenty_in_hand(tmp_path: Path) -> Non
             publisher.publish("f", *ids)
             subscriber.deliveries(20)
         wait_until(
-            lambda: not json.loads(publisher.ask(wire.QUEUE_INFO, "f").payload)["subscriberCount"]
+            lambda: not json.loads(publisher.ask(wire.QUEUE_INFO, "f").payload)["subscriberCount"],
+            seconds=SECONDS,
         )
         publisher.publish("f", "new")
         with RawVibemq(broker.port("vibemq")) as subscriber:

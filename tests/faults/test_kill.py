@@ -10,9 +10,10 @@ from pathlib import Path
 
 from sluicemq.cli.local import PROGRAM, LocalBroker
 from tests.faults.jmsload import JmsLoad, drain_jms
-from tests.faults.load import AHEAD, Load, MsgliteLoad, drain, drain_msglite, wait_until
+from tests.faults.load import AHEAD, SECONDS, Load, MsgliteLoad, drain, drain_msglite
 from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
 from tests.faults.recorder import Recorder
+from tests.support.polling import wait_until
 
 KILLS = size(20, 200)
 """Under load; about a third as many during a start."""
@@ -50,7 +51,8 @@ def test_kill_at_random_moments(tmp_path: Path) -> None:
                         min(each.highest for each in (numbered, msglite, jms)) > 0
                         and bool(msglite.confirmed_numbers and jms.confirmed_numbers)
                         and bool(jms.confirmed_acks)
-                    )
+                    ),
+                    seconds=SECONDS,
                 )
             broker.kill()
             following, following_msglite = load.end(), msglite_load.end()

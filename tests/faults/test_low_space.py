@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from tests.faults.filesystem import write_sizes
 from tests.faults.plan import machine
+from tests.support.polling import wait_until
 
 MIB = 1 << 20
 SIZE = 256 * MIB
@@ -105,13 +105,6 @@ class MountedMachine(Machine):
     def close(self) -> None:
         super().close()
         subprocess.run(["umount", self._journal], check=True)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def may_mount() -> bool:

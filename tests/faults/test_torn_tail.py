@@ -14,9 +14,10 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.faults.disk import cut, durable_end, garbage, newest_segment
-from tests.faults.load import AHEAD, QUEUE, Load, drain, make_body, number_of, wait_until
+from tests.faults.load import AHEAD, QUEUE, SECONDS, Load, drain, make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
 from tests.faults.recorder import Recorder
+from tests.support.polling import wait_until
 
 ROUNDS = size(5, 60)
 JSON_LOG = {"SLUICEMQ_LOGGING__FORMAT": "json"}
@@ -35,7 +36,7 @@ def test_a_torn_tail_costs_nothing_that_was_visible(tmp_path: Path) -> None:
             load = Load(port, following, recorder, chance, 200, AHEAD[turn % 2])
             time.sleep(chance.uniform(0.05, 0.4))
             if turn == ROUNDS - 1:  # on a slow machine, the others may have ended too early
-                wait_until(lambda: recorder.highest > 0)
+                wait_until(lambda: recorder.highest > 0, seconds=SECONDS)
             broker.kill()
             following = load.end()
             _tear(tmp_path, chance)

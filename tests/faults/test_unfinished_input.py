@@ -6,7 +6,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ from sluicemq.protocols.phpmq.wire import encode_send
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.faults.plan import size
+from tests.support.polling import wait_until
 
 MIB: Final = 1 << 20
 HALF_FRAMES: Final = size(300, 4000)
@@ -38,13 +38,6 @@ PUBLISH: Final = wire.encode(Frame(wire.PUBLISH, "p", "q", b'"%b"' % (b"x" * 1_0
 
 def connect(broker: LocalBroker, protocol: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", broker.port(protocol)), SECONDS)
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not what():
-        assert time.monotonic() < end, "it does not come to that"
-        time.sleep(0.05)
 
 
 def resident(broker: LocalBroker) -> int:
@@ -71,7 +64,7 @@ def test_half_frames_of_clients_that_leave_are_freed(tmp_path: Path, logged_in: 
                         assert client.recv(1 << 16)
                     with suppress(ConnectionError):
                         client.sendall(half)
-        wait_for(lambda: nothing_is_held(broker))
+        wait_until(lambda: nothing_is_held(broker), seconds=SECONDS)
         assert resident(broker) - before < GROWTH
 
 
@@ -124,12 +117,14 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
             time.sleep(0.1)
         assert not failed
         if protocol == "msglite-http":
-            wait_for(lambda: broker.status()["protocols"][protocol]["published"] == 8)
+            wait_until(
+                lambda: broker.status()["protocols"][protocol]["published"] == 8, seconds=SECONDS
+            )
         else:
             client = stack.enter_context(BlockingPhpmqClient.connect(path=str(tmp_path / "socket")))
             client.subscribe("uploads", 4)
             assert [len(client.receive(SECONDS).body) for _ in honest] == [UPLOAD] * 4
-        wait_for(lambda: nothing_is_held(broker))
+        wait_until(lambda: nothing_is_held(broker), seconds=SECONDS)
         # one body is copied twice when it is complete, and all four may be messages by then
         assert peak - before < BUDGET * MIB + 3 * UPLOAD + 4 * UPLOAD + GROWTH
         for thread in threads:

@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 from typing import Any, Final
@@ -28,6 +27,7 @@ from sluicemq.server.input import InputBudget
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listener_settings import Listener
 from tests.server.conftest import Start
+from tests.support.polling import wait_until
 
 MIB: Final = 1 << 20
 SECONDS: Final = 30.0
@@ -48,13 +48,6 @@ def read_to_end(connection: socket.socket) -> bytes:
         while data := connection.recv(1 << 16):
             received += data
     return received
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not what():
-        assert time.monotonic() < end, "it does not come to that"
-        time.sleep(0.02)
 
 
 def held(broker: LocalBroker) -> dict[str, int]:
@@ -124,7 +117,7 @@ def test_a_login_has_a_deadline_that_pings_do_not_extend(start: Start) -> None:
         # protocols without logins have no such deadline, nor have clients whose protocol is unknown
         for patient in (by_protocol["phpmq"], silent):
             patient.sendall(encode_send(b"patient", b"x"))
-        wait_for(lambda: published(broker, "phpmq") == 2)
+        wait_until(lambda: published(broker, "phpmq") == 2)
 
 
 UNFINISHED: Final = {
@@ -157,7 +150,7 @@ def test_an_unfinished_frame_has_a_deadline(start: Start) -> None:
             assert (answer or b"") in said, name
             assert answer is not None or not said
     assert closed(broker) == {"frame-timeout": len(UNFINISHED)}
-    wait_for(lambda: not held(broker)["connections"])
+    wait_until(lambda: not held(broker)["connections"])
     assert held(broker)["bytes"] == 0
 
 
@@ -184,7 +177,7 @@ def test_large_input_before_the_login_is_refused(start: Start) -> None:
         client.sendall(encode_packet(PacketType.GOODBYE, packets.A, 3))
         assert b"before the login" in read_to_end(client)
     assert closed(broker) == {"login-bytes": 1}
-    wait_for(lambda: held(broker)["bytes"] == 0)
+    wait_until(lambda: held(broker)["bytes"] == 0)
 
 
 # --- the budget -----------------------------------------------------------------------------------
@@ -207,10 +200,10 @@ def test_the_body_of_an_http_request_counts_until_it_is_answered(start: Start) -
     )
     with connect(broker, "http") as client:
         client.sendall(head + body[:50_000])
-        wait_for(lambda: held(broker)["bytes"] >= 50_000)
+        wait_until(lambda: held(broker)["bytes"] >= 50_000)
         client.sendall(body[50_000:])
         assert client.recv(1 << 16).startswith(b"HTTP/1.1 20")
-        wait_for(lambda: held(broker)["connections"] == 0)
+        wait_until(lambda: held(broker)["connections"] == 0)
 
 
 def upload(protocol: str, body: bytes) -> bytes:
@@ -243,8 +236,8 @@ def test_honest_uploads_together_beyond_the_budget_all_succeed(start: Start, pro
             client.subscribe("uploads", 4)
             assert sorted(client.receive(SECONDS).body for _ in bodies) == bodies
         else:
-            wait_for(lambda: published(broker, "msglite-http") == 8)
-        wait_for(lambda: held(broker)["bytes"] == 0)
+            wait_until(lambda: published(broker, "msglite-http") == 8)
+        wait_until(lambda: held(broker)["bytes"] == 0)
         assert closed(broker) == {}
 
 
@@ -261,14 +254,14 @@ def test_unfinished_bodies_do_not_exceed_the_budget(start: Start) -> None:
             attacker.setblocking(False)
             with suppress(BlockingIOError):
                 attacker.send(data)  # as much as the broker's kernel takes
-        wait_for(lambda: held(broker)["suspended"] > 0)
+        wait_until(lambda: held(broker)["suspended"] > 0)
         assert held(broker)["bytes"] <= 16 * MIB + 2 * MIB
         with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as honest:
             # who sends what is complete is not held up
             honest.send("small", b"x" * 1000)
             honest.subscribe("small", 1)
             honest.receive(SECONDS).ack()
-        wait_for(lambda: held(broker)["bytes"] <= MIB)
+        wait_until(lambda: held(broker)["bytes"] <= MIB)
         assert closed(broker)["input-stalled"] >= 1
 
 
@@ -280,24 +273,24 @@ def test_half_frames_leave_nothing_behind(start: Start) -> None:
             client.sendall(CONNECT)
             assert client.recv(1 << 16)
             client.sendall(PUBLISH[:200_000])
-        wait_for(lambda: held(broker)["connections"] == 100)
-        wait_for(lambda: held(broker)["bytes"] >= 100 * 150_000)
-    wait_for(lambda: not broker.status()["listeners"][0]["connections"])
+        wait_until(lambda: held(broker)["connections"] == 100)
+        wait_until(lambda: held(broker)["bytes"] >= 100 * 150_000)
+    wait_until(lambda: not broker.status()["listeners"][0]["connections"])
     nothing = {"bytes": 0, "limit": 256 * MIB, "connections": 0, "suspended": 0}
-    wait_for(lambda: held(broker) == nothing)
+    wait_until(lambda: held(broker) == nothing)
 
 
 def test_metrics_tell_of_unfinished_input(start: Start) -> None:
     broker = start("phpmq://127.0.0.1:0", "http://127.0.0.1:0")
     with connect(broker, "phpmq") as client:
         client.sendall(encode_send(b"q", bytes(10_000))[:-1])
-        wait_for(lambda: held(broker)["bytes"] > 10_000)
+        wait_until(lambda: held(broker)["bytes"] > 10_000)
         url = f"http://127.0.0.1:{broker.port('http')}/metrics"
         with urllib.request.urlopen(url) as answer:
             page = answer.read().decode()
     assert re.search(r"^sluicemq_input_buffered_bytes 10\d\d\d$", page, re.MULTILINE)
     assert "sluicemq_input_limit_bytes 268435456" in page
-    assert "sluicemq_input_suspended_connections 0" in page
+    assert "sluicemq_input_connections_paused 0" in page
 
 
 # --- connections ----------------------------------------------------------------------------------
@@ -306,16 +299,16 @@ def test_metrics_tell_of_unfinished_input(start: Start) -> None:
 def test_connections_of_an_address_are_limited(start: Start) -> None:
     broker = start("phpmq://127.0.0.1:0?max_connections_per_address=2")
     with connect(broker, "phpmq"), connect(broker, "phpmq") as second:
-        wait_for(lambda: broker.status()["listeners"][0]["connections"] == 2)
+        wait_until(lambda: broker.status()["listeners"][0]["connections"] == 2)
         with connect(broker, "phpmq") as third:
             assert read_to_end(third) == b""
         elsewhere = socket.socket()
         with elsewhere:
             elsewhere.bind(("127.0.0.2", 0))
             elsewhere.connect(("127.0.0.1", broker.port("phpmq")))
-            wait_for(lambda: broker.status()["listeners"][0]["connections"] == 3)
+            wait_until(lambda: broker.status()["listeners"][0]["connections"] == 3)
         second.close()
-        wait_for(lambda: broker.status()["listeners"][0]["connections"] == 1)
+        wait_until(lambda: broker.status()["listeners"][0]["connections"] == 1)
         with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as again:
             again.send("a", b"x")
             again.subscribe("a", 1)

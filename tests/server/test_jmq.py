@@ -30,7 +30,8 @@ from tests.protocols.jmq.raw import (
 )
 from tests.server.authority import Authority
 from tests.server.conftest import Start
-from tests.server.tls_clients import dial, says, until
+from tests.server.tls_clients import dial, says
+from tests.support.polling import wait_until
 
 JMQ = "jmq://127.0.0.1:0"
 
@@ -497,7 +498,7 @@ def test_clients_beyond_the_limit_are_told_503_up_to_a_number(start: Start, list
             assert client.at_end()
         status = broker.status()["listeners"][0]
         assert (status["connections"], status["refused"]) == (1, 3)
-    until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
+    wait_until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
     with RawJmq(port) as client:
         assert status_of(client.hello()[0]) == Status.OK
 

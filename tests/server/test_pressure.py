@@ -14,7 +14,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from tests.server.conftest import Start
-from tests.server.tls_clients import until
+from tests.support.polling import wait_until
 
 PHPMQ = "phpmq://127.0.0.1:0"
 
@@ -66,7 +66,7 @@ def test_a_peer_that_takes_nothing_is_cut_off(start: Start) -> None:
         for _ in range(200):
             client.send("a", bytes(65536))
         deaf.sendall(encode_consume(b"a", 1_000_000))
-        until(
+        wait_until(
             lambda: broker.status()["listeners"][0]["connections"] == 1,
             "the deaf connection is still there",
         )
@@ -136,7 +136,7 @@ def test_hasty_connections_leave_nothing_behind(start: Start) -> None:
         with socket.create_connection(("127.0.0.1", port)) as hasty:
             if number % 3:
                 hasty.sendall(encode_consume(b"a", number % 5))
-    until(lambda: nothing_is_left(broker), "there are connections or consumers left")
+    wait_until(lambda: nothing_is_left(broker), "there are connections or consumers left")
 
 
 def nothing_is_left(broker: LocalBroker) -> bool:
@@ -165,6 +165,6 @@ def test_the_end_of_a_connection_that_is_not_read_is_noticed(
         if how == "half-close":
             client.shutdown(socket.SHUT_WR)
             assert closed_by_peer(client)
-    until(
+    wait_until(
         lambda: not broker.status()["listeners"][0]["connections"], "the connection is not let go"
     )

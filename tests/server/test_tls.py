@@ -26,7 +26,8 @@ from sluicemq.server.peer_identity import peer_user
 from sluicemq.server.tls import Tls
 from tests.server.authority import Authority, serial_of
 from tests.server.conftest import Start
-from tests.server.tls_clients import dial, echo, log_of, phpmq, says, until
+from tests.server.tls_clients import dial, echo, log_of, phpmq, says
+from tests.support.polling import wait_until
 
 LONG_PAST = datetime(2020, 1, 1, tzinfo=UTC)
 PAST = datetime(2020, 6, 1, tzinfo=UTC)
@@ -229,7 +230,7 @@ def test_required_client_certificates(start: Start, authority: Authority, tmp_pa
         seen = [line for line in log_of(broker).splitlines() if "peer=unix" not in line]
         return "\n".join(seen).count("connected")
 
-    until(lambda: connected() == 2, "alice's lines are not the only ones")  # she came and went
+    wait_until(lambda: connected() == 2, "alice's lines are not the only ones")  # she came and went
 
 
 def test_optional_client_certificates(start: Start, authority: Authority) -> None:
@@ -337,7 +338,7 @@ def test_reload_under_traffic(start: Start, authority: Authority) -> None:
             assert number < 1000
         client.send("a", b"after")
         assert client.receive(30).body == b"after"
-    until(lambda: log_of(broker).count("certificate replaced") == 2, "no two lines")
+    wait_until(lambda: log_of(broker).count("certificate replaced") == 2, "no two lines")
     assert f"{serial_of(second):x}" in log_of(broker)
 
 
@@ -350,11 +351,11 @@ def test_a_bad_reload_changes_nothing(start: Start, authority: Authority) -> Non
     for count, content in enumerate((b"junk", b"", mismatch), 1):
         authority.file("broker.pem", content)
         os.kill(broker.pid, signal.SIGHUP)
-        until(lambda n=count: log_of(broker).count("certificate refused") == n, "no refusal")
+        wait_until(lambda n=count: log_of(broker).count("certificate refused") == n, "no refusal")
         assert serial(port, trust) == serial_of(first)
     pem.unlink()
     os.kill(broker.pid, signal.SIGHUP)
-    until(lambda: log_of(broker).count("certificate refused") == 4, "no refusal")
+    wait_until(lambda: log_of(broker).count("certificate refused") == 4, "no refusal")
     assert "Traceback" not in log_of(broker)
     authority.pem(second)
     os.kill(broker.pid, signal.SIGHUP)

@@ -16,7 +16,8 @@ from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from tests.server.authority import Authority
 from tests.server.conftest import Start
 from tests.server.test_pressure import closed_by_peer
-from tests.server.tls_clients import dial, echo, log_of, phpmq, says, until
+from tests.server.tls_clients import dial, echo, log_of, phpmq, says
+from tests.support.polling import wait_until
 
 
 def test_who_does_not_speak_tls_is_turned_away_at_once(start: Start, authority: Authority) -> None:
@@ -32,7 +33,7 @@ def test_who_does_not_speak_tls_is_turned_away_at_once(start: Start, authority: 
                 guest.sendall(first)
                 assert closed_by_peer(guest)
             assert time.monotonic() - before < 9  # the time for a handshake is 10 s
-            until(lambda n=count: log_of(broker).count("does not speak TLS") == n, "no line")
+            wait_until(lambda n=count: log_of(broker).count("does not speak TLS") == n, "no line")
         # noise that begins as TLS does
         for length in (0, 1, 5, 100, 20_000):
             with dial(port) as guest, suppress(ConnectionResetError, BrokenPipeError):
@@ -53,7 +54,7 @@ def test_tls_on_a_plain_listener(start: Start, authority: Authority, protocol: s
     with pytest.raises(OSError, match=r"SSL|reset"):
         dial(port, authority.trust())
     assert time.monotonic() - before < 10
-    until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
+    wait_until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
     if protocol != "phpmq-maintenance":  # that waits for the end of a line, and the client leaves
         says(broker, "closing")
     assert "Traceback" not in log_of(broker)
@@ -76,7 +77,7 @@ def test_connections_without_a_handshake_count_and_go(start: Start, authority: A
         echo(client, "a", b"x")
         with phpmq(port, trust) as other:
             other.send("a", b"y")
-    until(lambda: log_of(broker).count("no handshake within 10 s") == 2, "no two lines")
+    wait_until(lambda: log_of(broker).count("no handshake within 10 s") == 2, "no two lines")
 
 
 def test_a_flood_of_handshakes(start: Start, authority: Authority) -> None:
@@ -95,7 +96,7 @@ def test_a_flood_of_handshakes(start: Start, authority: Authority) -> None:
             echo(client, "a", b"x")
         for guest in guests:
             assert guest.recv(3)[:2] == b"\x16\x03"
-    until(lambda: not broker.status()["listeners"][0]["connections"], "they are still there")
+    wait_until(lambda: not broker.status()["listeners"][0]["connections"], "they are still there")
     assert "Traceback" not in log_of(broker)
 
 
@@ -111,7 +112,7 @@ def test_a_stop_shuts_the_door(start: Start, authority: Authority) -> None:
         os.kill(broker.pid, signal.SIGTERM)
         assert closed_by_peer(silent)
         assert closed_by_peer(halfway)
-        until(
+        wait_until(
             lambda: broker.status()["listeners"][0]["connections"] == 1,
             "others than the one with a consumer are still there",
         )
@@ -164,7 +165,7 @@ def test_an_answer_is_sent_before_the_connection_ends(start: Start, authority: A
         with suppress(ssl.SSLWantReadError):
             client.unwrap()
         assert drive(lambda: client.read(100)) == b"*\r\n"
-    until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
+    wait_until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
 
 
 def test_a_slow_reader_holds_up_nobody_and_loses_nothing(
@@ -204,7 +205,7 @@ def test_a_stop_says_goodbye(start: Start, authority: Authority) -> None:
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     with dial(broker.port("phpmq+tls"), authority.trust()) as client:
         client.sendall(encode_consume(b"a", 1))
-        until(  # the broker may have to finish the handshake first
+        wait_until(  # the broker may have to finish the handshake first
             lambda: [each["consumers"] for each in broker.status()["destinations"]] == [1],
             "the consumer has not arrived",
         )

@@ -20,7 +20,7 @@ from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.server.conftest import Start
-from tests.server.tls_clients import until
+from tests.support.polling import wait_until
 
 VIBEMQ = "vibemq://127.0.0.1:0"
 
@@ -387,7 +387,9 @@ def test_large_dead_letter_survives_a_subscriber_that_cannot_take_it(start: Star
         plain.subscribe("q")
         publisher.socket.sendall(packed(ORDERS, "1", Compression.BROTLI))
         assert publisher.next().type == wire.PUBLISH_ACK
-        until(lambda: publisher.count("q.dlq") == 1, "the message is not in the dead-letter queue")
+        wait_until(
+            lambda: publisher.count("q.dlq") == 1, "the message is not in the dead-letter queue"
+        )
         with Wire(port) as reader:
             reader.subscribe("q.dlq")
             reader.publish("q.dlq", "behind")
@@ -549,7 +551,9 @@ def test_an_operators_limit_on_a_dead_letter_queue(start: Start, tmp_path: Path)
         assert client.next().error_code == "QUEUE_FULL"
         client.subscribe("q")
         assert [frame.id for frame in client.many(2)] == ["1", "2"]
-        until(lambda: not client.info("q")["unackedCount"], "the time to acknowledge never ends")
+        wait_until(
+            lambda: not client.info("q")["unackedCount"], "the time to acknowledge never ends"
+        )
         assert client.info("q")["messageCount"] == 2
         letters.subscribe("q.dlq")
         found = []
@@ -571,7 +575,9 @@ def test_exhausted_messages_survive_a_kill(start: Start, tmp_path: Path) -> None
         client.publish("q", "1", "2")
         client.subscribe("q")
         assert [frame.id for frame in client.many(2)] == ["1", "2"]
-        until(lambda: not client.info("q")["unackedCount"], "the time to acknowledge never ends")
+        wait_until(
+            lambda: not client.info("q")["unackedCount"], "the time to acknowledge never ends"
+        )
         assert client.info("q")["messageCount"] == client.info("q.dlq")["messageCount"] == 1
         broker.kill()
     with Wire(broker.start().port("vibemq")) as client:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
-import time
-from collections.abc import Callable
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.support.polling import wait_until
 
 
 def dial(port: int, context: ssl.SSLContext | None = None, timeout: float = 30) -> socket.socket:
@@ -30,13 +29,6 @@ def phpmq(port: int, context: ssl.SSLContext) -> BlockingPhpmqClient:
     return BlockingPhpmqClient.connect("localhost", port, ssl_context=context, timeout=30)
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
-
-
 def log_of(broker: LocalBroker) -> str:
     """What the broker has said."""
     return broker.log.read_text()
@@ -44,4 +36,4 @@ def log_of(broker: LocalBroker) -> str:
 
 def says(broker: LocalBroker, text: str) -> None:
     """Wait until the log has it."""
-    until(lambda: text in log_of(broker), f"the log does not say {text!r}")
+    wait_until(lambda: text in log_of(broker), f"the log does not say {text!r}")

@@ -23,8 +23,8 @@ from sluicemq.protocols.jmq.client import (
 )
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
-from tests.server.tls_clients import until
 from tests.support.http import Client
+from tests.support.polling import wait_until
 
 HERE: Final = "127.0.0.1"
 LISTEN: Final = tuple(
@@ -125,7 +125,7 @@ class ConsoleFixture:
         self.ask("PUT", "/journal/slots/spark-bronze", {"position": 1})
         with self.api() as client:
             assert client.write([row("invoices", b"x")] * 3, writer="spark-orders").status == 200
-        until(lambda: self._letters() == 3, "dead letters")
+        wait_until(lambda: self._letters() == 3, "dead letters")
 
     def _letters(self) -> int:
         found = self.ask("GET", "/dead-letters")["items"]

@@ -1,4 +1,4 @@
-"""What somebody should look at now: the overview says so before anybody has set up alerts.
+"""Alarms of the overview: conditions that need an operator, for installations without alerts.
 
 | code              | when                                                                  |
 |-------------------|-----------------------------------------------------------------------|
@@ -6,10 +6,10 @@
 | memory            | messages that are not journaled are about to be refused               |
 | disk-space        | persistent messages are refused: the journal's disk is nearly full    |
 | disk-full         | nothing is delivered: not even the reserve has space for acks         |
-| destinations-full | no more destinations are about to come into being                     |
+| destinations-full | the limit of destinations is nearly reached                           |
 | connections-full  | a listener is about to refuse connections                             |
-| disk-slow         | one fdatasync in a hundred takes longer than SLOW_SYNC_SECONDS        |
-| loop-slow         | one turn in a hundred is later than SLOW_LOOP_SECONDS                 |
+| disk-slow         | the p99 of fdatasync durations is above SLOW_SYNC_SECONDS             |
+| loop-slow         | the p99 of the event loop lag is above SLOW_LOOP_SECONDS              |
 | prepared          | a prepared transaction has waited for longer than PATIENCE_MS         |
 """
 
@@ -26,11 +26,11 @@ from sluicemq.journal.space import SpaceLevel
 from sluicemq.model.histogram import Distribution
 
 NEARLY: Final = 0.9
-"""Of a limit."""
+"""Fraction of a limit above which an alarm is raised."""
 SLOW_SYNC_SECONDS: Final = 0.5
 SLOW_LOOP_SECONDS: Final = 0.1
 ENOUGH: Final = 20
-"""Measurements that say something of one in a hundred."""
+"""Minimum number of measurements for a p99."""
 PATIENCE_MS: Final = 3_600_000
 
 
@@ -42,7 +42,7 @@ class AlarmView(msgspec.Struct, frozen=True):
 
 
 def _space_alarms(context: ApiContext) -> Iterator[AlarmView]:
-    """What is wrong with the free space of the journal's disk."""
+    """Yield the alarms for the free space of the journal's disk."""
     journal = context.broker.journal
     space = journal.space_state()
     if space.level == SpaceLevel.ENOUGH:
@@ -69,7 +69,7 @@ def _space_alarms(context: ApiContext) -> Iterator[AlarmView]:
 def alarms(
     context: ApiContext, listeners: Sequence[ListenerView], lag: Distribution, syncs: Distribution
 ) -> list[AlarmView]:
-    """All there are. `lag` and `syncs` are those of the last minute."""
+    """Return the present alarms. `lag` and `syncs` are the durations of the last minute."""
     found: list[AlarmView] = []
     broker = context.broker
     settings = broker.settings

@@ -1,4 +1,4 @@
-"""What all endpoints are given. One for each HTTP listener; all but `limits` is shared."""
+"""Context of the endpoints, one per HTTP listener. Listeners share everything but `limits`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 BODY_BYTES: Final = 64 * 1024 * 1024
 BESIDES_BYTES: Final = 16 * 1024 * 1024
-"""Of a part of a batch, beside one message of the largest size that its listener accepts."""
+"""Size of a part of a batch, in addition to one message of the listener's maximum size."""
 
 
 class ApiLimits(NamedTuple):
-    """What a listener accepts, in bytes: a part of a batch, a destination's name, a message, and
-    one that is published over the API; how many streams of events at a time; how many messages, and
-    for how long, one request may look at, and for how long it may act on them; and how many
-    destinations a part of a batch may have, 0 = any number."""
+    """Limits of a listener.
+
+    Sizes in bytes: of a part of a batch, a destination's name, a message, and a message published
+    over the API. Numbers: event streams, messages that one request may scan, and destinations of a
+    part of a batch (0 = unlimited). Times: of scanning and of acting on messages, per request."""
 
     part: int = BODY_BYTES + BESIDES_BYTES
     name: int = 1024
@@ -44,18 +45,18 @@ class ApiLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
-    """See the module.
+    """Interfaces to the broker and the server process.
 
-    broker         the engine; `broker.wake()` before anything that depends on the time
-    connections    of all listeners
-    configuration  the settings in force
-    vitals         of the process
-    users          who may log in, and what they may do
-    sessions       of browsers that have logged in
-    audit          what has been done, and by whom
+    broker         the engine; call `broker.wake()` before anything that depends on the time
+    connections    connections of all listeners
+    configuration  effective settings
+    vitals         state of the process
+    users          user directory
+    sessions       browser sessions
+    audit          audit log
     history        samples of the last hour
-    figures        what /metrics counts from one scrape to the next
-    backups        what they hold beside the journal; None = none are made
+    figures        state that /metrics keeps between scrapes
+    backups        files of a backup besides the journal; None = backups are disabled
     """
 
     broker: Broker
@@ -72,5 +73,5 @@ class ApiContext:
 
     @property
     def clock(self) -> Clock:
-        """Wall and steady time in ms, as of the broker's turn."""
+        """Return the wall and steady time of the event loop iteration, in ms."""
         return self.broker.clock

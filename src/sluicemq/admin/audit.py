@@ -1,4 +1,4 @@
-"""What has been done, and by whom: the last lines of the audit log."""
+"""Endpoint that lists the latest entries of the audit log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Lines(msgspec.Struct, frozen=True):
 
 
 class AuditEndpoints:
-    """`/audit`."""
+    """Handlers of `/audit`."""
 
     def __init__(self, log: AuditLog) -> None:
         self._log = log

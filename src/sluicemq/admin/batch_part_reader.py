@@ -1,4 +1,4 @@
-"""The rows of a part as messages, and which of them cannot be sent."""
+"""Decodes the rows of a batch part into messages and finds those that cannot be published."""
 
 from __future__ import annotations
 
@@ -15,27 +15,30 @@ from sluicemq.model.rows import MAX_TIME, Row, decode, name_of, properties_of
 from sluicemq.protocols.jmq.wildcards import is_wildcard
 
 MOST_PROPERTIES: Final = 500_000
-"""Properties of all rows of a part."""
+"""Maximum number of properties of all rows of a part."""
 
 Addressed = tuple[Address, Message]
-"""A message, and where it goes."""
+"""A message and its destination."""
 
 _KINDS: Final = tuple(BodyKind)
 _NIL: Final = b"\xc0"
 
 
 class PartReader:
-    """Reads frames one after another; rows are counted from 0 throughout.
+    """Reader of consecutive frames; row numbers start at 0 and continue over the frames.
 
-    messages   what can be sent, as far as rows tell by themselves
-    rows       the number of the row that each of them is
-    refused    the other rows, and why
-    forbidden  names of destinations that the sender may not send to
+    messages   messages of the valid rows, with their destinations
+    rows       row number of each of these messages
+    refused    numbers of the other rows, with the reasons
+    forbidden  names of destinations to which the sender may not publish
     """
 
     def __init__(self, identity: Identity, wall: int, max_name: int, max_targets: int = 0) -> None:
-        """`wall` is the time by which lives are counted, `max_name` in bytes; `max_targets`
-        destinations may be named, 0 = any number."""
+        """Create a reader.
+
+        `wall` is the time from which times to live count, `max_name` the maximum length of names in
+        bytes, `max_targets` the maximum number of destinations, 0 = unlimited.
+        """
         self.messages: list[Addressed] = []
         self.rows: list[int] = []
         self.refused: dict[int, str] = {}
@@ -52,7 +55,7 @@ class PartReader:
         self._rejected: dict[int, Row] = {}
 
     def take(self, frame: memoryview) -> None:
-        """Raises ProtocolError (FrameTooLarge) for what is no frame of rows."""
+        """Decode a frame. Raises ProtocolError (FrameTooLarge) for an invalid frame."""
         number = self._rows
         addresses = self._addresses
         messages = self.messages
@@ -88,7 +91,7 @@ class PartReader:
             )
 
     def message(self, number: int) -> tuple[str, Message]:
-        """A row as a message, whatever is wrong with it, and the name of where it should go."""
+        """Return a row, even an invalid one, as a message, and the name of its destination."""
         row = self._rejected.get(number)
         if row is None:
             address, message = self.messages[bisect_left(self.rows, number)]
@@ -143,8 +146,8 @@ class PartReader:
         return address
 
     def _find(self, key: tuple[bytes, bool]) -> Address | None:
-        """The destination; None if nothing can be sent there, and `_unusable` says why. Raises
-        FrameTooLarge for one destination too many."""
+        """Return the destination; None if it accepts no messages, with the reason in `_unusable`.
+        Raises FrameTooLarge for more destinations than the limit."""
         if key in self._unusable:
             return None
         most = self._max_targets
@@ -177,7 +180,8 @@ class PartReader:
 
 
 def body_problem(kind: int, body: bytes) -> str:
-    """Why those bytes are no body of that kind, or "". What Java writes is never read here."""
+    """Return why the bytes are not a body of that kind, "" if they are. Java serialisation
+    streams are not decoded."""
     if kind == BodyKind.NONE:
         return "a body of kind none has no bytes" if body else ""
     if kind == BodyKind.TEXT:

@@ -1,4 +1,4 @@
-"""Who writes batches, and how far: what the broker remembers of each writer."""
+"""Endpoint that lists the batch writers with their latest batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WriterView(msgspec.Struct, frozen=True):
 
 
 class WriterEndpoints:
-    """GET /batches."""
+    """Handlers of `GET /batches`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -66,7 +66,7 @@ class WriterEndpoints:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """What is told of writers; `batches` has what they send."""
+    """Return the endpoint that lists batch writers. `batches` has the one that writes parts."""
     handlers = WriterEndpoints(context)
     return [
         Endpoint(

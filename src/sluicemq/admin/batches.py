@@ -43,7 +43,7 @@ _MOST_PARTITIONS: Final = 1 << 20
 
 
 class BatchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request says about its part."""
+    """Query parameters that identify a part."""
 
     writer: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""The settings in force, and where they come from."""
+"""Endpoint that lists the effective settings and their sources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class ConfigurationEndpoints:
-    """`/configuration`."""
+    """Handlers of `/configuration`."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration

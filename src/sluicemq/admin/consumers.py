@@ -1,4 +1,4 @@
-"""Who receives from where. Shown are the consumers of those destinations that the caller sees."""
+"""Endpoint that lists the consumers of the destinations that the caller may see."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ConsumerItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
 
 
 class ConsumerEndpoints:
-    """`/consumers`."""
+    """Handlers of `/consumers`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._broker = context.broker

@@ -1,7 +1,8 @@
-"""All dead-letter queues: those that destinations name as theirs, and those that are called so.
+"""Endpoint that lists the dead-letter queues: those that destinations are configured to use, and
+those with the suffix of dead-letter queues.
 
-The reasons are counted over the first messages of each queue; what has been counted is remembered
-as long as nothing comes to the queue or leaves it.
+Reasons are counted over the first messages of each queue. The counts are cached until the queue
+changes.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalError
 
 FIRST: Final = 1000
-"""Messages of a queue whose reasons are counted."""
+"""Maximum number of messages per queue whose reasons are counted."""
 TOGETHER: Final = 10_000
-"""Messages looked at for one page, shared out among its queues."""
+"""Maximum number of messages scanned for one page, divided among its queues."""
 MOST_REASONS: Final = 20
 REMEMBERED: Final = 2000
-"""Queues whose reasons are remembered."""
+"""Maximum number of queues whose counts are cached."""
 SUFFIX: Final = ".dlq"
-"""How the dead-letter queue of a destination is called that names none."""
+"""Suffix of the default dead-letter queue of a destination."""
 NO_END: Final = (1 << 62) - 1
 STEP: Final = 20
 OTHERS: Final = "(others)"
@@ -64,7 +65,7 @@ class DeadLetterItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
 
 
 class CountedReasons(NamedTuple):
-    """Reasons of a queue as it was: as long as `stamp` is the same, it still is."""
+    """Cached counts of a queue, valid as long as the queue has the same `stamp`."""
 
     stamp: tuple[int, ...]
     reasons: dict[str, int]
@@ -72,7 +73,7 @@ class CountedReasons(NamedTuple):
 
 
 class DeadLetterEndpoints:
-    """`/dead-letters`."""
+    """Handlers of `/dead-letters`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._broker = context.broker
@@ -111,7 +112,8 @@ class DeadLetterEndpoints:
         return page_with(items, query, len(names))
 
     async def _queues(self, identity: Identity, slices: TimeSlices) -> dict[Destination, list[str]]:
-        """Those that the caller sees, with the destinations that use them."""
+        """Return the dead-letter queues that the caller may see, with the destinations that use
+        them."""
         find = self._broker.find
         found: dict[Destination, list[str]] = {}
         for place, destination in enumerate(list(self._broker.destinations.values())):
@@ -170,7 +172,7 @@ class DeadLetterEndpoints:
 
 
 def _first(reasons: Counter[str]) -> dict[str, int]:
-    """The most frequent ones by name, the others together."""
+    """Return the most frequent reasons with their counts, and the sum of the others."""
     found = dict(reasons.most_common(MOST_REASONS))
     others = reasons.total() - sum(found.values())
     if others:

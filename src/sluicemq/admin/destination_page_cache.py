@@ -1,7 +1,7 @@
-"""Pages of destinations for streams of events.
+"""Cache of destination pages for event streams.
 
-They are made for one stream after the other, and whoever makes them rests in between: at most a
-tenth of the broker's time goes there, however many look. Streams that ask for the same share it.
+Pages are built one at a time with pauses in between, so that they take at most a tenth of the event
+loop's time, whatever the number of streams. Streams with the same query share a page.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Queues and topics: listed, created, altered, emptied, paused, deleted.
+"""Endpoints that list, create, alter, purge, pause, resume and delete queues and topics.
 
-A list is made of what the caller sees, in slices: figures are asked of the destinations of one page
-only, or of all if they are to be sorted by them. What empties a destination does so in slices too;
-each of them is one record of the journal, and the answer comes when all are on disk.
+Lists contain the destinations that the caller may see, and are built in time slices. Statistics are
+collected for the destinations of the page only, or for all if the list is sorted by them. Purging
+runs in slices too: each is one record of the journal, and the response is sent when all are on
+disk.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from sluicemq.model.destination import (
 from sluicemq.model.errors import JournalError
 
 MOST: Final = (1 << 53) - 1
-"""The largest number that all readers of JSON can hold."""
+"""Largest integer that every JSON reader represents exactly."""
 MOST_SUBSCRIPTIONS: Final = 200
-"""Of a topic, in which its oldest message is looked for."""
+"""Maximum number of subscriptions of a topic that are searched for its oldest message."""
 
 Count = Annotated[int, Meta(ge=0, le=MOST)] | UnsetType | None
 Flag = bool | UnsetType | None
@@ -204,11 +205,11 @@ FIGURES: Final[dict[str, Callable[[Destination], Any]]] = {
     "rate_in": lambda destination: destination.statistics.rate_in,
     "rate_out": lambda destination: destination.statistics.rate_out,
 }
-"""What a list may be sorted by beside the name."""
+"""Sort keys of lists besides the name."""
 
 
 class DestinationEndpoints:
-    """`/destinations`."""
+    """Handlers of `/destinations`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -287,8 +288,8 @@ class DestinationEndpoints:
         }
 
     def oldest(self, destination: Destination) -> int | None:
-        """Age in ms of its oldest message that waits to be delivered; of a topic with very many
-        subscriptions, of those of the first."""
+        """Return the age in ms of the oldest ready message. For a topic, only the first
+        MOST_SUBSCRIPTIONS subscriptions are searched."""
         eldest = None
         for subscription in every(destination)[:MOST_SUBSCRIPTIONS]:
             if subscription.ready:
@@ -428,8 +429,8 @@ class DestinationEndpoints:
 
 
 def found(context: ApiContext, call: Call) -> Destination:
-    """Return the destination in the path. Raises Problem if there is none that the caller may look
-    at: temporary ones belong to their connections, and are administered by superusers."""
+    """Return the destination in the path. Raises Problem if it does not exist or if the caller may
+    not see it: only superusers and their own connections may see temporary destinations."""
     destination = context.broker.find(call.address)
     if destination is None or (destination.temporary and not call.identity.superuser):
         raise not_found(call.address)

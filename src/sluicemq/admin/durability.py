@@ -1,4 +1,4 @@
-"""Answers that wait until what they tell of is on disk."""
+"""Waiting until changes are on disk, before a response is sent."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sluicemq.broker import Broker
 
 
 async def wait_until_durable(broker: Broker, sequence: int) -> None:
-    """Wait until a crash cannot take back what has that journal number; 0 = nothing."""
+    """Wait until the record with that sequence number is on disk; 0 = return at once."""
     await wait_until_called_back(broker, partial(broker.when_durable, sequence))
 
 
 async def wait_until_called_back(
     broker: Broker, begin: Callable[[Callable[[], None]], None]
 ) -> None:
-    """Begin something, and wait until it calls back. Raises what `begin` raises."""
+    """Call `begin` and wait until it calls back. Raises the errors of `begin`."""
     broker.wake()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -1,13 +1,12 @@
-"""What happens, as it happens: a stream of server-sent events (WHATWG HTML, section 9.2).
+"""Stream of server-sent events (WHATWG HTML, section 9.2).
 
-    event: overview       each second; `/overview` without its history
-    event: destinations   each two seconds, if asked for: what `/destinations` answers
-    event: logout         the login is over, and so is the stream
-    : keep-alive          where nothing else is said for a while
+    event: overview       every second; `/overview` without its history
+    event: destinations   every two seconds, if requested; a page of `/destinations`
+    event: logout         the login is no longer valid; the stream ends
+    : keep-alive          if there is no other event for a while
 
-Nothing is queued for a reader: an event is made when the one before has been taken, of what is true
-by then. So a slow one misses some and is told nothing old, and what waits for it is bounded by its
-connection.
+Events are not queued: each is built from the current state once the previous one has been sent. A
+slow reader misses events but gets no outdated ones, and its output buffer is bounded.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from sluicemq.admin.routing import Call, Endpoint
 
 TICK_SECONDS: Final = 1.0
 ROWS_TICKS: Final = 2
-"""Between two pages of destinations."""
+"""Ticks between two pages of destinations."""
 KEEP_ALIVE_TICKS: Final = 15
 RETRY_MS: Final = 2000
-"""After which a browser whose stream has ended asks for another."""
+"""Delay after which a browser reconnects when its stream has ended."""
 MEDIA_TYPE: Final = "text/event-stream"
 _KEEP_ALIVE: Final = b": keep-alive\n\n"
 
@@ -46,7 +45,7 @@ class EventQuery(DestinationQuery, kw_only=True, frozen=True):
 
 
 class EventStream(Response):
-    """A response that goes on until its events end, or its reader."""
+    """Response that lasts until its events end or its client disconnects."""
 
     def __init__(self, pages: EventEndpoints, call: Call) -> None:
         super().__init__(media_type=MEDIA_TYPE)
@@ -68,10 +67,10 @@ class EventStream(Response):
 
 
 class EventEndpoints:
-    """`/events`. `open` is how many streams there are."""
+    """Handlers of `/events`; `open` is the number of open streams."""
 
     def __init__(self, context: ApiContext, tick: float = TICK_SECONDS) -> None:
-        """`tick`: seconds between two looks."""
+        """Create the handlers; `tick` is the interval of the events in seconds."""
         self._context = context
         self._overview = Overview(context)
         self._rows = DestinationPageCache(DestinationEndpoints(context))
@@ -93,7 +92,7 @@ class EventEndpoints:
         return EventStream(self, call)
 
     async def events(self, call: Call) -> AsyncIterator[bytes]:
-        """Until the connection is about to end, or the login."""
+        """Yield events until the connection is about to close or the login is no longer valid."""
         query: EventQuery = call.query
         leaving = call.caller.leaving
         silent = 0
@@ -125,7 +124,7 @@ class EventEndpoints:
 
 
 async def _elapsed(leaving: asyncio.Event, seconds: float) -> None:
-    """Wait for so long, or until the connection is about to end."""
+    """Wait for that time, or until the connection is about to close."""
     try:
         async with asyncio.timeout(seconds):
             await leaving.wait()
@@ -134,7 +133,7 @@ async def _elapsed(leaving: asyncio.Event, seconds: float) -> None:
 
 
 def event(name: str, data: bytes) -> bytes:
-    """One event. JSON has no line ends of its own."""
+    """Return an event in wire format. `data` is JSON, which contains no line ends."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 

@@ -1,4 +1,4 @@
-"""Whether the broker is there and well, for those that watch over it. Nobody has to log in."""
+"""Endpoints for health checks and the state of the broker. They require no login."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HealthView(msgspec.Struct, frozen=True):
 
 
 class HealthEndpoints:
-    """`/health` and `/status`."""
+    """Handlers of `/health` and `/status`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -42,11 +42,11 @@ class HealthEndpoints:
         return StatusView(__version__, self._context.broker.identity.hex(), os.getpid())
 
     async def live(self, call: Call) -> HealthView:
-        """GET /health/live: the event loop turns."""
+        """GET /health/live: the event loop runs."""
         return HealthView(self._context.vitals.state())
 
     async def ready(self, call: Call) -> HealthView:
-        """GET /health/ready: 503 for who would be sent away."""
+        """GET /health/ready: 503 while clients would be rejected."""
         state = self._context.vitals.state()
         if state != _READY:
             raise Problem(

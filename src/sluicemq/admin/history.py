@@ -1,11 +1,12 @@
-"""Samples of the broker's figures over the last hour, and of each destination's over ten minutes.
+"""Samples of the broker's statistics over the last hour, and of each destination's over ten
+minutes.
 
-    each second   a round of the engine's statistics, in slices
-    each STEP     of it all figures become a sample: the totals' in a ring of TOTAL_STEPS, each
-                  destination's in one of its own, of DESTINATION_STEPS
+    every second   collection of the engine's statistics, in slices
+    every STEP     one sample of the totals, in a ring of TOTAL_STEPS, and one of each destination,
+                   in a ring of DESTINATION_STEPS
 
-A destination has a ring from its first message on until it has been idle for as long as the ring
-reaches back: ten thousand that are only there cost nothing. (A ring takes about 2 KB.)
+A destination has a ring from its first message until it has been idle for the whole length of the
+ring, so that thousands of idle destinations take no memory. A ring takes about 2 KB.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
     from sluicemq.broker import Broker, Destination
 
 STEP: Final = 5
-"""Rounds, and so about as many seconds."""
+"""Rounds per sample; a round is about one second."""
 TOTAL_STEPS: Final = 720
 DESTINATION_STEPS: Final = 120
 RECENT_STEPS: Final = 12
-"""That quantiles are told of: a minute."""
+"""Samples from which quantiles are computed: one minute."""
 
 _MOST: Final = (1 << 32) - 1
 _TAIL: Final = 0.99
@@ -44,10 +45,11 @@ class Sample(NamedTuple):
 
 
 class Ring:
-    """What became of one destination, a place for each step; 0 before it was made.
+    """Samples of one destination, one slot per step; 0 before it was created.
 
-    rates   in messages/s: in and out in turn        depths  messages: waiting and unacked in turn
-    idle    steps since something was not 0
+    rates   messages/s, publish and deliver rate alternately
+    depths  messages, ready and unacked alternately
+    idle    steps since a value was not 0
     """
 
     __slots__ = ("depths", "idle", "rates")
@@ -59,7 +61,7 @@ class Ring:
 
 
 class Series(NamedTuple):
-    """Samples of consecutive steps, the latest last."""
+    """Samples of consecutive steps in ascending order."""
 
     rates_in: Sequence[float]
     rates_out: Sequence[float]
@@ -84,14 +86,17 @@ class History:
         self._lags = deque([self._lag.read()], maxlen=RECENT_STEPS + 1)
         self._sync_times = deque([self._syncs.read()], maxlen=RECENT_STEPS + 1)
         self.end = broker.clock.wall
-        """Wall ms of the last sample, or of the beginning."""
+        """Wall time of the last sample, or of the start, in ms."""
         self.journal: JournalStats = broker.journal.stats()
-        """As of the last sample: to count takes time that grows with the journal."""
+        """As of the last sample, because counting takes time in proportion to the journal."""
         broker.removals.append(self._removed)
 
     def round(self, seconds: float) -> Iterator[None]:
-        """To be called each second, `seconds` (> 0) after the last time; and to be gone on with
-        after others have had their turn, in a turn of the broker."""
+        """Collect one round, in slices; the caller iterates, and yields to others between slices.
+
+        Called every second, `seconds` (> 0) after the previous call, within an event loop
+        iteration of the broker.
+        """
         self._rounds += 1
         self._seconds += seconds
         last = self._rounds >= STEP

@@ -1,7 +1,7 @@
-"""The journal's segments for readers on other machines: which there are, and their bytes.
+"""Endpoints that list the journal's segments and serve their bytes to readers on other machines.
 
-What is shown of a segment is what a crash cannot take back: all of a sealed one, its index
-included; of the others the records that have been synced. Bytes that have been shown never change.
+Only durable bytes are served: all of a sealed segment including its index, and the synced records
+of the others. Bytes that have been served never change.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from sluicemq.model.destination import encode_name
 from sluicemq.model.errors import JournalDamaged
 
 MOST_NUMBERS: Final = 500
-"""Destinations asked for at a time."""
+"""Maximum number of destinations per request."""
 CHUNK_BYTES: Final = 256 * 1024
-"""Read from the disk and handed to the connection at a time."""
+"""Bytes read from the disk and written to the connection at a time."""
 
 _RANGE: Final = re.compile(r"bytes=(?:(\d{1,18})-(\d{1,18})?|-(\d{1,18}))\Z", re.ASCII)
 _OCTETS: Final = "application/octet-stream"
@@ -85,7 +85,7 @@ class Named(msgspec.Struct, frozen=True):
 
 
 def kept(journal: Journal) -> FileJournal:
-    """The journal if it is on disk. Problem otherwise."""
+    """Return the journal. Raises Problem if the broker is ephemeral."""
     if not isinstance(journal, FileJournal):
         raise Problem(
             409,
@@ -96,12 +96,12 @@ def kept(journal: Journal) -> FileJournal:
 
 
 class JournalEndpoints:
-    """`/journal` and what is in it. One for all connections."""
+    """Handlers of `/journal`, shared by all connections."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._created: dict[int, int] = {}
-        """When segments were created; µs since the epoch."""
+        """Creation times of segments in µs since the epoch."""
 
     async def show(self, call: Call) -> JournalView:
         """GET /journal"""
@@ -158,12 +158,12 @@ class JournalEndpoints:
         return FileResponse(fd, start, end, status, headers, call.caller)
 
     async def _extents(self, journal: FileJournal) -> tuple[DurableEnd, list[Extent]]:
-        """What may be read now, in ascending order."""
+        """Return the readable parts of the segments, in ascending order."""
         durable = await asyncio.to_thread(read_durable, journal.directory)
         if durable is None:
             raise Problem(503, "not-yet", "the journal does not say how far it is on disk")
         found = []
-        # what is known here is never older than what the file has said
+        # the cached position is never behind the one that the file has reported
         for segment in journal.segments:
             if segment.sealed:
                 found.append(Extent(segment.first, segment.size, True))
@@ -175,7 +175,7 @@ class JournalEndpoints:
 
 
 class FileResponse(Response):
-    """Bytes of an open file, read off the loop a piece at a time; closes it."""
+    """Response with bytes of an open file, read in chunks on another thread. Closes the file."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class FileResponse(Response):
         self._caller = caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See Response."""
+        """Send the response."""
         try:
             await send(
                 {
@@ -227,7 +227,7 @@ class FileResponse(Response):
 
 
 def _creation_times(journal: FileJournal, firsts: list[int]) -> dict[int, int]:
-    """Of those that are still there. Reads each file's first bytes."""
+    """Return the creation times of the segments that still exist, from their headers."""
     times = {}
     for first in firsts:
         try:

@@ -1,4 +1,4 @@
-"""Logging in and out with a browser, and one's own password."""
+"""Endpoints for browser sessions and for changing one's own password."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginEndpoints:
-    """`/session`."""
+    """Handlers of `/session`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._sessions = context.sessions
         self._users = context.users
 
     async def login(self, call: Call) -> Response:
-        """POST /session. Who is known without a login is told so, and gets no session."""
+        """POST /session. A caller who needs no login gets no session."""
         wanted: Login = call.body
         caller = call.caller
         caller.access.renew()
@@ -76,7 +76,7 @@ class LoginEndpoints:
         return response
 
     async def change_password(self, call: Call) -> Response:
-        """POST /session/password. All sessions with the old one end; this one begins anew."""
+        """POST /session/password. Ends all sessions with the old password and renews this one."""
         wanted: NewPassword = call.body
         name = call.identity.name
         if self._users.user(name) is None or call.caller.access.guest is not None:

@@ -1,16 +1,16 @@
-"""A message as people and programs see it: whatever protocol it came by, decoded by that protocol's
-own code, and never anything that a browser would run.
+"""Representation of messages in the API: decoded by the code of the protocol that published them,
+and never as content that a browser would execute.
 
     encoding  value
     text      text
     json      text that is JSON, as it was sent
     map       {"name": {"type": …, "value": …}}
     stream    [{"type": …, "value": …}]
-    object    base64 of a Java serialisation stream, which is never read; `class` is what it names
-    base64    any other bytes, and what is too long to be decoded as a map or a stream
+    object    base64 of a Java serialisation stream, which is not decoded; `class` is its class name
+    base64    any other bytes, and bodies that are too long to be decoded as a map or a stream
 
-Values that JSON cannot hold for all readers are text: whole numbers beyond 2^53, and floating-point
-numbers that are none or infinite. Bytes are in base64.
+Values that not every JSON reader can represent are text: integers beyond 2^53, NaN and infinities.
+Bytes are in base64.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sluicemq.protocols.java import (
 from sluicemq.protocols.transcoding import plain_body
 
 OFF_LOOP_BYTES: Final = 64 * 1024
-"""A body above that is made ready to be seen on another thread."""
+"""Size above which a body is decoded on another thread."""
 PROTOCOLS: Final = {
     Origin.INTERNAL: "http",
     Origin.PHPMQ: "phpmq",
@@ -50,7 +50,7 @@ PROTOCOLS: Final = {
 }
 _EXACT: Final = 1 << 53
 _CLASS_AT: Final = 8
-"""Offset of the name of the class in a stream that begins with an object."""
+"""Offset of the class name in a serialisation stream that begins with an object."""
 
 
 class PropertyView(msgspec.Struct, kw_only=True, frozen=True):
@@ -102,7 +102,7 @@ class DeathView(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def address_view(address: Address) -> AddressView:
-    """As JSON."""
+    """Return the JSON view of an address."""
     return AddressView(
         kind="topic" if address.kind is Kind.TOPIC else "queue",
         name=printable(address.name),
@@ -111,12 +111,12 @@ def address_view(address: Address) -> AddressView:
 
 
 def property_views(message: Message) -> dict[str, PropertyView]:
-    """The properties by name."""
+    """Return the views of the properties by name."""
     return {printable(name): _view(value) for name, value in (message.properties or {}).items()}
 
 
 def death_view(message: Message) -> DeathView | None:
-    """None if it is no dead letter."""
+    """Return the dead-letter view of a message; None if it is not a dead letter."""
     properties = message.properties or {}
     reason = properties.get(REASON)
     if reason is None:
@@ -133,14 +133,14 @@ def death_view(message: Message) -> DeathView | None:
 
 
 async def body_view(message: Message, most: int) -> BodyView:
-    """The body, or its first `most` bytes."""
+    """Return the view of the body, or of its first `most` bytes."""
     if len(message.body) > OFF_LOOP_BYTES:
         return await asyncio.to_thread(view_of_body, message, most)
     return view_of_body(message, most)
 
 
 def view_of_body(message: Message, most: int) -> BodyView:
-    """The same, at once."""
+    """Return the same as `body_view`, decoded on this thread."""
     kind = message.kind
     name = kind.name.lower()
     if kind in (BodyKind.MAP, BodyKind.STREAM):
@@ -166,7 +166,8 @@ def view_of_body(message: Message, most: int) -> BodyView:
 
 
 def raw_body(message: Message) -> bytes:
-    """The body as its sender's program gave it; as it was sent, if that cannot be told."""
+    """Return the body as the publishing program supplied it; as it was sent if it cannot be
+    decoded."""
     try:
         return expanded(message)
     except ProtocolError:
@@ -174,8 +175,8 @@ def raw_body(message: Message) -> bytes:
 
 
 def class_named(stream: bytes) -> str:
-    """What the first object of a Java serialisation stream says it is, or "". Nothing is looked up
-    by it."""
+    """Return the class name of the first object of a Java serialisation stream, or ""; no class is
+    loaded."""
     if stream[4:6] != b"sr":
         return ""
     length = int.from_bytes(stream[_CLASS_AT - 2 : _CLASS_AT], "big")
@@ -184,7 +185,7 @@ def class_named(stream: bytes) -> str:
 
 
 def _decoded(kind: BodyKind, name: str, body: bytes) -> BodyView:
-    """Raises ProtocolError."""
+    """Return the decoded body. Raises ProtocolError for an invalid body."""
     value: Any
     if kind is BodyKind.MAP:
         value = {printable(key): _view(each, True) for key, each in loads_map(body).items()}
@@ -214,7 +215,8 @@ _JAVA: Final = {
 
 
 def _view(value: object, java: bool = False) -> PropertyView:
-    """`java`: it is from a map or a stream, whose numbers have widths."""
+    """Return the view of a value; `java` if it is from a map or stream, whose numbers have
+    widths."""
     if value is None:
         return PropertyView(type="null", value=None)
     if isinstance(value, bool):
@@ -236,7 +238,8 @@ def _view(value: object, java: bool = False) -> PropertyView:
 
 
 def _speakable(text: str) -> str:
-    """A value may have any characters but halves of them, which no JSON has."""
+    """Replace lone surrogates, which JSON cannot represent."""
+
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,6 @@
-"""The broker at a glance, now and over the last hour.
+"""Endpoints for the overview of the broker and its history of the last hour.
 
-Everybody who may log in sees the figures of the broker as a whole. Where it listens, and what ails
-it, is for superusers.
+Every user sees the totals of the broker. Only superusers see its listeners and alarms.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from sluicemq.model.destination import Address, decode_name
 from sluicemq.model.histogram import Distribution
 
 FRESH_MS: Final = 900
-"""Figures that are younger are not made anew, however many ask."""
+"""Age in ms up to which an overview is reused for other requests."""
 STEPS_OF_A_MINUTE: Final = 60 // STEP
 MINUTES: Final = 10
-"""Of history in an overview."""
+"""Length of the history in an overview."""
 _RATE_DIGITS: Final = 3
 _TIME_DIGITS: Final = 3
 
@@ -301,7 +300,7 @@ class Overview:
 
 
 class OverviewEndpoints:
-    """`/overview` and `/history`."""
+    """Handlers of `/overview` and `/history`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context

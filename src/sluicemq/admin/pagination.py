@@ -1,4 +1,4 @@
-"""Lists are given a page at a time."""
+"""Pagination of lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 class PageQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Parameters of all lists; the query of one adds its own (`class Q(PageQuery, kw_only=True,
+    """Parameters of all lists. The query of a list extends it (`class Q(PageQuery, kw_only=True,
     frozen=True)`, with a `sort: Literal[…]`)."""
 
     page: Annotated[int, Meta(ge=1, le=1_000_000, description="The first page is 1.")] = 1
@@ -20,7 +20,7 @@ class PageQuery(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def part(self) -> slice:
-        """Of the whole list."""
+        """Slice of the whole list that the page contains."""
         return slice((self.page - 1) * self.page_size, self.page * self.page_size)
 
 
@@ -34,10 +34,10 @@ class Page(msgspec.Struct, Generic[Item], kw_only=True, frozen=True):
 
 
 def page_of(items: list[Item], query: PageQuery) -> Page[Item]:
-    """The page that was asked for, of all items in their order."""
+    """Return the requested page of `items`, which are in order."""
     return page_with(items[query.part], query, len(items))
 
 
 def page_with(items: list[Item], query: PageQuery, total: int) -> Page[Item]:
-    """The page that was asked for, of which only the items have been made."""
+    """Return the requested page, whose items are given."""
     return Page(items=items, page=query.page, page_size=query.page_size, total=total)

@@ -1,4 +1,4 @@
-"""Names and other texts of clients, as JSON can hold them and people can read them."""
+"""Names and texts of clients in a form that JSON can represent and users can read."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from sluicemq.model.destination import encode_name
 
 
 def printable(text: str) -> str:
-    """The text itself if it can be printed; else with escapes, as in Python."""
+    """Return the text if it is printable, else with escapes as in Python."""
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def base64_of(name: str) -> str | None:
-    """A name's bytes in base64, if `printable` is not the name itself; else None."""
+    """Return the name's bytes in base64; None if `printable` returns the name unchanged."""
     if name.isprintable():
         return None
     try:
         raw = encode_name(name)
-    except UnicodeEncodeError:  # half a character, as Java has them: no bytes stand for it
+    except UnicodeEncodeError:  # a lone surrogate of a Java string
         return None
     return base64.b64encode(raw).decode()

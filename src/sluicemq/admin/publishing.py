@@ -1,7 +1,7 @@
-"""Messages published over the API, one at a time: for tests, and for a person at the console.
+"""Endpoint that publishes one message, for tests and for users of the console.
 
-The answer comes when the message is as safe as its durability asks for. What it takes in time,
-`ttl_ms` and `delay_ms`, counts from now.
+The response is sent when the message is as durable as requested. `ttl_ms` and `delay_ms` count from
+the time of the request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin, Proper
 
 MOST_PROPERTIES: Final = 1000
 _BESIDES: Final = 256 * 1024
-"""Bytes of a request beside the body of its message."""
+"""Maximum size of a request in addition to the body of its message, in bytes."""
 
 Milliseconds = Annotated[int, Meta(ge=0, le=10 * 365 * 86_400_000)]
 Text = Annotated[str, Meta(max_length=65_535)]
@@ -47,7 +47,7 @@ _PROPERTIES: Final[dict[str, type | tuple[type, ...]]] = {
     "bytes": str,
     "null": type(None),
 }
-"""What JSON has for each type of property."""
+"""JSON types accepted for each type of property."""
 
 
 class Target(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -96,7 +96,7 @@ class Published(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class PublishingEndpoints:
-    """POST /destinations/{kind}/{name}/messages"""
+    """Handlers of POST /destinations/{kind}/{name}/messages."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -125,7 +125,7 @@ class PublishingEndpoints:
         return Published(id=f"{prefix}{message.sequence}")
 
     def _message(self, address: Address, wanted: Publication) -> Message:
-        """Problem for what cannot be one."""
+        """Return the message. Raises Problem for an invalid request."""
         kind, body = _body(wanted)
         most = self._context.limits.publish
         if len(body) > most:
@@ -169,7 +169,7 @@ def _body(wanted: Publication) -> tuple[BodyKind, bytes]:
 
 
 def _expect(kind: BodyKind, body: bytes) -> None:
-    """Problem for a body that is not what it is said to be."""
+    """Raise Problem for a body that does not match its kind."""
     try:
         if kind is BodyKind.NONE and body:
             raise Problem(400, "bad-body", "a message of the kind none has no body")
@@ -182,7 +182,7 @@ def _expect(kind: BodyKind, body: bytes) -> None:
 
 
 def properties_of(given: dict[str, Any]) -> dict[str, Property]:
-    """Properties as the model has them. Problem for what can be none."""
+    """Return the properties of the model. Raises Problem for invalid ones."""
     if len(given) > MOST_PROPERTIES:
         raise Problem(400, "bad-body", f"a message has up to {MOST_PROPERTIES} properties here")
     found: dict[str, Property] = {}
@@ -226,7 +226,7 @@ def _typed(name: str, given: dict[str, Any]) -> Property:
 
 
 def _number(name: str, kind: str, text: str) -> int | float:
-    """What JSON cannot hold for all readers is written as text."""
+    """Return a number; numbers that not every JSON reader can represent are written as text."""
     try:
         if len(text) > 40:
             raise ValueError

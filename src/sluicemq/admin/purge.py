@@ -11,12 +11,12 @@ from sluicemq.broker.delivery import DELAYED, Delivery
 from sluicemq.broker.management import delete, is_held
 
 SLICE: Final = 200
-"""Messages dropped together, with one record of the journal."""
+"""Number of messages that are purged together, with one record of the journal."""
 
 
 async def purge_destination(broker: Broker, destination: Destination, unacked: bool) -> int:
-    """Drop what waits there now, and with `unacked` what is in flight; not what comes meanwhile.
-    Returns how many."""
+    """Purge the messages that are ready at the time of the call, and with `unacked` the unacked
+    ones. Return their number."""
     until = broker.journal.next_sequence()
     slices = TimeSlices(broker)
     count = 0

@@ -1,7 +1,8 @@
-"""Bodies of requests: with a known length, within limits, and all together within a budget.
+"""Request bodies: of known length, within limits, and in total within a memory budget.
 
-A body is announced by Content-Length, so that what cannot be taken is refused before it is sent,
-and so that room is kept for what is taken: who finds none waits, and is not read meanwhile.
+Bodies require Content-Length. The broker can therefore reject one that is too large before it is
+sent, and reserve memory for one that it accepts. A request that finds none waits, and its
+connection is not read meanwhile.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from starlette.requests import ClientDisconnect, Request
 from sluicemq.admin.errors import Problem
 
 SMALL_BYTES: Final = 64 * 1024
-"""Of a body, where an endpoint does not say otherwise."""
+"""Default maximum size of a body in bytes."""
 
 _MOST_DIGITS: Final = 15
 
 
 class BodyBudget:
-    """Bytes that bodies may take up together. First come, first served."""
+    """Memory in bytes that bodies may occupy in total; granted in order of the requests."""
 
     def __init__(self, size: int) -> None:
         self._free = self.size = size
@@ -31,7 +32,8 @@ class BodyBudget:
 
     @asynccontextmanager
     async def room(self, size: int) -> AsyncIterator[None]:
-        """Wait until there is room for a body of that size, and keep it for so long."""
+        """Wait until a body of that size fits into the budget; reserve the memory in the
+        context."""
         size = min(size, self.size)
         if self._waiting or size > self._free:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -68,7 +70,7 @@ def announced(request: Request, limit: int, what_to_do: str) -> int:
         raise Problem(
             411, "length-required", "say how long the body is: a Content-Length is needed here"
         )
-    # h11 has made sure that it is a number
+    # h11 has verified that it is a number
     if len(text) > _MOST_DIGITS or int(text) > limit:
         raise Problem(
             413,

@@ -21,9 +21,9 @@ class ConnectionView(NamedTuple):
     """A connection as lists show it.
 
     id         unique while the process lives
-    protocol   that its client speaks, whatever the listener offers
-    user       whom it acts as; "" for nobody in particular
-    listener   URL of the listener it came by
+    protocol   protocol of its client
+    user       name of its user; "" if anonymous
+    listener   URL of its listener
     since      ms since the epoch
     state      connecting | open | blocked (nothing is read from it for now) | slow (it does not
                read) | closing
@@ -44,7 +44,7 @@ class ConnectionView(NamedTuple):
 
 
 class AttachedConsumer(NamedTuple):
-    """A consumer of the engine, and whose it is: `connection` is the id."""
+    """A consumer of the engine and the id of its connection."""
 
     connection: int
     protocol: str
@@ -53,9 +53,10 @@ class AttachedConsumer(NamedTuple):
 
 
 class ListenerView(NamedTuple):
-    """An open listener: connections now, accepted and refused since the start, and their bytes.
+    """An open listener: present connections, those accepted and refused since the start, and the
+    bytes of all.
 
-    closed  connections closed because of a limit or a deadline, by its name
+    closed  connections closed because of a limit or time-out, by its name
     """
 
     url: str
@@ -71,8 +72,8 @@ class ListenerView(NamedTuple):
 
 
 class InputView(NamedTuple):
-    """The unfinished input of all connections: bytes, how many there may be, the connections that
-    hold it, and how many of them are not read until there is room."""
+    """Unfinished input of all connections: its size and limit in bytes, the number of connections
+    that have any, and the number of those whose reading is paused."""
 
     bytes: int
     limit: int
@@ -110,7 +111,7 @@ class Connections(Protocol):
 
 
 class SettingView(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting in force. Of a secret, `value` is null.
+    """An effective setting. `value` is null for a secret.
 
     name     dotted, as in the configuration file; those of a listener as `listeners[0].url`
     unit     of numbers: bytes, ms, s; "" for others
@@ -130,7 +131,7 @@ State = Literal["starting", "serving", "stopping", "failed"]
 
 
 class Configuration(Protocol):
-    """The settings in force."""
+    """Effective settings."""
 
     def settings(self) -> list[SettingView]:
         """Return the settings in the order of the documentation, without those of destinations,

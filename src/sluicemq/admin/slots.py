@@ -1,6 +1,6 @@
-"""Retention slots of readers elsewhere; see `sluicemq.journal.slots`.
+"""Endpoints for the retention slots of journal readers (`sluicemq.journal.slots`).
 
-Changes are made one at a time: to advance a slot is to read it and to write it.
+Changes are serialised, because advancing a slot reads and rewrites its file.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SlotList(msgspec.Struct, frozen=True):
 
 
 class SlotEndpoints:
-    """`/journal/slots`. One for all connections."""
+    """Handlers of `/journal/slots`, shared by all connections."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -78,8 +78,8 @@ class SlotEndpoints:
         return _described(name, await self._carry_out(self._slots.get, name))
 
     async def put(self, call: Call) -> SlotView:
-        """Create or advance. A reader does the second all the time, which is nothing to be noted
-        in the audit log."""
+        """PUT /journal/slots/{name}: create or advance a slot. Advancing is not written to the
+        audit log, because readers do it continuously."""
         name = _name(call)
         slot, created = await self._carry_out(_create_or_advance, self._slots, name, call.body)
         call.audited = created
@@ -94,7 +94,7 @@ class SlotEndpoints:
         return kept(self._journal).slots
 
     async def _carry_out(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
-        """Off the loop: files are read, and written with a sync."""
+        """Run `work` on another thread, because it reads and syncs files."""
         async with self._lock:
             try:
                 return await asyncio.to_thread(call, *arguments)
@@ -103,7 +103,7 @@ class SlotEndpoints:
 
 
 def _create_or_advance(slots: Slots, name: str, wanted: Wanted) -> tuple[Slot, bool]:
-    """The slot, and whether it is new."""
+    """Create or advance a slot. Return it, and True if it is new."""
     try:
         slot = slots.get(name)
     except RecordNotFound:

@@ -1,12 +1,12 @@
-"""The console's files: an HTML page, its modules and its styles, as they are in `console/`.
+"""Endpoints that serve the files of the console: the HTML page, modules and styles in `console/`.
 
-    /            to the console
-    /console/    the page; asked about again each time it is opened
-    /console/{version}/{file}    everything else, which may be kept for ever
+    /            redirect to the console
+    /console/    the page; browsers revalidate it each time
+    /console/{version}/{file}    all other files; browsers may cache them for ever
 
-`version` is made from the contents of all files. Modules name each other by relative paths, so the
-whole program is always of one version, and a browser that has been here before asks for one file.
-Who may see the page may see no more than that: all figures come from the API.
+`version` is a hash of all files. Modules import each other by relative paths, so all loaded files
+have the same version, and a browser with a filled cache requests one file only. The files contain
+no data of the broker; the console gets all data from the API.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MEDIA: Final = {
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
 }
-"""By the end of a file's name; there are no others."""
+"""Media types by the suffix of the file name."""
 POLICY: Final = "; ".join(
     (
         "default-src 'none'",
@@ -48,7 +48,7 @@ POLICY: Final = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""Nothing from elsewhere, nothing that stands in the page itself, and no text becomes markup."""
+"""Content security policy: no foreign content, no inline scripts or styles, no markup from text."""
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -61,13 +61,13 @@ AGAIN: Final = "no-cache"
 FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 _FIRST: Final = ("app.js", "pages/overview.js")
-"""Modules that most visits begin with."""
+"""Modules that most page loads begin with."""
 _IMPORT: Final = re.compile(r"""^(?:import|export)\b[^;"()]*?"(\.{1,2}/[^"]+)";""", re.MULTILINE)
 _PRELOAD: Final = '<link rel="modulepreload" href="{version}/%s">'
 
 
 class StaticFile(NamedTuple):
-    """As it is sent. `packed` is the content for those who understand gzip."""
+    """A file with its headers; `packed` is its content in gzip format."""
 
     media: str
     content: bytes
@@ -76,14 +76,14 @@ class StaticFile(NamedTuple):
 
 
 class StaticFiles(NamedTuple):
-    """All files by their path below `console/`; the index is made for that version."""
+    """All files by their paths below `console/`; the page refers to their version."""
 
     version: str
     files: Mapping[str, StaticFile]
 
 
 def imported(name: str, sources: Mapping[str, str]) -> list[str]:
-    """The modules that a module imports when it starts, and those that they do, each once."""
+    """Return the modules that a module imports statically, directly or indirectly, each once."""
     found: list[str] = []
     waiting = [name]
     while waiting:
@@ -105,7 +105,7 @@ def imported(name: str, sources: Mapping[str, str]) -> list[str]:
 
 @cache
 def load_static_files() -> StaticFiles:
-    """The files of this installation."""
+    """Return the files of this installation."""
     contents = dict(_read(resources.files("sluicemq.admin") / "console", ""))
     digest = hashlib.sha256()
     for name, content in sorted(contents.items()):
@@ -136,13 +136,14 @@ def _file(name: str, content: bytes) -> StaticFile:
 
 
 class ConsoleEndpoints:
-    """`/` and `/console`."""
+    """Handlers of `/` and `/console`."""
 
     def __init__(self) -> None:
         self._files = load_static_files()
 
     async def enter(self, call: Call) -> Response:
-        """GET / and GET /console: where the console is. Relative, for proxies with a path."""
+        """GET / and GET /console: redirect to the console. The location is relative, so that it
+        holds behind a proxy that adds a path."""
         return Response(status_code=307, headers={"Location": "console/"})
 
     async def serve(self, call: Call) -> Response:

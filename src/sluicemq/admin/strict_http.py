@@ -1,16 +1,16 @@
-"""Stricter reading of HTTP/1.1 than h11's: what two parsers may understand differently is refused.
+"""Stricter parsing of HTTP/1.1 than h11's: ambiguous requests are rejected.
 
-A proxy and a broker that disagree on where a request ends can be made to disagree on what is
-asked, and by whom (request smuggling). h11 accepts some of what makes that possible. Refused here:
+If a proxy and the broker disagree on where a request ends, a client can make them disagree on the
+requests and their senders (request smuggling). h11 accepts some ambiguous input. Rejected here:
 
 - a line of the head or of the trailer that ends in LF without CR
 - a header line that continues the one before it (obs-fold)
 - Content-Length together with Transfer-Encoding, twice, or with a list
 - Transfer-Encoding in HTTP/1.0
-- a chunk's size followed by anything but an extension without control characters
+- a chunk size followed by anything but an extension without control characters
 
-h11 itself refuses other transfer codings than `chunked`, blanks before the colon of a header, and
-control characters in it. See RFC 9112 sections 2.2, 5.2, 6.1, 6.3 and 7.1.
+h11 itself rejects transfer codings other than `chunked`, blanks before the colon of a header, and
+control characters in headers. See RFC 9112 sections 2.2, 5.2, 6.1, 6.3 and 7.1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHUNK_LINE: Final = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(;[\t\x20-\x7e\x80-\xf
 
 
 class StrictReceiveBuffer(ReceiveBuffer):
-    """Bytes that were received, for a server's h11.Connection.
+    """Receive buffer of a server's h11.Connection.
 
     Raises LocalProtocolError, which h11 turns into RemoteProtocolError.
     """
@@ -33,7 +33,7 @@ class StrictReceiveBuffer(ReceiveBuffer):
     def __init__(self) -> None:
         super().__init__()
         self._checked = 0
-        """Bytes of the head that is being received, up to the end of its last whole line."""
+        """Bytes of the incomplete head up to the end of its last complete line."""
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
         """Return the lines of a head or trailer without their ends, None while it is incomplete."""
@@ -61,7 +61,7 @@ class StrictReceiveBuffer(ReceiveBuffer):
 
 
 def _check_framing(lines: list[bytearray]) -> None:
-    """Reject a head that leaves open where its body ends."""
+    """Reject a head that does not determine the end of its body."""
     lengths = codings = 0
     for line in lines:
         name, _, value = line.partition(b":")

@@ -1,8 +1,8 @@
-"""Subscriptions of topics: of clients that are there, and durable ones of those that are not.
+"""Endpoints that list and delete subscriptions of topics.
 
-Shown are those of the topics that the caller sees; durable ones only to who may use them, as their
-owner, or may manage the topic (protocols/ownership.py). The same users may delete one, which drops
-its messages.
+A list contains the subscriptions of the topics that the caller may see. Durable subscriptions are
+visible only to their owner and to users who may manage the topic (protocols/ownership.py). The same
+users may delete them, which drops their messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.protocols.ownership import may_administer_subscription
 
 _OF_JMS: Final = re.compile(r"(?:shared-)?(?:durable|group|shared|consumer):([^/ ]*)/([^ ]*)")
-"""How JMQ clients' subscriptions are called: client id and name, quoted as in URLs."""
+"""Names of JMQ subscriptions: client id and name, percent-encoded."""
 
 
 class SubscriptionQuery(PageQuery, kw_only=True, frozen=True):
@@ -76,7 +76,7 @@ class SubscriptionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=
 
 
 class SubscriptionEndpoints:
-    """`/subscriptions`."""
+    """Handlers of `/subscriptions`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._broker = context.broker
@@ -96,7 +96,7 @@ class SubscriptionEndpoints:
             shown_topic = sees(call.identity, topic)
             for subscription in list(topic.subscriptions.values()):
                 if (
-                    (shown_topic or subscription.durable)  # who owns one may have no right there
+                    (shown_topic or subscription.durable)  # the owner may lack permissions
                     and _is_meant(query, topic, subscription)
                     and sees_subscription(call.identity, subscription)
                 ):
@@ -138,7 +138,7 @@ class SubscriptionEndpoints:
 
 
 def sees_subscription(identity: Identity, subscription: Subscription) -> bool:
-    """Return whether the user, who sees its topic or owns it, may look into the subscription."""
+    """Return whether the user may browse the subscription; the user sees its topic or owns it."""
     return not subscription.durable or may_administer_subscription(identity, subscription)
 
 

@@ -9,10 +9,10 @@ from sluicemq.broker import Broker
 
 
 class TimeSlices:
-    """The share of one request in the time of scans (broker/scans.py).
+    """Time slices of one request, shared with other scans (broker/scans.py).
 
-    `if slices.due: await slices.rest()` after each message or item. What was looked at before may
-    have changed after it.
+    Callers run `if slices.due: await slices.rest()` after each message or item. State that was read
+    before `rest` may have changed after it.
     """
 
     __slots__ = ("_broker", "_rested", "_scans")
@@ -24,7 +24,7 @@ class TimeSlices:
 
     @property
     def due(self) -> bool:
-        """The slice is over. The first slice is none if other scans wait already."""
+        """True if the slice is used up. The first slice is empty if other scans are waiting."""
         return self._scans.over() or bool(not self._rested and self._scans.waiting)
 
     async def rest(self) -> None:
@@ -33,9 +33,9 @@ class TimeSlices:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._scans.schedule(partial(_resume, turn), outside=True)
         await turn
-        self._broker.wake()  # what the request does now ends with a flush, too
+        self._broker.wake()  # flushes what the request changes next
 
 
 def _resume(turn: asyncio.Future[None]) -> None:
-    if not turn.done():  # its request may have been cancelled
+    if not turn.done():  # the request may be cancelled
         turn.set_result(None)

@@ -1,15 +1,15 @@
-"""Transactions that have not ended, and how somebody ends them by hand.
+"""Endpoints that list open and prepared transactions, and commit or roll them back.
 
-A prepared transaction waits for the word of its transaction manager, over restarts if need be. If
-that never comes, its messages are kept back for ever unless somebody decides. The manager is told
-what was decided when it asks at last, if this broker is still the same process or it has asked
-before; else that there is no such transaction.
+A prepared transaction waits for the decision of its transaction manager, also after restarts. If
+the decision never arrives, an operator can make it (heuristic completion). The broker reports the
+outcome to a manager that asks later, as long as the same process runs or the manager has asked
+before; otherwise it reports an unknown transaction.
 
-Users see and end their own, and those of which they may manage every destination
-(protocols/ownership.py); to others there are no such transactions.
+Users see and end their own transactions, and those whose destinations they may all manage
+(protocols/ownership.py). Other transactions do not exist for them.
 
-An open one belongs to a client that is there: it may be rolled back, as if it had taken too long,
-but not committed.
+An open transaction belongs to a connected client. It can be rolled back, as after a time-out, but
+not committed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sluicemq.protocols.jmq.ids import decode_xid
 from sluicemq.protocols.ownership import may_administer_transaction
 
 _PROTOCOL = "jmq"
-"""No other has transactions that outlive a request."""
+"""Only JMQ has transactions that last longer than a request."""
 
 
 class TransactionQuery(PageQuery, kw_only=True, frozen=True):
@@ -67,7 +67,7 @@ class TransactionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
 
 
 class TransactionEndpoints:
-    """`/transactions`."""
+    """Handlers of `/transactions`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._broker = context.broker
@@ -123,7 +123,7 @@ class TransactionEndpoints:
 
 
 def id_of(transaction: Transaction) -> str:
-    """A name for it that is never another's. Of a prepared one, the same after a restart."""
+    """Return a unique id of the transaction; for a prepared one, it survives restarts."""
     if transaction.state is TransactionState.PREPARED:
         return f"p{transaction.record}"
     return f"o{transaction.created}.{transaction.number}"

@@ -15,8 +15,8 @@ from sluicemq.model.message import Message
 from tests.admin.metrics.reading import Figures, Scrape
 from tests.support.broker import BrokerFixture
 
-PUBLISHED = "sluicemq_destination_published_messages_total"
-WAITING = "sluicemq_destination_waiting_messages"
+PUBLISHED = "sluicemq_destination_messages_published_total"
+READY = "sluicemq_destination_messages_ready"
 
 
 def of(scrape: Scrape, name: str, destination: str, kind: str = "queue") -> float | None:
@@ -34,20 +34,20 @@ def test_what_happens_to_messages_is_counted() -> None:
     fixture.send(queue, "four", deliver_at=fixture.clock.wall + 1000)
     fixture.clock.advance(500)
     scrape = figures.scrape()
-    assert of(scrape, "published_messages_total", "q") == 4
-    assert of(scrape, "delivered_messages_total", "q") == 3
-    assert of(scrape, "acknowledged_messages_total", "q") == 1
-    assert of(scrape, "dead_lettered_messages_total", "q") == 1
-    assert of(scrape, "received_bytes_total", "q") == len("onetwothreefour")
-    assert of(scrape, "sent_bytes_total", "q") == len("onetwothree")
-    assert of(scrape, "unacknowledged_messages", "q") == 1
-    assert of(scrape, "waiting_messages", "q") == 1
-    assert of(scrape, "delayed_messages", "q") == 1
-    assert of(scrape, "bytes", "q") == len("threefour")
+    assert of(scrape, "messages_published_total", "q") == 4
+    assert of(scrape, "messages_delivered_total", "q") == 3
+    assert of(scrape, "messages_acknowledged_total", "q") == 1
+    assert of(scrape, "messages_dead_lettered_total", "q") == 1
+    assert of(scrape, "published_bytes_total", "q") == len("onetwothreefour")
+    assert of(scrape, "delivered_bytes_total", "q") == len("onetwothree")
+    assert of(scrape, "messages_unacked", "q") == 1
+    assert of(scrape, "messages_ready", "q") == 1
+    assert of(scrape, "messages_scheduled", "q") == 1
+    assert of(scrape, "messages_bytes", "q") == len("threefour")
     assert of(scrape, "consumers", "q") == 1
-    assert of(scrape, "limit_messages", "q") == 3
-    assert of(scrape, "waiting_messages", "q.dlq") == 1
-    assert of(scrape, "oldest_message_seconds", "q.dlq") == 0.5
+    assert of(scrape, "messages_limit", "q") == 3
+    assert of(scrape, "messages_ready", "q.dlq") == 1
+    assert of(scrape, "oldest_message_age_seconds", "q.dlq") == 0.5
     assert of(scrape, "paused", "q") == 0
     fixture.broker.pause(queue)
     assert of(figures.scrape(), "paused", "q") == 1
@@ -59,8 +59,8 @@ def test_what_is_not_on_disk_yet_waits_too() -> None:
     fixture.broker.publish(queue, fixture.message(queue, "four"))
     assert queue.staged == 1
     scrape = Figures(fixture).scrape()
-    assert of(scrape, "waiting_messages", "q") == 1
-    assert of(scrape, "bytes", "q") == 4
+    assert of(scrape, "messages_ready", "q") == 1
+    assert of(scrape, "messages_bytes", "q") == 4
 
 
 def test_of_a_topic_the_longest_subscription_counts_and_the_durable_ones_are_shown() -> None:
@@ -74,12 +74,12 @@ def test_of_a_topic_the_longest_subscription_counts_and_the_durable_ones_are_sho
     fixture.clock.advance(2000)
     figures = Figures(fixture)
     scrape = figures.scrape()
-    assert of(scrape, "waiting_messages", "t", "topic") == 2
-    assert of(scrape, "unacknowledged_messages", "t", "topic") == 1
+    assert of(scrape, "messages_ready", "t", "topic") == 2
+    assert of(scrape, "messages_unacked", "t", "topic") == 1
     assert of(scrape, "subscriptions", "t", "topic") == 3
     assert of(scrape, "consumers", "t", "topic") == 1
-    assert of(scrape, "oldest_message_seconds", "t", "topic") == 2
-    name = "sluicemq_subscription_waiting_messages"
+    assert of(scrape, "oldest_message_age_seconds", "t", "topic") == 2
+    name = "sluicemq_subscription_messages_ready"
     assert scrape.names(name, "subscription") == {"archive", "workers"}
     assert scrape.value(name, destination="t", subscription="archive") == 2
     assert scrape.value(name, destination="t", subscription="workers") == 1
@@ -92,7 +92,7 @@ def test_subscriptions_are_bounded_too() -> None:
     for number in range(5):
         fixture.broker.subscribe(topic, f"s{number}", durable=True)
     scrape = Figures(fixture, limit=3).scrape()
-    assert len(scrape.names("sluicemq_subscription_waiting_messages", "subscription")) == 3
+    assert len(scrape.names("sluicemq_subscription_messages_ready", "subscription")) == 3
 
 
 def test_beyond_the_limit_destinations_are_summed() -> None:
@@ -102,13 +102,13 @@ def test_beyond_the_limit_destinations_are_summed() -> None:
     figures = Figures(fixture, limit=2)
     scrape = figures.scrape()
     assert scrape.names(PUBLISHED) == {"q0", "q1", "~others"}
-    assert of(scrape, "published_messages_total", "~others") == 6
-    assert of(scrape, "waiting_messages", "~others") == 6
-    assert of(scrape, "bytes", "~others") == 9
-    assert of(scrape, "limit_messages", "~others") is None
+    assert of(scrape, "messages_published_total", "~others") == 6
+    assert of(scrape, "messages_ready", "~others") == 6
+    assert of(scrape, "messages_bytes", "~others") == 9
+    assert of(scrape, "messages_limit", "~others") is None
     fixture.clock.advance(3000)
     fixture.send(fixture.broker.queue("q4"), "c")
-    assert of(figures.scrape(), "oldest_message_seconds", "~others") == 3
+    assert of(figures.scrape(), "oldest_message_age_seconds", "~others") == 3
 
 
 def test_with_no_room_at_all_everything_is_summed() -> None:
@@ -121,7 +121,7 @@ def test_declared_destinations_come_before_those_that_came_by_use() -> None:
     fixture = BrokerFixture()
     fixture.broker.queue("automatic")
     fixture.queue("declared")
-    assert Figures(fixture, limit=1).scrape().names(WAITING) == {"declared"}
+    assert Figures(fixture, limit=1).scrape().names(READY) == {"declared"}
 
 
 def test_temporary_destinations_never_have_figures_of_their_own() -> None:
@@ -133,13 +133,13 @@ def test_temporary_destinations_never_have_figures_of_their_own() -> None:
         fixture.send(reply, "a")
     scrape = figures.scrape()
     assert scrape.names(PUBLISHED) == {"~temporary"}
-    assert of(scrape, "published_messages_total", "~temporary") == 3
+    assert of(scrape, "messages_published_total", "~temporary") == 3
     assert scrape.value("sluicemq_destinations", kind="queue", temporary="true") == 3
     fixture.broker.delete_temporary(owner)
     fixture.broker.flush()
     scrape = figures.scrape()
-    assert of(scrape, "published_messages_total", "~temporary") == 3
-    assert of(scrape, "waiting_messages", "~temporary") == 0
+    assert of(scrape, "messages_published_total", "~temporary") == 3
+    assert of(scrape, "messages_ready", "~temporary") == 0
 
 
 def test_sums_never_go_back() -> None:
@@ -147,21 +147,21 @@ def test_sums_never_go_back() -> None:
     for number in range(4):
         fixture.send(fixture.broker.queue(f"q{number}"), *["a"] * (number + 1))
     figures = Figures(fixture, limit=1)
-    assert of(figures.scrape(), "published_messages_total", "~others") == 9
+    assert of(figures.scrape(), "messages_published_total", "~others") == 9
     # one of the others goes
     fixture.broker.remove(fixture.broker.queue("q3"))
     scrape = figures.scrape()
-    assert of(scrape, "published_messages_total", "~others") == 9
-    assert of(scrape, "waiting_messages", "~others") == 5
+    assert of(scrape, "messages_published_total", "~others") == 9
+    assert of(scrape, "messages_ready", "~others") == 5
     # another one gets the room of the first
     fixture.broker.remove(fixture.broker.queue("q0"))
     scrape = figures.scrape()
     assert scrape.names(PUBLISHED) == {"q1", "~others"}
-    assert of(scrape, "published_messages_total", "q1") == 2
-    assert of(scrape, "published_messages_total", "~others") == 9
-    assert of(scrape, "waiting_messages", "~others") == 3
+    assert of(scrape, "messages_published_total", "q1") == 2
+    assert of(scrape, "messages_published_total", "~others") == 9
+    assert of(scrape, "messages_ready", "~others") == 3
     fixture.send(fixture.broker.queue("q2"), "more")
-    assert of(figures.scrape(), "published_messages_total", "~others") == 10
+    assert of(figures.scrape(), "messages_published_total", "~others") == 10
 
 
 def test_a_destination_that_comes_again_begins_anew() -> None:
@@ -171,7 +171,7 @@ def test_a_destination_that_comes_again_begins_anew() -> None:
     fixture.broker.remove(fixture.broker.queue("q"))
     assert PUBLISHED not in figures.scrape().families
     fixture.send(fixture.broker.queue("q"), "c")
-    assert of(figures.scrape(), "published_messages_total", "q") == 1
+    assert of(figures.scrape(), "messages_published_total", "q") == 1
 
 
 @pytest.mark.parametrize("name", ["~others", "~temporary", "~x", "n" * (LONGEST_NAME + 1)])
@@ -181,7 +181,7 @@ def test_names_that_could_be_taken_for_a_sum_or_are_too_long_have_none(name: str
     fixture.send(fixture.broker.queue("plain"), "a")
     scrape = Figures(fixture).scrape()
     assert scrape.names(PUBLISHED) == {"plain", "~others"}
-    assert of(scrape, "published_messages_total", "~others") == 1
+    assert of(scrape, "messages_published_total", "~others") == 1
 
 
 def test_two_names_that_look_alike_are_not_one() -> None:
@@ -190,9 +190,9 @@ def test_two_names_that_look_alike_are_not_one() -> None:
     fixture.send(fixture.broker.queue("a\\udcff"), "a", "b")
     fixture.send(fixture.broker.topic("a\\udcff"), "a")
     scrape = Figures(fixture).scrape()
-    assert of(scrape, "published_messages_total", "a\\udcff") == 1
-    assert of(scrape, "published_messages_total", "~others") == 2
-    assert of(scrape, "published_messages_total", "a\\udcff", "topic") == 1
+    assert of(scrape, "messages_published_total", "a\\udcff") == 1
+    assert of(scrape, "messages_published_total", "~others") == 2
+    assert of(scrape, "messages_published_total", "a\\udcff", "topic") == 1
 
 
 @pytest.mark.parametrize("when", [1, 2, 3])
@@ -204,7 +204,7 @@ def test_a_destination_that_goes_while_figures_are_read_is_no_trouble(
     for number in range(3):
         fixture.send(fixture.broker.queue(f"q{number}"), *["a"] * (number + 1))
     figures = Figures(fixture, limit=1)
-    assert of(figures.scrape(), "published_messages_total", "~others") == 5
+    assert of(figures.scrape(), "messages_published_total", "~others") == 5
     last = fixture.broker.queue("q1")
     rests = 0
 
@@ -217,10 +217,10 @@ def test_a_destination_that_goes_while_figures_are_read_is_no_trouble(
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.rest", rest)
     for _ in range(3):
-        assert of(figures.scrape(), "published_messages_total", "~others") == 5
+        assert of(figures.scrape(), "messages_published_total", "~others") == 5
     assert last.removed
     fixture.send(fixture.broker.queue("q2"), "more")
-    assert of(figures.scrape(), "published_messages_total", "~others") == 6
+    assert of(figures.scrape(), "messages_published_total", "~others") == 6
 
 
 def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.rest", rest)
-    assert len(Figures(fixture).scrape().names(WAITING)) == 50
+    assert len(Figures(fixture).scrape().names(READY)) == 50
     assert rests >= 50
 
 

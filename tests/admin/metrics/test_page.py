@@ -57,7 +57,7 @@ def test_a_broker_that_has_something_of_everything_exports_all_families(start: S
         assert client.ask("PUT", "/journal/slots/reader", b'{"position": 1}').status == 200
         client.ask("DELETE", "/journal/slots/nobodys")
         found = scrape(broker)
-    assert found.value("sluicemq_journal_slot_position_sequence", slot="reader") == 1
+    assert found.value("sluicemq_journal_slot_sequence", slot="reader") == 1
     lag = found.value("sluicemq_journal_slot_lag_records", slot="reader")
     durable = found.value("sluicemq_journal_durable_sequence")
     assert lag is not None
@@ -67,8 +67,8 @@ def test_a_broker_that_has_something_of_everything_exports_all_families(start: S
     size = found.value("sluicemq_journal_size_bytes")
     assert found.value("sluicemq_journal_slot_lag_bytes", slot="reader") == size
     orders = {"destination": "orders", "kind": "queue"}
-    assert found.value("sluicemq_destination_published_messages_total", **orders) == 2
-    assert found.value("sluicemq_protocol_published_messages_total", protocol="http") == 3
+    assert found.value("sluicemq_destination_messages_published_total", **orders) == 2
+    assert found.value("sluicemq_protocol_messages_published_total", protocol="http") == 3
     assert found.value("sluicemq_protocol_connections", protocol="http") == 2
     listener = {"listener": f"http://127.0.0.1:{port}", "protocol": "http"}
     assert found.value("sluicemq_listener_connections", **listener) == 2
@@ -82,7 +82,7 @@ def test_a_broker_that_has_something_of_everything_exports_all_families(start: S
         == 1
     )
     assert found.value("sluicemq_audit_events_total", event="change") == 2
-    assert found.value("sluicemq_journal_fdatasync_seconds_count")
+    assert found.value("sluicemq_journal_fdatasync_duration_seconds_count")
     resident = found.value("process_resident_memory_bytes")
     assert resident is not None
     assert resident > 1 << 20
@@ -95,7 +95,7 @@ def test_a_broker_that_has_something_of_everything_exports_all_families(start: S
     # absent: traces, which are off, subscriptions, and connections closed because of a limit
     missing = {family.name for family in ALL} - {name.removesuffix("_info") for name in exported}
     assert missing == {
-        "sluicemq_listener_closed_connections",
+        "sluicemq_listener_connections_closed",
         "sluicemq_tracing_spans",
         *(family.name for family in ALL if family.name.startswith("sluicemq_subscription_")),
     }
@@ -168,7 +168,7 @@ async def test_ten_thousand_destinations_are_told_of_at_once_and_hold_up_nobody(
         fixture.turn()
     [(status, body)] = answers(link)
     assert status == 200
-    names = parse(body).names("sluicemq_destination_waiting_messages")
+    names = parse(body).names("sluicemq_destination_messages_ready")
     assert len(names) == 100  # nothing has come to the others, and so there is nothing to tell
     assert turns > 5
 
@@ -204,8 +204,8 @@ def test_requests_are_counted_and_timed() -> None:
     found = parse(into.text(False))
     route = {"method": "GET", "route": "/a"}
     assert found.value("sluicemq_http_requests_total", **route, status="404") == 1
-    assert found.value("sluicemq_http_request_seconds_count", **route) == 2
-    assert found.value("sluicemq_http_request_seconds_sum", **route) == 0.75
+    assert found.value("sluicemq_http_request_duration_seconds_count", **route) == 2
+    assert found.value("sluicemq_http_request_duration_seconds_sum", **route) == 0.75
 
 
 def test_pauses_of_the_collector_are_measured_from_the_first_scrape_on() -> None:

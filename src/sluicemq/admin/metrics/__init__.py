@@ -1,1 +1,1 @@
-"""What Prometheus and its like are told: `GET /metrics`."""
+"""Metrics in the formats of Prometheus and OpenMetrics: `GET /metrics`."""

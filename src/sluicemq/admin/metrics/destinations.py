@@ -1,8 +1,8 @@
-"""The figures of destinations and subscriptions: read in slices, written in slices.
+"""Metrics of destinations and subscriptions, collected and formatted in time slices.
 
-With thousands of destinations that is most of a scrape. First everything is read, so that the
-figures of one destination are of one moment; then it is written family by family, as the format
-wants it.
+With thousands of destinations they are most of a scrape. All values are collected first, so that
+those of one destination belong to one moment; then they are formatted family by family, as the
+format requires.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 
 SHARE: Final = 200
-"""Lines between two looks at the clock: some 100 µs."""
+"""Lines between two checks of the clock; they take about 100 µs."""
 DEAD_LETTERS_END: Final = ".dlq"
-"""Of the names of dead-letter queues, where settings say nothing else (see PublishOperations)."""
+"""Suffix of default dead-letter queues (see PublishOperations)."""
 READING_SECONDS: Final = 0.05
-"""Of a round, for messages that are not in memory."""
+"""Maximum time per round for reading messages that are not in memory."""
 
 _FAMILIES: Final[tuple[Family, ...]] = (*DESTINATION_COUNTERS.values(), *DESTINATION_GAUGES)
 _AGE: Final = _FAMILIES.index(OLDEST)
@@ -48,9 +48,12 @@ Values = tuple[float, ...]
 
 
 class Ages:
-    """How old the next message of each subscription is. When a message was sent stands in the
-    message, and that may have to be read from the disk: once, as long as it is the next one. A
-    round reads for READING_SECONDS at most; of what it does not get to it tells what was known."""
+    """Ages of the next messages of subscriptions.
+
+    The publish time is part of the message, which may have to be read from the journal: once, as
+    long as it is the next one. A round reads for READING_SECONDS at most; for other subscriptions
+    it reports the previous value.
+    """
 
     __slots__ = ("_journal", "_known", "_last", "_left", "_wall")
 
@@ -62,13 +65,15 @@ class Ages:
         self._last: dict[Subscription, tuple[int, int]] = {}
 
     def begin(self, wall: int) -> None:
-        """A new round, at `wall` ms. What was not asked for in the last one is forgotten."""
+        """Begin a round at wall time `wall` in ms. Discard values that the last round did not
+        use."""
         self._wall = wall
         self._left = READING_SECONDS
         self._last, self._known = self._known, {}
 
     def of(self, subscription: Subscription) -> float:
-        """Seconds; 0 if nothing waits, or if what waits has not been read yet."""
+        """Return the age in seconds; 0 without ready messages, or if the message is not read
+        yet."""
         head = subscription.everything.head()
         if head is None:
             return 0.0
@@ -83,7 +88,8 @@ class Ages:
         return max(0, self._wall - known[1]) / 1000 if known[1] else 0.0
 
     def _read(self, delivery: Delivery) -> int:
-        """Wall ms; 0 for what cannot be read. Who is to receive it will learn why."""
+        """Return the publish time in ms of wall time; 0 if the message cannot be read. The error
+        is reported when the message is delivered."""
         before = perf_counter()
         try:
             return self._journal.head(delivery.sequence).arrival
@@ -94,7 +100,7 @@ class Ages:
 
 
 class _Tally:
-    """Adds up rows, many at a time: one by one they would be most of the work."""
+    """Sum of rows, added in groups, because adding them one by one would dominate a scrape."""
 
     __slots__ = ("_rows", "totals")
 
@@ -108,7 +114,7 @@ class _Tally:
             self.close()
 
     def close(self) -> None:
-        """Nothing more comes for now."""
+        """Add the remaining rows to the totals."""
         columns = list(zip(self.totals, *self._rows, strict=True))
         self.totals = (
             *map(sum, columns[:_AGE]),
@@ -119,7 +125,7 @@ class _Tally:
 
 
 class DestinationMetrics:
-    """See the module. One for each broker."""
+    """Collector of the metrics of destinations and subscriptions, one per broker."""
 
     def __init__(self, broker: Broker, shown: ExportedDestinations) -> None:
         self._broker = broker
@@ -176,13 +182,13 @@ class DestinationMetrics:
         await _write(into, SUBSCRIPTION_GAUGES, list(subscriptions.items()), slices)
 
     def _gauges(self, destination: Destination) -> Values:
-        """In the order of DESTINATION_GAUGES."""
+        """Return the values of a destination in the order of DESTINATION_GAUGES."""
         queue = destination.queue
         settings = destination.settings
         delayed = len(queue.delayed)
         oldest = self._ages.of(queue) if queue.waiting else 0.0
         if not destination.subscriptions:
-            # the sums over none, which thousands of queues need not make
+            # the sums over no subscriptions, computed once for thousands of queues
             return (
                 queue.waiting + destination.staged,
                 queue.unacked,
@@ -214,8 +220,7 @@ class DestinationMetrics:
         )
 
     def _add_subscriptions(self, topic: Destination, rows: dict[str, Values]) -> None:
-        """Those that outlive a connection, or that several share: as many as there may be
-        destinations."""
+        """Add the durable and shared subscriptions, at most as many as destinations."""
         name = escape(text_of(topic.name))
         for subscription in topic.subscriptions.values():
             if not subscription.durable and not subscription.shared:
@@ -238,7 +243,7 @@ async def _write(
     rows: list[tuple[str, Values]],
     slices: TimeSlices,
 ) -> None:
-    """One line for each row and family, the values in the order of the families."""
+    """Add one line per row and family; values are in the order of the families."""
     for column, family in enumerate(families):
         name = family.sample
         for start in range(0, len(rows), SHARE):

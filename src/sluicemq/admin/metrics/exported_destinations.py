@@ -1,16 +1,16 @@
-"""Which destinations have figures of their own, and the sums of those that have none.
+"""Selection of the destinations that have time series of their own, and sums of the others.
 
-What is scraped each second and kept for a year must not grow with what clients make up. So at most
-`limit` destinations have figures of their own: those that were declared first, then the earliest.
-Temporary ones, which have a new name each time, never have. Their counters are summed, as are those
-of all others, for queues and topics:
+Clients choose the names of destinations, and Prometheus keeps every name. Therefore at most `limit`
+destinations are exported individually: first the declared ones, then the oldest. Temporary
+destinations, which have a new name each time, never are. The others are summed, separately for
+queues and topics:
 
-    destination="orders"        one that is shown
-    destination="~others"       those for which there is no room
-    destination="~temporary"
+    destination="orders"        an exported destination
+    destination="~others"       those beyond the limit
+    destination="~temporary"    temporary destinations
 
-A counter never goes back, or Prometheus takes it for a restart: a sum keeps what was counted by
-destinations that are gone, or have got figures of their own since.
+Prometheus takes a decreasing counter for a restart. A sum therefore keeps the counts of
+destinations that were deleted or are now exported individually.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sluicemq.broker.stats import DestinationStats
 OTHERS: Final = "~others"
 TEMPORARY: Final = "~temporary"
 LONGEST_NAME: Final = 256
-"""Bytes; what has a longer one is among the others."""
+"""Maximum length in bytes of the name of an exported destination."""
 
 NOTHING: Final = (0,) * len(DESTINATION_COUNTERS)
 
@@ -35,7 +35,7 @@ Counters = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
 def counters_of(statistics: DestinationStats) -> Counters:
-    """In the order of `families.DESTINATION_COUNTERS`."""
+    """Return the counters in the order of `families.DESTINATION_COUNTERS`."""
     return (
         statistics.published,
         statistics.delivered,
@@ -51,45 +51,47 @@ def counters_of(statistics: DestinationStats) -> Counters:
 
 
 class Sum:
-    """The counters of many destinations together.
+    """Sum of the counters of many destinations.
 
-    labels  what stands for a name, and the kind
-    gone    what those counted that are not among them any more
+    labels  labels of the sum: a name for all, and the kind
+    gone    counts of the destinations that the sum no longer includes
     """
 
-    __slots__ = ("_before", "_told", "gone", "labels")
+    __slots__ = ("_before", "_reported", "gone", "labels")
 
     def __init__(self, name: str, topic: bool) -> None:
         self.labels = _labels(name, topic)
         self.gone: Sequence[float] = NOTHING
         self._before: Sequence[float] = NOTHING
-        self._told: Sequence[float] = NOTHING
+        self._reported: Sequence[float] = NOTHING
 
     def keep(self, statistics: DestinationStats) -> None:
-        """Go on counting what that one has counted so far."""
+        """Keep the counts of a destination that is deleted."""
         self.gone = tuple(map(add, self.gone, counters_of(statistics)))
 
     def begin(self) -> None:
-        """The destinations that are there are about to be read."""
+        """Begin a collection of the present destinations."""
         self._before = self.gone
 
     def leave(self, statistics: DestinationStats) -> None:
-        """That one is told of by itself from now on, and is not read with the others any more."""
+        """Keep the counts of a destination that is exported individually from now on."""
         self.keep(statistics)
         self._before = tuple(map(add, self._before, counters_of(statistics)))
 
     def total(self, present: Sequence[float]) -> Sequence[float]:
-        """With what the destinations that are there have counted. Of one that went since `begin` it
-        is not known whether it is among them: it may be missing this time, and the sum does not go
-        back for it."""
-        self._told = tuple(map(max, map(add, self._before, present), self._told))
-        return self._told
+        """Return the sum; `present` has the counts of the present destinations.
+
+        A destination deleted since `begin` may be missing in `present`; the sum does not decrease
+        because of it.
+        """
+        self._reported = tuple(map(max, map(add, self._before, present), self._reported))
+        return self._reported
 
 
 class ExportedDestinations:
-    """See the module. One for each broker.
+    """Exported destinations and sums, one object per broker.
 
-    own   the destinations with figures of their own, and their labels as text
+    own   exported destinations with their formatted labels
     """
 
     def __init__(self, broker: Broker, limit: int) -> None:
@@ -109,15 +111,16 @@ class ExportedDestinations:
 
     @property
     def sums(self) -> list[Sum]:
-        """All there are."""
+        """All sums."""
         return list(self._sums.values())
 
     def sum_of(self, destination: Destination) -> Sum:
-        """The one that counts a destination without figures of its own."""
+        """Return the sum that includes a destination without time series of its own."""
         return self._sums[TEMPORARY if destination.temporary else OTHERS, destination.topic]
 
     def labels(self, destination: Destination) -> str | None:
-        """Of one with figures of its own: now, if there has come room for it. None of others."""
+        """Return the labels of an exported destination, None for others. Exports the destination
+        if the limit permits it now."""
         own = self.own.get(destination)
         if own is None and len(self.own) < self.limit and not destination.temporary:
             self._show(destination)
@@ -131,7 +134,7 @@ class ExportedDestinations:
             return
         name = text_of(destination.name)
         labels = _labels(name, destination.topic)
-        # what is no UTF-8 may look like the name of another, and a name may look like a sum
+        # an escaped name may equal the name of another destination or of a sum
         if len(name) > LONGEST_NAME or name.startswith("~") or labels in self._taken:
             return
         self.own[destination] = labels

@@ -1,5 +1,7 @@
-"""Every metric there is, with its unit and what it says: the one table of them. docs/metrics.md has
-the same (a test compares), and so do the dashboard and the alert rules, which know no others."""
+"""Table of all metrics, with their types, units, labels and help texts.
+
+Tests compare docs/metrics.md, the dashboard and the alert rules with this table.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ _COUNTER: Final = Shape.COUNTER
 _GAUGE: Final = Shape.GAUGE
 
 ALL: Final[list[Family]] = []
-"""In the order in which they are exported."""
+"""In the order of the export."""
 
 
 def _family(name: str, shape: Shape, unit: str, labels: tuple[str, ...], help: str) -> Family:
@@ -27,46 +29,51 @@ BUILD: Final = _family(
     Shape.INFO,
     "",
     ("version", "python", "compiled"),
-    "The program: its version, that of Python, and whether its hot modules are compiled.",
+    "Version of the broker, version of Python, and true if the message path is compiled.",
 )
 DESTINATIONS: Final = _family(
-    "sluicemq_destinations", _GAUGE, "", ("kind", "temporary"), "Queues and topics that exist."
+    "sluicemq_destinations", _GAUGE, "", ("kind", "temporary"), "Queues and topics."
 )
 DESTINATIONS_LIMIT: Final = _family(
-    "sluicemq_destinations_limit", _GAUGE, "", (), "How many may exist (broker.max_destinations)."
+    "sluicemq_destinations_limit",
+    _GAUGE,
+    "",
+    (),
+    "Maximum number of destinations (broker.max_destinations).",
 )
 MESSAGE_MEMORY: Final = _family(
-    "sluicemq_message_memory_bytes", _GAUGE, "bytes", (), "Messages held in memory."
+    "sluicemq_message_memory_bytes", _GAUGE, "bytes", (), "Memory of the messages."
 )
 MESSAGE_BUDGET: Final = _family(
     "sluicemq_message_memory_budget_bytes",
     _GAUGE,
     "bytes",
     (),
-    "Beyond it, bodies of journaled messages are read back when needed (broker.memory_budget).",
+    "Message memory above which bodies of journaled messages are read from the journal "
+    "(broker.memory_budget).",
 )
 MESSAGE_LIMIT: Final = _family(
     "sluicemq_message_memory_limit_bytes",
     _GAUGE,
     "bytes",
     (),
-    "At it, messages that are not journaled are refused (broker.memory_limit).",
+    "Message memory at which messages that are not journaled are rejected (broker.memory_limit).",
 )
-TURNS: Final = _family(
-    "sluicemq_engine_turns", _COUNTER, "", (), "Turns that the engine has ended."
+ITERATIONS: Final = _family(
+    "sluicemq_event_loop_iterations", _COUNTER, "", (), "Event loop iterations of the engine."
 )
 LOOP_LAG: Final = _family(
-    "sluicemq_loop_lag_seconds",
+    "sluicemq_event_loop_lag_seconds",
     Shape.HISTOGRAM,
     "seconds",
     (),
-    "How much later than asked for the event loop called back.",
+    "Delay of timers of the event loop.",
 )
 TRANSACTIONS: Final = _family(
-    "sluicemq_transactions", _GAUGE, "", ("state",), "Transactions, open and prepared."
+    "sluicemq_transactions", _GAUGE, "", ("state",), "Open and prepared transactions."
 )
 OLDEST_PREPARED: Final = _family(
-    "sluicemq_transactions_oldest_prepared_seconds",
+    "sluicemq_transactions_oldest_prepared_age_seconds",
     _GAUGE,
     "seconds",
     (),
@@ -83,73 +90,73 @@ def _destination(name: str, shape: Shape, unit: str, help: str) -> Family:
 
 
 DESTINATION_COUNTERS: Final = {
-    "published": _destination("published_messages", _COUNTER, "", "Messages accepted."),
+    "published": _destination("messages_published", _COUNTER, "", "Messages published."),
     "delivered": _destination(
-        "delivered_messages", _COUNTER, "", "Deliveries to consumers, those after the first too."
+        "messages_delivered", _COUNTER, "", "Deliveries to consumers, including redeliveries."
     ),
-    "redelivered": _destination(
-        "redelivered_messages", _COUNTER, "", "Deliveries of a message after its first."
-    ),
-    "settled": _destination("acknowledged_messages", _COUNTER, "", "Deliveries acknowledged."),
-    "expired": _destination(
-        "expired_messages", _COUNTER, "", "Messages whose time to live was over."
-    ),
+    "redelivered": _destination("messages_redelivered", _COUNTER, "", "Redeliveries to consumers."),
+    "settled": _destination("messages_acknowledged", _COUNTER, "", "Acknowledged deliveries."),
+    "expired": _destination("messages_expired", _COUNTER, "", "Messages that expired."),
     "dropped": _destination(
-        "dropped_messages",
+        "messages_dropped",
         _COUNTER,
         "",
-        "Messages given up, by a limit or after too many attempts, without a dead-letter queue.",
+        "Messages dropped because of a limit or after the maximum number of attempts, without a "
+        "dead-letter queue.",
     ),
     "rejected": _destination(
-        "rejected_messages", _COUNTER, "", "Messages refused to their producer by a limit."
+        "messages_rejected", _COUNTER, "", "Messages rejected because of a limit."
     ),
     "dead_lettered": _destination(
-        "dead_lettered_messages", _COUNTER, "", "Messages moved to a dead-letter queue."
+        "messages_dead_lettered", _COUNTER, "", "Messages moved to a dead-letter queue."
     ),
-    "bytes_in": _destination("received_bytes", _COUNTER, "bytes", "Bodies accepted."),
-    "bytes_out": _destination("sent_bytes", _COUNTER, "bytes", "Bodies delivered."),
+    "bytes_in": _destination("published_bytes", _COUNTER, "bytes", "Bytes of published bodies."),
+    "bytes_out": _destination("delivered_bytes", _COUNTER, "bytes", "Bytes of delivered bodies."),
 }
-"""By the name that broker/stats.py has for it."""
+"""Keyed by the name of the counter in broker/stats.py."""
 
-WAITING: Final = _destination(
-    "waiting_messages", _GAUGE, "", "Messages waiting; of a topic, in its longest subscription."
+READY: Final = _destination(
+    "messages_ready", _GAUGE, "", "Ready messages; for a topic, those of its longest subscription."
 )
-UNACKED: Final = _destination(
-    "unacknowledged_messages", _GAUGE, "", "Deliveries not acknowledged yet."
+UNACKED: Final = _destination("messages_unacked", _GAUGE, "", "Unacked messages.")
+SCHEDULED: Final = _destination(
+    "messages_scheduled", _GAUGE, "", "Scheduled messages; they are included in the ready messages."
 )
-DELAYED: Final = _destination(
-    "delayed_messages", _GAUGE, "", "Of those waiting, messages whose time has not come."
+BYTES: Final = _destination(
+    "messages_bytes", _GAUGE, "bytes", "Bytes of the bodies of ready and unacked messages."
 )
-BYTES: Final = _destination("bytes", _GAUGE, "bytes", "Bodies waiting and not acknowledged yet.")
 CONSUMERS: Final = _destination("consumers", _GAUGE, "", "Consumers.")
 SUBSCRIPTIONS: Final = _destination(
-    "subscriptions", _GAUGE, "", "Subscriptions of a topic; 0 of a queue."
+    "subscriptions", _GAUGE, "", "Subscriptions of a topic; 0 for a queue."
 )
-PAUSED: Final = _destination("paused", _GAUGE, "", "1 if nothing is delivered until it is resumed.")
-PARKED: Final = _destination(
-    "blocked_messages", _GAUGE, "", "Messages of producers that wait for room."
+PAUSED: Final = _destination("paused", _GAUGE, "", "1 if delivery is paused.")
+BLOCKED: Final = _destination(
+    "publishes_blocked", _GAUGE, "", "Publishes that wait because the destination is full."
 )
 OLDEST: Final = _destination(
-    "oldest_message_seconds",
+    "oldest_message_age_seconds",
     _GAUGE,
     "seconds",
-    "Time since the message that is next was sent; 0 if none waits.",
+    "Age of the message that is delivered next; 0 without ready messages.",
 )
 LIMIT_MESSAGES: Final = _destination(
-    "limit_messages", _GAUGE, "", "Messages that may wait (max_messages); 0 = no limit."
+    "messages_limit", _GAUGE, "", "Maximum number of ready messages (max_messages); 0 = no limit."
 )
 LIMIT_BYTES: Final = _destination(
-    "limit_bytes", _GAUGE, "bytes", "Bodies that may wait (max_bytes); 0 = no limit."
+    "messages_limit_bytes",
+    _GAUGE,
+    "bytes",
+    "Maximum size of ready messages (max_bytes); 0 = no limit.",
 )
 DESTINATION_GAUGES: Final = (
-    WAITING,
+    READY,
     UNACKED,
-    DELAYED,
+    SCHEDULED,
     BYTES,
     CONSUMERS,
     SUBSCRIPTIONS,
     PAUSED,
-    PARKED,
+    BLOCKED,
     OLDEST,
     LIMIT_MESSAGES,
     LIMIT_BYTES,
@@ -163,19 +170,25 @@ def _subscription(name: str, unit: str, help: str) -> Family:
 
 
 SUBSCRIPTION_GAUGES: Final = (
-    _subscription("waiting_messages", "", "Messages waiting in a durable or shared subscription."),
-    _subscription("unacknowledged_messages", "", "Its deliveries not acknowledged yet."),
-    _subscription("bytes", "bytes", "Its bodies waiting and not acknowledged yet."),
-    _subscription("consumers", "", "Its consumers."),
+    _subscription("messages_ready", "", "Ready messages of a durable or shared subscription."),
+    _subscription("messages_unacked", "", "Unacked messages of the subscription."),
     _subscription(
-        "oldest_message_seconds",
+        "messages_bytes", "bytes", "Bytes of the bodies of its ready and unacked messages."
+    ),
+    _subscription("consumers", "", "Consumers of the subscription."),
+    _subscription(
+        "oldest_message_age_seconds",
         "seconds",
-        "Time since the message that it delivers next was sent; 0 if none waits.",
+        "Age of the message that it delivers next; 0 without ready messages.",
     ),
 )
 
 DEAD_LETTERS: Final = _family(
-    "sluicemq_dead_letters", _GAUGE, "", (), "Messages waiting in all dead-letter queues."
+    "sluicemq_dead_letter_messages_ready",
+    _GAUGE,
+    "",
+    (),
+    "Ready messages of all dead-letter queues.",
 )
 
 # --- protocols, listeners, requests --------------------------------------------------------------
@@ -184,14 +197,14 @@ PROTOCOL_CONNECTIONS: Final = _family(
     "sluicemq_protocol_connections", _GAUGE, "", ("protocol",), "Connections."
 )
 PROTOCOL_IN: Final = _family(
-    "sluicemq_protocol_published_messages",
+    "sluicemq_protocol_messages_published",
     _COUNTER,
     "",
     ("protocol",),
-    "Messages accepted from clients of a protocol.",
+    "Messages published by clients of a protocol.",
 )
 PROTOCOL_OUT: Final = _family(
-    "sluicemq_protocol_delivered_messages",
+    "sluicemq_protocol_messages_delivered",
     _COUNTER,
     "",
     ("protocol",),
@@ -207,30 +220,30 @@ LISTENER_LIMIT: Final = _family(
     _GAUGE,
     "",
     _LISTENER,
-    "How many it may have (max_connections).",
+    "Maximum number of connections (max_connections).",
 )
 LISTENER_ACCEPTED: Final = _family(
-    "sluicemq_listener_accepted_connections", _COUNTER, "", _LISTENER, "Connections accepted."
+    "sluicemq_listener_connections_accepted", _COUNTER, "", _LISTENER, "Accepted connections."
 )
 LISTENER_REFUSED: Final = _family(
-    "sluicemq_listener_refused_connections",
+    "sluicemq_listener_connections_refused",
     _COUNTER,
     "",
     _LISTENER,
-    "Connections refused because there were too many.",
+    "Connections refused because of the limit.",
 )
 LISTENER_IN: Final = _family(
-    "sluicemq_listener_received_bytes", _COUNTER, "bytes", _LISTENER, "Bytes received by it."
+    "sluicemq_listener_received_bytes", _COUNTER, "bytes", _LISTENER, "Bytes received from clients."
 )
 LISTENER_OUT: Final = _family(
-    "sluicemq_listener_sent_bytes", _COUNTER, "bytes", _LISTENER, "Bytes sent by it."
+    "sluicemq_listener_sent_bytes", _COUNTER, "bytes", _LISTENER, "Bytes sent to clients."
 )
 LISTENER_CLOSED: Final = _family(
-    "sluicemq_listener_closed_connections",
+    "sluicemq_listener_connections_closed",
     _COUNTER,
     "",
     (*_LISTENER, "reason"),
-    "Connections closed because of a limit or a deadline, by its name.",
+    "Connections closed because of a limit or time-out; `reason` is its name.",
 )
 INPUT_BYTES: Final = _family(
     "sluicemq_input_buffered_bytes",
@@ -244,14 +257,14 @@ INPUT_LIMIT: Final = _family(
     _GAUGE,
     "bytes",
     (),
-    "Beyond it one connection with unfinished input is read at a time (broker.input_memory_limit).",
+    "Unfinished input above which connections are read one at a time (broker.input_memory_limit).",
 )
 INPUT_SUSPENDED: Final = _family(
-    "sluicemq_input_suspended_connections",
+    "sluicemq_input_connections_paused",
     _GAUGE,
     "",
     (),
-    "Connections that are not read until there is room for their input.",
+    "Connections whose reading is paused until there is memory for their input.",
 )
 
 REQUESTS: Final = _family(
@@ -259,175 +272,184 @@ REQUESTS: Final = _family(
     _COUNTER,
     "",
     ("method", "route", "status"),
-    "Requests answered by the HTTP API, by what the path stands for.",
+    "Requests to the HTTP API, by route.",
 )
 REQUEST_TIME: Final = _family(
-    "sluicemq_http_request_seconds",
+    "sluicemq_http_request_duration_seconds",
     Shape.SUMMARY,
     "seconds",
     ("method", "route"),
-    "Time to answer them; streams count until they end.",
+    "Duration of requests; event streams count until they end.",
 )
 AUDIT: Final = _family(
-    "sluicemq_audit_events", _COUNTER, "", ("event",), "Lines of the audit log, by what they tell."
+    "sluicemq_audit_events", _COUNTER, "", ("event",), "Entries of the audit log, by event."
 )
 
 # --- the journal ---------------------------------------------------------------------------------
 
 JOURNAL_SEGMENTS: Final = _family("sluicemq_journal_segments", _GAUGE, "", (), "Segment files.")
 JOURNAL_BYTES: Final = _family(
-    "sluicemq_journal_size_bytes", _GAUGE, "bytes", (), "All segments together."
+    "sluicemq_journal_size_bytes", _GAUGE, "bytes", (), "Size of all segments."
 )
 JOURNAL_LIVE: Final = _family(
-    "sluicemq_journal_live_records", _GAUGE, "", (), "Records that wait for their end."
+    "sluicemq_journal_live_records", _GAUGE, "", (), "Records that recovery would need."
 )
 JOURNAL_DURABLE: Final = _family(
     "sluicemq_journal_durable_sequence",
     _GAUGE,
     "",
     (),
-    "Sequence number up to which everything is on disk.",
+    "Sequence number up to which all records are on disk.",
 )
 JOURNAL_GROUPS: Final = _family(
-    "sluicemq_journal_groups", _COUNTER, "", (), "Groups of records written together."
+    "sluicemq_journal_group_commits", _COUNTER, "", (), "Group commits."
 )
 JOURNAL_RECORDS: Final = _family(
-    "sluicemq_journal_written_records", _COUNTER, "", (), "Records in those groups."
+    "sluicemq_journal_records_written", _COUNTER, "", (), "Records written."
 )
 JOURNAL_WRITTEN: Final = _family(
-    "sluicemq_journal_written_bytes", _COUNTER, "bytes", (), "Bytes of those groups."
+    "sluicemq_journal_written_bytes", _COUNTER, "bytes", (), "Bytes written."
 )
 JOURNAL_SYNC: Final = _family(
-    "sluicemq_journal_fdatasync_seconds",
+    "sluicemq_journal_fdatasync_duration_seconds",
     Shape.HISTOGRAM,
     "seconds",
     (),
-    "Time that fdatasync took.",
+    "Duration of fdatasync calls.",
 )
 DISK_FREE: Final = _family(
     "sluicemq_journal_disk_free_bytes",
     _GAUGE,
     "bytes",
     (),
-    "Room left to this user on the file system that has the journal.",
+    "Free space of the journal's file system that the broker's user may use.",
 )
 DISK_SIZE: Final = _family(
-    "sluicemq_journal_disk_size_bytes", _GAUGE, "bytes", (), "Size of that file system."
+    "sluicemq_journal_disk_size_bytes", _GAUGE, "bytes", (), "Size of the journal's file system."
 )
 DISK_LEVEL: Final = _family(
-    "sluicemq_journal_space_level",
+    "sluicemq_journal_disk_space_level",
     _GAUGE,
     "",
     (),
-    "0: enough free space; 1: low, persistent messages are refused; 2: used up, nothing is "
-    "delivered.",
+    "0: enough free space; 1: low, persistent messages are rejected; 2: used up, delivery stops.",
 )
 DISK_THRESHOLD: Final = _family(
-    "sluicemq_journal_low_space_bytes",
+    "sluicemq_journal_disk_free_limit_bytes",
     _GAUGE,
     "bytes",
     (),
-    "Free space below which persistent messages are refused.",
+    "Free space below which persistent messages are rejected.",
 )
 DISK_RESERVE: Final = _family(
     "sluicemq_journal_reserve_bytes",
     _GAUGE,
     "bytes",
     (),
-    "What is left of the reserve for acknowledgements on a full disk (journal.reserve_bytes).",
+    "Rest of the reserve for acknowledgements on a full disk (journal.reserve_bytes).",
 )
 SLOT_POSITION: Final = _family(
-    "sluicemq_journal_slot_position_sequence",
+    "sluicemq_journal_slot_sequence",
     _GAUGE,
     "",
     ("slot",),
-    "Sequence number up to which a reader has done everything.",
+    "Sequence number up to which the reader has processed all records.",
 )
 SLOT_LAG: Final = _family(
     "sluicemq_journal_slot_lag_records",
     _GAUGE,
     "",
     ("slot",),
-    "Sequence numbers between that and the durable end.",
+    "Records between the position of the slot and the durable end.",
 )
 SLOT_BYTES: Final = _family(
     "sluicemq_journal_slot_lag_bytes",
     _GAUGE,
     "bytes",
     ("slot",),
-    "Segments that have something it has not done.",
+    "Size of the segments with records that the reader has not processed.",
 )
 SLOT_LIMIT: Final = _family(
     "sluicemq_journal_slot_limit_bytes",
     _GAUGE,
     "bytes",
     ("slot",),
-    "What may be kept for it alone, before it is lost.",
+    "Maximum size of segments that are kept for this slot alone; beyond it the slot is lost.",
 )
 SLOT_IDLE: Final = _family(
     "sluicemq_journal_slot_idle_seconds",
     _GAUGE,
     "seconds",
     ("slot",),
-    "How long it has held segments back without a word from its reader.",
+    "Time since the reader last used the slot, while it retains segments.",
 )
 SLOT_IDLE_LIMIT: Final = _family(
-    "sluicemq_journal_slot_idle_limit_seconds",
+    "sluicemq_journal_slot_idle_timeout_seconds",
     _GAUGE,
     "seconds",
     ("slot",),
-    "After which it is lost (journal.slot_idle_limit); absent if there is no limit.",
+    "Idle time after which the slot is lost (journal.slot_idle_limit); absent if there is no "
+    "limit.",
 )
 SLOT_LOST: Final = _family(
-    "sluicemq_journal_slot_lost", _GAUGE, "", ("slot",), "1 if segments it needed are gone."
+    "sluicemq_journal_slot_lost",
+    _GAUGE,
+    "",
+    ("slot",),
+    "1 if segments that the slot needs have been deleted.",
 )
 
 # --- the process ---------------------------------------------------------------------------------
 
-CPU: Final = _family(
-    "process_cpu_seconds", _COUNTER, "seconds", (), "Processor time, user and system."
-)
+CPU: Final = _family("process_cpu_seconds", _COUNTER, "seconds", (), "CPU time, user and system.")
 RESIDENT: Final = _family(
-    "process_resident_memory_bytes", _GAUGE, "bytes", (), "Memory of the process that is in RAM."
+    "process_resident_memory_bytes", _GAUGE, "bytes", (), "Resident memory of the process."
 )
 STARTED: Final = _family(
-    "process_start_time_seconds", _GAUGE, "seconds", (), "When it started, since the epoch."
+    "process_start_time_seconds",
+    _GAUGE,
+    "seconds",
+    (),
+    "Start time of the process since the epoch.",
 )
-FILES: Final = _family("process_open_fds", _GAUGE, "", (), "Open files and sockets.")
-FILES_LIMIT: Final = _family("process_max_fds", _GAUGE, "", (), "How many it may have.")
+FILES: Final = _family("process_open_fds", _GAUGE, "", (), "Open file descriptors.")
+FILES_LIMIT: Final = _family(
+    "process_max_fds", _GAUGE, "", (), "Maximum number of open file descriptors."
+)
 THREADS: Final = _family("process_threads", _GAUGE, "", (), "Threads.")
 COLLECTIONS: Final = _family(
     "python_gc_collections",
     _COUNTER,
     "",
     ("generation",),
-    "Runs of the garbage collector.",
+    "Garbage collections.",
 )
 PAUSES: Final = _family(
     "sluicemq_gc_pause_seconds",
     Shape.HISTOGRAM,
     "seconds",
     (),
-    "How long those runs stopped the program.",
+    "Pauses of the process by the garbage collector.",
 )
 SPANS: Final = _family(
     "sluicemq_tracing_spans",
     _COUNTER,
     "",
     ("result",),
-    "Spans exported, refused by the collector (failed), or dropped because it was too slow.",
+    "Spans that were exported, rejected by the collector (failed), or dropped because it was too "
+    "slow.",
 )
 SCRAPE: Final = _family(
-    "sluicemq_scrape_seconds",
+    "sluicemq_scrape_duration_seconds",
     _GAUGE,
     "seconds",
     (),
-    "Time from the request to the last figure of this answer.",
+    "Time to collect the metrics of this response.",
 )
 SERIES_LIMIT: Final = _family(
     "sluicemq_metrics_destinations_limit",
     _GAUGE,
     "",
     (),
-    "Destinations with figures of their own (metrics.max_destinations).",
+    "Maximum number of destinations with time series of their own (metrics.max_destinations).",
 )

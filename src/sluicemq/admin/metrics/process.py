@@ -1,4 +1,4 @@
-"""What the operating system and Python say of this process."""
+"""Metrics of the process, from the operating system and from Python."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _PAGE: Final = resource.getpagesize()
 
 
 class Pauses:
-    """Measures how long the garbage collector stops the program. Costs two calls for each run of
-    the collector, of which there are few, and only in a broker that has been asked for it."""
+    """Recorder of the pauses of the garbage collector. It costs two calls per collection, and only
+    after the first scrape."""
 
     def __init__(self) -> None:
         self.seen = Histogram()
@@ -37,7 +37,7 @@ class Pauses:
         self._counting = False
 
     def begin(self) -> None:
-        """From now on; a second call does nothing."""
+        """Start recording; a second call has no effect."""
         if not self._counting:
             self._counting = True
             gc.callbacks.append(self._mark)
@@ -50,8 +50,7 @@ class Pauses:
 
 
 class Usage(NamedTuple):
-    """Seconds of processor time, when the process started (seconds since the epoch), bytes in RAM,
-    threads."""
+    """CPU time in seconds, start time in seconds since the epoch, resident bytes, threads."""
 
     cpu: float
     started: float
@@ -60,7 +59,7 @@ class Usage(NamedTuple):
 
 
 def usage() -> Usage:
-    """As of now; Linux only: all 0 elsewhere."""
+    """Return the present usage; zeros on systems other than Linux."""
     try:
         line = Path("/proc/self/stat").read_text()
     except OSError:
@@ -77,13 +76,13 @@ def usage() -> Usage:
 
 @cache
 def _booted() -> float:
-    """When the system started. Asked once: clocks are adjusted, and a start that moves looks like
-    another one."""
+    """Return the start time of the system. Read once, because clock adjustments would move it and
+    look like a restart of the process."""
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def open_files() -> int:
-    """Descriptors in use; 0 where that is not known."""
+    """Return the number of open file descriptors; 0 if unknown."""
     try:
         return len(os.listdir("/proc/self/fd")) - 1  # one of them reads the directory
     except OSError:
@@ -91,7 +90,7 @@ def open_files() -> int:
 
 
 def add_process(into: Exposition, pauses: Pauses) -> None:
-    """All families of the process."""
+    """Add all families of the process."""
     now = usage()
     if now.started:
         into.add(CPU, now.cpu)

@@ -1,4 +1,4 @@
-"""How many requests the HTTP API has answered, how, and how long it took."""
+"""Metrics of requests to the HTTP API: their number, status and duration."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from sluicemq.admin.metrics.families import REQUEST_TIME, REQUESTS
 
 
 class RequestCounts:
-    """Counted by what their paths stand for, of which there are as many as endpoints, whatever
-    clients ask for."""
+    """Counts by route, so that clients cannot create label values."""
 
     __slots__ = ("_counts", "_times")
 
@@ -17,15 +16,15 @@ class RequestCounts:
         self._times: dict[tuple[str, str], tuple[int, float]] = {}
 
     def record(self, method: str, route: str, status: int, seconds: float) -> None:
-        """One has been answered. `route` is the path of its endpoint; both are "" if there is
-        none, as methods that do not exist are made up as easily as paths."""
+        """Count a request. `route` is the path of its endpoint; method and route are "" for unknown
+        ones, because clients could invent any number of them."""
         key = method, route, status
         self._counts[key] = self._counts.get(key, 0) + 1
         count, total = self._times.get((method, route), (0, 0.0))
         self._times[method, route] = count + 1, total + seconds
 
     def add_to(self, into: Exposition) -> None:
-        """Both families."""
+        """Add both families."""
         for (method, route, status), count in self._counts.items():
             into.add(REQUESTS, count, method, route, str(status))
         for (method, route), (count, total) in self._times.items():

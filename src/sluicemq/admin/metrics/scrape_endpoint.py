@@ -1,8 +1,7 @@
 """`GET /metrics`.
 
-Of several who ask at a time, or shortly one after the other, all get the same answer. What takes
-long is made in slices (`time_slices`), so that a scrape holds up nobody, however many destinations
-there are.
+Requests that arrive at the same time, or shortly after each other, share one response. Long parts
+are built in slices (`time_slices`), so that a scrape does not block the event loop.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from sluicemq.model.access import Operation
 
 
 class MetricsPage:
-    """See the module."""
+    """Handlers of `/metrics`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -80,7 +79,7 @@ class MetricsPage:
         into.add(f.MESSAGE_MEMORY, core.memory)
         into.add(f.MESSAGE_BUDGET, core.memory_budget)
         into.add(f.MESSAGE_LIMIT, broker.settings.memory_limit)
-        into.add(f.TURNS, core.iterations)
+        into.add(f.ITERATIONS, core.iterations)
         into.add_histogram(f.LOOP_LAG, vitals.lag.read())
         transactions = broker.transactions
         into.add(f.TRANSACTIONS, len(transactions.open), "open")

@@ -1,4 +1,4 @@
-"""What is counted from one scrape to the next."""
+"""State that is kept between scrapes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sluicemq.admin.metrics.requests import RequestCounts
 from sluicemq.broker import Broker
 
 FRESH_SECONDS: Final = 0.5
-"""How long an answer is good for others who ask."""
+"""Time for which a response is reused for other requests."""
 
 
 class ScrapeState:
-    """One for each broker, whatever the number of its listeners.
+    """State shared by all HTTP listeners of a broker.
 
-    open      nobody has to log in to see them
-    requests  is told of each request that the HTTP API answers
-    spans     what has become of the spans of traces, by words; None if there are none
-    made      the last answer, of the time `made_at` (monotonic); `making` is held by who makes one
+    open      True if scraping requires no login
+    requests  counts of requests to the HTTP API
+    spans     numbers of spans by result; None without tracing
+    made      latest response, built at `made_at` (monotonic); `making` is locked during a build
     """
 
     def __init__(
@@ -34,7 +34,8 @@ class ScrapeState:
         open: bool = False,
         spans: Mapping[str, int] | None = None,
     ) -> None:
-        """`limit`: destinations with figures of their own."""
+        """Create the state; `limit` is the maximum number of exported destinations."""
+
         self.open = open
         self.shown = ExportedDestinations(broker, limit)
         self.destinations = DestinationMetrics(broker, self.shown)
