@@ -116,7 +116,7 @@ def _check(backup: Finished, orders: Recorder, target: Path) -> None:
             settle(client, [message], Recorder())
     assert found == sorted(set(found))
     assert not found or found[-1] < backup.sent
-    # a prefix of what was confirmed, which reaches at least to where the backup began
+    # a prefix of the confirmed messages, which reaches at least to the start of the backup
     reaches = max(backup.confirmed, found[-1] + 1 if found else 0)
     missing = {n for n in orders.confirmed_numbers if n < reaches} - set(found)
     assert not missing

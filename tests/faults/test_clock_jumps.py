@@ -105,7 +105,7 @@ def test_a_clock_that_is_set_before_a_message_is_on_disk(tmp_path: Path) -> None
         for turn in range(size(15, 600)):
             sent = time.monotonic()
             client.send("q", b"%d" % turn, 60)
-            time.sleep(0.002)  # so that it has been read, which is what the jump is to follow
+            time.sleep(0.002)  # until it has been read, because the jump must follow that
             wall.set(JUMPS[turn % 2])
             message = client.receive(30.0)
             assert message.body == b"%d" % turn

@@ -117,7 +117,7 @@ def _flip_and_read(broker: LocalBroker, where: str, chance: random.Random) -> bo
                 client.send(QUEUE, make_body(number, 1000))
         sent += BATCH
     newest = newest_segment(broker.directory)
-    # what came first is still in memory, and what was ended last is perhaps still being sealed
+    # the first messages are still in memory, and the last segment may still be being sealed
     others = sorted((broker.directory / "journal").glob("*.segment"))[1:-2]
     damaged = newest if where == "active" else chance.choice(others)
     content = damaged.read_bytes()

@@ -26,7 +26,7 @@ LISTEN = (
 
 def test_kill_at_random_moments(tmp_path: Path) -> None:
     chance = repeatable()
-    # a killed process leaves what it has written; a loss of power only what it has synced
+    # a killed process keeps its written data; a loss of power only the synced data
     brokers = [
         LocalBroker(tmp_path, LISTEN, environment=SMALL_SEGMENTS, program=program)
         for program in (PROGRAM, machine("volatile"))

@@ -164,7 +164,7 @@ def find_outcome(
         assert status_of(reply) == Status.OK, reply.properties
         if number_of(reply, "JMQQuantity") == 0:
             assert not (request is Request.PREPARE and answered), "a prepared branch is lost"
-            # what is prepared is not dropped, and what is not is not committed
+            # prepared transactions are not dropped, and others are not committed
             certain = {Request.ONE_PHASE: answered or None, Request.COMMIT: True}
             return certain.get(request, False)
         assert number_of(reply, "JMQQuantity") == 1

@@ -147,7 +147,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         publish_over_http(http, "1")
         with BlockingMsgliteClient.connect(HOST, port("msglite")) as msglite:
             msglite.send("lite", b"1", 60)
-            assert msglite.query("unused", b"", 0) is None  # confirms what was sent before
+            assert msglite.query("unused", b"", 0) is None  # confirms the earlier messages
 
         small.become("disk-space", SIZE - 20 * MIB)
         with pytest.raises(RequestRefused, match=r"QUEUE_FULL.*nearly full"):

@@ -100,7 +100,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crashed:
     return Crashed(tmp_path / "crashed", tmp_path / "finished", ends)
 
 
-# --- what a crash leaves behind ------------------------------------------------------------------
+# --- files after a crash -------------------------------------------------------------------------
 
 
 def test_groups_go_on_while_a_seal_takes_its_time(history: Crashed) -> None:
@@ -124,7 +124,7 @@ def test_a_start_seals_segments_left_unsealed_by_a_crash(
 
     monkeypatch.setattr(recovery_module, "DurableFile", Published)
     recovery = recover(history.crashed)
-    assert published == [int(segments_of(history.crashed)[-1].stem)]  # it never goes back
+    assert published == [int(segments_of(history.crashed)[-1].stem)]  # it never decreases
     assert recovery.report["torn_bytes"] == recovery.report["lost_bytes"] == 0
     assert recovery.report["live"] == 3
     recovery.done()
@@ -267,13 +267,13 @@ def test_a_segment_replaced_by_a_shorter_one_of_the_same_name_is_noticed(
     (tmp_path / "other" / "durable").unlink()
     (path,) = segments_of(tmp_path / "other")
     path.write_bytes(path.read_bytes()[:-64])
-    recover(tmp_path / "other").done()  # sealed, with what is left of it
+    recover(tmp_path / "other").done()  # sealed, with its remaining records
     shutil.copy(path, history.crashed)
     with pytest.raises(JournalDamaged, match="another segment"):
         recover(history.crashed)
 
 
-# --- what waits for what -------------------------------------------------------------------------
+# --- order of writes -----------------------------------------------------------------------------
 
 
 class Events:

@@ -75,7 +75,7 @@ def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_unit(written: Path, tmp_p
     ends = [offset + (size + 7 & -8) for offset, size in record_offsets(view.view, view.size)]
     view.close()
     assert ends[-1] == len(data)
-    # STARTED, DESTINATION, a, b, c, d, e, f: where each unit ends, and what is live then
+    # STARTED, DESTINATION, a, b, c, d, e, f: the end of each unit, and the live messages then
     units = [
         (64, b""),
         (ends[2], b"a"),

@@ -129,7 +129,7 @@ def test_acknowledgements_go_to_the_reserve_of_a_full_disk(machine: Machine) -> 
     journal.sync()
     machine.fill()
     written = [take(journal, sequences[0])]
-    while not journal.space.spending:  # what is reserved ahead comes first
+    while not journal.space.spending:  # space reserved ahead is used first
         written.append(take(journal, *range(1, 1000)))
         journal.commit()
         machine.run_until(lambda: journal.durable >= written[-1])
@@ -148,7 +148,7 @@ def test_a_used_up_reserve_waits_and_goes_on(machine: Machine) -> None:
     journal.sync()
     machine.fill()
     while not journal.space.exhausted:
-        last = put(journal, bytes(100_000))  # a record that does not give its space back
+        last = put(journal, bytes(100_000))  # a record whose space is not reclaimed
         journal.commit()
         machine.run_until(lambda s=last: journal.durable >= s or journal.space.exhausted)
     machine.run_until(lambda: SpaceLevel.EXHAUSTED in machine.levels)

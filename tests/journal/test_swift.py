@@ -133,5 +133,5 @@ def test_a_file_system_that_reserves_nothing(
 ) -> None:
     disk = Disk(monkeypatch)
     journal = known(tmp_path, disk)
-    assert disk.refused == 1  # and not asked again for this segment
+    assert disk.refused == 1  # and not requested again for this segment
     journal.close()

@@ -195,12 +195,12 @@ def _prepare(target: Path) -> None:
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(target.iterdir()):
         raise JournalError(
-            f"{target} is not empty: a backup is made in a directory of its own. What an "
-            "interrupted one has left can be removed"
+            f"{target} is not empty: a backup needs an empty directory. Files of an interrupted "
+            "backup can be removed"
         )
 
 
-# --- what to copy --------------------------------------------------------------------------------
+# --- files to copy -------------------------------------------------------------------------------
 
 
 def _plan(journal: Path, identity: bytes) -> _Plan:

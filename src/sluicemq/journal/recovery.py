@@ -469,7 +469,7 @@ class Recovery:
                 raise damaged(part.view.path, offset, "the record is not intact")
             yield decode_record(view, offset, size)
 
-    # --- what the broker reads -------------------------------------------------------------------
+    # --- queries of the broker -------------------------------------------------------------------
 
     def events(self) -> Iterator[Record]:
         """Iterate over the records after `position` in order, except messages and gauges."""

@@ -197,12 +197,12 @@ class DiskSpace(Unreserved):
 
     @property
     def spending(self) -> bool:
-        """Whether part of the reserve is in use."""
+        """True while part of the reserve is in use."""
         return self._patient and self._held < self._reserve_size
 
     @property
     def restorable(self) -> bool:
-        """Whether there is space to make the reserve whole, and as much again beside it."""
+        """True if there is space to make the reserve whole, and as much again beside it."""
         missing = self._reserve_size - self._held
         return self._patient and missing > 0 and self._free >= missing + self._reserve_size
 
@@ -322,7 +322,7 @@ class DiskSpace(Unreserved):
 
     @property
     def exhausted(self) -> bool:
-        """Whether a write waits for space that even the reserve lacks."""
+        """True while a write waits for space that even the reserve lacks."""
         return self._exhausted
 
     def close(self) -> None:
