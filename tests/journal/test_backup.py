@@ -298,7 +298,7 @@ def test_a_dropped_slot_ends_the_backup(tmp_path: Path, journal: FileJournal) ->
         for name in slots.list():
             slots.drop(name)
 
-    with pytest.raises(JournalError, match="begin again"):
+    with pytest.raises(JournalError, match="repeat it"):
         back_up(tmp_path, on_progress=on_progress)
     assert not (tmp_path / BACKUP / MANIFEST_NAME).exists()
     journal.close()
