@@ -2,14 +2,14 @@
 
     python -m benchmarks.admin_scale [--destinations N] [--connections N] [--rounds N]
 
-One process is the broker, with its event loop watched: for how long was it kept at the most?
-Another one connects the clients (half of them with a consumer), keeps a little traffic going and
-asks for pages, one after the other. What is asked beside that comes from streams of events with
-pages of destinations.
+One process is the broker, which measures the longest stall of its event loop. Another one connects
+the clients (half of them with a consumer), publishes a little and requests pages, one after the
+other. Further requests come from streams of events with pages of destinations.
 
-A stall is told twice: by the clock, which on a busy machine counts what other processes take, and
-by the time that the loop's thread was at work without giving the loop back, which is the broker's
-own. The result is JSON on standard output.
+Each stall is reported twice: in elapsed time, which on a busy machine includes other processes, and
+in processor time of the loop's thread without a return to the loop, which is the broker's own.
+
+The result is JSON on standard output.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Scene:
 
 def measure(scene: Scene, pipe: Connection, rounds: int) -> Iterator[tuple[str, dict[str, float]]]:
     """Request each page several times."""
-    asking = http.client.HTTPConnection("127.0.0.1", scene.http, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", scene.http, timeout=60)
     last = -(-len(scene.names) // 100)
     for name, path in PAGES.items():
         pipe.send("")
@@ -210,8 +210,8 @@ def measure(scene: Scene, pipe: Connection, rounds: int) -> Iterator[tuple[str, 
         for _ in range(rounds):
             started = time.monotonic()
             if path:
-                asking.request("GET", path.format(last=last))
-                answer = asking.getresponse()
+                connection.request("GET", path.format(last=last))
+                answer = connection.getresponse()
                 body = answer.read()
                 assert answer.status == 200, (path, answer.status, body[:200])
                 times.append(time.monotonic() - started)

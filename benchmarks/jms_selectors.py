@@ -121,21 +121,23 @@ def selective(messages: int, backlog: int) -> tuple[Run, float]:
         speech = Jmq(SIZE, queue=server.queue)
         feed = Feed(server, speech, stack)
         body = bytes(SIZE)
-        unwanted, wanted = encode_properties({"a": "no"}), encode_properties({"a": "x", "b": 4})
+        other, matching = encode_properties({"a": "no"}), encode_properties({"a": "x", "b": 4})
         _fill(
             feed,
-            (speech.message(n, body, timestamp=1, properties=unwanted) for n in range(backlog)),
+            (speech.message(n, body, timestamp=1, properties=other) for n in range(backlog)),
         )
         receiving = stack.enter_context(server.target.connect())
         consumer = speech.receiver(receiving, "a = 'x' AND b > 3")
         consumer.greet()
-        _fill(feed, iter([speech.message(0, body, timestamp=2, properties=wanted)]))
+        _fill(feed, iter([speech.message(0, body, timestamp=2, properties=matching)]))
         before = time.perf_counter()
         consumer.start()
         while not consumer.read():
             continue
         tried = time.perf_counter() - before
-        source = (speech.message(n, body, timestamp=3, properties=wanted) for n in range(messages))
+        source = (
+            speech.message(n, body, timestamp=3, properties=matching) for n in range(messages)
+        )
         feed.sent = feed.answered = 0
         poll = select.epoll()
         poll.register(feed.connection, select.EPOLLIN)

@@ -69,16 +69,16 @@ def show(batches: list[dict[str, Any]], since: datetime, until: datetime) -> Non
     """Print the batches of the measured period."""
     worst: list[float] = []
     print(f"{'events':>9}{'latency s':>11}{'lag':>10}  seconds")
-    for told in batches:
-        batch = told["batch"]
+    for record in batches:
+        batch = record["batch"]
         if batch["shown"] is None:
             continue
-        shown = datetime.fromisoformat(batch["shown"])
-        if since <= shown <= until:
-            waited = (shown - datetime.fromisoformat(batch["oldest"])).total_seconds()
+        visible = datetime.fromisoformat(batch["shown"])
+        if since <= visible <= until:
+            waited = (visible - datetime.fromisoformat(batch["oldest"])).total_seconds()
             worst.append(waited)
-            spent = " ".join(f"{name} {taken:.2f}" for name, taken in told["seconds"].items())
-            print(f"{batch['rows']:>9,}{waited:>11.2f}{told['lag'] or 0:>10,}  {spent}")
+            spent = " ".join(f"{name} {taken:.2f}" for name, taken in record["seconds"].items())
+            print(f"{batch['rows']:>9,}{waited:>11.2f}{record['lag'] or 0:>10,}  {spent}")
     if worst:
         print(
             f"oldest event of a batch, seconds: median {statistics.median(worst):.2f}, "

@@ -45,8 +45,8 @@ SINGLE_ROWS: Final = 40
 def bodies() -> list[bytes]:
     """JSON bodies of 1,024 bytes each."""
     chance = random.Random(6)
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    words = ["".join(chance.choices(letters, k=chance.randint(3, 9))) for _ in range(2000)]
+    alphabet = "abcdefghijklmnopqrstuvwxyz"
+    words = ["".join(chance.choices(alphabet, k=chance.randint(3, 9))) for _ in range(2000)]
     made = []
     for number in range(BODIES):
         order: dict[str, Any] = {"order": number, "customer": chance.choice(words), "lines": []}

@@ -145,7 +145,7 @@ def measured_upsert(kind: str, rows: int, count: int, root: Path) -> None:
         start = time.perf_counter()
         made.upsert(batch, ["message"], "benchmark", version, combine)
         took.append(time.perf_counter() - start)
-    told(f"upsert {kind}", rows, took)
+    print_rate(f"upsert {kind}", rows, took)
     read = made.read(columns=["message", "acknowledged"])
     assert read.num_rows == len(pc.unique(read.column("message")))
     print(f"{read.num_rows} rows in {len(made.files())} files")
@@ -178,7 +178,7 @@ def measured_merge(rows: int, count: int, root: Path) -> None:
                 .execute()
             )
         took.append(time.perf_counter() - start)
-    told("deltalake merge", rows, took)
+    print_rate("deltalake merge", rows, took)
 
 
 def measured_compaction(kind: str, root: Path) -> None:
@@ -191,7 +191,7 @@ def measured_compaction(kind: str, root: Path) -> None:
     print(f"compact {kind}: {gone} of 32 files fewer, {32 * 16384 / took / 1000:.0f} krows/s")
 
 
-def told(what: str, rows: int, took: list[float]) -> None:
+def print_rate(what: str, rows: int, took: list[float]) -> None:
     quarter = max(len(took) // 4, 1)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     print(

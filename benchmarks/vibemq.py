@@ -66,7 +66,7 @@ def compressed(messages: int) -> float:
             queue = server.queue.decode()
             consumer.sendall(encode(Frame(SUBSCRIBE, "s", queue)))
             time.sleep(0.3)
-            room = threading.Semaphore(OUTSTANDING)
+            window = threading.Semaphore(OUTSTANDING)
 
             def confirmations() -> None:
                 decoder = Decoder()
@@ -74,7 +74,7 @@ def compressed(messages: int) -> float:
                 while left:
                     for frame in decoder.feed(producer.recv(READ)):
                         if frame.type == PUBLISH_ACK:
-                            room.release()
+                            window.release()
                             left -= 1
 
             frames = [_squeezed(Frame(PUBLISH, f"{n:032x}", queue, payload)) for n in range(2000)]
@@ -84,7 +84,7 @@ def compressed(messages: int) -> float:
             receiver = threading.Thread(target=_receive, args=(consumer, messages, payload))
             receiver.start()
             for number in range(messages):
-                room.acquire()
+                window.acquire()
                 producer.sendall(frames[number % len(frames)])
             receiver.join()
             seconds = time.perf_counter() - started

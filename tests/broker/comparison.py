@@ -61,7 +61,7 @@ class WindowPair:
 
 
 class Delivered(NamedTuple):
-    """A delivery as it was when the engine made it."""
+    """A delivery at the time the engine made it."""
 
     consumer: model.Consumer
     name: str
@@ -71,7 +71,7 @@ class Delivered(NamedTuple):
 
 
 class ConsumerPair:
-    """A consumer on both sides, and the sink of the engine's."""
+    """A consumer of the engine and of the model, and the engine's sink."""
 
     def __init__(
         self, comparison: ModelComparison, window: WindowPair, twin: model.Consumer
@@ -89,7 +89,7 @@ class ConsumerPair:
             self.comparison.delivered.append(
                 Delivered(self.model, name, delivery.sequence, delivery.order, delivery.attempts)
             )
-        self.comparison.tell()
+        self.comparison.report()
 
     def detached(self, consumer: engine.Consumer) -> None:
         assert self.engine is consumer
@@ -110,13 +110,13 @@ class ModelComparison:
         self.retired: list[ConsumerPair] = []
         self.transactions: list[TransactionPair] = []
         self.committing: list[TransactionPair] = []
-        """Those whose commit is applied in slices, one message or acknowledgement at a time."""
+        """Transactions whose commit is applied in slices, one message or ack at a time."""
         self.budget = budget
         self.tries = (500, 60)
-        """Deliveries tried against a new selector: at once, and per ms."""
+        """Deliveries evaluated for a new selector: at once, and per ms."""
         self.names = count(1)
         self.delivered: deque[Delivered] = deque()
-        """What the model has not been told yet. A message may be handed over while it is being
+        """Deliveries not yet reported to the model. A message may be delivered while it is being
         published, which is before the model can know it."""
         self.start(journal)
 
@@ -140,8 +140,8 @@ class ModelComparison:
         self.model.durable()
         self.confirm(sequence)
 
-    def tell(self) -> None:
-        """Tell the model of deliveries, up to one of a message it does not know yet."""
+    def report(self) -> None:
+        """Report deliveries to the model, up to one of a message it does not know yet."""
         delivered = self.delivered
         while delivered:
             consumer, name, sequence, order, attempts = delivered[0]
@@ -251,7 +251,7 @@ class ModelComparison:
                 self.model.dead_letter_queue(destination),
                 self.model.dead_letter_of(model_message, destination),
             )
-        self.tell()
+        self.report()
 
     def unblocked(
         self, destination: model.Destination, model_message: model.ModelMessage, message: Message
@@ -264,7 +264,7 @@ class ModelComparison:
             model_message.sequence = message.sequence
             assert not self.model.full(destination, model_message.size), "unblocked too early"
             self.model.accept(destination, model_message)
-            self.tell()
+            self.report()
 
         return accepted
 
@@ -405,13 +405,13 @@ class ModelComparison:
         return delivery
 
     def by_hand(self, expected: bool, act: Callable[[], int]) -> None:
-        """Act; the engine refuses what the model has refused."""
+        """Perform an action, which the engine must refuse if the model did."""
         if expected:
             act()
         else:
             with pytest.raises(ActionRefused):
                 act()
-        self.tell()
+        self.report()
 
     def delete(self, entry: model.Entry) -> None:
         self.model.look()
@@ -572,7 +572,7 @@ class ModelComparison:
         return self.apply(transaction, sends, acks, record)
 
     def finish_after_restart(self, pair: TransactionPair) -> None:
-        """The new broker has completed a commit that was decided."""
+        """Apply a decided commit to the model, which the new broker has completed."""
         for destination, model_message in pair.model.sends:
             if model_message.durability.survives:
                 model_message.sender = None
@@ -592,7 +592,7 @@ class ModelComparison:
     def write_batch(
         self, part: BatchPart, sends: list[tuple[model.Destination, model.ModelMessage]]
     ) -> bool:
-        """True when the part is there now, False when rows of it are refused."""
+        """Write a part; return False if rows of it are refused."""
         self.model.look()
         messages = [
             (d.address, self.message(d.address, model_message)) for d, model_message in sends
@@ -625,7 +625,7 @@ class ModelComparison:
         return True
 
     def repeat_batch(self, part: BatchPart) -> None:
-        """Write a part again that is there: nothing happens."""
+        """Write an existing part again, which changes nothing."""
         message = Message(Address(Kind.QUEUE, "a"), b"twice", durability=Durability.SYNC)
         answer = self.broker.write_batch(part, [(message.destination, message)])
         assert answer.already
@@ -649,7 +649,7 @@ class ModelComparison:
         raise AssertionError(f"{trying} are not tried to their ends")
 
     def flush(self) -> None:
-        """End the turn, and those that have to follow."""
+        """End the event loop iteration and the required further ones."""
         self.model.look()
         core = self.broker.core
         while True:
@@ -665,8 +665,8 @@ class ModelComparison:
     # --- comparing ------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Whatever has happened, both sides hold the same."""
-        self.tell()
+        """Check that both sides hold the same state."""
+        self.report()
         assert not self.delivered, f"not ready: {self.delivered[0]}"
         assert set(self.broker.destinations) == set(self.model.destinations)
         self.bind_staged()
@@ -741,7 +741,7 @@ class ModelComparison:
         return deliveries
 
     def check_places(self, subscription: engine.Subscription, in_line: list[int]) -> None:
-        """Somewhere in the line, what an offset leads to is what stands there."""
+        """Check that a random offset leads to the delivery at that position."""
         place = len(in_line) // 2
         line = subscription.everything
         clean = line.length == len(in_line)
@@ -769,7 +769,7 @@ class ModelComparison:
                 known.add(model_message.sequence)
 
     def bind(self, entries: Iterable[model.Entry], deliveries: list[engine.Delivery]) -> None:
-        """Learn the numbers of copies and the new places of what was requeued."""
+        """Learn the numbers of copies and the new positions of requeued messages."""
         known = {entry.sequence for entry in entries}
         last = max((entry.order for entry in entries), default=0)
         free = sorted((d for d in deliveries if d.sequence not in known), key=lambda d: d.sequence)
@@ -789,14 +789,14 @@ class ModelComparison:
                 assert entry.order > last, f"{entry} is not at the tail"
 
     def check_rest(self) -> None:
-        """At the end of all turns, nothing that could be done is left."""
+        """Check that no possible delivery is left after all iterations."""
         for twin in self.model.subscriptions():
             if twin.destination.paused:
                 continue
             trying = self.subscription(twin).rescan is not None
             for consumer in twin.consumers:
                 if trying and consumer.wants is not None:
-                    continue  # it may have to wait
+                    continue  # it may be blocked
                 if consumer.active and not consumer.suspended and consumer.window.credit > 0:
                     passed = [e for e in twin.ready() if consumer.may_take(e)]
                     assert not passed, f"{passed} could have been delivered"
@@ -810,7 +810,7 @@ class ModelComparison:
     # --- restart --------------------------------------------------------------------------------
 
     def restart(self, journal: FileJournal) -> None:
-        """A new broker fills itself from what the old one left on disk."""
+        """Start a new broker that recovers from the files of the old one."""
         decided = [
             pair
             for pair in self.committing
@@ -820,7 +820,9 @@ class ModelComparison:
         for pair in decided:
             pair.model.prepared = True
         event_recorder = self.broker.core.event_recorder
-        self.model.restart(told=not (event_recorder.kept or event_recorder.delivering))
+        self.model.restart(
+            deliveries_recorded=not (event_recorder.kept or event_recorder.delivering)
+        )
         self.consumers.clear()
         self.retired.clear()
         prepared = {p.engine.xid: p for p in self.transactions if p.model.prepared}
@@ -846,11 +848,11 @@ class ModelComparison:
                 self.model.forget(address)
         for twin in self.model.subscriptions():
             self.count_attempts(twin)
-        self.advance(0)  # what was in flight may have expired
+        self.advance(0)  # unacked messages may have expired
         self.flush()
 
     def count_attempts(self, twin: model.Subscription) -> None:
-        """Learn how many deliveries the journal remembers of what waits."""
+        """Learn the number of recorded deliveries of ready messages."""
         attempts = {d.sequence: d.attempts for d in self.subscription(twin).browse()}
         for entry in twin.entries:
             if entry.holder is None and entry.sequence in attempts:

@@ -6,7 +6,7 @@ from sluicemq.broker.scans import Deadline
 
 
 class ScanTime:
-    """Deadlines that come after a number of questions instead of a time.
+    """Deadlines that come after a number of checks instead of a time.
 
     limit  questions of an iteration that are answered with no; 0 = all
     asked  how many there were in each iteration

@@ -1,7 +1,7 @@
-"""Selectors as trees, written out and evaluated by the letter of JMS 1.1 section 3.8.1.
+"""Selectors as trees, written out and evaluated exactly as JMS 1.1 section 3.8.1 defines.
 
-Nothing of the broker's is used: that is what it is compared with. A tree is a tuple of an operator
-and its operands.
+The broker's code is not used, because it is compared with this module. A tree is a tuple of an
+operator and its operands.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ conditions: st.SearchStrategy[Tree] = st.recursive(
 # --- writing ---------------------------------------------------------------------------------
 
 _BINDING = {"or": 1, "and": 2, "not": 3, "+": 5, "-": 5, "*": 6, "/": 6, "minus": 7, "plus": 7}
-"""How tightly operators bind; the rest of the conditions 4, values without an operator 8."""
+"""Precedence of operators; other conditions have 4, values without an operator 8."""
 
 
 def write(tree: Tree, least: int = 0) -> str:
-    """Its text, with the parentheses that are needed."""
+    """Return the text of a tree, with the required parentheses."""
     kind = tree[0]
     binding = _BINDING.get(kind, 8 if kind in ("name", "literal") else 4)
     text = _write(tree, binding)
@@ -133,7 +133,7 @@ def _literal(value: Any) -> str:
 
 
 def evaluate(tree: Tree, found: dict[str, Property]) -> bool | None:
-    """TRUE, FALSE or None for UNKNOWN."""
+    """Return TRUE, FALSE or None for UNKNOWN."""
     kind, *operands = tree
     if kind == "not":
         return _not(evaluate(operands[0], found))
@@ -230,7 +230,7 @@ def _value(tree: Tree, found: dict[str, Property]) -> Any:
 
 
 def _java(number: Any) -> Any:
-    """A long wraps around."""
+    """Wrap around as a Java long."""
     if isinstance(number, float):
         return number
     number &= 2 * _LONG - 1

@@ -39,7 +39,7 @@ from tests.broker.comparison import (
 T = TypeVar("T")
 
 picks = st.integers(0, 30)
-"""Which of the things that are there; a number, because those change from step to step."""
+"""Choice of an existing object; a number, because the objects change from step to step."""
 priorities = st.sampled_from([4, 4, 4, 0, 9, 5])
 sizes = st.sampled_from([1, 3, 0, 10])
 durabilities = st.sampled_from([Durability.NONE, Durability.LAZY, Durability.SYNC])
@@ -49,9 +49,9 @@ selectors = st.sampled_from(
     [None, None, AtLeast("priority >= 4"), AtLeast("priority >= 5"), AtLeast("size >= 3")]
 )
 seldom = st.sampled_from([False, False, False, True])
-"""Whether to do what leaves little to be tested afterwards."""
+"""Whether to perform operations that leave little to test afterwards."""
 ends = st.booleans()
-"""Whether the turn ends with this step."""
+"""Whether the event loop iteration ends with this step."""
 
 queue_settings = st.one_of(
     st.builds(
@@ -80,7 +80,7 @@ queue_settings = st.one_of(
 
 
 class Machine(RuleBasedStateMachine):
-    """What all three share: a world, ways to pick from it, and the comparison."""
+    """Base of the machines: the broker, choices of its objects, and the comparison."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Machine(RuleBasedStateMachine):
         return self.pick(list(self.comparison.model.destinations.values()), number)
 
     def consumable(self) -> list[model.Subscription]:
-        """A topic's own one only holds messages."""
+        """Return the subscriptions with consumers; a topic's own one only holds messages."""
         subscriptions = self.comparison.model.subscriptions()
         return [s for s in subscriptions if s.name or s.destination.address.kind is Kind.QUEUE]
 
@@ -297,12 +297,12 @@ class Machine(RuleBasedStateMachine):
         self.end(turn)
 
     def entries(self) -> list[model.Entry]:
-        """Whatever a person at the console may see, in transactions too."""
+        """Return all entries an administrator may see, including those in transactions."""
         return [entry for s in self.comparison.model.subscriptions() for entry in s.entries]
 
     def shows(self, subscription: model.Subscription) -> bool:
-        """It is what consumers have, not where a topic holds what nobody wanted yet: of that the
-        journal does not know the places."""
+        """Return whether consumers read the subscription. The journal does not know the order of
+        messages that a topic without subscriptions holds."""
         return subscription in self.consumable()
 
     @precondition(lambda self: self.entries())
@@ -415,7 +415,7 @@ class QueueMachine(Machine):
         self.end(turn)
 
     def seen(self) -> list[model.Entry]:
-        """What a consumer has had in its hands may be settled, requeued or given up by number."""
+        """Return the delivered entries, which can be acked, requeued or given up by sequence."""
         return [
             entry
             for subscription in self.comparison.model.subscriptions()
@@ -485,7 +485,9 @@ class TopicMachine(Machine):
     ) -> None:
         topic = self.comparison.model.destinations[Address(Kind.TOPIC, where)]
         if topic.settings.retain_without_subscriptions:
-            exclude = None  # the journal does not know senders: a held message may have lost its
+            exclude = (
+                None  # the journal does not store senders: a held message may have lost its sender
+            )
         if name not in topic.subscriptions:
             self.comparison.subscribe(topic, name, durable, shared, selector, exclude)
         self.end(turn)
@@ -640,7 +642,7 @@ class BatchMachine(Machine):
         self.comparison.declare(Address(Kind.QUEUE, "b"), declared)
 
     def open_parts(self, writer: str) -> list[BatchPart]:
-        """Parts of partitions of the latest batch that lack their final one."""
+        """Return the parts of incomplete partitions of the latest batch."""
         latest = [
             part
             for part in self.written

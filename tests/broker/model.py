@@ -1,8 +1,8 @@
-"""The engine once more, naively: plain lists, everything searched, nothing clever.
+"""A naive model of the engine: plain lists and linear searches.
 
-The model does not predict who gets which message. It follows the engine by what that reports
-(deliveries, durability, unblocked producers) and says whether each step was allowed; what was
-not reported but had to happen is found by comparing the two afterwards.
+The model does not predict which consumer gets which message. It follows the reports of the engine
+(deliveries, durability, unblocked producers) and checks whether each step was allowed. Comparing
+the two afterwards finds steps that had to happen but were not reported.
 
 One simplification about time: lives end 50 ms off the tenths of a second at which the tests look
 at the clock, so the engine's freedom to expire up to one slot late never shows.
@@ -42,18 +42,18 @@ class ModelMessage:
         self.sender = sender
         self.dead = dead
         self.origin = origin
-        """Of a dead letter: where it was, and in which subscription of a topic."""
+        """Original destination of a dead letter, and the subscription if that is a topic."""
         self.sequence = 0
         self.most = 0
-        """Most attempts that any delivery of it has told of."""
+        """Highest number of attempts that any delivery of the message reported."""
         self.routes: list[Subscription] = []
         """Durable subscriptions that it was sent to."""
         self.born = 0
-        """Orders letters, as the engine's sequence does, also while that is not known."""
+        """Publication order, as in the engine's sequence, also while the sequence is unknown."""
 
 
 class Entry:
-    """A letter in one subscription. `sequence` and `order` are the engine's, 0 until known."""
+    """A message in one subscription. `sequence` and `order` are the engine's, 0 until known."""
 
     def __init__(
         self, model_message: ModelMessage, subscription: Subscription, now: int, wall: int
@@ -67,35 +67,35 @@ class Entry:
         self.expires = now + model_message.expiration - wall if model_message.expiration else 0
         self.attempts = 0
         self.failed = 0
-        self.told = 0
-        """Attempts at the last delivery: what the journal is told."""
+        self.reported = 0
+        """Attempts at the last delivery, which the journal records."""
         self.may_count = (0, 0)
-        """Fewest and most attempts that a restart may remember."""
+        """Lowest and highest number of attempts that recovery may restore."""
         self.state = READY
         self.until = 0
         self.delivered = 0
         self.holder: object = None
         self.shared = False
-        """What the topic's group has: its end is journaled when all copies have ended."""
+        """Whether the topic's group has it; its end is journaled when all copies have ended."""
         self.alone = False
-        """And it is the only one."""
+        """Whether it is the only copy of the group."""
 
     def __repr__(self) -> str:
         return f"{self.model_message.name}#{self.sequence} {self.state} in {self.subscription}"
 
     def line_up(self) -> None:
-        """By priority, if that counts in its destination."""
+        """Set the priority, which is 4 in destinations that ignore priorities."""
         priority_ordering = self.subscription.destination.settings.priority_ordering
         self.priority = self.model_message.priority if priority_ordering else 4
 
     @property
     def place(self) -> tuple[int, int]:
-        """Lower goes first."""
+        """Dispatch order; lower goes first."""
         return (-self.priority, self.order)
 
     @property
     def age(self) -> int:
-        """Lower is older: when it came into being, or was requeued."""
+        """Order of publication or requeue; lower is older."""
         return self.requeued or self.model_message.born
 
 
@@ -180,7 +180,7 @@ class Subscription:
 
 
 class Totals:
-    """What the statistics of a destination must say; `gone` are purged or moved elsewhere."""
+    """Expected statistics of a destination."""
 
     def __init__(self) -> None:
         self.published = 0
@@ -216,7 +216,10 @@ class Destination:
         return [s for s in self.subscriptions.values() if s.member]
 
     def is_of_group(self, subscription: Subscription) -> bool:
-        """Whether what it gets is the group's; without members, who is not durable is."""
+        """Return whether messages of the subscription belong to the group.
+
+        Without members, subscriptions that are not durable belong to it.
+        """
         if subscription is self.queue or subscription.member:
             return True
         return not (self.grouped or subscription.durable)
@@ -230,7 +233,7 @@ class Transaction:
 
 
 class Model:
-    """All destinations, and what may be done to them. Times are the engine's clock readings."""
+    """All destinations and the operations on them. Times are the engine's clock readings."""
 
     def __init__(self, wall: int, steady: int) -> None:
         self.wall = wall
@@ -267,16 +270,16 @@ class Model:
         for subscription in destination.every():
             self.close(subscription)
         self.forget(destination.address)
-        for (
-            model_message
-        ) in destination.parked:  # blocked producers send to whatever has the name now
+        for model_message in (
+            destination.parked
+        ):  # blocked producers publish to the present destination of that name
             self.accept(self.resolve(destination.address), model_message)
 
     def forget(self, address: Address) -> None:
         self.destinations.pop(address).removed = True
 
     def close(self, subscription: Subscription) -> None:
-        """Its consumers and what it holds go; what transactions hold goes when they end."""
+        """Drop its consumers and messages; messages in transactions go when those end."""
         subscription.closed = True
         self.purge(subscription, True)
         for consumer in list(subscription.consumers):
@@ -314,7 +317,7 @@ class Model:
     # --- arrival --------------------------------------------------------------------------------
 
     def admit(self, destination: Destination, model_message: ModelMessage, may_wait: bool) -> str:
-        """What becomes of it: "accept", "park", "reject" or "redirect"."""
+        """Return the broker's decision: "accept", "park", "reject" or "redirect"."""
         limits = destination.settings
         if limits.max_message_bytes and model_message.size > limits.max_message_bytes:
             return "reject"
@@ -334,11 +337,11 @@ class Model:
     def targets(self, destination: Destination, model_message: ModelMessage) -> list[Subscription]:
         if destination.address.kind is Kind.QUEUE:
             return [destination.queue]
-        wanted = [s for s in destination.subscriptions.values() if s.accepts(model_message)]
+        matching = [s for s in destination.subscriptions.values() if s.accepts(model_message)]
         alone = destination.settings.retain_without_subscriptions and not destination.members()
-        if alone and (destination.grouped or not wanted):
-            wanted.append(destination.queue)
-        return wanted
+        if alone and (destination.grouped or not matching):
+            matching.append(destination.queue)
+        return matching
 
     def accept(
         self,
@@ -361,7 +364,7 @@ class Model:
             self.show(model_message, destination, targets, held)
 
     def durable(self) -> None:
-        """Everything staged so far is on disk."""
+        """Make all staged messages visible, because they are on disk."""
         self.look()
         for _ in range(len(self.staged)):
             self.show(*self.staged.pop(0))
@@ -374,7 +377,7 @@ class Model:
         targets: list[Subscription],
         held: bool,
     ) -> None:
-        """`held`: it was for the topic's group, too, when it came."""
+        """Put the message into its subscriptions; `held` if it was also for the topic's group."""
         targets = [subscription for subscription in targets if not subscription.closed]
         group: list[Subscription] = []
         if held and not destination.removed:
@@ -382,9 +385,11 @@ class Model:
             targets = [target for target in targets if target not in group]
             group = group or destination.members() or [destination.queue]
             if group == [destination.queue] and not destination.grouped:
-                # somebody may want it now
-                wanted = [s for s in destination.subscriptions.values() if s.accepts(model_message)]
-                group = wanted or group
+                # a later subscription may match it
+                matching = [
+                    s for s in destination.subscriptions.values() if s.accepts(model_message)
+                ]
+                group = matching or group
         alone = len(group) == 1 and (group[0].member or group[0] is destination.queue)
         for subscription in (*group, *targets):
             entry = Entry(model_message, subscription, self.steady, self.wall)
@@ -429,7 +434,7 @@ class Model:
         self.move_to_dead_letters(entry)
 
     def move_to_dead_letters(self, entry: Entry, force: bool = False) -> bool:
-        """Out it goes; True if a dead letter of it was sent."""
+        """Remove the entry; return whether a dead letter was published for it."""
         entry.subscription.entries.remove(entry)
         source = entry.subscription.destination
         if not (force or source.settings.dead_letter) or source.owner is not None:
@@ -486,8 +491,8 @@ class Model:
             consumer.window.credit += 1
 
     def look(self) -> None:
-        """Check the order of the deliveries since the last look: nothing that had been ready all
-        the time, and that the same consumer may take, was passed over."""
+        """Check the order of the deliveries since the last check: no message that was ready all
+        the time, and that the same consumer may take, was skipped."""
         for consumer, entry in self.since:
             for other in self.visible.get(consumer.subscription, []):
                 if (
@@ -503,7 +508,7 @@ class Model:
         self.visible = {s: s.ready() for s in self.subscriptions()}
 
     def deliver(self, consumer: Consumer, name: str, sequence: int, order: int) -> Entry:
-        """The engine gave a message to a consumer: was it allowed to?"""
+        """Check that a delivery of the engine to a consumer is allowed, and apply it."""
         subscription = consumer.subscription
         assert consumer in subscription.consumers, "delivered to a detached consumer"
         assert not subscription.destination.paused, "delivered from a paused destination"
@@ -521,8 +526,8 @@ class Model:
         entry.state = TAKEN
         entry.holder = consumer
         entry.attempts += 1
-        entry.told = entry.attempts
-        entry.model_message.most = max(entry.model_message.most, entry.told)
+        entry.reported = entry.attempts
+        entry.model_message.most = max(entry.model_message.most, entry.reported)
         entry.delivered = self.steady
         totals = subscription.destination.totals
         totals.delivered += 1
@@ -532,7 +537,7 @@ class Model:
         return entry
 
     def knows(self, consumer: Consumer, name: str, sequence: int) -> bool:
-        """Whether the message is ready as far as the model has been told."""
+        """Return whether the message is ready according to the reports so far."""
         return bool(self._ready(consumer.subscription, name, sequence))
 
     def _ready(self, subscription: Subscription, name: str, sequence: int) -> list[Entry]:
@@ -557,7 +562,7 @@ class Model:
             self.refund(consumer)
 
     def again(self, consumer: Consumer, entries: list[Entry], attempted: bool) -> list[Entry]:
-        """What is to be sent once more, in order."""
+        """Return the entries to redeliver, in order."""
         limits = consumer.subscription.destination.settings
         totals = consumer.subscription.destination.totals
         sent = []
@@ -572,8 +577,8 @@ class Model:
                 if attempted:
                     entry.failed = entry.attempts
                     entry.attempts += 1
-                entry.told = entry.attempts
-                entry.model_message.most = max(entry.model_message.most, entry.told)
+                entry.reported = entry.attempts
+                entry.model_message.most = max(entry.model_message.most, entry.reported)
                 entry.delivered = self.steady
                 totals.delivered += 1
                 totals.redelivered += entry.attempts > 1
@@ -618,7 +623,7 @@ class Model:
         entry.state = READY
         entry.expires = self.steady + expiration - self.wall if expiration else 0
         entry.failed = entry.attempts
-        entry.order = 0  # behind all others; the engine tells the number
+        entry.order = 0  # behind all others; the engine reports the number
         self.births += 1
         entry.requeued = self.births
         self.shed(entry.subscription)
@@ -654,7 +659,7 @@ class Model:
     # --- by hand --------------------------------------------------------------------------------
 
     def delete(self, entry: Entry) -> bool:
-        """False for what may not be done, and then nothing is."""
+        """Return False, without a change, if the operation is not allowed."""
         if isinstance(entry.holder, Transaction):
             return False
         if isinstance(entry.holder, Consumer):
@@ -694,8 +699,8 @@ class Model:
         chosen: Subscription | None = None,
         always: bool = False,
     ) -> bool:
-        """Send the copy, if the target takes it; `gone` ends then. Within a destination limits do
-        not count, but `always` they do."""
+        """Publish the copy if the target accepts it; `gone` ends then. Limits do not apply within a
+        destination unless `always` is set."""
         if always or target is not entry.subscription.destination:
             verdict = self.admit(target, copy, False)
             if verdict == "reject":
@@ -726,7 +731,7 @@ class Model:
         return self.transfer(entry, target, copy, entry, chosen)
 
     def redeliver(self, entry: Entry, recorded: bool) -> bool:
-        """`recorded`: the journal would have it delayed again after a restart."""
+        """Make the entry ready; `recorded` if the journal would delay it again after a restart."""
         if isinstance(entry.holder, Transaction):
             return False
         if isinstance(entry.holder, Consumer):
@@ -778,7 +783,7 @@ class Model:
                     self.shed(subscription)
 
     def join(self, topic: Destination, name: str) -> Subscription:
-        """Add a member to the topic's group: the first one has what is held."""
+        """Add a member to the topic's group; the first one gets the held messages."""
         if topic.members():
             member = Subscription(topic, name, shared=False)
         else:
@@ -835,9 +840,9 @@ class Model:
 
     # --- restart --------------------------------------------------------------------------------
 
-    def restart(self, told: bool) -> None:
-        """What a crash leaves: the journal knows no consumers, no unfinished work, and nothing
-        that was not to be journaled. `told`: it has been told of all deliveries."""
+    def restart(self, deliveries_recorded: bool) -> None:
+        """Keep only the state the journal has: no consumers, unfinished transactions or messages
+        that are not journaled. `deliveries_recorded`: the journal has all deliveries."""
         for address, destination in list(self.destinations.items()):
             if destination.owner is not None:
                 self.forget(address)
@@ -856,14 +861,17 @@ class Model:
                     if entry.model_message.durability is Durability.NONE:
                         subscription.entries.remove(entry)
                     elif not isinstance(entry.holder, Transaction) or not entry.holder.prepared:
-                        self.wake(entry, told)
-            self.hold_again(destination, [e for e in everything if e.shared], told)
+                        self.wake(entry, deliveries_recorded)
+            self.hold_again(destination, [e for e in everything if e.shared], deliveries_recorded)
 
-    def wake(self, entry: Entry, told: bool) -> None:
-        """It waits. Who held it is forgotten, but not that it was held; what was given back unseen
-        may be taken for seen."""
-        most = max(entry.failed, entry.told)
-        entry.may_count = (most if told and entry.state == TAKEN else entry.failed, most)
+    def wake(self, entry: Entry, deliveries_recorded: bool) -> None:
+        """Make the entry ready without its consumer; its attempts stay. An entry requeued unseen
+        may count as delivered."""
+        most = max(entry.failed, entry.reported)
+        entry.may_count = (
+            most if deliveries_recorded and entry.state == TAKEN else entry.failed,
+            most,
+        )
         entry.model_message.sender = None
         entry.holder = None
         entry.state = READY
@@ -871,8 +879,10 @@ class Model:
             entry.state = DELAYED
             entry.until = self.steady + entry.model_message.deliver_at - self.wall
 
-    def hold_again(self, topic: Destination, copies: list[Entry], told: bool) -> None:
-        """Of what the group had, the journal knows only that somebody still had it."""
+    def hold_again(
+        self, topic: Destination, copies: list[Entry], deliveries_recorded: bool
+    ) -> None:
+        """Requeue the group's messages; the journal knows only that the group still had them."""
         for subscription in topic.every():
             subscription.entries = [e for e in subscription.entries if not e.shared]
         held = {e.sequence: e for e in copies if e.model_message.durability is not Durability.NONE}
@@ -881,13 +891,13 @@ class Model:
             model_message.sender = None
             takers = [topic.queue]
             if not topic.grouped:
-                wanted = [
+                matching = [
                     subscription
                     for subscription in topic.subscriptions.values()
                     if subscription not in model_message.routes
                     and subscription.accepts(model_message)
                 ]
-                takers = wanted or takers
+                takers = matching or takers
             for subscription in takers:
                 entry = Entry(model_message, subscription, self.steady, self.wall)
                 entry.sequence = old.sequence
@@ -896,10 +906,10 @@ class Model:
                     entry.order, entry.requeued = old.order, old.requeued
                     entry.expires = old.expires
                     entry.state = old.state
-                entry.failed, entry.told = old.failed, old.told
+                entry.failed, entry.reported = old.failed, old.reported
                 entry.shared = True
                 entry.alone = old.alone and subscription is topic.queue
                 subscription.entries.append(entry)
-                self.wake(entry, told)
+                self.wake(entry, deliveries_recorded)
                 if not entry.alone:
                     entry.may_count = (0, model_message.most)

@@ -1,4 +1,4 @@
-"""What a consumer holds, sent once more to the same consumer."""
+"""Redelivery of unacked messages to the same consumer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def sent(deliveries: list[Delivery]) -> list[tuple[str, int]]:
     return [(body_of(delivery), delivery.attempts) for delivery in deliveries]
 
 
-def test_in_queue_order_and_counted() -> None:
+def test_messages_are_redelivered_in_queue_order_and_counted() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -28,7 +28,7 @@ def test_in_queue_order_and_counted() -> None:
     assert queue.unacked == 0
 
 
-def test_what_was_never_shown_does_not_count() -> None:
+def test_unseen_deliveries_do_not_count_as_attempts() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=1)
     reader = fixture.read(queue)
@@ -40,7 +40,7 @@ def test_what_was_never_shown_does_not_count() -> None:
     assert queue.statistics.redelivered == 0
 
 
-def test_not_after_the_last_attempt_nor_the_end_of_its_life() -> None:
+def test_no_redelivery_after_the_last_attempt_or_expiry() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=2, dead_letter=True)
     reader = fixture.read(queue, 3)
@@ -55,7 +55,7 @@ def test_not_after_the_last_attempt_nor_the_end_of_its_life() -> None:
     assert (bodies(queue), reader.consumer.window.credit) == (["b"], 2)
 
 
-def test_the_time_to_acknowledge_begins_anew() -> None:
+def test_redelivery_restarts_the_ack_timeout() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)

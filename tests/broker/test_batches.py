@@ -1,4 +1,4 @@
-"""Exactly-once batches: what is there already, what is a conflict, what is refused."""
+"""Exactly-once batches: repetitions, conflicts and refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Lives:
         recover(broker, self.journal.recovery)
 
     def write(self, part: BatchPart, *texts: str) -> bool:
-        """False if it was there already."""
+        """Write a part; return False if it already existed."""
         answer = self.broker.write_batch(part, rows(*texts))
         self.sync()
         return not answer.already
@@ -86,7 +86,7 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
     lives.journal.close()
 
 
-def test_a_part_is_one_unit_and_shown_when_it_is_durable() -> None:
+def test_a_part_is_one_unit_and_visible_once_durable() -> None:
     fixture = BrokerFixture(journal=MemoryJournal(history=True))
     queue = fixture.broker.queue("q")
     waited: list[int] = []
@@ -112,7 +112,7 @@ def test_a_part_is_one_unit_and_shown_when_it_is_durable() -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_what_was_written_is_known_after_a_restart(lives: Lives, sealed: bool) -> None:
+def test_written_parts_are_known_after_a_restart(lives: Lives, sealed: bool) -> None:
     assert lives.write(FIRST, "a")
     parts = [BatchPart("query", 1, 5, part, part == 2, 20 + part, 1) for part in range(3)]
     assert lives.write(parts[0], "b")
@@ -133,7 +133,7 @@ def test_what_was_written_is_known_after_a_restart(lives: Lives, sealed: bool) -
     assert lives.waiting() == ["a", "b", "c", "d"]
 
 
-def test_what_is_in_the_snapshot_and_after_it_adds_up(lives: Lives) -> None:
+def test_parts_in_the_snapshot_and_after_it_add_up(lives: Lives) -> None:
     assert lives.write(BatchPart("query", 3, 0, 0, False, 1, 1), "a")
     lives.journal.seal()
     lives.sync()
@@ -175,15 +175,15 @@ def test_as_many_other_rows_are_a_conflict() -> None:
     assert broker.write_batch(FIRST, rows("a")).already
 
 
-def test_the_last_part_of_a_repetition_alone_says_little() -> None:
-    """The broker was started anew in the middle of the repetition."""
+def test_the_last_part_of_a_repetition_alone_is_accepted() -> None:
+    """The broker was restarted in the middle of the repetition."""
     broker = BrokerFixture().broker
     for part in range(2):
         broker.write_batch(BatchPart("w", 0, 0, part, part == 1, part, 10), [])
     assert broker.write_batch(BatchPart("w", 0, 0, 1, True, 8, 4), rows("x")).already
 
 
-def test_parts_out_of_turn_are_conflicts() -> None:
+def test_parts_out_of_order_are_conflicts() -> None:
     broker = BrokerFixture().broker
     with pytest.raises(BatchConflict, match="only 0 parts"):
         broker.write_batch(BatchPart("w", 0, 0, 1, True, 0, 1), rows("x"))
@@ -218,7 +218,7 @@ def test_names_and_numbers_have_limits(wrong: dict[str, int]) -> None:
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def test_every_refusal_is_told_and_nothing_is_published() -> None:
+def test_every_refusal_is_reported_and_nothing_is_published() -> None:
     fixture = BrokerFixture(BrokerSettings(auto_create_topics=False, memory_limit=0))
     fixture.queue("full", max_messages=1)
     fixture.queue("small", max_message_bytes=3)
@@ -242,7 +242,7 @@ def test_every_refusal_is_told_and_nothing_is_published() -> None:
     assert not fixture.broker.write_batch(FIRST, messages[:1]).already
 
 
-def test_a_part_larger_than_a_limit_gets_in_while_there_is_room_at_all() -> None:
+def test_a_part_larger_than_a_limit_is_accepted_below_the_limit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=2)
     fixture.broker.write_batch(FIRST, rows("a", "b", "c", "d"))
@@ -252,7 +252,7 @@ def test_a_part_larger_than_a_limit_gets_in_while_there_is_room_at_all() -> None
     assert [each.passing for each in refused] == [True]
 
 
-def test_what_overflows_becomes_a_dead_letter_in_the_same_unit() -> None:
+def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
     fixture = BrokerFixture(journal=MemoryJournal(history=True))
     queue = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
     fixture.send(queue, "there")
@@ -268,7 +268,7 @@ def test_what_overflows_becomes_a_dead_letter_in_the_same_unit() -> None:
     assert [r.type for r in unit] == [RecordType.MESSAGE, RecordType.BATCH]
 
 
-def test_a_broker_that_stops_takes_no_batches_but_answers_repetitions() -> None:
+def test_a_stopping_broker_refuses_batches_but_answers_repetitions() -> None:
     fixture = BrokerFixture()
     fixture.broker.write_batch(FIRST, rows("a"))
     fixture.broker.stopping = True
@@ -334,7 +334,7 @@ def test_a_limit_that_was_lowered_holds_after_the_next_part(tmp_path: Path) -> N
     lives.journal.close()
 
 
-def test_many_partitions_take_little_room() -> None:
+def test_many_partitions_take_little_space() -> None:
     fixture = BrokerFixture()
     for partition in (5, 3, 999_999, 0):
         fixture.broker.write_batch(replace(FIRST, partition=partition, rows=partition), [])

@@ -1,4 +1,4 @@
-"""Looking at what is there without taking it."""
+"""Browsing messages without consuming them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture
 
 
-def test_what_waits_and_is_in_flight_in_queue_order() -> None:
+def test_browse_lists_ready_and_unacked_messages_in_queue_order() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -24,7 +24,7 @@ def test_what_waits_and_is_in_flight_in_queue_order() -> None:
         fixture.broker.fetch(held)
 
 
-def test_not_what_is_over_nor_what_is_not_due() -> None:
+def test_browse_omits_ended_and_scheduled_messages() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "expired", expiration=fixture.clock.wall + 100)
@@ -37,7 +37,7 @@ def test_not_what_is_over_nor_what_is_not_due() -> None:
     ]
 
 
-def test_not_what_a_transaction_has_acknowledged() -> None:
+def test_browse_omits_messages_acked_in_a_transaction() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -49,7 +49,7 @@ def test_not_what_a_transaction_has_acknowledged() -> None:
     assert [sequence for sequence, _ in fixture.broker.browse(queue.queue)] == [b]
 
 
-def test_a_message_comes_with_it_only_if_the_journal_does_not_have_it() -> None:
+def test_browse_carries_only_messages_that_are_not_journaled() -> None:
     fixture = BrokerFixture(BrokerSettings(chunk_deliveries=2, memory_budget=0))
     queue = fixture.queue()
     sequences = fixture.send(queue, *"abcdefgh")
@@ -67,7 +67,7 @@ def test_a_message_comes_with_it_only_if_the_journal_does_not_have_it() -> None:
         snapshot[10]
 
 
-def test_it_shows_what_was_there_whatever_has_happened_since() -> None:
+def test_browse_shows_a_snapshot_whatever_happens_later() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     [volatile] = fixture.send(queue, "a", durability=Durability.NONE)

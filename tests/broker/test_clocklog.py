@@ -1,4 +1,4 @@
-"""The wall clock is set, and the broker restarted: what was due stays due, and lives go on."""
+"""Steps of the wall clock and restarts: due messages stay due, and expirations continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY = 24 * HOUR
 
 
 class Restartable:
-    """A broker on disk with a clock that is set by hand."""
+    """A broker on disk with a manual clock."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -72,7 +72,7 @@ class Restartable:
         self.broker.flush()
 
     def ready(self) -> list[str]:
-        """Bodies of what a consumer would get."""
+        """Return the bodies that a consumer would get."""
         return [
             self.journal.fetch(delivery.sequence).body.decode()
             for delivery in self.queue.browse()
@@ -95,7 +95,7 @@ def test_a_ready_message_stays_ready_when_the_clock_was_set_back_before_a_restar
     assert broker.ready() == ["later"]
     broker.restart(back=back, seal=seal)
     assert broker.ready() == ["later"]
-    # and after another one, which finds no step of its own
+    # and after another start, which finds no further step
     broker.restart(seal=seal)
     assert broker.ready() == ["later"]
 
@@ -132,7 +132,7 @@ def test_a_life_is_not_prolonged_by_a_clock_that_was_set_back(broker: Restartabl
     assert broker.ready() == []
 
 
-def test_a_message_from_after_the_step_is_judged_by_the_new_clock(broker: Restartable) -> None:
+def test_a_message_from_after_the_step_uses_the_new_clock(broker: Restartable) -> None:
     broker.send("old")
     broker.restart(back=365 * DAY)
     broker.send("new", ttl=HOUR)
@@ -154,7 +154,7 @@ def test_a_moved_message_keeps_its_delay_after_the_clock_was_set_back(broker: Re
     assert broker.ready() == ["later", "later"]
 
 
-def test_steps_are_bounded_and_those_that_nothing_needs_are_dropped() -> None:
+def test_steps_are_bounded_and_unneeded_ones_are_dropped() -> None:
     clock = ManualClock()
     log = ClockLog(MemoryJournal(), clock)
     for _ in range(MAX_STEPS + 10):

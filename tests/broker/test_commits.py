@@ -38,7 +38,7 @@ def shrink(broker: Broker) -> None:
 
 
 def fill(broker: Broker, messages: int = MESSAGES) -> Transaction:
-    """A transaction with messages to QUEUE."""
+    """Return a transaction with messages to QUEUE."""
     transaction = broker.transactions.begin()
     for number in range(messages):
         message = Message(QUEUE, b"%d" % number, durability=Durability.SYNC)
@@ -47,7 +47,7 @@ def fill(broker: Broker, messages: int = MESSAGES) -> Transaction:
 
 
 def waiting(broker: Broker, address: Address = QUEUE) -> list[bytes]:
-    """Bodies of what is ready, in order."""
+    """Return the bodies of the ready messages, in order."""
     destination = broker.find(address)
     if destination is None:
         return []
@@ -120,11 +120,11 @@ def test_large_commit_applies_one_slice_per_flush() -> None:
     transaction = fill(fixture.broker)
     done: list[bool] = []
     fixture.broker.transactions.commit(transaction, lambda: done.append(True))
-    shown = [0]
+    visible_counts = [0]
     while not done:
         fixture.broker.flush()
-        shown.append(len(waiting(fixture.broker)))
-    steps = [after - before for before, after in pairwise(shown)]
+        visible_counts.append(len(waiting(fixture.broker)))
+    steps = [after - before for before, after in pairwise(visible_counts)]
     assert max(steps) == SLICE
     assert waiting(fixture.broker) == numbers(MESSAGES)
     assert transaction.state is TransactionState.ENDED
@@ -139,11 +139,11 @@ def test_time_ends_a_slice_too() -> None:
     fixture.broker.transactions.commits.slice_seconds = 0.0
     fixture.queue()
     fixture.broker.transactions.commit(fill(fixture.broker))
-    shown = []
+    visible_counts = []
     for _ in range(30):
         fixture.broker.flush()
-        shown.append(len(waiting(fixture.broker)))
-    assert set(range(0, MESSAGES + 1, SLICE)) == set(shown)
+        visible_counts.append(len(waiting(fixture.broker)))
+    assert set(range(0, MESSAGES + 1, SLICE)) == set(visible_counts)
 
 
 def test_others_publish_while_a_large_transaction_is_committed() -> None:
@@ -162,7 +162,7 @@ def test_others_publish_while_a_large_transaction_is_committed() -> None:
     assert waiting(fixture.broker) == numbers(MESSAGES)
 
 
-def test_commit_under_way_cannot_be_undone_and_may_be_repeated() -> None:
+def test_commit_in_progress_cannot_be_undone_and_may_be_repeated() -> None:
     fixture = BrokerFixture()
     shrink(fixture.broker)
     queue = fixture.queue()
@@ -182,7 +182,7 @@ def test_commit_under_way_cannot_be_undone_and_may_be_repeated() -> None:
     assert waiting(fixture.broker) == numbers(MESSAGES)
 
 
-def test_destination_removed_during_a_commit_takes_its_messages_along() -> None:
+def test_destination_deleted_during_a_commit_drops_its_messages() -> None:
     fixture = BrokerFixture()
     shrink(fixture.broker)
     queue, kept = fixture.queue(), fixture.queue("kept")

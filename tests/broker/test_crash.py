@@ -1,4 +1,4 @@
-"""Crashes at chosen moments. What random restarts (test_recovery.py) hardly ever meet."""
+"""Crashes at chosen moments that random restarts (test_recovery.py) rarely reach."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOPIC = Address(Kind.TOPIC, "t")
 
 
 class Disk:
-    """A broker over files, which can lose everything that has not reached them."""
+    """A broker over files, which can lose all data that has not reached them."""
 
     options = JournalOptions()
 
@@ -55,7 +55,7 @@ class Disk:
         self.sync()
 
     def sync(self) -> None:
-        """End turns until nothing is left to be done."""
+        """End event loop iterations until no work is left."""
         self.broker.flush()
         self.journal.sync()
         self.broker.flush()
@@ -77,7 +77,7 @@ class Disk:
         self.start()
 
     def crash_when_durable(self) -> None:
-        """Die after the fdatasync, before the engine has drawn any conclusion from it."""
+        """Crash after the fdatasync, before the engine has handled it."""
         confirm = self.journal.on_durable
 
         def dying(sequence: int) -> None:
@@ -116,7 +116,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     disk.journal.close()
 
 
-def test_a_queue_that_was_removed_with_messages_not_yet_durable_stays_away(disk: Disk) -> None:
+def test_a_deleted_queue_with_undurable_messages_is_not_restored(disk: Disk) -> None:
     queue = disk.queue()
     disk.send(queue, "a")
     disk.broker.remove(queue)
@@ -127,7 +127,7 @@ def test_a_queue_that_was_removed_with_messages_not_yet_durable_stays_away(disk:
     assert disk.journal.stats().live == 0
 
 
-def test_a_message_of_a_subscription_that_went_before_it_was_durable_is_let_go(disk: Disk) -> None:
+def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(disk: Disk) -> None:
     topic = disk.broker.topic("t")
     kept, gone = (disk.broker.subscribe(topic, name, durable=True) for name in ("kept", "gone"))
     disk.send(topic, "a")
@@ -142,7 +142,7 @@ def test_a_message_of_a_subscription_that_went_before_it_was_durable_is_let_go(d
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_no_number_of_a_durable_subscription_is_given_twice(disk: Disk, sealed: bool) -> None:
+def test_durable_subscription_numbers_are_not_reused(disk: Disk, sealed: bool) -> None:
     topic = disk.broker.topic("t")
     old = disk.broker.subscribe(topic, "old", durable=True).number
     disk.broker.unsubscribe(topic.subscriptions["old"])
@@ -154,7 +154,7 @@ def test_no_number_of_a_durable_subscription_is_given_twice(disk: Disk, sealed: 
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_a_temporary_queue_and_what_it_held_do_not_outlive_a_crash(
+def test_a_temporary_queue_and_its_messages_do_not_survive_a_crash(
     disk: Disk, sealed: bool
 ) -> None:
     queue = disk.broker.declare(QUEUE, owner="connection")
@@ -171,7 +171,7 @@ def test_a_temporary_queue_and_what_it_held_do_not_outlive_a_crash(
     assert disk.read(disk.broker.queue("q").queue).got() == ["to a new queue of that name"]
 
 
-def test_an_empty_queue_that_was_removed_after_a_restart_does_not_come_back(disk: Disk) -> None:
+def test_an_empty_queue_deleted_after_a_restart_is_not_restored(disk: Disk) -> None:
     disk.queue(max_messages=5)
     disk.sync()
     disk.crash()
@@ -183,7 +183,7 @@ def test_an_empty_queue_that_was_removed_after_a_restart_does_not_come_back(disk
     assert QUEUE not in disk.broker.destinations
 
 
-def test_attempts_of_what_is_in_flight_are_in_the_snapshot(disk: Disk) -> None:
+def test_attempts_of_unacked_messages_are_in_the_snapshot(disk: Disk) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     disk.send(queue, "a")
@@ -209,7 +209,7 @@ def test_failed_attempts_survive_a_second_restart_with_a_snapshot_between(disk: 
     assert disk.read(disk.broker.queue("q").queue).attempts == {"a": 2}
 
 
-def test_a_message_seen_before_the_crash_may_be_settled_by_its_number(disk: Disk) -> None:
+def test_a_message_delivered_before_a_crash_can_be_acked_by_sequence(disk: Disk) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     [sequence] = disk.send(queue, "a")
@@ -221,7 +221,7 @@ def test_a_message_seen_before_the_crash_may_be_settled_by_its_number(disk: Disk
     assert disk.broker.queue("q").waiting == 0
 
 
-def test_a_restart_drops_nothing_that_the_limit_had_let_in(disk: Disk) -> None:
+def test_a_restart_drops_no_message_accepted_within_the_limit(disk: Disk) -> None:
     queue = disk.queue(max_messages=1, overflow=Overflow.DROP_OLDEST)
     reader = disk.read(queue.queue, 1)
     disk.send(queue, "held")
@@ -233,7 +233,7 @@ def test_a_restart_drops_nothing_that_the_limit_had_let_in(disk: Disk) -> None:
     assert disk.read(disk.broker.queue("q").queue).got() == ["held", "waiting"]
 
 
-def test_what_a_prepared_transaction_acknowledged_counts_as_delivered(disk: Disk) -> None:
+def test_messages_acked_in_a_prepared_transaction_count_as_delivered(disk: Disk) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     [sequence] = disk.send(queue, "a")
@@ -294,7 +294,7 @@ def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: Disk) -> None:
     assert disk.read(queue.queue).got() == ["c"]
 
 
-def test_a_selector_that_nobody_understands_any_more_stops_the_start(disk: Disk) -> None:
+def test_an_unsupported_stored_selector_fails_the_start(disk: Disk) -> None:
     selector = OfType("red")
     selector.text = "JMSType is red"
     disk.broker.subscribe(disk.broker.topic("t"), "s", durable=True, selector=selector)
@@ -307,7 +307,7 @@ def test_a_selector_that_nobody_understands_any_more_stops_the_start(disk: Disk)
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_what_one_subscription_has_settled_does_not_come_back_to_it(
+def test_acked_messages_of_one_subscription_are_not_restored_to_it(
     disk: Disk, sealed: bool
 ) -> None:
     topic = disk.broker.topic("t")
@@ -350,7 +350,7 @@ def test_place_life_and_attempts_of_a_requeued_message_survive(disk: Disk, seale
 
 
 def deliver_for_good(disk: Disk) -> None:
-    """Let the journal's delay pass, so that it has been told of all deliveries."""
+    """Let the journal's delay pass, so that it has recorded all deliveries."""
     disk.sync()
     disk.clock.advance(disk.journal.flush_interval)
     disk.broker.tick()
@@ -358,7 +358,7 @@ def deliver_for_good(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_what_was_in_flight_comes_again_as_redelivered(disk: Disk, sealed: bool) -> None:
+def test_unacked_messages_are_redelivered_after_a_crash(disk: Disk, sealed: bool) -> None:
     topic = disk.broker.topic("t")
     queue = disk.queue()
     for crashes in range(3):
@@ -379,7 +379,7 @@ def test_what_was_in_flight_comes_again_as_redelivered(disk: Disk, sealed: bool)
     assert [reader.attempts for reader in readers] == [{"seen": 4, "not seen": 1}] * 2
 
 
-def test_what_was_settled_before_the_crash_is_forgotten(disk: Disk) -> None:
+def test_messages_acked_before_a_crash_are_not_restored(disk: Disk) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     disk.send(queue, "a", "b")
@@ -390,7 +390,7 @@ def test_what_was_settled_before_the_crash_is_forgotten(disk: Disk) -> None:
     assert disk.read(disk.broker.queue("q").queue).attempts == {"b": 2}
 
 
-def test_a_crash_alone_makes_no_dead_letter(disk: Disk) -> None:
+def test_a_crash_alone_creates_no_dead_letter(disk: Disk) -> None:
     """The interrupted delivery counts; but there is always another one after it."""
     queue = disk.queue(max_attempts=1, dead_letter=True)
     disk.send(queue, "a")
@@ -423,7 +423,7 @@ def test_a_delivery_inside_a_prepared_transaction_is_counted_once(disk: Disk) ->
     assert delivery.attempts == 1
 
 
-def test_a_journal_without_deliveries_says_nothing_of_them(tmp_path: Path) -> None:
+def test_a_journal_without_delivery_records_restores_no_attempts(tmp_path: Path) -> None:
     class Silent(Disk):
         options = JournalOptions(record_deliveries=False, depth_interval=0)
 
@@ -461,14 +461,14 @@ def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
             disk.crash()
         usual = disk.broker.destinations[Address(Kind.QUEUE, "usual")]
         assert usual.settings == disk.broker.settings.defaults
-        # when it goes, its settings go with it
+        # its settings are deleted with it
         disk.broker.remove(disk.broker.destinations[QUEUE])
         disk.sync()
         disk.crash()
         assert QUEUE not in disk.broker.destinations
 
 
-def test_a_declared_queue_knows_when_it_came_into_being(disk: Disk) -> None:
+def test_a_declared_queue_keeps_its_creation_time(disk: Disk) -> None:
     created = disk.queue().created
     disk.clock.advance(5000)
     disk.queue(max_messages=5)
@@ -540,7 +540,7 @@ SENT = (
     "properties",
     "native",
 )
-"""What a sender sets of a message."""
+"""Message fields that a sender sets."""
 RAW = "\udcff\udcfe"
 """A name that is not UTF-8."""
 
@@ -589,7 +589,7 @@ def test_a_prepared_message_is_the_same_after_a_restart(disk: Disk, sealed: bool
 
 
 class Token:
-    """What no-local goes by: equal to the text of a client id."""
+    """Sender compared by no-local: equal to the text of a client id."""
 
     def __init__(self, client: str) -> None:
         self.client = client
@@ -664,6 +664,6 @@ def test_entries_of_a_journal_from_before_jms() -> None:
 
 
 @pytest.mark.parametrize("text", [Ext(1, b"\xff"), Ext(9, b"a")])
-def test_text_that_is_none_is_damage(text: Ext) -> None:
+def test_invalid_text_is_damage(text: Ext) -> None:
     with pytest.raises(JournalDamaged, match="text that cannot be read"):
         as_text(text)

@@ -1,4 +1,4 @@
-"""Places in a line: cursors that pass over what nobody wants (broker/cursor.py, requeued.py)."""
+"""Cursors that skip unmatched messages of a queue, and requeued deliveries."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def sequences(deliveries: list[Delivery]) -> list[int]:
 
 
 def is_clean(queue: Destination) -> bool:
-    """All that stands in the line is READY."""
+    """Return whether all deliveries of the queue are READY."""
     subscription = queue.queue
     return subscription.everything.length == subscription.waiting - len(subscription.delayed)
 
 
 def skipped(queue: Destination, count: int, until: int, clean: bool, budget: int) -> Cursor:
-    """A cursor that has passed over `count`, in as many goes as the budget makes necessary."""
+    """Return a cursor that has skipped `count` deliveries, in as many steps as necessary."""
     cursor = Cursor(queue.queue.everything, until)
     left = count
     while left and cursor.priority >= 0:
@@ -61,7 +61,7 @@ steps = st.lists(
 def line_of(
     made: list[tuple[Any, ...]], chunk_deliveries: int
 ) -> tuple[BrokerFixture, Destination]:
-    """A queue with holes, with messages that came back, and with pages of both kinds."""
+    """Return a queue with gaps, requeued messages, and chunks of both kinds."""
     fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=chunk_deliveries))
     queue = fixture.queue()
     plain = fixture.read(queue, 0, refill=False)
@@ -104,7 +104,7 @@ def line_of(
     budget=st.sampled_from([1, RUN_COST + 3, PLENTY]),
 )
 @settings(max_examples=300, deadline=None)
-def test_any_place_is_found_however_the_line_is_kept(
+def test_every_position_is_found_in_any_representation_of_the_queue(
     made: list[tuple[Any, ...]], chunk_deliveries: int, budget: int
 ) -> None:
     _, queue = line_of(made, chunk_deliveries)
@@ -115,7 +115,7 @@ def test_any_place_is_found_however_the_line_is_kept(
     assert line.length >= len(waiting)
     for priority in range(10):
         there = bool(line.mask >> priority & 1)
-        assert there == bool(line.after(priority, 0, 1)), f"what is said of priority {priority}"
+        assert there == bool(line.after(priority, 0, 1)), f"after() of priority {priority}"
     assert len(set(waiting)) == len(waiting)
     for clean in {False, is_clean(queue)}:
         for place in range(len(waiting) + 2):
@@ -128,7 +128,7 @@ def test_any_place_is_found_however_the_line_is_kept(
 
 @given(made=steps, chunk_deliveries=st.integers(1, 4), data=st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_walk_ends_where_it_is_to_and_goes_on_from_where_another_was(
+def test_a_cursor_stops_at_its_end_and_another_resumes_there(
     made: list[tuple[Any, ...]], chunk_deliveries: int, data: st.DataObject
 ) -> None:
     _, queue = line_of(made, chunk_deliveries)
@@ -165,12 +165,12 @@ def test_every_delivery_is_found_by_its_order(
                 assert missing is None or missing.state != READY
 
 
-def test_a_line_that_is_all_ready_is_passed_over_by_its_pages() -> None:
+def test_a_fully_ready_queue_is_skipped_chunk_by_chunk() -> None:
     fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=100))
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 2000, durability=Durability.LAZY)
     cursor = Cursor(queue.queue.everything, NO_END)
-    # 19 pages at most, however many they hold
+    # 19 chunks at most, however many deliveries they hold
     assert cursor.skip(1950, True, 20 * RUN_COST) == 1950
     assert len(cursor.step(100)) == 50
 
@@ -192,7 +192,7 @@ def test_delivery_requeued_after_another_pending_queue_keeps_its_place() -> None
 
 
 @given(orders=st.lists(st.integers(1, 5000), unique=True), pops=st.integers(0, 50))
-def test_what_came_back_is_kept_in_order(orders: list[int], pops: int) -> None:
+def test_requeued_deliveries_are_kept_in_order(orders: list[int], pops: int) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue().queue
     kept = Requeued()
@@ -212,7 +212,7 @@ def test_what_came_back_is_kept_in_order(orders: list[int], pops: int) -> None:
         assert [d.order for d in kept.after(order, 7)] == behind[:7]
 
 
-def test_many_that_came_back_are_kept_in_pieces_and_forgotten_when_they_have_gone() -> None:
+def test_many_requeued_deliveries_are_kept_in_chunks_and_released() -> None:
     queue = BrokerFixture().queue().queue
     kept = Requeued()
     orders = list(range(1, 6 * CHUNK))
@@ -232,7 +232,7 @@ def test_many_that_came_back_are_kept_in_pieces_and_forgotten_when_they_have_gon
     assert kept.find(5) is None
 
 
-def test_what_becomes_durable_late_goes_before_pages_of_what_came_after_it() -> None:
+def test_a_late_durable_message_precedes_chunks_of_later_messages() -> None:
     fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=1))
     queue = fixture.queue()
     late = fixture.message(queue, "late", durability=Durability.SYNC)

@@ -1,4 +1,4 @@
-"""A dead-letter queue keeps what it is given: its limits refuse, and nothing is lost for that."""
+"""Limits of a dead-letter queue refuse dead letters, and no message is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def dead(fixture: BrokerFixture) -> list[str]:
 
 @pytest.mark.parametrize("limit", [{"max_messages": 1}, {"max_bytes": 1}])
 @pytest.mark.parametrize("overflow", list(Overflow))
-def test_exhausted_messages_stay_until_the_dead_letter_queue_has_room(
+def test_exhausted_messages_stay_until_the_dead_letter_queue_has_capacity(
     overflow: Overflow, limit: dict[str, int]
 ) -> None:
     fixture = BrokerFixture()
@@ -86,7 +86,7 @@ def test_expired_messages_stay_as_well_and_are_not_delivered() -> None:
     assert (dead(fixture), queue.waiting, queue.statistics.expired) == (["b"], 0, 2)
 
 
-def test_what_a_client_rejects_stays_as_well() -> None:
+def test_rejected_messages_stay_as_well() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.queue("q.dlq", max_messages=1)
@@ -115,7 +115,7 @@ def test_a_late_acknowledgement_still_counts() -> None:
     assert (dead(fixture), queue.waiting) == (["a"], 0)
 
 
-def test_purging_and_removing_the_queue_takes_them_along() -> None:
+def test_purging_and_deleting_the_queue_drops_exhausted_messages() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("q.dlq", max_messages=1)
@@ -148,7 +148,7 @@ def test_a_full_dead_letter_queue_refuses_what_is_redirected_to_it(overflow: Ove
     assert (dead(fixture), queue.waiting, queue.statistics.rejected) == (["b"], 1, 1)
 
 
-def test_what_is_published_to_it_does_not_displace_dead_letters() -> None:
+def test_messages_published_to_the_dlq_do_not_displace_dead_letters() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     exhaust(fixture, queue, "a", "b")
@@ -176,7 +176,7 @@ def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
     assert (dead(fixture), queue.waiting) == (["b", "c"], 0)
 
 
-def test_its_settings_do_not_depend_on_who_is_the_first_to_use_it() -> None:
+def test_dlq_settings_do_not_depend_on_the_first_user() -> None:
     defaults = DestinationSettings(max_messages=5, overflow=Overflow.DROP_OLDEST)
     fixture = BrokerFixture(BrokerSettings(defaults=defaults))
     early = fixture.broker.resolve(DEAD, DROPPING)
@@ -188,7 +188,7 @@ def test_its_settings_do_not_depend_on_who_is_the_first_to_use_it() -> None:
     assert dead(fixture) == ["a", "b", "c"]
 
 
-def test_it_is_there_although_nothing_comes_into_being_by_use_and_it_stays() -> None:
+def test_the_dlq_exists_and_stays_without_automatic_creation() -> None:
     fixture = BrokerFixture(BrokerSettings(auto_create_queues=False, destination_idle_timeout=1000))
     queue = fixture.queue(dead_letter=True)
     graves = fixture.broker.resolve(DEAD)
@@ -272,7 +272,7 @@ class DeadLetters(RuleBasedStateMachine):
         assert there == +self.expected
 
     def teardown(self) -> None:
-        """With room, everything that is over gets there."""
+        """Once there is capacity, every exhausted message becomes a dead letter."""
         self.fixture.queue("q.dlq")
         self.reader.detach()
         self.fixture.wait(60_000)

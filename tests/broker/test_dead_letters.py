@@ -1,4 +1,4 @@
-"""Where a message goes that nobody will get, and what it tells there."""
+"""Dead letters: their destination and their history."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.broker import BrokerFixture
 def give_up(
     fixture: BrokerFixture, queue: Destination, body: str = "a", *, force: bool = False
 ) -> None:
-    """Deliver one message, and let the client give it up."""
+    """Deliver one message, and let the client reject it for good."""
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, body, properties={"colour": "red"}, priority=7)
     assert fixture.broker.dead_letter(queue.queue, sequence, "rejected", force=force)
@@ -25,7 +25,7 @@ def give_up(
     reader.detach()
 
 
-def test_a_dead_letter_tells_its_story() -> None:
+def test_a_dead_letter_has_its_history() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=2)
     reader = fixture.read(queue)
@@ -111,7 +111,7 @@ def test_without_the_setting_the_message_is_dropped() -> None:
     assert (queue.waiting, queue.statistics.dropped) == (0, 1)
 
 
-def test_force_keeps_it_even_so() -> None:
+def test_force_keeps_the_message_without_the_setting() -> None:
     fixture = BrokerFixture()
     give_up(fixture, fixture.queue(), force=True)
     assert [message.body for message in fixture.dead()] == [b"a"]
@@ -142,12 +142,12 @@ def test_a_crash_can_neither_lose_nor_double_a_dead_letter() -> None:
     give_up(fixture, fixture.queue(dead_letter=True), "first")  # numbers the dead-letter queue
     start = journal.durable + 1
     give_up(fixture, fixture.queue(dead_letter=True), "second")
-    sent, dead, settled = journal.read_from(start)
+    sent, dead, ended = journal.read_from(start)
     assert sent.type == dead.type == RecordType.MESSAGE
-    assert settled.type == RecordType.SETTLED
-    assert (settled.kind, settled.sequences) == (Cause.DEAD_LETTERED, [sent.sequence])
+    assert ended.type == RecordType.SETTLED
+    assert (ended.kind, ended.sequences) == (Cause.DEAD_LETTERED, [sent.sequence])
     assert not dead.flags & UNIT_END
-    assert settled.flags & UNIT_END
+    assert ended.flags & UNIT_END
 
 
 def test_the_limit_on_destinations_does_not_lose_dead_letters() -> None:
@@ -159,7 +159,7 @@ def test_the_limit_on_destinations_does_not_lose_dead_letters() -> None:
 
 
 class Note:
-    """What a protocol may have to say: `kept` is its answer, its letters are marked."""
+    """A protocol's decision: `kept` is its answer, and it marks its dead letters."""
 
     def __init__(self, kept: bool | None) -> None:
         self.kept = kept

@@ -11,7 +11,7 @@ from tests.support.broker import BrokerFixture, OfType, Reader, bodies
 
 
 def decline(fixture: BrokerFixture, reader: Reader, *names: str, kind: str = "plain") -> None:
-    """Decline what the reader holds of these bodies."""
+    """Decline the reader's deliveries with these bodies."""
     held = reader.held()
     fixture.broker.decline(reader.consumer, [held[name] for name in names], kind, "TooLarge")
     fixture.broker.flush()

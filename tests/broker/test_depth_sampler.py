@@ -1,4 +1,4 @@
-"""How destinations stand, told to the journal: who, how often, and what the last word is."""
+"""Gauges of destinations in the journal: which destinations, how often, and the last one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture
 
-Told = list[tuple[str, tuple[int, int, int]]]
+Gauges = list[tuple[str, tuple[int, int, int]]]
 
 
 class DepthSamplerFixture(BrokerFixture):
@@ -22,8 +22,8 @@ class DepthSamplerFixture(BrokerFixture):
         self.names: dict[int, str] = {}
         super().__init__(journal=self.disk)
 
-    def told(self) -> Told:
-        """Gauges since the last call."""
+    def new_gauges(self) -> Gauges:
+        """Return the gauges since the last call."""
         for number, address in self.disk.addresses.items():
             self.names[number] = address.name
         records = list(self.disk.read_from(self.last + 1))
@@ -35,7 +35,7 @@ class DepthSamplerFixture(BrokerFixture):
         ]
 
     def turns(self, milliseconds: int) -> Iterator[int]:
-        """How many are told of in each turn, while so much time passes."""
+        """Yield the number of destinations reported in each iteration while the time passes."""
         for _ in range(0, milliseconds, 10):
             self.clock.advance(10)
             self.broker.tick()
@@ -44,42 +44,42 @@ class DepthSamplerFixture(BrokerFixture):
             self.wait(0)
 
 
-def test_a_destination_is_told_of_when_it_has_changed_and_once_an_interval() -> None:
+def test_a_changed_destination_is_reported_once_per_interval() -> None:
     fixture = DepthSamplerFixture()
     queue = fixture.queue()
     fixture.queue("idle")
     fixture.send(queue, "a", "b", "c")
     fixture.wait(4999)
-    assert fixture.told() == []
+    assert fixture.new_gauges() == []
     reader = fixture.read(queue, 1, refill=False)
     fixture.wait(1)
     fixture.wait(0)
-    assert fixture.told() == [("q", (2, 1, 1))]
+    assert fixture.new_gauges() == [("q", (2, 1, 1))]
     fixture.wait(5000)
-    assert fixture.told() == []
+    assert fixture.new_gauges() == []
     reader.settle("a")
     fixture.broker.grant(reader.consumer.window, 2)
     fixture.wait(4000)
-    assert fixture.told() == []
+    assert fixture.new_gauges() == []
     reader.settle("b", "c")
     reader.detach()
     fixture.wait(1000)
     fixture.wait(0)
-    assert fixture.told() == [("q", (0, 0, 0))], "the last gauge of a queue that is idle now"
+    assert fixture.new_gauges() == [("q", (0, 0, 0))], "the last gauge of a queue that is idle now"
     fixture.wait(50_000)
-    assert fixture.told() == []
+    assert fixture.new_gauges() == []
 
 
-def test_destinations_the_journal_does_not_know_for_good_are_not_told_of() -> None:
+def test_destinations_that_are_not_journaled_are_not_reported() -> None:
     fixture = DepthSamplerFixture()
     fixture.send(fixture.broker.queue("memory"), "a", durability=Durability.NONE)
     fixture.send(fixture.broker.declare(Address(Kind.QUEUE, "reply"), owner="connection"), "a")
     fixture.wait(5000)
     fixture.wait(0)
-    assert fixture.told() == []
+    assert fixture.new_gauges() == []
 
 
-def test_a_topic_is_told_of_by_its_longest_subscription() -> None:
+def test_a_topic_reports_its_longest_subscription() -> None:
     fixture = DepthSamplerFixture()
     topic = fixture.topic()
     for name in ("s", "t"):
@@ -88,35 +88,35 @@ def test_a_topic_is_told_of_by_its_longest_subscription() -> None:
     fixture.read(topic.subscriptions["s"], 1, refill=False)
     fixture.wait(5000)
     fixture.wait(0)
-    assert fixture.told() == [("t", (2, 1, 1))]
+    assert fixture.new_gauges() == [("t", (2, 1, 1))]
 
 
-def test_a_queue_that_goes_stands_at_nothing() -> None:
+def test_a_deleted_queue_is_reported_as_empty() -> None:
     fixture = DepthSamplerFixture()
     queue = fixture.queue()
     fixture.send(queue, "a")
     fixture.wait(5000)
     fixture.wait(0)
-    assert fixture.told() == [("q", (1, 0, 0))]
+    assert fixture.new_gauges() == [("q", (1, 0, 0))]
     fixture.broker.remove(queue)
     fixture.broker.flush()
-    assert fixture.told() == [("q", (0, 0, 0))]
+    assert fixture.new_gauges() == [("q", (0, 0, 0))]
     types = [r.type for r in fixture.disk.read_from(0)]
     assert types.index(RecordType.DESTINATION_GONE) > max(
         place for place, type in enumerate(types) if type == RecordType.GAUGE
-    ), "told of when its number had a meaning still"
+    ), "reported while its number was still valid"
 
 
-def test_a_broker_that_stops_tells_of_all_that_has_changed() -> None:
+def test_a_stopping_broker_reports_all_changed_destinations() -> None:
     fixture = DepthSamplerFixture()
     fixture.send(fixture.queue("a"), "1")
     fixture.broker.stopping = True
     fixture.broker.depth_sampler.finish()
     fixture.broker.flush()
-    assert fixture.told() == [("a", (1, 0, 0))]
+    assert fixture.new_gauges() == [("a", (1, 0, 0))]
 
 
-def test_very_many_destinations_are_told_of_a_share_at_a_time() -> None:
+def test_very_many_destinations_are_reported_in_slices() -> None:
     fixture = DepthSamplerFixture()
     for number in range(3000):
         queue = fixture.broker.queue(f"q{number}")
@@ -129,7 +129,7 @@ def test_very_many_destinations_are_told_of_a_share_at_a_time() -> None:
 
 
 class Looked:
-    """Stands for any number of destinations."""
+    """Stand-in for any number of destinations."""
 
     number = unacked = consumers = 0
     temporary = removed = False
@@ -141,7 +141,7 @@ class Looked:
         return 0
 
 
-def test_a_round_of_very_many_destinations_takes_as_long_as_it_takes() -> None:
+def test_a_round_of_very_many_destinations_may_exceed_the_interval() -> None:
     fixture = DepthSamplerFixture(0)
     fixture.disk.depth_interval = 5000
     looked: Any = Looked()
@@ -154,7 +154,7 @@ def test_a_round_of_very_many_destinations_takes_as_long_as_it_takes() -> None:
         fixture.clock.advance(50)
 
 
-def test_without_an_interval_there_are_none() -> None:
+def test_without_an_interval_nothing_is_sampled() -> None:
     fixture = DepthSamplerFixture(0)
     queue = fixture.queue()
     fixture.send(queue, "a")
@@ -162,4 +162,4 @@ def test_without_an_interval_there_are_none() -> None:
     fixture.broker.depth_sampler.finish()
     fixture.broker.remove(queue)
     fixture.wait(0)
-    assert fixture.told() == []
+    assert fixture.new_gauges() == []

@@ -1,4 +1,4 @@
-"""How destinations come, what may be done with them, and how they go."""
+"""Creation, operations and deletion of destinations."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_declaring_again_changes_the_settings_and_keeps_the_messages() -> None:
         fixture.read(queue)
 
 
-def test_declaring_more_active_consumers_wakes_those_that_stand_by() -> None:
+def test_declaring_more_active_consumers_activates_standby_consumers() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(active_consumers=1)
     fixture.read(queue, 1)
@@ -126,7 +126,7 @@ def test_delete_temporary_deletes_only_destinations_of_that_owner() -> None:
     assert fixture.broker.core.memory == 0
 
 
-def test_a_survey_removes_automatic_destinations_after_their_time_without_use() -> None:
+def test_unused_automatic_destinations_are_deleted_after_the_idle_timeout() -> None:
     fixture = BrokerFixture(BrokerSettings(destination_idle_timeout=1000))
     fixture.queue("declared")
     used = fixture.broker.queue("used")
@@ -140,7 +140,7 @@ def test_a_survey_removes_automatic_destinations_after_their_time_without_use() 
     assert {address.name for address in fixture.broker.destinations} == {"declared", "used"}
 
 
-def test_a_survey_leaves_what_holds_messages_or_has_consumers() -> None:
+def test_destinations_with_messages_or_consumers_are_not_deleted() -> None:
     fixture = BrokerFixture(BrokerSettings(destination_idle_timeout=1000))
     filled, read = fixture.broker.queue("filled"), fixture.broker.queue("read")
     fixture.send(filled, "a")
@@ -151,7 +151,7 @@ def test_a_survey_leaves_what_holds_messages_or_has_consumers() -> None:
     assert set(fixture.broker.destinations.values()) == {filled, read}
 
 
-def test_a_destination_that_is_read_is_not_removed_by_mistake() -> None:
+def test_a_consumed_destination_is_not_deleted_by_mistake() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -162,7 +162,7 @@ def test_a_destination_that_is_read_is_not_removed_by_mistake() -> None:
 
 
 class Comeback(Reader):
-    """Attaches to the queue's successor as soon as it is told that the queue is gone."""
+    """Attaches to the queue's successor when notified that the queue was deleted."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
@@ -173,7 +173,7 @@ class Comeback(Reader):
         self.consumer = self.broker.attach(self.broker.queue("q").queue, self, Window(10, True))
 
 
-def test_a_consumer_may_attach_anew_when_it_is_told_that_the_queue_is_gone() -> None:
+def test_a_consumer_may_reattach_when_notified_of_the_deletion() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = Comeback(fixture.broker)
@@ -186,7 +186,7 @@ def test_a_consumer_may_attach_anew_when_it_is_told_that_the_queue_is_gone() -> 
     assert fixture.journal.stats().live == 1
 
 
-def test_move_takes_those_that_match_in_order_and_keeps_their_time_to_live() -> None:
+def test_move_takes_matching_messages_in_order_and_keeps_their_ttl() -> None:
     fixture = BrokerFixture()
     source, target = fixture.queue(), fixture.queue("target")
     fixture.send(source, "a", "b", "c", "d", type="red", expiration=fixture.clock.wall + 500)
@@ -206,13 +206,13 @@ def test_a_crash_can_neither_lose_nor_double_a_moved_message() -> None:
     [sequence] = fixture.send(source, "a", durability=Durability.LAZY)
     fixture.broker.move(source.queue, target)
     fixture.broker.flush()
-    moved, settled = journal.read_from(sequence + 1)
-    assert (moved.type, settled.type) == (RecordType.MESSAGE, RecordType.SETTLED)
-    assert (settled.kind, settled.sequences) == (Cause.MOVED, [sequence])
-    assert [record.flags & UNIT_END for record in (moved, settled)] == [0, UNIT_END]
+    moved, ended = journal.read_from(sequence + 1)
+    assert (moved.type, ended.type) == (RecordType.MESSAGE, RecordType.SETTLED)
+    assert (ended.kind, ended.sequences) == (Cause.MOVED, [sequence])
+    assert [record.flags & UNIT_END for record in (moved, ended)] == [0, UNIT_END]
 
 
-def test_purge_leaves_what_is_in_flight_unless_asked() -> None:
+def test_purge_keeps_unacked_messages_unless_requested() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -221,7 +221,7 @@ def test_purge_leaves_what_is_in_flight_unless_asked() -> None:
     assert fixture.broker.purge(queue) == 2
     assert bodies(queue) == ["a"]
     assert fixture.broker.purge(queue, unacked=True) == 1
-    fixture.send(queue, "c")  # the credit of what was forgotten is there again
+    fixture.send(queue, "c")  # the credit of the dropped deliveries is restored
     assert reader.got() == ["a", "c"]
     assert (queue.waiting, queue.unacked, queue.bytes) == (0, 1, 1)
 
@@ -251,7 +251,7 @@ def test_the_sizes_of_a_queue() -> None:
     assert (queue.unacked, queue.bytes, queue.consumers) == (1, 17, 1)
 
 
-def test_statistics_count_each_thing_once() -> None:
+def test_statistics_count_each_event_once() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -277,7 +277,7 @@ def test_rates_approach_the_present_and_fade() -> None:
     assert queue.statistics.publish_rate == pytest.approx(0, abs=0.01)
 
 
-# --- for protocols whose clients are told of more ------------------------------------------------
+# --- defaults and notifications for protocols ----------------------------------------------------
 
 
 def test_a_protocols_defaults_are_for_new_queues_of_a_broker_without_its_own() -> None:
@@ -291,7 +291,7 @@ def test_a_protocols_defaults_are_for_new_queues_of_a_broker_without_its_own() -
     assert fixture.broker.resolve(Address(Kind.QUEUE, "new"), own).settings == configured
 
 
-def test_who_waits_for_a_destination_is_called_once_for_either_kind() -> None:
+def test_waiters_for_a_destination_are_called_once_for_either_kind() -> None:
     fixture = BrokerFixture()
     seen: list[tuple[str, Address]] = []
 
@@ -312,7 +312,7 @@ def test_who_waits_for_a_destination_is_called_once_for_either_kind() -> None:
     assert seen == [("one", Address(Kind.TOPIC, "q")), ("two", Address(Kind.TOPIC, "q"))]
 
 
-def test_priorities_count_only_where_they_are_meant_to() -> None:
+def test_priorities_apply_only_where_enabled() -> None:
     fixture = BrokerFixture()
     for name, priority_ordering, order in (("p", True, "bca"), ("f", False, "abc")):
         queue = fixture.queue(name, priority_ordering=priority_ordering)

@@ -1,4 +1,4 @@
-"""Who gets the next message."""
+"""Choice of the consumer for the next message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluicemq.model.errors import SubscriptionInUse
 from tests.support.broker import BrokerFixture
 
 
-def test_consumers_take_turns() -> None:
+def test_consumers_are_served_round_robin() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     first, second = fixture.read(queue), fixture.read(queue)
@@ -17,7 +17,7 @@ def test_consumers_take_turns() -> None:
     assert (first.got(), second.got()) == (["a", "c"], ["b", "d"])
 
 
-def test_turns_go_on_where_the_last_flush_ended() -> None:
+def test_round_robin_continues_after_the_last_flush() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     first, second = fixture.read(queue), fixture.read(queue)
@@ -34,7 +34,7 @@ def test_higher_priority_goes_first_and_equal_priority_in_order() -> None:
     assert fixture.read(queue).got() == ["high 1", "high 2", "low 1", "low 2"]
 
 
-def test_settling_refills_a_window_that_refills() -> None:
+def test_an_ack_refills_a_refilling_window() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 2)
@@ -68,7 +68,7 @@ def test_consumers_that_share_a_window_share_its_credit() -> None:
     assert (from_left.got(), from_right.got()) == (["l1"], [])
 
 
-def test_credit_that_came_back_on_one_queue_is_used_on_another() -> None:
+def test_credit_returned_on_one_queue_is_used_on_another() -> None:
     fixture = BrokerFixture()
     left, right = fixture.queue("left"), fixture.queue("right")
     window = Window(1, refill=True)
@@ -80,7 +80,7 @@ def test_credit_that_came_back_on_one_queue_is_used_on_another() -> None:
     assert from_right.got() == ["r"]
 
 
-def test_the_line_is_in_order_of_grants_not_of_attachment() -> None:
+def test_consumers_are_ordered_by_grant_and_not_by_attachment() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     first, second = fixture.read(queue, 0, refill=False), fixture.read(queue, 0, refill=False)
@@ -90,7 +90,7 @@ def test_the_line_is_in_order_of_grants_not_of_attachment() -> None:
     assert (first.got(), second.got()) == ([], ["a"])
 
 
-def test_a_grant_moves_a_consumer_in_line_to_its_end() -> None:
+def test_a_grant_moves_a_waiting_consumer_to_the_end() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     first, second = fixture.read(queue, 1, refill=False), fixture.read(queue, 1, refill=False)
@@ -99,7 +99,7 @@ def test_a_grant_moves_a_consumer_in_line_to_its_end() -> None:
     assert (first.got(), second.got()) == ([], ["a"])
 
 
-def test_a_revoked_window_keeps_what_it_holds_and_gets_no_more() -> None:
+def test_a_revoked_window_keeps_its_deliveries_and_gets_no_more() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 5, refill=False)
@@ -112,7 +112,7 @@ def test_a_revoked_window_keeps_what_it_holds_and_gets_no_more() -> None:
     assert reader.got() == ["b"]
 
 
-def test_a_long_backlog_is_served_over_several_turns_and_the_broker_asks_for_them() -> None:
+def test_a_long_backlog_is_served_over_several_scheduled_iterations() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     names = [str(number) for number in range(2500)]
@@ -130,7 +130,7 @@ def test_a_long_backlog_is_served_over_several_turns_and_the_broker_asks_for_the
     assert got + reader.got() == names
 
 
-def test_a_turn_of_large_bodies_ends_at_one_mebibyte() -> None:
+def test_an_iteration_of_large_bodies_ends_at_one_mebibyte() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     body = "x" * 600_000
@@ -141,7 +141,7 @@ def test_a_turn_of_large_bodies_ends_at_one_mebibyte() -> None:
     assert len(reader.got()) == 1
 
 
-def test_an_exclusive_queue_takes_its_next_consumer_when_the_first_has_gone() -> None:
+def test_an_exclusive_queue_activates_its_next_consumer_when_the_first_detaches() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_consumers=1)
     first = fixture.read(queue)
@@ -165,7 +165,7 @@ def test_failover_serves_the_highest_rank_and_then_the_next() -> None:
     assert (standby.got(), last.got()) == (["a", "b"], [])
 
 
-def test_a_suspended_consumer_is_passed_over_even_if_granted_more() -> None:
+def test_a_suspended_consumer_is_skipped_even_if_granted_more() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     slow, other = fixture.read(queue, 1, refill=False), fixture.read(queue, 1)

@@ -1,4 +1,4 @@
-"""Deliveries in the journal: when they are written, in which order, and what a crash leaves."""
+"""Delivery records: when they are written, in which order, and their state after a crash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEWS = {
 
 
 class QuietJournal(MemoryJournal):
-    """Writes what it is told to, and no more; counts that."""
+    """A journal that writes only on commit and counts the writes."""
 
     __slots__ = ("writes",)
 
@@ -49,7 +49,7 @@ class EventRecorderFixture(BrokerFixture):
         super().__init__(journal=self.disk)
 
     def records(self) -> list[tuple[RecordType, list[int]]]:
-        """Deliveries and settlements since the last call, each with its messages."""
+        """Return the records of deliveries and their ends since the last call."""
         self.wait(self.disk.flush_interval)
         found = [record for record in self.disk.read_from(0) if record.lists_messages]
         assert self.disk._history is not None
@@ -57,7 +57,7 @@ class EventRecorderFixture(BrokerFixture):
         return [(RecordType(record.type), record.sequences) for record in found]
 
 
-def test_deliveries_are_no_reason_to_write_before_the_delay() -> None:
+def test_deliveries_alone_cause_no_write_before_the_delay() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
     sent = fixture.send(queue, "a", "b")
@@ -74,7 +74,7 @@ def test_deliveries_are_no_reason_to_write_before_the_delay() -> None:
     assert fixture.records() == [(RecordType.DELIVERED, sent)]
 
 
-def test_a_turn_that_writes_takes_deliveries_along_each_turns_in_a_record() -> None:
+def test_a_writing_iteration_includes_the_deliveries_of_each_iteration() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
     other = fixture.queue("other")
@@ -97,7 +97,7 @@ def test_a_turn_that_writes_takes_deliveries_along_each_turns_in_a_record() -> N
     assert {r.destination for r in found} == {r.subscription for r in found} == {queue.number}
 
 
-def test_the_delivery_comes_before_what_settles_it() -> None:
+def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue(max_attempts=2, dead_letter=True)
     reader = fixture.read(queue)
@@ -140,7 +140,7 @@ def test_the_delivery_comes_before_what_settles_it() -> None:
     assert fixture.records() == [(RecordType.DELIVERED, [removed]), (RecordType.SETTLED, [removed])]
 
 
-def test_no_unit_is_ended_by_a_delivery() -> None:
+def test_a_delivery_record_ends_no_unit() -> None:
     """A dead letter and the end of what it was made of are one unit."""
     fixture = EventRecorderFixture()
     queue = fixture.queue(max_attempts=1, dead_letter=True)
@@ -159,7 +159,7 @@ def test_no_unit_is_ended_by_a_delivery() -> None:
     assert records[2].kind == Cause.DEAD_LETTERED
 
 
-def test_later_deliveries_are_told_with_their_number() -> None:
+def test_redeliveries_are_recorded_with_their_attempt_number() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
     first, second = fixture.send(queue, "a", "b")
@@ -176,7 +176,7 @@ def test_later_deliveries_are_told_with_their_number() -> None:
     ]
 
 
-def test_only_what_the_journal_sees_the_end_of_is_told() -> None:
+def test_only_deliveries_whose_end_is_journaled_are_recorded() -> None:
     fixture = EventRecorderFixture()
     queue, topic = fixture.queue(), fixture.topic()
     subscription = fixture.broker.subscribe(topic, "s")
@@ -191,7 +191,7 @@ def test_only_what_the_journal_sees_the_end_of_is_told() -> None:
     assert fixture.records() == [(RecordType.DELIVERED, sent)]
 
 
-def test_a_broker_that_stops_leaves_nothing_untold() -> None:
+def test_a_stopping_broker_records_all_deliveries() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
     sent = fixture.send(queue, "a")
@@ -202,7 +202,7 @@ def test_a_broker_that_stops_leaves_nothing_untold() -> None:
     assert [r.sequences for r in found] == [sent]
 
 
-def test_deliveries_may_be_switched_off(tmp_path: Path) -> None:
+def test_delivery_records_can_be_disabled(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(record_deliveries=False, depth_interval=0))
     broker = Broker(journal, ManualClock())
     assert not broker.core.event_recorder.recording

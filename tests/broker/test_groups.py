@@ -1,4 +1,4 @@
-"""Groups: what the last member of a topic has not acknowledged stays with the topic."""
+"""Groups: unacked messages of the last member of a topic stay with the topic."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def leave(fixture: BrokerFixture | Disk, reader: Reader) -> None:
 
 
 def held(disk: Disk) -> Destination:
-    """The topic, after a restart."""
+    """Restart the broker and return the topic."""
     return disk.broker.destinations[TOPIC]
 
 
-def test_what_the_last_member_has_not_acknowledged_goes_to_the_next_in_order(
+def test_unacked_messages_of_the_last_member_go_to_the_next_in_order(
     fixture: BrokerFixture,
 ) -> None:
     topic = fixture.topic(retain_without_subscriptions=True)
@@ -75,7 +75,7 @@ def test_with_others_present_the_copies_of_a_member_end(fixture: BrokerFixture) 
     assert fixture.journal.stats().live == 0
 
 
-def test_only_the_first_member_gets_what_was_held(fixture: BrokerFixture) -> None:
+def test_only_the_first_member_gets_the_retained_messages(fixture: BrokerFixture) -> None:
     topic = fixture.topic(retain_without_subscriptions=True)
     fixture.send(topic, "1")
     first, second = join(fixture, topic, "first"), join(fixture, topic, "second")
@@ -84,7 +84,7 @@ def test_only_the_first_member_gets_what_was_held(fixture: BrokerFixture) -> Non
     assert (first.got(), second.got()) == (["1", "2"], ["2"])
 
 
-def test_returning_drops_nothing_however_little_there_is_room_for(fixture: BrokerFixture) -> None:
+def test_requeueing_drops_nothing_whatever_the_limit(fixture: BrokerFixture) -> None:
     topic = fixture.topic(
         retain_without_subscriptions=True, max_messages=2, overflow=Overflow.DROP_OLDEST
     )
@@ -219,7 +219,7 @@ def test_a_long_backlog_costs_the_leaving_member_nothing(fixture: BrokerFixture)
 
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("members", [1, 2])
-def test_a_crash_keeps_what_one_member_had_not_acknowledged(
+def test_a_crash_keeps_the_unacked_messages_of_a_member(
     disk: Disk, members: int, sealed: bool
 ) -> None:
     topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
@@ -313,7 +313,7 @@ def test_after_a_crash_messages_are_held_for_members_although_others_subscribe(
     assert member.got() == ["a"]
 
 
-def test_what_the_last_member_left_survives_a_crash_with_its_attempts(disk: Disk) -> None:
+def test_messages_of_the_last_member_survive_a_crash_with_their_attempts(disk: Disk) -> None:
     topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
     for _ in range(2):
         member = join(disk, topic, "m")
@@ -328,7 +328,7 @@ def test_what_the_last_member_left_survives_a_crash_with_its_attempts(disk: Disk
     assert member.attempts == {"a": 3}
 
 
-def test_a_snapshot_has_what_a_group_has_although_the_topic_holds_no_more(disk: Disk) -> None:
+def test_a_snapshot_has_the_messages_of_a_group_after_the_topic_stops_holding(disk: Disk) -> None:
     topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
     join(disk, topic, "m")
     disk.send(topic, "a")

@@ -1,4 +1,4 @@
-"""What has ended is let go of, however long the broker runs."""
+"""Ended deliveries are released, however long the broker runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MANY = 4000
 
 
 def remembered(queue: Destination) -> int:
-    """How many deliveries of the queue there are in the process."""
+    """Return the number of delivery objects of the queue in the process."""
     gc.collect()
     return sum(
         isinstance(thing, Delivery) and thing.subscription is queue.queue
@@ -31,7 +31,7 @@ def test_a_long_life_does_not_outlive_the_acknowledgement() -> None:
     assert remembered(queue) < 10
 
 
-def test_a_selector_that_nobody_serves_does_not_keep_what_others_took() -> None:
+def test_an_unserved_selector_does_not_retain_messages_others_took() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.read(queue, 0, selector=OfType("red"))
@@ -42,7 +42,7 @@ def test_a_selector_that_nobody_serves_does_not_keep_what_others_took() -> None:
     assert remembered(queue) < 100
 
 
-def test_what_came_back_and_was_settled_by_number_leaves_no_trace() -> None:
+def test_requeued_messages_acked_by_sequence_are_released() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     for _ in range(MANY):
@@ -53,7 +53,7 @@ def test_what_came_back_and_was_settled_by_number_leaves_no_trace() -> None:
     assert remembered(queue) < 100
 
 
-def test_requeued_messages_are_not_remembered_when_they_have_gone() -> None:
+def test_ended_requeued_messages_are_released() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)

@@ -1,4 +1,4 @@
-"""What happens when something is full."""
+"""Limits of destinations and memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.broker import BrokerFixture, bodies
 full_at_two = pytest.mark.parametrize(
     "limit", [{"max_messages": 2}, {"max_bytes": 4}], ids=["count", "bytes"]
 )
-"""Either is reached by two messages of two bytes."""
+"""Limits that are each reached by two messages of two bytes."""
 
 
 class Producer:
-    """Sends, and remembers in a common list what was accepted late."""
+    """Producer that appends messages accepted late to a shared list."""
 
     def __init__(self, fixture: BrokerFixture, unblocked: list[str]) -> None:
         self.fixture = fixture
@@ -41,7 +41,7 @@ def test_reject_new_refuses_the_message_and_keeps_the_others(limit: dict[str, An
     assert queue.statistics.rejected == 1
 
 
-def test_messages_that_are_not_durable_yet_count() -> None:
+def test_messages_that_are_not_yet_durable_count() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1)
     fixture.broker.publish(queue, fixture.message(queue, "a"))
@@ -49,7 +49,7 @@ def test_messages_that_are_not_durable_yet_count() -> None:
         fixture.broker.publish(queue, fixture.message(queue, "b"))
 
 
-def test_messages_in_flight_do_not_count_and_may_exceed_the_limit_when_they_come_back() -> None:
+def test_unacked_messages_do_not_count_and_may_exceed_the_limit_when_requeued() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1)
     reader = fixture.read(queue, 1)
@@ -60,7 +60,7 @@ def test_messages_in_flight_do_not_count_and_may_exceed_the_limit_when_they_come
 
 
 @full_at_two
-def test_drop_oldest_makes_room(limit: dict[str, Any]) -> None:
+def test_drop_oldest_drops_the_oldest_messages(limit: dict[str, Any]) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(**limit, overflow=Overflow.DROP_OLDEST)
     fixture.send(queue, "aa", priority=9)
@@ -88,7 +88,7 @@ def test_one_large_message_displaces_as_many_as_needed() -> None:
 
 
 @full_at_two
-def test_redirect_sends_the_new_message_to_the_dead_letters(limit: dict[str, Any]) -> None:
+def test_redirect_dead_letters_the_new_message(limit: dict[str, Any]) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(**limit, overflow=Overflow.DEAD_LETTER, dead_letter=True)
     fixture.send(queue, "aa", "bb")
@@ -108,7 +108,7 @@ def test_redirect_without_dead_letters_refuses() -> None:
 
 
 @full_at_two
-def test_blocked_producers_go_on_in_order_of_arrival(limit: dict[str, Any]) -> None:
+def test_blocked_producers_continue_in_order_of_arrival(limit: dict[str, Any]) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(**limit, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
@@ -141,7 +141,7 @@ def test_a_small_message_does_not_overtake_a_parked_one() -> None:
 
 
 @pytest.mark.parametrize("way", ["purge", "expiry", "declare"])
-def test_blocked_producers_go_on_whatever_makes_the_room(way: str) -> None:
+def test_blocked_producers_continue_whatever_frees_capacity(way: str) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
@@ -173,7 +173,7 @@ def test_a_producer_that_cannot_wait_is_refused() -> None:
         fixture.send(queue, "b")
 
 
-def test_parked_messages_of_a_removed_queue_go_to_its_successor() -> None:
+def test_parked_messages_of_a_deleted_queue_go_to_its_successor() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
@@ -185,7 +185,7 @@ def test_parked_messages_of_a_removed_queue_go_to_its_successor() -> None:
     assert bodies(fixture.broker.queue("q")) == ["b"]
 
 
-def test_producers_of_a_removed_queue_go_on_even_if_it_cannot_come_back() -> None:
+def test_producers_of_a_deleted_queue_continue_even_if_it_is_not_recreated() -> None:
     fixture = BrokerFixture(BrokerSettings(auto_create_queues=False))
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
@@ -216,7 +216,7 @@ def test_a_topic_is_full_when_its_slowest_subscription_is() -> None:
         fixture.send(topic, "b")
 
 
-def test_memory_limit_refuses_what_the_journal_cannot_hold_instead() -> None:
+def test_memory_limit_refuses_messages_that_are_not_journaled() -> None:
     fixture = BrokerFixture(BrokerSettings(memory_limit=2))
     queue = fixture.queue()
     reader = fixture.read(queue, 3)
@@ -229,7 +229,7 @@ def test_memory_limit_refuses_what_the_journal_cannot_hold_instead() -> None:
     assert bodies(queue) == ["e", "f"]
 
 
-def test_a_broker_that_stops_takes_no_more_messages() -> None:
+def test_a_stopping_broker_accepts_no_messages() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.broker.stopping = True
@@ -237,7 +237,7 @@ def test_a_broker_that_stops_takes_no_more_messages() -> None:
         fixture.send(queue, "a")
 
 
-def test_a_topic_blocks_no_longer_when_nobody_wanted_what_filled_it() -> None:
+def test_a_topic_unblocks_when_no_subscription_matched_the_messages() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
@@ -248,7 +248,7 @@ def test_a_topic_blocks_no_longer_when_nobody_wanted_what_filled_it() -> None:
     assert unblocked == ["b"]
 
 
-def test_a_producer_may_give_up_waiting() -> None:
+def test_a_blocked_producer_may_cancel() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     fixture.send(queue, "a")
@@ -268,7 +268,7 @@ def test_a_producer_may_give_up_waiting() -> None:
 
 
 @pytest.mark.parametrize("credit", [0, 1, 2])
-def test_what_is_larger_than_all_that_may_wait_is_dropped_whoever_waits_for_it(credit: int) -> None:
+def test_messages_larger_than_the_byte_limit_are_dropped(credit: int) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_bytes=3, overflow=Overflow.DROP_OLDEST)
     reader = fixture.read(queue, credit)

@@ -1,5 +1,5 @@
-"""The engine while the journal's disk is nearly full: persistent messages are refused, what ends
-messages goes on."""
+"""The engine while the journal's disk is nearly full: persistent messages are refused, and
+operations that end messages continue."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_consumers_acknowledge_and_no_optional_records_are_written(fixture: Fixt
     assert RecordType.DELIVERED in fixture.types()
 
 
-def test_redeliveries_dead_letters_and_purges_go_on(fixture: Fixture) -> None:
+def test_redeliveries_dead_letters_and_purges_continue(fixture: Fixture) -> None:
     settings = DestinationSettings(max_attempts=2, dead_letter=True)
     fixture.broker.declare(fixture.queue.address, settings)
     fixture.publish(b"one")
@@ -111,7 +111,7 @@ def test_redeliveries_dead_letters_and_purges_go_on(fixture: Fixture) -> None:
     assert fixture.broker.purge(fixture.queue, unacked=True) == 1
 
 
-def test_moving_by_hand_is_refused_and_deleting_is_not(fixture: Fixture) -> None:
+def test_moving_messages_is_refused_and_deleting_is_not(fixture: Fixture) -> None:
     sequence = fixture.publish()
     fixture.level(SpaceLevel.LOW)
     subscription = fixture.queue.queue
@@ -168,7 +168,7 @@ def test_batches_are_refused_for_now(fixture: Fixture) -> None:
     ).already
 
 
-def test_producers_that_wait_for_room_wait_for_space_too(fixture: Fixture) -> None:
+def test_blocked_producers_also_wait_for_disk_space(fixture: Fixture) -> None:
     settings = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
     fixture.broker.declare(fixture.queue.address, settings)
     fixture.publish(b"one")

@@ -1,4 +1,4 @@
-"""Single messages handled by hand. What random steps (test_model.py) hardly ever meet."""
+"""Operations on single messages in states that random steps (test_model.py) rarely reach."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def found(fixture: BrokerFixture, queue: Destination, sequence: int) -> Delivery
     return delivery
 
 
-def test_the_last_of_a_page_may_go_and_the_line_is_empty() -> None:
+def test_the_last_delivery_of_a_chunk_may_be_removed_and_the_queue_is_empty() -> None:
     fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=2))
     queue = fixture.queue()
     sent = fixture.send(queue, *"abcdefgh", durability=Durability.LAZY)
@@ -35,7 +35,7 @@ def test_the_last_of_a_page_may_go_and_the_line_is_empty() -> None:
     assert reader.got() == ["i", "j"]
 
 
-def test_pages_of_one_priority_go_and_those_of_another_stay() -> None:
+def test_chunks_of_one_priority_are_removed_and_those_of_another_stay() -> None:
     fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=1))
     queue = fixture.queue()
     high = fixture.send(queue, *"abcd", durability=Durability.LAZY, priority=9)
@@ -48,7 +48,7 @@ def test_pages_of_one_priority_go_and_those_of_another_stay() -> None:
     assert [d.sequence for d in reader.consumer.unacked.values()] == low
 
 
-def test_what_is_taken_back_by_hand_is_no_dead_letter_by_that() -> None:
+def test_a_manually_requeued_message_does_not_become_a_dead_letter() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=1, dead_letter=True)
     reader = fixture.read(queue, 1, refill=False)
@@ -59,7 +59,7 @@ def test_what_is_taken_back_by_hand_is_no_dead_letter_by_that() -> None:
     assert reader.held() == {}
 
 
-def test_a_retry_that_was_made_at_once_does_not_cut_the_next_one_short() -> None:
+def test_an_immediate_retry_does_not_shorten_the_next_delay() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(retry_delay=1000)
     reader = fixture.read(queue)
@@ -76,7 +76,7 @@ def test_a_retry_that_was_made_at_once_does_not_cut_the_next_one_short() -> None
     assert reader.got() == ["a"]
 
 
-def test_a_message_that_a_selector_wants_is_found_and_goes_from_all_lines() -> None:
+def test_a_message_that_matches_a_selector_leaves_all_pending_queues() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 0, refill=False, selector=OfType("red"))
@@ -102,7 +102,7 @@ def test_a_move_onto_a_queue_that_drops_its_oldest_displaces_that() -> None:
     assert bodies(target) == ["new", "moved"]
 
 
-def test_a_move_onto_a_queue_that_sends_on_what_it_has_no_room_for() -> None:
+def test_a_move_to_a_full_queue_that_redirects_overflow() -> None:
     fixture = BrokerFixture()
     source = fixture.queue("s")
     target = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
@@ -115,7 +115,7 @@ def test_a_move_onto_a_queue_that_sends_on_what_it_has_no_room_for() -> None:
     assert origin_of(fixture.dead()[0]) == Origin(Address(Kind.QUEUE, "q"), "")
 
 
-def test_a_dead_letter_does_not_go_back_where_nothing_comes_into_being() -> None:
+def test_a_dead_letter_is_not_redriven_without_automatic_creation() -> None:
     fixture = BrokerFixture(BrokerSettings(auto_create_queues=False))
     queue = fixture.queue(dead_letter=True)
     reader = fixture.read(queue)

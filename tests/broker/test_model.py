@@ -1,4 +1,4 @@
-"""The engine against its naive model, step by random step (machines.py)."""
+"""Comparison of the engine with its naive model in random steps (machines.py)."""
 
 from __future__ import annotations
 

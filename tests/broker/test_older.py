@@ -1,4 +1,4 @@
-"""What an older format keeps of the engine: everything but batches and what is paused."""
+"""State of the engine in an older format: all of it except batches and paused destinations."""
 
 from __future__ import annotations
 

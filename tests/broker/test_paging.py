@@ -9,7 +9,7 @@ from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType
 
 BUDGET = 30
-"""Room for three of the bodies below."""
+"""Memory budget for three of the bodies below."""
 NAMES = [f"body {number:05}" for number in range(20)]
 
 
@@ -18,7 +18,7 @@ def fixture_with_budget() -> BrokerFixture:
 
 
 @pytest.mark.parametrize("durability", [Durability.SYNC, Durability.LAZY])
-def test_a_backlog_stays_within_the_budget_and_comes_back_whole(durability: Durability) -> None:
+def test_a_backlog_stays_within_the_budget_and_is_read_back_whole(durability: Durability) -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue()
     fixture.send(queue, *NAMES, durability=durability)
@@ -32,7 +32,7 @@ def test_a_backlog_stays_within_the_budget_and_comes_back_whole(durability: Dura
     assert fixture.broker.core.memory == 0
 
 
-def test_what_the_journal_does_not_have_stays_in_memory() -> None:
+def test_messages_that_are_not_journaled_stay_in_memory() -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue()
     fixture.send(queue, *NAMES, durability=Durability.NONE)
@@ -40,7 +40,7 @@ def test_what_the_journal_does_not_have_stays_in_memory() -> None:
     assert fixture.read(queue).got() == NAMES
 
 
-def test_what_comes_back_to_a_full_memory_is_dropped_from_it_again() -> None:
+def test_requeued_bodies_over_the_budget_are_dropped_from_memory() -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue()
     fixture.send(queue, *NAMES)
@@ -51,7 +51,7 @@ def test_what_comes_back_to_a_full_memory_is_dropped_from_it_again() -> None:
     assert fixture.read(queue).got() == NAMES
 
 
-def test_what_a_consumer_holds_is_not_dropped_when_it_becomes_durable() -> None:
+def test_unacked_bodies_are_not_dropped_when_they_become_durable() -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -59,7 +59,7 @@ def test_what_a_consumer_holds_is_not_dropped_when_it_becomes_durable() -> None:
     assert list(reader.held()) == NAMES
 
 
-def test_a_topic_counts_a_body_until_its_last_subscription_let_go_of_it() -> None:
+def test_a_topic_counts_a_body_until_its_last_subscription_releases_it() -> None:
     fixture = fixture_with_budget()
     topic = fixture.topic()
     subscriptions = [fixture.broker.subscribe(topic, name, durable=name == "s") for name in "st"]
@@ -96,7 +96,7 @@ def test_a_selector_reads_paged_out_messages_without_keeping_them() -> None:
 
 
 @pytest.mark.parametrize("way", ["purge", "expiry", "move", "remove", "dead letters"])
-def test_paged_out_messages_go_without_a_trace(way: str) -> None:
+def test_removed_paged_out_messages_release_all_memory(way: str) -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue(dead_letter=way == "dead letters")
     expires = way in ("expiry", "dead letters")

@@ -1,4 +1,4 @@
-"""How many destinations one user may create, and what counts."""
+"""Quotas on the destinations that one user may create."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     disk.journal.close()
 
 
-def test_superusers_have_no_quota_and_the_nameless_share_one() -> None:
+def test_superusers_have_no_quota_and_anonymous_users_share_one() -> None:
     assert Identity("root", superuser=True).creator is None
     assert Identity("ann").creator == "ann"
     assert EVERYBODY.creator == ""
@@ -71,7 +71,7 @@ def test_removed_destination_gives_the_quota_back(fixture: BrokerFixture) -> Non
     assert broker.created["ann"] == 2
 
 
-def test_automatic_destination_counts_for_whoever_declares_it(fixture: BrokerFixture) -> None:
+def test_automatic_destination_counts_for_its_declaring_user(fixture: BrokerFixture) -> None:
     broker = fixture.broker
     broker.resolve(queue("a"), creator="ann")
     broker.declare(queue("a"), creator=None)
@@ -124,7 +124,7 @@ def test_quota_survives_a_restart(disk: Disk, snapshot: bool) -> None:
     used = disk.broker.resolve(queue("used"), creator="ann")
     disk.broker.resolve(queue("empty"), creator="ann")
     disk.broker.declare(queue("declared"), creator="ann")
-    disk.broker.declare(queue("nobody's"))
+    disk.broker.declare(queue("unowned"))
     topic = disk.broker.topic("subscribed", "bob")
     disk.broker.subscribe(topic, "s", durable=True)
     disk.broker.publish(used, Message(used.address, b"x", durability=Durability.SYNC))
@@ -134,7 +134,7 @@ def test_quota_survives_a_restart(disk: Disk, snapshot: bool) -> None:
         disk.seal()
     disk.crash()
     creators = {address.name: d.creator for address, d in disk.broker.destinations.items()}
-    assert creators == {"used": "ann", "declared": "ann", "nobody's": None, "subscribed": "bob"}
+    assert creators == {"used": "ann", "declared": "ann", "unowned": None, "subscribed": "bob"}
     assert disk.broker.created == {"ann": 2, "bob": 1}
     assert disk.broker.destinations[queue("used")].automatic
 

@@ -1,4 +1,4 @@
-"""What is there after a restart: all that the journal was told, and nothing else."""
+"""State after a restart: all journaled changes and nothing else."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.broker.machines import (
 )
 
 OPTIONS = JournalOptions(segment_bytes=4096)
-"""Small segments, so that there are snapshots and segments go, now and then."""
+"""Small segments, so that snapshots are taken and segments removed now and then."""
 
 
 class Restarting(Machine):
-    """A machine on disk, with restarts."""
+    """State machine on disk, with restarts."""
 
     def journal(self) -> Journal:
         self.root = Path(tempfile.mkdtemp(prefix="restore-"))

@@ -1,4 +1,4 @@
-"""What comes back: where to, how often, and who may still end it by its number."""
+"""Redelivery: position, attempts, and operations by sequence number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, bodies
 
 
-def test_what_a_consumer_held_goes_back_in_front_of_what_waited() -> None:
+def test_unacked_messages_are_requeued_before_ready_messages() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     gone = fixture.read(queue, 2)
@@ -17,7 +17,7 @@ def test_what_a_consumer_held_goes_back_in_front_of_what_waited() -> None:
     assert reader.attempts == {"a": 2, "b": 2, "c": 1}
 
 
-def test_the_order_of_release_does_not_matter() -> None:
+def test_the_order_of_release_is_irrelevant() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 3, refill=False)
@@ -28,7 +28,7 @@ def test_the_order_of_release_does_not_matter() -> None:
     assert reader.got() == ["a", "c", "d"]
 
 
-def test_what_was_never_shown_does_not_count_as_an_attempt() -> None:
+def test_unseen_deliveries_do_not_count_as_attempts() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=1)
     reader = fixture.read(queue, 1)
@@ -38,7 +38,7 @@ def test_what_was_never_shown_does_not_count_as_an_attempt() -> None:
     assert reader.attempts == {"a": 1}
 
 
-def test_only_the_holder_may_settle() -> None:
+def test_only_the_holding_consumer_may_ack() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     holder, other = fixture.read(queue), fixture.read(queue)
@@ -49,7 +49,7 @@ def test_only_the_holder_may_settle() -> None:
     assert queue.unacked == 0
 
 
-def test_each_delivery_is_taken_back_when_its_own_time_is_over() -> None:
+def test_each_delivery_is_requeued_after_its_own_ack_timeout() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)
@@ -64,7 +64,7 @@ def test_each_delivery_is_taken_back_when_its_own_time_is_over() -> None:
     assert reader.got() == ["b"]
 
 
-def test_the_timeout_goes_on_for_later_deliveries_after_the_first_was_settled() -> None:
+def test_the_timeout_continues_for_later_deliveries_after_the_first_ack() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)
@@ -74,7 +74,7 @@ def test_the_timeout_goes_on_for_later_deliveries_after_the_first_was_settled() 
     assert reader.got() == ["a", "b", "b"]
 
 
-def test_a_consumers_own_timeout_goes_before_that_of_the_queue() -> None:
+def test_a_consumers_own_timeout_overrides_that_of_the_queue() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     patient = fixture.read(queue, ack_timeout=0)
@@ -97,7 +97,7 @@ def test_the_retry_delay_doubles_up_to_its_limit() -> None:
         assert reader.got() == ["a"]
 
 
-def test_a_delayed_retry_lets_others_pass_and_gives_the_credit_back() -> None:
+def test_a_delayed_retry_does_not_block_others_and_returns_the_credit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000, retry_delay=500)
     reader = fixture.read(queue, 1)
@@ -106,7 +106,7 @@ def test_a_delayed_retry_lets_others_pass_and_gives_the_credit_back() -> None:
     assert reader.got() == ["a", "b"]
 
 
-def test_max_attempts_counts_deliveries_of_any_kind_and_then_gives_up() -> None:
+def test_max_attempts_counts_all_deliveries_and_then_dead_letters() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000, max_attempts=3)
     first = fixture.read(queue)
@@ -120,7 +120,7 @@ def test_max_attempts_counts_deliveries_of_any_kind_and_then_gives_up() -> None:
     assert queue.statistics.dropped == 1
 
 
-def test_a_message_that_came_back_may_be_settled_by_its_number() -> None:
+def test_a_requeued_message_can_be_acked_by_sequence() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -133,7 +133,7 @@ def test_a_message_that_came_back_may_be_settled_by_its_number() -> None:
     assert queue.statistics.acknowledged == 1
 
 
-def test_settling_by_number_refills_the_window_of_the_present_holder() -> None:
+def test_an_ack_by_sequence_refills_the_window_of_the_present_holder() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     first = fixture.read(queue, 1)
@@ -145,7 +145,7 @@ def test_settling_by_number_refills_the_window_of_the_present_holder() -> None:
     assert second.got() == ["a", "b"]
 
 
-def test_a_message_that_waits_for_its_retry_may_be_settled_by_its_number() -> None:
+def test_a_message_awaiting_its_retry_can_be_acked_by_sequence() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000, retry_delay=500)
     reader = fixture.read(queue)
@@ -157,7 +157,7 @@ def test_a_message_that_waits_for_its_retry_may_be_settled_by_its_number() -> No
     assert queue.waiting == 0
 
 
-def test_requeue_moves_a_held_message_behind_the_others_and_frees_its_credit() -> None:
+def test_requeue_moves_an_unacked_message_to_the_end_and_returns_its_credit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -172,7 +172,7 @@ def test_requeue_moves_a_held_message_behind_the_others_and_frees_its_credit() -
     assert reader.attempts["a"] == 2
 
 
-def test_requeue_gives_a_message_that_came_back_a_new_life() -> None:
+def test_requeue_gives_a_returned_message_a_new_expiration() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -186,7 +186,7 @@ def test_requeue_gives_a_message_that_came_back_a_new_life() -> None:
     assert bodies(queue) == ["b"]
 
 
-def test_a_requeued_message_comes_back_to_its_new_place() -> None:
+def test_a_requeued_message_returns_to_its_new_position() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -199,7 +199,7 @@ def test_a_requeued_message_comes_back_to_its_new_place() -> None:
     assert bodies(queue) == ["a", "c"]
 
 
-def test_a_message_that_came_back_may_be_given_up_by_its_number() -> None:
+def test_a_requeued_message_can_be_dead_lettered_by_sequence() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True)
     reader = fixture.read(queue, 1)
@@ -212,7 +212,7 @@ def test_a_message_that_came_back_may_be_given_up_by_its_number() -> None:
     assert fixture.read(queue).got() == ["b"]
 
 
-def test_what_is_spared_counts_but_is_not_given_up() -> None:
+def test_spared_messages_count_attempts_but_are_not_dead_lettered() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=1, dead_letter=True)
     fixture.send(queue, "a", "b")
@@ -227,7 +227,7 @@ def test_what_is_spared_counts_but_is_not_given_up() -> None:
     assert again.attempts == {"a": 2}
 
 
-def test_a_time_that_the_engine_does_not_watch() -> None:
+def test_an_ack_timeout_that_the_engine_does_not_watch() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=3, retry_delay=100)
     fixture.send(queue, "a", "b")

@@ -1,4 +1,4 @@
-"""Who counts what destinations have done learns of their end."""
+"""Notification of deleted destinations to the statistics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sluicemq.broker import Destination
 from tests.support.broker import BrokerFixture
 
 
-def test_the_end_of_a_destination_is_told_once_and_with_its_last_figures() -> None:
+def test_a_destination_deletion_is_reported_once_with_its_last_counters() -> None:
     fixture = BrokerFixture()
     gone: list[tuple[Destination, int]] = []
     fixture.broker.removals.append(

@@ -1,4 +1,4 @@
-"""Consumers that leave before they have finished with what they hold."""
+"""Consumers that detach before they have acked all their deliveries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, bodies
 
 
-def test_what_is_kept_may_still_be_settled_and_the_rest_goes_back_uncounted() -> None:
+def test_kept_deliveries_can_be_acked_and_the_rest_are_requeued_uncounted() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 3)
@@ -25,7 +25,7 @@ def test_what_is_kept_may_still_be_settled_and_the_rest_goes_back_uncounted() ->
     assert (queue.unacked, queue.statistics.acknowledged) == (2, 1)
 
 
-def test_it_is_no_consumer_any_more() -> None:
+def test_a_retired_consumer_is_not_counted() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     subscription = fixture.broker.subscribe(topic, "s", durable=True)
@@ -43,7 +43,7 @@ def test_it_is_no_consumer_any_more() -> None:
     assert reader.got() == []
 
 
-def test_one_that_stood_by_takes_its_place() -> None:
+def test_a_standby_consumer_replaces_a_retired_one() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(active_consumers=1)
     first, second = fixture.read(queue, 1), fixture.read(queue, 2, refill=False)
@@ -54,7 +54,7 @@ def test_one_that_stood_by_takes_its_place() -> None:
     assert second.got() == ["b"]
 
 
-def test_it_is_forgotten_with_the_last_delivery_it_holds() -> None:
+def test_a_retired_consumer_is_released_with_its_last_delivery() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     ends = {
@@ -78,7 +78,7 @@ def test_it_is_forgotten_with_the_last_delivery_it_holds() -> None:
         fixture.broker.purge(queue)
 
 
-def test_it_holds_nothing_if_nothing_is_to_be_kept() -> None:
+def test_a_retired_consumer_may_keep_no_deliveries() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=1)
     reader = fixture.read(queue)
@@ -91,7 +91,7 @@ def test_it_holds_nothing_if_nothing_is_to_be_kept() -> None:
     assert fixture.read(queue).got() == ["a"]
 
 
-def test_what_it_did_not_keep_may_count_as_attempted() -> None:
+def test_deliveries_not_kept_may_count_as_attempts() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -102,7 +102,7 @@ def test_what_it_did_not_keep_may_count_as_attempted() -> None:
     assert again.attempts == {"a": 2}
 
 
-def test_its_time_to_acknowledge_goes_on() -> None:
+def test_the_ack_timeout_continues_after_retirement() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)
@@ -114,7 +114,7 @@ def test_its_time_to_acknowledge_goes_on() -> None:
 
 
 @pytest.mark.parametrize("durability", [Durability.SYNC, Durability.NONE])
-def test_it_goes_with_its_queue(durability: Durability) -> None:
+def test_a_retired_consumer_is_removed_with_its_queue(durability: Durability) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -127,7 +127,7 @@ def test_it_goes_with_its_queue(durability: Durability) -> None:
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)
 
 
-def test_its_deliveries_may_go_into_transactions_and_come_back_to_it() -> None:
+def test_kept_deliveries_may_be_acked_in_transactions_and_returned() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 3)
@@ -149,7 +149,7 @@ def test_its_deliveries_may_go_into_transactions_and_come_back_to_it() -> None:
     assert other.got() == ["a"]
 
 
-def test_what_one_of_a_removed_queue_had_in_a_transaction_is_gone() -> None:
+def test_transactional_acks_of_a_deleted_queue_are_gone() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)

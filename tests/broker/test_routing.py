@@ -1,4 +1,4 @@
-"""Topics find the subscriptions that want a message, without asking all of them."""
+"""Topics find the subscriptions that match a message without evaluating all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ terms = st.tuples(
 
 
 class Counting:
-    """A selector that counts how often it is asked."""
+    """A selector that counts its evaluations."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -38,7 +38,7 @@ class Counting:
 
 
 def crowd(fixture: BrokerFixture, texts: list[str]) -> list[Counting]:
-    """A subscription of topic t for each."""
+    """Subscribe to topic t with each of the selectors."""
     selectors = [Counting(text) for text in texts]
     for place, selector in enumerate(selectors):
         fixture.broker.subscribe(fixture.topic(), f"s{place}", selector=selector)
@@ -51,15 +51,15 @@ def crowd(fixture: BrokerFixture, texts: list[str]) -> list[Counting]:
     st.sets(st.integers(0, 11)),
     st.lists(st.tuples(properties, st.sampled_from([None, "me", "you"])), max_size=6),
 )
-def test_the_index_finds_exactly_those_that_want_a_message(
-    wanted: list[tuple[str | None, str | None]],
+def test_the_index_finds_exactly_the_matching_subscriptions(
+    terms_of_subscriptions: list[tuple[str | None, str | None]],
     leaving: set[int],
     sent: list[tuple[dict[str, Property] | None, str | None]],
 ) -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     there: list[Subscription] = []
-    for place, (text, exclude) in enumerate(wanted):
+    for place, (text, exclude) in enumerate(terms_of_subscriptions):
         selector = None if text is None else compile_selector(text)
         there.append(
             fixture.broker.subscribe(topic, f"s{place}", selector=selector, exclude=exclude)
@@ -78,7 +78,7 @@ def test_the_index_finds_exactly_those_that_want_a_message(
     assert (routes.routes, routes.asked, routes.indexes) == ({}, {}, {})
 
 
-def test_only_those_whose_equality_holds_are_asked() -> None:
+def test_only_subscriptions_whose_equality_holds_are_evaluated() -> None:
     fixture = BrokerFixture()
     selectors = crowd(fixture, [f"id = {n} AND price > 3" for n in range(100)])
     fixture.send(fixture.topic(), "m", properties={"id": 17, "price": 4})
@@ -89,7 +89,7 @@ def test_only_those_whose_equality_holds_are_asked() -> None:
     assert [s.waiting for s in fixture.topic().subscriptions.values()].count(1) == 1
 
 
-def test_the_equality_that_tells_subscriptions_apart_is_used() -> None:
+def test_the_most_selective_equality_is_indexed() -> None:
     fixture = BrokerFixture()
     selectors = crowd(fixture, [f"kind = 'order' AND id = {n}" for n in range(100)])
     fixture.send(fixture.topic(), "m", properties={"id": 17, "kind": "order"})
@@ -105,7 +105,7 @@ def test_one_of_several_values_is_enough() -> None:
     assert [s.waiting for s in fixture.topic().subscriptions.values()] == [2, 2, 1]
 
 
-def test_what_contradicts_itself_is_never_asked() -> None:
+def test_contradictory_selectors_are_never_evaluated() -> None:
     fixture = BrokerFixture()
     [selector] = crowd(fixture, ["kind = 'x' AND kind = 'y'"])
     fixture.send(fixture.topic(), "m", properties={"kind": "x"})

@@ -1,4 +1,4 @@
-"""The time that scans share: who goes on when, and every scan stops at the deadline."""
+"""Scans share one time budget in order, and every scan stops at the deadline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.broker.deadlines import ScanTime
 from tests.support.broker import BrokerFixture, OfType, Reader, Window
 
 
-def test_scans_take_turns_and_share_one_deadline() -> None:
+def test_scans_alternate_and_share_one_deadline() -> None:
     time = ScanTime(1)
     wakes: list[None] = []
     scans = Scans(time.start, lambda: wakes.append(None))
@@ -63,7 +63,7 @@ def test_work_outside_the_flush_gets_the_time_of_its_iteration() -> None:
     assert calls == ["coroutine", "other"]
 
 
-def test_a_question_outside_a_flush_ends_with_one() -> None:
+def test_a_query_outside_a_flush_ends_with_a_flush() -> None:
     wakes: list[None] = []
     scans = Scans(ScanTime(1).start, lambda: wakes.append(None))
     assert not scans.over()
@@ -74,7 +74,7 @@ def test_a_question_outside_a_flush_ends_with_one() -> None:
 
 
 class Fixture:
-    """A broker whose scans may ask their deadline `limit` times in an iteration."""
+    """A broker whose scans may check their deadline `limit` times in an iteration."""
 
     def __init__(self, limit: int) -> None:
         self.clock = ManualClock()
@@ -146,7 +146,7 @@ class CountingSelector(OfType):
 
 
 @pytest.mark.parametrize("limit", [1, 7, 50])
-def test_held_messages_are_handed_over_in_slices(limit: int) -> None:
+def test_held_messages_are_transferred_in_slices(limit: int) -> None:
     scan_time = ScanTime()
     broker = Broker(MemoryJournal(), ManualClock(), start_deadline=scan_time.start)
     topic = broker.declare(
@@ -170,7 +170,7 @@ def test_held_messages_are_handed_over_in_slices(limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 50])
-def test_a_browse_looks_at_nothing_after_the_deadline(limit: int) -> None:
+def test_a_browse_evaluates_nothing_after_the_deadline(limit: int) -> None:
     """The engine's part: what a protocol does with it is in the tests of the protocol."""
     fixture = Fixture(limit)
     broker = fixture.broker
@@ -194,7 +194,7 @@ def test_a_browse_looks_at_nothing_after_the_deadline(limit: int) -> None:
         before = len(found)
 
 
-def test_a_scan_goes_on_whatever_happens_meanwhile() -> None:
+def test_a_scan_continues_despite_concurrent_changes() -> None:
     broker_fixture = BrokerFixture()
     queue = broker_fixture.queue()
     numbers = broker_fixture.send(queue, *map(str, range(200)))
@@ -217,7 +217,7 @@ def test_a_scan_goes_on_whatever_happens_meanwhile() -> None:
 
 
 @given(st.data())
-def test_a_scan_without_changes_lists_what_a_listing_lists(data: st.DataObject) -> None:
+def test_a_scan_without_changes_equals_a_browse(data: st.DataObject) -> None:
     broker_fixture = BrokerFixture(BrokerSettings(chunk_deliveries=3))
     queue = broker_fixture.queue()
     for number in range(data.draw(st.integers(0, 30))):

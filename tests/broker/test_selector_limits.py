@@ -1,4 +1,4 @@
-"""How long a selector may be, how many nodes it may have, and what the largest ones cost."""
+"""Limits on the length and nodes of a selector, and the cost of the largest ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUEUE = Address(Kind.QUEUE, "q")
 
 
 def padded(size: int) -> str:
-    """A selector of that many bytes with few nodes."""
+    """Return a selector of `size` bytes with few nodes."""
     return "a = '" + "x" * (size - 6) + "'"
 
 
@@ -40,12 +40,12 @@ def test_the_defaults() -> None:
 
 
 @pytest.mark.parametrize("text", [padded(8192), strings(512), "a = 'ä" + "x" * 8184 + "'"])
-def test_what_is_at_the_limits_is_accepted(text: str) -> None:
+def test_selectors_at_the_limits_are_accepted(text: str) -> None:
     assert compile_selector(text, LIMITS).text == text
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (padded(8193), "the selector has 8193 bytes, at most 8192 are allowed"),
         ("a = 'ä" + "x" * 8185 + "'", "the selector has 8193 bytes"),
@@ -55,21 +55,21 @@ def test_what_is_at_the_limits_is_accepted(text: str) -> None:
         ("(" * 60_000, "the selector has 60000 bytes"),
     ],
 )
-def test_what_exceeds_them_is_refused(text: str, said: str) -> None:
+def test_selectors_above_the_limits_are_refused(text: str, message: str) -> None:
     with pytest.raises(SelectorError) as caught:
         compile_selector(text, LIMITS)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "broker.max_selector_" in str(caught.value)
 
 
-def test_one_that_is_in_use_is_refused_where_the_limits_are_lower() -> None:
+def test_a_selector_in_use_is_refused_under_lower_limits() -> None:
     selector = compile_selector("n = 1 AND m = 2")
     with pytest.raises(SelectorError):
         compile_selector(selector.text, SelectorLimits(nodes=selector.nodes - 1))
     assert compile_selector(selector.text, SelectorLimits(nodes=selector.nodes)) is selector
 
 
-def test_a_broker_has_limits_for_clients_and_none_for_what_the_journal_brings_back() -> None:
+def test_limits_apply_to_clients_and_not_to_recovered_selectors() -> None:
     fixture = BrokerFixture(BrokerSettings(selectors=SelectorLimits(20, 4)))
     assert fixture.broker.compile_selector("a = 1").nodes == 3
     for text in ("a = 1 AND b = 1", "a = 'xxxxxxxxxxxxxxxxxxxxx'"):
@@ -99,7 +99,7 @@ def test_a_broker_has_limits_for_clients_and_none_for_what_the_journal_brings_ba
         ("a NOT LIKE '_x'", 3),
     ],
 )
-def test_what_counts_as_a_node(text: str, nodes: int) -> None:
+def test_node_counts(text: str, nodes: int) -> None:
     assert read(text).size == compile_selector(text).nodes == nodes
 
 
@@ -125,7 +125,7 @@ PARTS = [
 
 
 def largest(part: str, joint: str) -> str:
-    """As many as are accepted."""
+    """Join as many parts as the limits accept."""
     text = part
     for times in count(2):
         longer = joint.join([part] * times)
@@ -143,7 +143,7 @@ def test_the_largest_of_each_kind_compile_and_evaluate(part: str, joint: str) ->
     selector = compile_selector(largest(part, joint), LIMITS)
     assert 480 <= selector.nodes <= 512
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(1000)  # what pytest has used already is not ours
+    sys.setrecursionlimit(1000)  # pytest already uses part of the stack
     try:
         for value in (1, 1.5, "x" * 1000, True, None, 10**400):
             selector(Message(QUEUE, b"", properties={"a": value, "s": "x" * 1000}))
@@ -153,7 +153,7 @@ def test_the_largest_of_each_kind_compile_and_evaluate(part: str, joint: str) ->
 
 @settings(max_examples=60)
 @given(st.lists(conditions, min_size=1, max_size=60), st.sampled_from([" AND ", " OR "]))
-def test_whatever_is_accepted_evaluates(trees: list[Tree], joint: str) -> None:
+def test_every_accepted_selector_evaluates(trees: list[Tree], joint: str) -> None:
     text = joint.join(f"({write(tree)})" for tree in trees)
     try:
         selector = compile_selector(text, LIMITS)

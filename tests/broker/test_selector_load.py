@@ -1,4 +1,4 @@
-"""What the selectors of a destination cost a message together, and the limit of it."""
+"""Load of all selectors of a destination on one message, and its limit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def limited(nodes: int) -> BrokerFixture:
     return BrokerFixture(BrokerSettings(selector_load=nodes))
 
 
-def test_a_topic_refuses_what_would_make_every_message_slow() -> None:
+def test_a_topic_refuses_selectors_above_its_load_limit() -> None:
     fixture = limited(14)
     topic = fixture.topic()
     for number in range(2):
@@ -69,7 +69,7 @@ def test_a_topic_refuses_what_would_make_every_message_slow() -> None:
         fixture.broker.subscribe(topic, f"s{number}", selector=compile_selector(text))
     with pytest.raises(LimitExceeded, match="max_destination_selector_nodes"):
         fixture.broker.subscribe(topic, "s2", selector=compile_selector("a"))
-    # those with the same selector cost nothing more, and those without one neither
+    # further consumers with the same selector or without one add no load
     fixture.broker.subscribe(topic, "s3", selector=compile_selector("a > 0 AND b > 1"))
     fixture.broker.subscribe(topic, "s4")
     fixture.broker.unsubscribe(topic.subscriptions["s1"])
@@ -88,7 +88,7 @@ def test_values_of_one_property_do_not_add_up() -> None:
     assert len(fixture.topic().subscriptions) == 100
 
 
-def test_0_is_no_limit() -> None:
+def test_a_limit_of_0_means_unlimited() -> None:
     fixture = limited(0)
     for number in range(100):
         selector = compile_selector(f"a > {number}")
@@ -96,7 +96,7 @@ def test_0_is_no_limit() -> None:
 
 
 @pytest.mark.parametrize("waiting", [0, 2000])
-def test_a_queue_refuses_it_too_even_before_it_has_tried_what_waits(waiting: int) -> None:
+def test_a_queue_refuses_selectors_before_evaluating_its_backlog(waiting: int) -> None:
     fixture = limited(12)
     queue = fixture.queue()
     fixture.send(queue, *["x"] * waiting, durability=Durability.NONE)
@@ -110,7 +110,7 @@ def test_a_queue_refuses_it_too_even_before_it_has_tried_what_waits(waiting: int
     fixture.read(queue, selector=compile_selector("a > 5"))
 
 
-def test_a_durable_subscription_that_exists_is_found_whatever_the_limit() -> None:
+def test_an_existing_durable_subscription_is_found_whatever_the_limit() -> None:
     fixture = limited(0)
     selector = compile_selector("a > 1 AND b > 1")
 

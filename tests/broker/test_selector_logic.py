@@ -1,4 +1,4 @@
-"""Compiled selectors against an evaluation by the letter of the specification."""
+"""Compiled selectors compared with an exact evaluation by the specification."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def message(found: Properties) -> Message:
 @example(("=", ("name", "a"), ("literal", 2**53 + 1)), {"a": 2.0**53})
 @example(("=", ("name", "a"), ("literal", 2.0**53)), {"a": 2**53 + 1})
 @example(("=", ("/", ("minus", ("name", "a")), ("literal", 2)), ("literal", -3)), {"a": 7})
-def test_a_selector_means_what_the_specification_says(tree: Tree, found: Properties) -> None:
+def test_selectors_follow_the_specification(tree: Tree, found: Properties) -> None:
     text = write(tree)
     verdict = evaluate(tree, found or {})
     assert compile_selector(text)(message(found)) is (verdict is True), text
@@ -37,7 +37,7 @@ def test_a_selector_means_what_the_specification_says(tree: Tree, found: Propert
 @example(("=", ("name", "a"), ("literal", 2**53 + 1)), {"a": 2.0**53})
 @example(("=", ("name", "a"), ("literal", 2.0**53)), {"a": 2**53 + 1})
 @example(("and", ("name", "a"), ("=", ("name", "a"), ("literal", 1))), {"a": True})
-def test_what_is_selected_has_the_equalities(tree: Tree, found: Properties) -> None:
+def test_selected_messages_have_the_equalities(tree: Tree, found: Properties) -> None:
     selector = compile_selector(write(tree))
     if selector(message(found)):
         for equality in selector.equalities:
@@ -59,7 +59,7 @@ def test_the_equalities_that_a_selector_demands() -> None:
     assert demanded("JMSType = 'x'") == {"JMSType": {"x"}}
 
 
-def test_what_is_no_equality() -> None:
+def test_expressions_without_equalities() -> None:
     for text in (
         "id = 17 OR price > 3",
         "NOT id = 17",

@@ -1,4 +1,4 @@
-"""A long line, and selectors that are new to it (broker/selector_rescan.py)."""
+"""Rescans of a long queue for new selectors (broker/selector_rescan.py)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType, bodies
 
 FIRST = 500
-"""Tried at once."""
+"""Deliveries evaluated at once."""
 MORE = 60
-"""Tried each millisecond."""
+"""Deliveries evaluated each millisecond."""
 
 
 def packing() -> BrokerFixture:
@@ -23,7 +23,7 @@ def packing() -> BrokerFixture:
 
 
 def objects(queue: Destination) -> int:
-    """How many deliveries of the queue are objects."""
+    """Return the number of delivery objects of the queue."""
     gc.collect()
     return sum(
         isinstance(thing, Delivery) and thing.subscription is queue.queue
@@ -31,7 +31,7 @@ def objects(queue: Destination) -> int:
     )
 
 
-def test_a_new_selector_is_tried_in_slices_and_nothing_overtakes_what_is_not_tried_yet() -> None:
+def test_a_new_selector_is_evaluated_in_slices_and_in_order() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * (FIRST + MORE), durability=Durability.LAZY)
@@ -50,7 +50,7 @@ def test_a_new_selector_is_tried_in_slices_and_nothing_overtakes_what_is_not_tri
     assert fixture.broker.deadline() > fixture.clock.steady + 1
 
 
-def test_more_is_tried_when_nothing_else_happens() -> None:
+def test_an_idle_broker_evaluates_larger_slices() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 3000, durability=Durability.LAZY)
@@ -61,7 +61,7 @@ def test_more_is_tried_when_nothing_else_happens() -> None:
     assert red.calls == FIRST + IDLE * MORE
 
 
-def test_a_slice_makes_up_for_ten_milliseconds_and_no_more() -> None:
+def test_a_slice_covers_at_most_ten_milliseconds() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 3000, durability=Durability.LAZY)
@@ -84,7 +84,7 @@ def test_large_bodies_make_a_slice_shorter() -> None:
     assert red.calls == 50
 
 
-def test_the_walk_ends_however_much_arrives() -> None:
+def test_a_rescan_ends_however_many_messages_arrive() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
@@ -101,7 +101,7 @@ def test_the_walk_ends_however_much_arrives() -> None:
     assert red.calls == sent
 
 
-def test_a_message_of_higher_priority_does_not_wait_for_lower_ones_to_be_tried() -> None:
+def test_a_higher_priority_message_does_not_wait_for_lower_ones() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
@@ -113,7 +113,7 @@ def test_a_message_of_higher_priority_does_not_wait_for_lower_ones_to_be_tried()
     assert reader.got() == ["same"]
 
 
-def test_selectors_that_come_during_a_walk_share_the_next_one() -> None:
+def test_selectors_added_during_a_rescan_share_the_next_one() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
@@ -123,19 +123,19 @@ def test_selectors_that_come_during_a_walk_share_the_next_one() -> None:
     readers = [fixture.read(queue, selector=selector) for selector in selectors]
     assert [selector.calls for selector in selectors] == [FIRST, 0, 0]
     fixture.wait(10)
-    fixture.send(queue, "green after the first walk", type="green")
+    fixture.send(queue, "green after the first rescan", type="green")
     assert [selector.calls for selector in selectors] == [1004, 1, 1]
     for _ in range(2):
         fixture.wait(10)
     assert [selector.calls for selector in selectors] == [1004, 1003, 1003]
     assert [reader.got() for reader in readers] == [
         ["red"],
-        ["green", "green after the first walk"],
+        ["green", "green after the first rescan"],
         ["blue"],
     ]
 
 
-def test_the_trial_of_a_backlog_ends_when_its_consumer_has_gone() -> None:
+def test_a_rescan_ends_when_its_consumer_detaches() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 600)
@@ -152,7 +152,7 @@ def test_the_trial_of_a_backlog_ends_when_its_consumer_has_gone() -> None:
     assert queue.queue.rescan is None
 
 
-def test_one_that_waits_for_its_walk_may_leave() -> None:
+def test_a_selector_awaiting_its_rescan_may_be_removed() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 600)
@@ -166,7 +166,7 @@ def test_one_that_waits_for_its_walk_may_leave() -> None:
     assert queue.queue.rescan is None
 
 
-def test_messages_that_go_while_the_backlog_is_tried_are_not_delivered_twice() -> None:
+def test_messages_removed_during_a_rescan_are_not_delivered_twice() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     numbers = [str(number) for number in range(1600)]
@@ -182,7 +182,7 @@ def test_messages_that_go_while_the_backlog_is_tried_are_not_delivered_twice() -
     assert everything + late.got() == numbers
 
 
-def test_what_comes_back_during_the_walk_keeps_its_place() -> None:
+def test_messages_requeued_during_a_rescan_keep_their_order() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "untried", type="red", priority=3)
@@ -197,7 +197,7 @@ def test_what_comes_back_during_the_walk_keeps_its_place() -> None:
     assert reader.got() == ["untried", "came back"]
 
 
-def test_what_comes_back_where_the_walk_has_still_to_come_to_is_found() -> None:
+def test_messages_requeued_ahead_of_the_rescan_are_found() -> None:
     fixture = BrokerFixture(BrokerSettings(chunk_deliveries=4))
     queue = fixture.queue()
     also_red = OfType("red")
@@ -216,7 +216,7 @@ def test_what_comes_back_where_the_walk_has_still_to_come_to_is_found() -> None:
     assert reader.got() == ["late", "later"]
 
 
-def test_compacting_a_line_keeps_what_came_back_and_its_order() -> None:
+def test_compacting_a_queue_keeps_requeued_messages_in_order() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     plain = fixture.read(queue, 3)
@@ -239,7 +239,7 @@ def test_compacting_a_line_keeps_what_came_back_and_its_order() -> None:
     assert plain.got() == ["a", "b", "c"]
 
 
-def test_a_walk_stops_while_there_is_enough_and_goes_on_afterwards() -> None:
+def test_a_rescan_pauses_while_its_consumer_has_enough() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     numbers = [str(number) for number in range(3 * ENOUGH)]
@@ -255,12 +255,12 @@ def test_a_walk_stops_while_there_is_enough_and_goes_on_afterwards() -> None:
         fixture.wait(10)
         assert red.calls <= len(got) + 700 + ENOUGH + 50
         taken = reader.got()
-        assert taken, "the walk does not go on"
+        assert taken, "the rescan does not go on"
         got += taken
     assert got == numbers
 
 
-def test_somebody_new_does_not_wait_for_a_consumer_that_has_enough() -> None:
+def test_a_new_consumer_does_not_wait_for_one_that_has_enough() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 3 * ENOUGH, type="red", durability=Durability.LAZY)
@@ -274,7 +274,7 @@ def test_somebody_new_does_not_wait_for_a_consumer_that_has_enough() -> None:
     assert reader.got() == ["wanted"]
 
 
-def test_a_packed_backlog_stays_packed_but_for_what_a_selector_wants() -> None:
+def test_a_packed_backlog_unpacks_only_messages_that_match_a_selector() -> None:
     fixture = packing()
     queue = fixture.queue()
     for number in range(100):
@@ -309,7 +309,7 @@ def bodies_in_order(fixture: BrokerFixture, queue: Destination) -> list[str]:
     ]
 
 
-def test_a_line_goes_on_being_packed_beside_a_selective_consumer() -> None:
+def test_a_queue_is_still_packed_beside_a_selective_consumer() -> None:
     fixture = packing()
     queue = fixture.queue()
     red = fixture.read(queue, 0, refill=False, selector=OfType("red"))
@@ -323,7 +323,7 @@ def test_a_line_goes_on_being_packed_beside_a_selective_consumer() -> None:
     assert rest.got() == [str(number) for number in range(200) if number % 20]
 
 
-def test_what_is_taken_through_a_selector_does_not_stay_behind_in_the_line() -> None:
+def test_messages_taken_through_a_selector_leave_the_queue() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 50)
@@ -361,7 +361,7 @@ def test_moving_to_the_same_queue_ends() -> None:
     assert fixture.journal.stats().live == 50
 
 
-def test_a_purge_during_the_walk_leaves_nothing() -> None:
+def test_a_purge_during_a_rescan_leaves_nothing() -> None:
     fixture = packing()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 700)

@@ -1,4 +1,4 @@
-"""What may stand in a selector, and what is said about what may not."""
+"""Syntax of selectors and messages of syntax errors."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def selects(text: str, **fields: Any) -> bool:
         "JMSPriority IS NOT NULL",
     ],
 )
-def test_it_selects(text: str) -> None:
+def test_matching_selectors(text: str) -> None:
     assert selects(text)
 
 
@@ -182,12 +182,12 @@ def test_it_selects(text: str) -> None:
         "member * 1 = 1",
     ],
 )
-def test_neither_it_nor_its_opposite_selects_what_is_unknown(text: str) -> None:
+def test_neither_an_unknown_condition_nor_its_negation_selects(text: str) -> None:
     assert not selects(text)
     assert not selects(f"NOT ({text})")
 
 
-def test_what_decides_without_the_unknown_is_known() -> None:
+def test_conditions_decided_without_the_unknown_are_known() -> None:
     assert selects("absent = 1 OR TRUE")
     assert selects("NOT (absent = 1 AND FALSE)")
     assert selects("member OR absent")
@@ -220,7 +220,7 @@ def test_a_message_without_properties() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "position", "said"),
+    ("text", "position", "message"),
     [
         ("", 0, "expected a value, found the end"),
         (" \t\n", 3, "expected a value, found the end"),
@@ -289,10 +289,12 @@ def test_a_message_without_properties() -> None:
         ("JMSfoo = 1", 0, "found JMSfoo"),
     ],
 )
-def test_an_error_says_what_was_expected_and_where(text: str, position: int, said: str) -> None:
+def test_an_error_names_the_expectation_and_the_position(
+    text: str, position: int, message: str
+) -> None:
     with pytest.raises(SelectorError) as caught:
         compile_selector(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.position == position
     assert f"at offset {position}" in str(caught.value)
 
@@ -314,7 +316,7 @@ def test_depth_has_a_limit_before_the_stack_does(
 ) -> None:
     errors = []
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(900)  # what a broker has used already is not ours
+    sys.setrecursionlimit(900)  # a broker already uses part of the stack
     try:
         for depth in (1, 10, 30, 45, 60, 90, 150, 190, 250, 3000):
             try:
@@ -326,12 +328,12 @@ def test_depth_has_a_limit_before_the_stack_does(
     finally:
         sys.setrecursionlimit(limit)
     assert 2 <= len(errors) <= 6
-    for said in errors:
-        assert f"more than {MAX_DEPTH} parentheses and operations" in said
+    for message in errors:
+        assert f"more than {MAX_DEPTH} parentheses and operations" in message
 
 
 @pytest.mark.parametrize(
-    ("text", "settled"),
+    ("text", "constant"),
     [
         ("TRUE OR age = 1", always),
         ("NOT (FALSE AND age = 1)", always),
@@ -342,8 +344,8 @@ def test_depth_has_a_limit_before_the_stack_does(
         ("age = 1 / 0", never),
     ],
 )
-def test_what_constants_settle_is_settled_at_once(text: str, settled: Test) -> None:
-    assert compile_condition(read(text), True) is settled
+def test_constant_conditions_are_folded(text: str, constant: Test) -> None:
+    assert compile_condition(read(text), True) is constant
 
 
 @pytest.mark.parametrize("chain", ["member AND ", "gone OR ", "age = 16 OR ", "TRUE AND "])
@@ -365,8 +367,8 @@ def test_equal_texts_share_one_selector() -> None:
     assert compile_selector(long) is kept
 
 
-def test_patterns_do_not_go_back() -> None:
-    """With backtracking this takes longer than anybody waits."""
+def test_patterns_do_not_backtrack() -> None:
+    """With backtracking this would not end in any reasonable time."""
     several = compile_selector("name LIKE '" + "%a" * 30 + "b'")
     target = Message(QUEUE, b"", properties={"name": "a" * 5000})
     assert not several(target)

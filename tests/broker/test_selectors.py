@@ -1,4 +1,4 @@
-"""Consumers that want only some of the messages, and what their selectors cost."""
+"""Consumers with selectors, and the number of evaluations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluicemq.broker import compile_selector
 from tests.support.broker import BrokerFixture, OfType, bodies
 
 
-def test_each_consumer_gets_only_what_it_selects_and_the_rest_waits() -> None:
+def test_each_consumer_gets_only_matching_messages_and_the_rest_stay_ready() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     red, blue = (
@@ -32,7 +32,7 @@ def test_each_message_goes_to_one_of_all_that_match() -> None:
 
 
 @pytest.mark.parametrize("group", [1, 3, 6])
-def test_consumers_with_different_selectors_that_match_take_turns(group: int) -> None:
+def test_consumers_with_different_matching_selectors_alternate(group: int) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     selectors = [None, compile_selector("1 = 1"), compile_selector("2 = 2")]
@@ -42,7 +42,7 @@ def test_consumers_with_different_selectors_that_match_take_turns(group: int) ->
     assert all(1 <= len(reader.got()) <= 3 for reader in readers)
 
 
-def test_a_selector_is_evaluated_once_per_message_for_all_who_use_it() -> None:
+def test_a_selector_is_evaluated_once_per_message_for_all_consumers() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     red, same, blue = OfType("red"), OfType("red"), OfType("blue")
@@ -54,7 +54,7 @@ def test_a_selector_is_evaluated_once_per_message_for_all_who_use_it() -> None:
     assert (red.calls + same.calls, blue.calls) == (3, 3)
 
 
-def test_a_message_that_comes_back_is_offered_to_those_who_select_it_in_its_place() -> None:
+def test_a_requeued_message_is_offered_in_order_to_matching_consumers() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -98,7 +98,7 @@ def test_a_topic_evaluates_a_selector_once_for_all_its_subscriptions() -> None:
     assert red.calls + same.calls == 2
 
 
-def test_a_message_that_came_back_through_a_selector_is_there_once() -> None:
+def test_a_message_requeued_through_a_selector_exists_once() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1, refill=False, selector=OfType("red"))
@@ -109,7 +109,7 @@ def test_a_message_that_came_back_through_a_selector_is_there_once() -> None:
     assert (queue.waiting, queue.bytes) == (0, 0)
 
 
-def test_a_turn_of_large_bodies_ends_for_selectors_too() -> None:
+def test_an_iteration_of_large_bodies_ends_for_selectors_too() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     body = "x" * 600_000

@@ -1,4 +1,4 @@
-"""A message that asks for it is not seen, and not confirmed, before it is on disk."""
+"""A message with durability sync is not visible or confirmed before it is on disk."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class SlowJournal(MemoryJournal):
     __slots__ = ()
 
     def commit(self, sync: bool = True) -> None:
-        """Asked for; takes until `sync`."""
+        """Start a commit, which ends with `sync`."""
 
     def sync(self) -> None:
-        """The disk has answered."""
+        """Report that the disk has synced."""
         super().commit()
 
 
 class SlowFixture(BrokerFixture):
-    """A broker whose disk answers when it is told to."""
+    """A broker whose disk answers only on request."""
 
     def __init__(self) -> None:
         self.disk = SlowJournal()
@@ -36,7 +36,7 @@ class SlowFixture(BrokerFixture):
         self.broker.flush()
 
 
-def test_a_sync_message_is_neither_seen_nor_confirmed_before_the_disk_answers() -> None:
+def test_a_sync_message_is_neither_visible_nor_confirmed_before_the_sync() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -50,7 +50,7 @@ def test_a_sync_message_is_neither_seen_nor_confirmed_before_the_disk_answers() 
     assert (reader.got(), confirmed) == (["a"], [sequence])
 
 
-def test_the_broker_asks_for_a_flush_when_the_disk_has_answered() -> None:
+def test_the_broker_schedules_a_flush_after_the_sync() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     fixture.send(queue, "a")
@@ -69,7 +69,7 @@ def test_other_messages_do_not_wait_for_the_disk(durability: Durability) -> None
     assert reader.got() == ["a"]
 
 
-def test_confirmations_come_in_order_and_at_once_for_what_is_durable() -> None:
+def test_confirmations_come_in_order_and_together_for_durable_messages() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     first, second = fixture.send(queue, "a", "b")
@@ -102,7 +102,7 @@ def test_a_message_that_becomes_durable_after_its_time_is_not_delivered() -> Non
     assert queue.waiting == 0
 
 
-def test_a_message_of_a_queue_that_was_removed_meanwhile_is_dropped_but_confirmed() -> None:
+def test_a_message_of_a_queue_deleted_meanwhile_is_dropped_but_confirmed() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     confirmed: list[str] = []

@@ -1,4 +1,4 @@
-"""The rounds over all destinations: what they add up, in what pieces, and who goes meanwhile."""
+"""Rounds over all destinations: totals, slices, and destinations deleted meanwhile."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_temporary_destinations_are_counted() -> None:
     assert fixture.broker.stats_sampler.totals.temporary == 1
 
 
-def test_counters_never_go_back_when_destinations_go() -> None:
+def test_counters_never_decrease_when_destinations_are_deleted() -> None:
     fixture = BrokerFixture()
     for name in "abc":
         fixture.send(fixture.queue(name), "1", "2")
@@ -62,7 +62,7 @@ def test_counters_never_go_back_when_destinations_go() -> None:
     assert fixture.broker.stats_sampler.totals.statistics.published == 6
 
 
-def test_others_have_their_turn_after_each_share() -> None:
+def test_other_work_runs_after_each_share() -> None:
     fixture = BrokerFixture()
     for number in range(3 * SHARE):
         fixture.queue(str(number))
@@ -77,20 +77,20 @@ def test_others_have_their_turn_after_each_share() -> None:
     assert set(seen) == set(fixture.broker.destinations.values())
 
 
-def test_whoever_looks_is_told_how_they_stand() -> None:
+def test_the_callback_receives_the_depth_of_each_destination() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "a", "b", "c")
     fixture.read(queue, 1)
     seen = []
-    for _ in fixture.broker.stats_sampler.round(1.0, lambda *told: seen.append(told)):
+    for _ in fixture.broker.stats_sampler.round(1.0, lambda *sample: seen.append(sample)):
         pass
     assert seen == [(queue, 2, 1)]
 
 
 @given(st.data())
-def test_whatever_happens_within_a_round_counts_once(data: st.DataObject) -> None:
-    """Destinations go and come, and messages come in, between any two shares."""
+def test_changes_within_a_round_count_once(data: st.DataObject) -> None:
+    """Destinations are deleted and created, and messages arrive, between any two shares."""
     fixture = BrokerFixture(BrokerSettings(destination_idle_timeout=0))
     names = [str(number) for number in range(2 * SHARE + 5)]
     sent = 0
@@ -113,7 +113,7 @@ def test_whatever_happens_within_a_round_counts_once(data: st.DataObject) -> Non
     assert fixture.broker.stats_sampler.totals.destinations == len(fixture.broker.destinations)
 
 
-def test_a_destination_that_goes_before_its_turn_is_left_alone() -> None:
+def test_a_destination_deleted_during_a_round_is_skipped() -> None:
     fixture = BrokerFixture(BrokerSettings(destination_idle_timeout=1000))
     for number in range(SHARE + 2):
         fixture.broker.queue(str(number))
@@ -128,7 +128,7 @@ def test_a_destination_that_goes_before_its_turn_is_left_alone() -> None:
     assert not fixture.broker.destinations
 
 
-def test_protocols_have_rates_too() -> None:
+def test_rates_of_protocols() -> None:
     fixture = BrokerFixture()
     traffic = fixture.broker.traffic_of("phpmq")
     assert fixture.broker.traffic_of("phpmq") is traffic
@@ -143,7 +143,7 @@ def test_protocols_have_rates_too() -> None:
     assert (traffic.published, traffic.delivered) == (300, 150)
 
 
-def test_consumers_are_numbered_and_count_what_they_are_given() -> None:
+def test_consumers_are_numbered_and_count_their_deliveries() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "a", "b", "c")

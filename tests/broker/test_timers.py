@@ -1,4 +1,4 @@
-"""The heap of calls and the expiry wheel, by themselves."""
+"""Unit tests of the call heap and the expiry wheel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def expiring(expires: int) -> Delivery:
     return Delivery(BrokerFixture().queue().queue, expires, None, 4, 0, UNJOURNALED, 0, expires)
 
 
-def test_calls_are_made_in_order_of_their_times_and_then_of_their_making() -> None:
+def test_calls_run_in_order_of_time_and_then_of_registration() -> None:
     timers = Timers()
     made: list[str] = []
     timers.add(30, made.append, "last")
@@ -43,12 +43,12 @@ def test_a_call_may_add_another_that_is_due_at_once() -> None:
     assert made == ["inner"]
 
 
-def test_an_empty_wheel_wants_nothing() -> None:
+def test_an_empty_wheel_needs_no_call() -> None:
     assert ExpiryWheel().deadline() == NEVER
     assert ExpiryWheel().due(START) == []
 
 
-def test_what_is_in_flight_when_its_slot_is_due_is_left_alone() -> None:
+def test_unacked_messages_are_skipped_when_their_slot_is_due() -> None:
     wheel = ExpiryWheel()
     delivery = expiring(START + 50)
     wheel.add(delivery, START)

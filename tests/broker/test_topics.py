@@ -1,4 +1,4 @@
-"""Topics: who gets a copy, and who keeps it."""
+"""Topics: delivery of copies to subscriptions and their retention."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_message_without_subscriptions_is_not_kept() -> None:
     assert fixture.journal.stats().live == 0
 
 
-def test_the_journal_keeps_a_message_until_the_last_durable_subscription_settled_it() -> None:
+def test_the_journal_keeps_a_message_until_the_last_durable_subscription_acks_it() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     first, second = (
@@ -41,7 +41,7 @@ def test_the_journal_keeps_a_message_until_the_last_durable_subscription_settled
     assert fixture.journal.stats().live == 0
 
 
-def test_a_durable_subscription_keeps_messages_while_nobody_reads() -> None:
+def test_a_durable_subscription_keeps_messages_without_consumers() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     subscription = fixture.broker.subscribe(topic, "s", durable=True)
@@ -84,7 +84,7 @@ def test_no_local_and_a_selector_must_both_agree() -> None:
     topic = fixture.topic()
     fixture.broker.subscribe(
         topic, "plain", selector=OfType("red")
-    )  # its verdict is not for others
+    )  # its result does not apply to other messages
     reader = fixture.read(
         fixture.broker.subscribe(topic, "s", exclude="me", selector=OfType("red"))
     )
@@ -94,7 +94,7 @@ def test_no_local_and_a_selector_must_both_agree() -> None:
     assert reader.got() == ["yours"]
 
 
-def test_changed_terms_replace_a_subscription_and_what_it_held() -> None:
+def test_changed_terms_replace_a_subscription_and_drop_its_messages() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     fixture.broker.subscribe(topic, "s", durable=True)
@@ -115,7 +115,7 @@ def test_terms_cannot_change_while_the_subscription_is_read() -> None:
     assert reader.got() == ["a"]
 
 
-def test_unsubscribing_drops_what_was_held_and_tells_the_consumer() -> None:
+def test_unsubscribing_drops_messages_and_notifies_the_consumer() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     subscription = fixture.broker.subscribe(topic, "s", durable=True)
@@ -148,7 +148,7 @@ def test_max_subscriptions_counts_names_not_calls() -> None:
         fixture.broker.subscribe(topic, "t")
 
 
-def test_a_topic_that_holds_gives_its_messages_to_the_first_who_wants_them() -> None:
+def test_a_holding_topic_gives_its_messages_to_the_first_matching_subscription() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(retain_without_subscriptions=True)
     fixture.send(topic, "red", type="red")
@@ -163,7 +163,7 @@ def test_a_topic_that_holds_gives_its_messages_to_the_first_who_wants_them() -> 
     assert fixture.journal.stats().live == 0
 
 
-def test_a_held_message_that_was_not_durable_yet_reaches_who_subscribed_meanwhile() -> None:
+def test_a_held_undurable_message_reaches_later_subscriptions() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(retain_without_subscriptions=True)
     fixture.broker.publish(topic, fixture.message(topic, "a"))

@@ -1,4 +1,4 @@
-"""What an observer of the ways of messages is told, and that nothing else changes."""
+"""Reports to an observer of message handling, which change nothing else."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ from tests.support.broker import BrokerFixture, Reader
 
 
 class Witness:
-    """Writes down everything; follows all messages whose body does not begin with a dash."""
+    """Observer that records all calls; it traces messages whose body does not begin with a dash."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.lines: list[str] = []
 
     def accepted(self, destination: Destination, message: Message) -> bool:
         followed = not message.body.startswith(b"-")
         if followed:
-            self.told.append(f"accepted {message.body.decode()} at {destination.name}")
+            self.lines.append(f"accepted {message.body.decode()} at {destination.name}")
             assert not message.sequence
         return followed
 
-    def shown(self, message: Message) -> None:
+    def visible(self, message: Message) -> None:
         assert message.sequence
-        self.told.append(f"shown {message.body.decode()}")
+        self.lines.append(f"visible {message.body.decode()}")
 
     def staged(self, message: Message) -> None:
         assert message.sequence
-        self.told.append(f"staged {message.body.decode()}")
+        self.lines.append(f"staged {message.body.decode()}")
 
     def durable(self, sequence: int) -> None:
-        self.told.append(f"durable {sequence}")
+        self.lines.append(f"durable {sequence}")
 
     def delivered(self, subscription: Subscription, delivery: Delivery) -> object:
         assert delivery.message is not None
         body = delivery.message.body.decode()
         if body.startswith("-"):
             return None
-        self.told.append(f"delivered {body} {delivery.attempts} {subscription.name}".rstrip())
+        self.lines.append(f"delivered {body} {delivery.attempts} {subscription.name}".rstrip())
         return body
 
     def over(self, handling: object, how: str) -> None:
-        self.told.append(f"{handling} is {how}")
+        self.lines.append(f"{handling} is {how}")
 
     def since(self) -> list[str]:
-        """What has been told since the last call, of what became durable only that it did."""
-        told, self.told = self.told, []
-        return ["durable" if line.startswith("durable") else line for line in told]
+        """Return the lines since the last call; durable lines lose their sequence number."""
+        lines, self.lines = self.lines, []
+        return ["durable" if line.startswith("durable") else line for line in lines]
 
 
 class TracedFixture(BrokerFixture):
@@ -77,7 +77,7 @@ def fixture() -> TracedFixture:
     return TracedFixture()
 
 
-def test_a_durable_message_is_shown_when_it_is_on_disk(fixture: TracedFixture) -> None:
+def test_a_durable_message_is_visible_when_it_is_on_disk(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue)
     fixture.witness.since()
@@ -94,16 +94,16 @@ def test_a_durable_message_is_shown_when_it_is_on_disk(fixture: TracedFixture) -
 
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])
-def test_others_are_shown_at_once(fixture: TracedFixture, durability: Durability) -> None:
-    """The consumer may have it before its sender's call returns."""
+def test_other_messages_are_visible_at_once(fixture: TracedFixture, durability: Durability) -> None:
+    """The consumer may receive the message before its sender's call returns."""
     queue = fixture.queue("q")
     fixture.read(queue, credit=1)
     fixture.witness.since()
     fixture.broker.publish(queue, fixture.message(queue, "a", durability=durability))
-    assert fixture.witness.since() == ["accepted a at q", "delivered a 1", "shown a"]
+    assert fixture.witness.since() == ["accepted a at q", "delivered a 1", "visible a"]
 
 
-def test_what_is_not_followed_is_not_told_of(fixture: TracedFixture) -> None:
+def test_untraced_messages_are_not_reported(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue)
     fixture.witness.since()
@@ -112,7 +112,7 @@ def test_what_is_not_followed_is_not_told_of(fixture: TracedFixture) -> None:
     assert set(fixture.witness.since()) <= {"durable"}
 
 
-def test_what_comes_back_is_released_and_delivered_again(fixture: TracedFixture) -> None:
+def test_requeued_messages_are_released_and_redelivered(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue)
     fixture.send(queue, "a", durability=Durability.NONE)
@@ -160,11 +160,11 @@ def test_a_dead_letter_takes_the_place_of_the_message(fixture: TracedFixture) ->
     assert fixture.witness.since()[:3] == [
         "a is dead-lettered or moved",
         "accepted a at q.dlq",
-        "shown a",
+        "visible a",
     ]
 
 
-def test_purged_and_expired_messages_are_told_apart(fixture: TracedFixture) -> None:
+def test_purged_and_expired_messages_are_distinguished(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue)
     fixture.send(queue, "a", "b", durability=Durability.NONE)
@@ -177,7 +177,7 @@ def test_purged_and_expired_messages_are_told_apart(fixture: TracedFixture) -> N
     fixture.clock.advance(200)
     reader.release("c")
     assert "c is expired" in fixture.witness.since()
-    # what is acknowledged after that is acknowledged
+    # messages acknowledged after that count as acknowledged
     [sequence] = fixture.send(queue, "d", durability=Durability.NONE)
     fixture.broker.purge(queue)
     transactions = fixture.broker.transactions
@@ -187,7 +187,7 @@ def test_purged_and_expired_messages_are_told_apart(fixture: TracedFixture) -> N
     assert "d is acknowledged" in fixture.witness.since()
 
 
-def test_who_does_not_hold_a_message_ends_nothing(fixture: TracedFixture) -> None:
+def test_acks_by_other_consumers_end_no_span(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     holder = fixture.read(queue, credit=1)
     other = fixture.read(queue, credit=1)
@@ -212,9 +212,9 @@ def test_acknowledgements_in_a_transaction_count_when_it_is_committed(
     transactions.publish(transaction, queue, fixture.message(queue, "b"))
     assert fixture.witness.since() == []
     transactions.commit(transaction)
-    told = fixture.witness.since()
-    assert told[0] == "accepted b at q"
-    assert "a is acknowledged" in told
+    lines = fixture.witness.since()
+    assert lines[0] == "accepted b at q"
+    assert "a is acknowledged" in lines
 
 
 def test_each_subscription_of_a_topic_delivers(fixture: TracedFixture) -> None:
@@ -223,11 +223,11 @@ def test_each_subscription_of_a_topic_delivers(fixture: TracedFixture) -> None:
         fixture.read(fixture.broker.subscribe(topic, name))
     fixture.witness.since()
     fixture.send(topic, "a", durability=Durability.NONE)
-    told = fixture.witness.since()
-    assert {"delivered a 1 one", "delivered a 1 two"} < set(told)
+    lines = fixture.witness.since()
+    assert {"delivered a 1 one", "delivered a 1 two"} < set(lines)
 
 
-def test_nothing_is_remembered_of_what_is_over(fixture: TracedFixture) -> None:
+def test_ended_messages_are_released(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue)
     fixture.send(queue, "a", "b", "c")
@@ -238,7 +238,7 @@ def test_nothing_is_remembered_of_what_is_over(fixture: TracedFixture) -> None:
     assert not queue.queue.handled
 
 
-def test_after_a_restart_it_goes_on(tmp_path: Path) -> None:
+def test_tracing_continues_after_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
     witness = Witness()
     address = Address(Kind.TOPIC, "t")
@@ -268,7 +268,7 @@ def test_after_a_restart_it_goes_on(tmp_path: Path) -> None:
     broker.journal.close()
 
 
-def test_a_broker_that_is_not_traced_has_none_of_it() -> None:
+def test_an_untraced_broker_calls_no_observer() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue("q")
     assert type(queue.queue) is Subscription

@@ -25,7 +25,7 @@ def send(fixture: BrokerFixture, transaction: Transaction, queue: Destination, *
         fixture.broker.transactions.publish(transaction, queue, fixture.message(queue, text))
 
 
-def test_nothing_is_there_before_the_commit_and_all_of_it_after() -> None:
+def test_all_changes_become_visible_at_the_commit() -> None:
     fixture = BrokerFixture()
     orders, answers = fixture.queue("orders"), fixture.queue("answers")
     reader = fixture.read(orders)
@@ -114,7 +114,7 @@ def test_an_acknowledgement_taken_back_from_a_consumer_that_has_gone_frees_the_m
     assert fixture.read(queue).got() == ["a"]
 
 
-def test_what_a_transaction_settled_does_not_time_out() -> None:
+def test_messages_acked_in_a_transaction_do_not_time_out() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)
@@ -168,7 +168,7 @@ def test_a_prepared_transaction_may_only_be_ended() -> None:
         transactions.find_prepared(b"xid")
 
 
-def test_a_transaction_that_has_ended_says_so() -> None:
+def test_an_ended_transaction_raises() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -194,7 +194,7 @@ def test_a_transaction_that_has_ended_says_so() -> None:
     assert list(reader.held()) == ["a"]
 
 
-def test_a_prepared_transaction_is_committed_by_whoever_knows_its_xid() -> None:
+def test_a_prepared_transaction_is_committed_by_its_xid() -> None:
     fixture = BrokerFixture()
     orders, answers = fixture.queue("orders"), fixture.queue("answers")
     reader = fixture.read(orders)
@@ -260,7 +260,7 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
         [sequence] = fixture.send(queue, "order")
         transactions.settle(transaction, reader.consumer, sequence)
     fixture.send(full, "old", durability=Durability.LAZY)
-    # what a lazy message displaces must not be recorded inside the unit
+    # messages displaced by a lazy message must not be recorded inside the unit
     message = fixture.message(full, "new", durability=Durability.LAZY)
     transactions.publish(transaction, full, message)
     send(fixture, transaction, fresh, "answer")
@@ -367,7 +367,7 @@ def test_a_rollback_is_one_record_for_each_subscription() -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_one_that_has_ended_keeps_nothing_of_its_messages(committed: bool) -> None:
+def test_an_ended_transaction_releases_its_messages(committed: bool) -> None:
     """A reference to an ended transaction must not keep its messages in memory."""
     fixture = BrokerFixture()
     queue = fixture.queue()
@@ -380,34 +380,34 @@ def test_one_that_has_ended_keeps_nothing_of_its_messages(committed: bool) -> No
     assert (transaction.payload, len(transaction.sends), len(transaction.acks)) == (b"", 0, 0)
 
 
-# --- who is told --------------------------------------------------------------------------------
+# --- reports ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("committed", [False, True])
-def test_the_end_is_told_once_and_when_it_has_happened(prepared: bool, committed: bool) -> None:
+def test_the_end_is_reported_once_and_after_it_happened(prepared: bool, committed: bool) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
     transactions.publish(transaction, queue, fixture.message(queue, "a"))
-    told: list[tuple[bool, bool]] = []
+    reports: list[tuple[bool, bool]] = []
 
-    def tell(how: bool) -> None:
-        told.append((how, transaction in transactions.open.values()))
+    def report(how: bool) -> None:
+        reports.append((how, transaction in transactions.open.values()))
 
-    transaction.told = tell
+    transaction.on_end = report
     if prepared:
         transactions.prepare(transaction, b"xid")
-    assert not told
+    assert not reports
     (transactions.commit if committed else transactions.rollback)(transaction)
-    assert told == [(committed, False)]
+    assert reports == [(committed, False)]
     with pytest.raises(TransactionEnded):
         transactions.rollback(transaction)
-    assert len(told) == 1
+    assert len(reports) == 1
 
 
-def test_a_transaction_knows_since_when_it_is() -> None:
+def test_a_transaction_has_its_start_time() -> None:
     fixture = BrokerFixture()
     fixture.clock.advance(5)
     transaction = fixture.broker.transactions.begin()

@@ -17,7 +17,7 @@ QUEUE = Address(Kind.QUEUE, "q")
 
 
 class Recording:
-    """A broker whose journal records such messages, or not."""
+    """A broker whose journal may record transient messages."""
 
     def __init__(self, directory: Path, record_transient: bool = True) -> None:
         options = JournalOptions(record_transient=record_transient)
@@ -43,7 +43,7 @@ class Recording:
         self.broker.flush()
 
     def about(self, sequence: int) -> list[tuple[int, int]]:
-        """Type of each record of a message, and the cause where it is SETTLED."""
+        """Return the type of each record of a message, and the cause of its end."""
         return [
             (record.type, record.kind if record.type == RecordType.SETTLED else 0)
             for record in self.journal.read_from(1)
@@ -52,7 +52,7 @@ class Recording:
         ]
 
 
-def test_a_transient_message_is_recorded_with_what_becomes_of_it(tmp_path: Path) -> None:
+def test_a_transient_message_and_its_end_are_recorded(tmp_path: Path) -> None:
     fixture = Recording(tmp_path)
     sequence = fixture.send(b"a")
     reader = Reader(fixture.broker)
@@ -86,7 +86,7 @@ def test_a_restart_drops_transient_messages_and_records_that(tmp_path: Path, sea
     ]
     assert fixture.about(sequence)[-1] == (RecordType.SETTLED, Cause.DISCARDED)
     fixture.journal.close()
-    # also when they are not recorded any more
+    # also if they are no longer recorded
     assert Recording(tmp_path, record_transient=False).waiting == 1
 
 

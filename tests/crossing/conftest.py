@@ -23,7 +23,7 @@ LISTEN = (
 
 
 class Clients:
-    """Of one broker; each call is a new connection."""
+    """Clients of one broker; each call opens a new connection."""
 
     def __init__(self, broker: LocalBroker, stack: ExitStack) -> None:
         self.broker = broker
@@ -48,12 +48,12 @@ class Clients:
         return self._stack.enter_context(client)
 
     def published(self, queue: str) -> int:
-        """Messages that the broker has taken for a queue."""
+        """Return the number of messages that the broker has accepted for a queue."""
         rows = self.broker.status()["destinations"]
         return sum(row["published"] for row in rows if row["name"] == queue)
 
     def beside(self, worker: Callable[[], None]) -> None:
-        """Let a worker work while the test goes on. What it raises is the test's failure."""
+        """Run a worker in a thread; its exception fails the test."""
         self._workers.append(self._pool.submit(worker))
 
     def join(self) -> None:
@@ -65,7 +65,7 @@ class Clients:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """One for all tests of a file: they use queues of their own."""
+    """One broker for all tests of a file, which use different queues."""
     with LocalBroker(tmp_path_factory.mktemp("crossing") / "broker", LISTEN) as running:
         yield running
 

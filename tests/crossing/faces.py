@@ -1,4 +1,4 @@
-"""What an application of each protocol says and sees of a message, through real bytes both ways."""
+"""Messages as applications of each protocol send and receive them, through real bytes both ways."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ TEXT, BYTES, MAP, STREAM, OBJECT, NONE = (
 
 
 @dataclass
-class Shown:
+class ClientMessage:
     """A message as a client receives it; fields that its protocol lacks keep their defaults.
 
     body  bytes; of VibeMQ the payload; of JMS text, bytes, dict, list, bytes, None by its `type`
     type  of a JMS message
-    life  seconds until it expires; 0 = for ever
+    life  seconds until it expires; 0 = never
     """
 
     body: Any = b""
@@ -56,44 +56,44 @@ class Shown:
 
 
 class Face(Protocol):
-    """Send, and receive; a client that got something can send it on."""
+    """Conversion between messages of a client and of the broker, in both directions."""
 
-    def sent(self, shown: Shown) -> Message: ...
+    def sent(self, client_message: ClientMessage) -> Message: ...
 
-    def received(self, message: Message) -> Shown: ...
+    def received(self, message: Message) -> ClientMessage: ...
 
 
 class Php:
-    def sent(self, shown: Shown) -> Message:
-        data = phpmq_wire.encode_send(b"q", shown.body, shown.life)
+    def sent(self, client_message: ClientMessage) -> Message:
+        data = phpmq_wire.encode_send(b"q", client_message.body, client_message.life)
         ((_, _, body, _, ttl),) = phpmq_wire.Decoder().feed(data)
         return phpmq.to_message(ADDRESS, body, ttl, Durability.SYNC, NOW)
 
-    def received(self, message: Message) -> Shown:
+    def received(self, message: Message) -> ClientMessage:
         life = phpmq.seconds_left(message.expiration, NOW)
-        return Shown(phpmq.to_content(message), life=life)
+        return ClientMessage(phpmq.to_content(message), life=life)
 
 
 class Msglite:
-    def sent(self, shown: Shown) -> Message:
+    def sent(self, client_message: ClientMessage) -> Message:
         reply = b""
-        if shown.reply_to is not None:
-            question = Message(ADDRESS, b"", reply_to=shown.reply_to)
-            question.correlation_id = shown.correlation
+        if client_message.reply_to is not None:
+            question = Message(ADDRESS, b"", reply_to=client_message.reply_to)
+            question.correlation_id = client_message.correlation
             reply = msglite.wire_reply(question)
-        return self.said(shown.body, shown.life or msglite.FOR_EVER, reply)
+        return self.published(client_message.body, client_message.life or msglite.FOR_EVER, reply)
 
-    def said(self, body: bytes, timeout: int, reply: bytes) -> Message:
+    def published(self, body: bytes, timeout: int, reply: bytes) -> Message:
         data = msglite_wire.encode_message(timeout, b"q", body, reply)
         ((_, timeout, addresses, body),) = msglite_wire.Decoder().feed(data)
         reply = addresses[1] if len(addresses) > 1 else b""
         return msglite.to_message(ADDRESS, body, timeout, reply, Durability.NONE, NOW)
 
-    def received(self, message: Message) -> Shown:
+    def received(self, message: Message) -> ClientMessage:
         reply = msglite.wire_reply(message)
         life = msglite.wire_timeout(message)
         address, correlation = msglite.read_address(reply) if reply else (None, "")
-        return Shown(
+        return ClientMessage(
             msglite.wire_body(message),
             correlation=correlation,
             reply_to=address,
@@ -102,17 +102,17 @@ class Msglite:
 
 
 class Vibe:
-    def sent(self, shown: Shown) -> Message:
-        headers = dict(shown.properties)
-        if shown.priority != 4:
-            headers["priority"] = vibemq.PRIORITIES[(1, 4, 6, 9).index(shown.priority)]
+    def sent(self, client_message: ClientMessage) -> Message:
+        headers = dict(client_message.properties)
+        if client_message.priority != 4:
+            headers["priority"] = vibemq.PRIORITIES[(1, 4, 6, 9).index(client_message.priority)]
         fields = {
-            "correlationId": shown.correlation,
-            "JMSType": shown.jms_type,
-            "replyTo": str(shown.reply_to or ""),
+            "correlationId": client_message.correlation,
+            "JMSType": client_message.jms_type,
+            "replyTo": str(client_message.reply_to or ""),
         }
         headers |= {name: text for name, text in fields.items() if text}
-        frame = vibemq_wire.Frame(vibemq_wire.PUBLISH, "id", "q", shown.body, headers)
+        frame = vibemq_wire.Frame(vibemq_wire.PUBLISH, "id", "q", client_message.body, headers)
         return self.published(vibemq_wire.encode(frame))
 
     def published(self, data: bytes) -> Message:
@@ -121,7 +121,7 @@ class Vibe:
         assert decoder.error is None
         return vibemq.to_message(ADDRESS, frame, Durability.SYNC, NOW)
 
-    def received(self, message: Message) -> Shown:
+    def received(self, message: Message) -> ClientMessage:
         identity = vibemq.wire_id(message, IDENTITY).encode()
         decoder = vibemq_wire.Decoder()
         (frame,) = decoder.feed(vibemq.to_deliver(message, identity, b"q", 1))
@@ -130,7 +130,7 @@ class Vibe:
         assert headers.pop("deliveryAttempts") == "1"
         reply = headers.pop("replyTo", "")
         priority = headers.pop("priority", "Normal")
-        return Shown(
+        return ClientMessage(
             frame.payload,
             priority=(1, 4, 6, 9)[vibemq.PRIORITIES.index(priority)],
             correlation=headers.pop("correlationId", ""),
@@ -144,40 +144,40 @@ class Jms:
     def __init__(self) -> None:
         self.numbers = 0
 
-    def sent(self, shown: Shown) -> Message:
-        return self.message_of(self.packet(shown))
+    def sent(self, client_message: ClientMessage) -> Message:
+        return self.message_of(self.packet(client_message))
 
-    def packet(self, shown: Shown) -> bytes:
-        reply = shown.reply_to
+    def packet(self, client_message: ClientMessage) -> bytes:
+        reply = client_message.reply_to
         header = encode_header(
             "q",
-            shown.correlation or None,
+            client_message.correlation or None,
             format_name(reply.name) if reply else None,
-            shown.jms_type or None,
+            client_message.jms_type or None,
             class_of(ADDRESS),
             class_of(reply) if reply else None,
         )
         self.numbers += 1
         return encode_packet(
-            shown.type,
+            client_message.type,
             P | Q,
             0,
-            shown.properties,
+            client_message.properties,
             header,
-            encoded_body(shown),
-            shown.priority,
-            NOW + shown.life * 1000 if shown.life else 0,
+            encoded_body(client_message),
+            client_message.priority,
+            NOW + client_message.life * 1000 if client_message.life else 0,
             encode_sysid(NOW, b"\0" * 10 + b"\xff\xff\x7f\0\0\x01", 4711, self.numbers),
         )
 
     def message_of(self, data: bytes) -> Message:
         return jmq.message_of(read_packet(data))
 
-    def received(self, message: Message) -> Shown:
+    def received(self, message: Message) -> ClientMessage:
         data = b"".join(jmq.deliver_chunks(message, 1, 0, 1, IDENTITY))
         packet = read_packet(data)
         variable = packet.variable
-        return Shown(
+        return ClientMessage(
             decoded_body(packet),
             PacketType(packet.type),
             packet.properties,
@@ -197,13 +197,13 @@ def read_packet(data: bytes) -> Packet:
     return packet
 
 
-def encoded_body(shown: Shown) -> bytes:
-    body = shown.body
-    if shown.type == TEXT:
+def encoded_body(client_message: ClientMessage) -> bytes:
+    body = client_message.body
+    if client_message.type == TEXT:
         return str(body).encode()
-    if shown.type == MAP:
+    if client_message.type == MAP:
         return java.dumps_map(body)
-    if shown.type == STREAM:
+    if client_message.type == STREAM:
         return java.dumps_stream(body)
     return bytes(body or b"")
 
@@ -221,17 +221,17 @@ def decoded_body(packet: Packet) -> Any:
 PHP, MSGLITE, VIBE, JMS = Php(), Msglite(), Vibe(), Jms()
 
 
-def by_way_of(sender: Face, other: Face, shown: Shown) -> Shown:
-    """Sent by one protocol, received by another and sent on, received by the first."""
-    seen = other.received(stored(sender.sent(shown)))
+def by_way_of(sender: Face, other: Face, client_message: ClientMessage) -> ClientMessage:
+    """Send by one protocol, receive and send on by another, and receive by the first."""
+    seen = other.received(stored(sender.sent(client_message)))
     return sender.received(stored(other.sent(seen)))
 
 
 def stored(message: Message) -> Message:
-    """As it is when it is delivered."""
+    """Return the message with a sequence, as at delivery."""
     message.sequence = 77
     return message
 
 
-def jms_text(text: str, **fields: Any) -> Shown:
-    return replace(Shown(text, TEXT), **fields)
+def jms_text(text: str, **fields: Any) -> ClientMessage:
+    return replace(ClientMessage(text, TEXT), **fields)

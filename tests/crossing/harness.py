@@ -1,4 +1,4 @@
-"""One broker in memory with connections of several protocols, and somebody who asks by JMS."""
+"""One broker in memory with connections of several protocols and a JMS requester."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Harness(SessionHarness):
 
 
 class Asker:
-    """A JMS application: sends requests, and has a temporary queue and a topic for the answers."""
+    """JMS application that sends requests and has a temporary queue and topic for the answers."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -73,7 +73,7 @@ class Asker:
         self.harness.turn()
 
     def answers(self) -> list[tuple[bytes, str]]:
-        """Bodies and correlation ids since the last call."""
+        """Return the bodies and correlation ids received since the last call."""
         got, self.got = self.got, []
         return [(message.body, message.correlation_id) for message in got]
 

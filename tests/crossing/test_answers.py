@@ -1,5 +1,5 @@
-"""Requests by JMS that are answered by other protocols: to a temporary destination, which has a
-name that not every protocol can say, and with a correlation id, for which two have no place."""
+"""Requests by JMS that are answered by other protocols: to a temporary destination, whose name not
+every protocol can express, and with a correlation id, for which two protocols have no field."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_php_worker_answers_before_it_settles(harness: Harness, asker: Asker) 
     worker.consume(b"questions", 1)
     (held,) = worker.frames()
     name = b"reply:" + held[3]
-    harness.php().send(name, b"somebody else's")
+    harness.php().send(name, b"of another connection")
     worker.acknowledge(held)
     worker.send(name, b"too late")
     assert asker.answers() == []
@@ -69,7 +69,7 @@ def test_a_php_worker_answers_before_it_settles(harness: Harness, asker: Asker) 
     assert worker.transport.open
 
 
-def test_what_wants_no_answer_gets_none_from_php(harness: Harness, asker: Asker) -> None:
+def test_a_message_without_reply_to_gets_no_answer_from_php(harness: Harness, asker: Asker) -> None:
     asker.ask(reply_to=None)
     worker = harness.php()
     worker.consume(b"questions", 1)
@@ -204,7 +204,7 @@ def test_an_answer_that_comes_too_late_is_dropped(harness: Harness, asker: Asker
     assert [d.name for d in harness.broker.destinations.values()] == ["questions"]
 
 
-def test_who_is_told_of_a_temporary_destination_may_answer(harness: Harness, asker: Asker) -> None:
+def test_a_reply_address_grants_permission_to_answer(harness: Harness, asker: Asker) -> None:
     access = RecordedAccess("questions: consume")
     asker.ask()
     asker.ask(number=2)
@@ -250,7 +250,7 @@ def test_temporary_queues_are_received_from_by_their_connection_only(
     assert b"\r\nanswer\r\n" in shell.got()
 
 
-def test_messages_of_a_temporary_queue_are_not_settled_by_others(
+def test_messages_of_a_temporary_queue_are_not_acked_by_other_protocols(
     harness: Harness, asker: Asker
 ) -> None:
     php = harness.php()

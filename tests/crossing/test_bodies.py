@@ -29,7 +29,7 @@ from tests.crossing.faces import (
     STREAM,
     TEXT,
     VIBE,
-    Shown,
+    ClientMessage,
     read_packet,
     stored,
 )
@@ -38,14 +38,14 @@ from tests.crossing.faces import (
 def raw(
     body: bytes, type: PacketType, flags: int = 0, properties: dict[str, Any] | None = None
 ) -> Message:
-    """What a client sends that does as it likes."""
+    """Return the message of a packet with arbitrary contents."""
     return JMS.message_of(
         encode_packet(type, Q | flags, 0, properties or {}, encode_header("q"), body)
     )
 
 
 def compressed(body: bytes, type: PacketType, size: object = None, **more: Any) -> Message:
-    """As the Java client does it."""
+    """Return a message compressed as the Java client does it."""
     packed = zlib.compress(body)
     properties = {
         "JMS_SUN_COMPRESS": True,
@@ -56,7 +56,7 @@ def compressed(body: bytes, type: PacketType, size: object = None, **more: Any) 
 
 
 def delivered(message: Message) -> Packet:
-    """As a JMS client gets it."""
+    """Return the packet that a JMS client receives."""
     return read_packet(b"".join(deliver_chunks(message, 1, 0, 1, IDENTITY)))
 
 
@@ -96,7 +96,7 @@ def test_to_jms_a_compressed_body_goes_as_it_came() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 5, -1, 0])
-def test_a_compressed_body_of_another_size_is_shown_as_it_is(size: int) -> None:
+def test_a_compressed_body_of_another_size_stays_compressed(size: int) -> None:
     message = stored(compressed(b"text", TEXT, size))
     for face in (PHP, MSGLITE):
         assert b64decode(face.received(message).body) == message.body
@@ -108,20 +108,20 @@ def test_a_compressed_body_of_another_size_is_shown_as_it_is(size: int) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"no zlib", zlib.compress(b"text")[:-1], zlib.compress(bytes(1000))[:10]]
 )
-def test_what_cannot_be_unpacked_is_shown_as_it_is(body: bytes) -> None:
+def test_a_damaged_compressed_body_stays_as_it_is(body: bytes) -> None:
     message = stored(raw(body, TEXT, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": 4}))
     assert b64decode(PHP.received(message).body) == body
 
 
-def test_what_unpacks_to_more_than_a_packet_is_not_unpacked() -> None:
+def test_a_body_larger_than_a_packet_is_not_unpacked() -> None:
     bomb = zlib.compress(bytes(java.Limits().size + 1), 9)
     message = stored(raw(bomb, BYTES, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": java.Limits().size + 1}))
     assert b64decode(PHP.received(message).body) == bomb
 
 
 def test_the_properties_alone_compress_nothing() -> None:
-    said = {"JMS_SUN_COMPRESS": True, "JMS_SUN_UNCOMPRESSED_SIZE": 4}
-    assert PHP.received(stored(raw(b"text", TEXT, 0, said))).body == b"text"
+    properties = {"JMS_SUN_COMPRESS": True, "JMS_SUN_UNCOMPRESSED_SIZE": 4}
+    assert PHP.received(stored(raw(b"text", TEXT, 0, properties))).body == b"text"
 
 
 @pytest.mark.parametrize("type", [MAP, STREAM])
@@ -135,7 +135,7 @@ def test_the_properties_alone_compress_nothing() -> None:
         java.STREAM_HEADER + b"\x73\x72\0\x0fjava.io.Unknown" + bytes(8) + b"\x02\0\0\x78\x70",
     ],
 )
-def test_what_is_no_map_or_stream_is_shown_as_an_object(type: PacketType, body: bytes) -> None:
+def test_an_invalid_map_or_stream_becomes_an_object(type: PacketType, body: bytes) -> None:
     message = stored(raw(body, type))
     assert b64decode(PHP.received(message).body) == body
     seen = VIBE.received(message)
@@ -149,7 +149,7 @@ def test_what_is_no_map_or_stream_is_shown_as_an_object(type: PacketType, body: 
     st.binary(max_size=60) | st.binary(max_size=60).map(java.STREAM_HEADER.__add__),
     st.dictionaries(st.sampled_from(sorted(transcoding.COMPRESSION)), st.integers(-9, 99)),
 )
-def test_anything_can_be_shown(
+def test_any_jms_message_can_be_transcoded(
     type: PacketType, flags: int, body: bytes, properties: dict[str, Any]
 ) -> None:
     message = stored(raw(body, type, flags, properties))
@@ -160,12 +160,12 @@ def test_anything_can_be_shown(
     assert not set(seen.properties) - {"content-encoding"}
     PHP.received(message)
     MSGLITE.received(message)
-    # and what a VibeMQ client sends on is a message to all
+    # a message that the VibeMQ client sends on is readable by all protocols
     JMS.received(stored(VIBE.sent(seen)))
 
 
 @given(st.sampled_from(Origin), st.sampled_from(BodyKind), st.binary(max_size=40))
-def test_anything_of_anybody_can_be_shown_to_jms(
+def test_any_message_of_any_origin_can_be_transcoded_to_jms(
     origin: Origin, kind: BodyKind, body: bytes
 ) -> None:
     message = stored(Message(ADDRESS, body, kind, origin))
@@ -178,4 +178,4 @@ def test_a_metrics_message_of_the_broker_is_json_to_others() -> None:
     body = java.dumps_map({"numMsgs": java.Long(3)}, hashtable=True)
     message = stored(Message(ADDRESS, body, BodyKind.MAP, Origin.INTERNAL))
     assert PHP.received(message).body == VIBE.received(message).body == b'{"numMsgs":3}'
-    assert JMS.received(message) == Shown({"numMsgs": 3}, MAP)
+    assert JMS.received(message) == ClientMessage({"numMsgs": 3}, MAP)

@@ -17,14 +17,14 @@ from tests.support.polling import wait_until
 
 PATIENCE = 60
 BODY = {"item": "pizza", "count": 2, "price": 9.5, "hot": True, "raw": b"\xff", "none": None}
-SHOWN = {"item": "pizza", "count": 2, "price": 9.5, "hot": True, "raw": "/w==", "none": None}
+JSON_BODY = {"item": "pizza", "count": 2, "price": 9.5, "hot": True, "raw": "/w==", "none": None}
 
 
 # --- queues of others ---------------------------------------------------------------------------
 
 
 def test_a_net_service_declares_queues_that_others_use(clients: Clients) -> None:
-    """And it neither deletes them nor takes their messages' room."""
+    """The service neither deletes them nor uses up their limits."""
     clients.php().send("shared.php", b"1")
     clients.jms().session().producer("shared.jms").send("2")
     clients.shell().send("shared.shell", b"3", 600)
@@ -47,7 +47,7 @@ def test_a_net_service_declares_queues_that_others_use(clients: Clients) -> None
     assert message.body == b"3"
 
 
-def test_whose_a_queue_is_survives_a_kill(start: Clients) -> None:
+def test_the_owning_protocol_of_a_queue_survives_a_kill(start: Clients) -> None:
     php = start.php()
     php.send("php", b"1")
     php.confirm()
@@ -138,7 +138,7 @@ def test_an_answer_by_each_is_found_by_its_correlation_id(clients: Clients) -> N
         consumer.close()
 
 
-def test_who_has_gone_gets_no_answer(clients: Clients) -> None:
+def test_a_disconnected_requester_gets_no_answer(clients: Clients) -> None:
     asker = clients.jms()
     session = asker.session()
     queue = session.temporary_queue()
@@ -182,9 +182,9 @@ def test_jms_answers_the_http_gateway(clients: Clients) -> None:
     def work() -> None:
         session = clients.jms().session()
         request = session.consumer("msglite.httpRequests").receive(PATIENCE)
-        said = json.loads(str(request.body))
+        http_request = json.loads(str(request.body))
         session.reply(request, '["200", ["Content-Type", "text/plain"]]')
-        session.reply(request, f"{said['method']} {said['url']}".encode())
+        session.reply(request, f"{http_request['method']} {http_request['url']}".encode())
         session.reply(request)
 
     clients.beside(work)
@@ -205,8 +205,8 @@ def test_bodies_of_jms(clients: Clients, compress: bool) -> None:
     producer = session.producer(queue)
     java_object = JavaObject.of("an object")
     seen = {
-        "vibemq": [SHOWN, [1, "x", None], "text", {"a": 1}, b64encode(java_object).decode()],
-        "bytes": [SHOWN, [1, "x", None], b"text", b'{"a": 1}', b64encode(java_object)],
+        "vibemq": [JSON_BODY, [1, "x", None], "text", {"a": 1}, b64encode(java_object).decode()],
+        "bytes": [JSON_BODY, [1, "x", None], b"text", b'{"a": 1}', b64encode(java_object)],
     }
     for reader in ("vibemq", "phpmq", "msglite", "jms"):
         for body in (BODY, [1, "x", None], "text", '{"a": 1}', java_object):
@@ -250,7 +250,7 @@ def test_bodies_for_jms(clients: Clients) -> None:
     dotnet.publish("for.jms", "a string")
     dotnet.publish("for.jms")
     php.send("for.jms", b"php", ttl=60)
-    php.subscribe("nothing", 1)  # what was sent before is there when this has been read
+    php.subscribe("nothing", 1)  # earlier messages have arrived when this has been read
     shell.send("for.jms", b"\xff", 60)
     got = {}
     for _ in range(5):
@@ -287,7 +287,7 @@ def test_names_that_java_cannot_say(clients: Clients) -> None:
     assert [message.body for message in session.browser("browsed_HYPHEN_1")] == ["x"]
 
 
-# --- what decides over delivery ------------------------------------------------------------------
+# --- delivery: priority, expiration, selectors ---------------------------------------------------
 
 
 def test_priorities_cross(clients: Clients) -> None:
@@ -312,7 +312,7 @@ def test_priorities_cross(clients: Clients) -> None:
     ]
 
 
-def test_what_has_expired_is_delivered_to_nobody(clients: Clients) -> None:
+def test_expired_messages_are_not_delivered(clients: Clients) -> None:
     jms = clients.jms().session()
     producer = jms.producer("expiring")
     producer.send("short", ttl=0.3)
@@ -355,7 +355,7 @@ def test_a_topic_of_jms_is_a_fan_out_queue_of_vibemq(clients: Clients) -> None:
     listener = session.consumer(Topic("news"), selector="JMSType IS NULL")
     session.producer(Topic("news")).send(BODY, type="order")
     message = dotnet.receive("news", PATIENCE)
-    assert (message.json(), message.headers["JMSType"]) == (SHOWN, "order")
+    assert (message.json(), message.headers["JMSType"]) == (JSON_BODY, "order")
     message.ack()
     dotnet.publish("news", ["all"])
     assert listener.receive(PATIENCE).body == '["all"]'
@@ -376,7 +376,7 @@ def test_deliveries_are_counted_across(clients: Clients) -> None:
     assert (message.delivery_count, message.redelivered) == (3, True)
 
 
-def test_a_message_that_php_gives_up_tells_jms_its_story(clients: Clients) -> None:
+def test_a_dead_letter_of_php_has_its_history_in_jms(clients: Clients) -> None:
     clients.jms().session().producer("given.up").send("x", properties={"a_HYPHEN_b": 1})
     php = clients.php()
     php.subscribe("given.up", 1)
@@ -389,7 +389,7 @@ def test_a_message_that_php_gives_up_tells_jms_its_story(clients: Clients) -> No
     assert message.properties["originalQueue"] == "given.up"
 
 
-def test_what_jms_has_sent_survives_a_kill(start: Clients) -> None:
+def test_messages_sent_by_jms_survive_a_kill(start: Clients) -> None:
     session = start.jms().session()
     producer = session.producer("kept")
     for _ in range(2):
@@ -399,7 +399,7 @@ def test_what_jms_has_sent_survives_a_kill(start: Clients) -> None:
     dotnet = start.dotnet()
     dotnet.subscribe("kept")
     message = dotnet.receive("kept", PATIENCE)
-    assert (message.json(), message.headers["n"]) == (SHOWN, "1.5")
+    assert (message.json(), message.headers["n"]) == (JSON_BODY, "1.5")
     message.ack()
     dotnet.unsubscribe("kept")
     assert start.jms().session().consumer("kept").receive(PATIENCE).body == BODY

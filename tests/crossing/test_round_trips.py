@@ -1,5 +1,5 @@
-"""What goes by one protocol, is received by another, sent on, and received by the first: in all
-twelve directions, whatever the table of docs/crossing.md says comes back is equal."""
+"""Messages sent by one protocol, received and sent on by another, and received by the first: in
+all twelve directions, the fields that docs/crossing.md lists as preserved are equal."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.crossing.faces import (
     STREAM,
     TEXT,
     VIBE,
+    ClientMessage,
     Face,
-    Shown,
     by_way_of,
     jms_text,
     stored,
@@ -96,25 +96,27 @@ def is_text(body: bytes) -> bool:
 @pytest.mark.parametrize("sender", [PHP, MSGLITE])
 @given(body=bodies, life=st.integers(1, 10**9))
 def test_between_phpmq_and_msglite(sender: Face, other: Face, body: bytes, life: int) -> None:
-    assert by_way_of(sender, other, Shown(body, life=life)) == Shown(body, life=life)
+    assert by_way_of(sender, other, ClientMessage(body, life=life)) == ClientMessage(
+        body, life=life
+    )
 
 
 @pytest.mark.parametrize("sender", [PHP, MSGLITE])
 @given(body=bodies, life=st.integers(1, 10**9))
 def test_from_phpmq_or_msglite_by_way_of_jms(sender: Face, body: bytes, life: int) -> None:
-    seen = JMS.received(stored(sender.sent(Shown(body, life=life))))
+    seen = JMS.received(stored(sender.sent(ClientMessage(body, life=life))))
     if is_text(body):
         assert (seen.type, seen.body) == (TEXT, body.decode())
     else:
         assert (seen.type, seen.body) == (BYTES, body)
     assert (seen.priority, seen.life) == (4, life)
-    assert by_way_of(sender, JMS, Shown(body, life=life)) == Shown(body, life=life)
+    assert by_way_of(sender, JMS, ClientMessage(body, life=life)) == ClientMessage(body, life=life)
 
 
 @pytest.mark.parametrize("sender", [PHP, MSGLITE])
 @given(body=bodies)
 def test_from_phpmq_or_msglite_by_way_of_vibemq(sender: Face, body: bytes) -> None:
-    assert by_way_of(sender, VIBE, Shown(body)).body == body
+    assert by_way_of(sender, VIBE, ClientMessage(body)).body == body
 
 
 @pytest.mark.parametrize("sender", [PHP, MSGLITE])
@@ -123,9 +125,9 @@ def test_objects_and_arrays_of_phpmq_and_msglite_are_json_to_vibemq(
     sender: Face, value: Any, ascii: bool
 ) -> None:
     body = json.dumps(value, ensure_ascii=ascii, indent=1).encode()
-    seen = VIBE.received(stored(sender.sent(Shown(body))))
+    seen = VIBE.received(stored(sender.sent(ClientMessage(body))))
     assert (seen.body, seen.properties) == (body, {})
-    # and so by way of a third
+    # the same through a third protocol
     for other in (PHP, MSGLITE, JMS):
         again = other.received(stored(VIBE.sent(seen)))
         assert VIBE.received(stored(other.sent(again))).body == body
@@ -137,19 +139,19 @@ names = st.text(blanks, min_size=1, max_size=12).filter(lambda name: not name.st
 
 @given(names, plain_text)
 def test_a_reply_address_of_msglite_comes_back(name: str, correlation: str) -> None:
-    asked = Shown(b"?", reply_to=Address(Kind.QUEUE, name), correlation=correlation)
+    asked = ClientMessage(b"?", reply_to=Address(Kind.QUEUE, name), correlation=correlation)
     for other in (MSGLITE, VIBE, JMS):
         back = by_way_of(MSGLITE, other, asked)
         assert back.reply_to == asked.reply_to
-        # what JMS sends on has an id that its answer is correlated by
+        # JMS adds an id by which the answer is correlated
         assert back.correlation == correlation or (other is JMS and not correlation)
 
 
-def test_for_ever() -> None:
+def test_messages_without_expiration() -> None:
     for other in (PHP, JMS):
-        assert by_way_of(PHP, other, Shown(b"")).life == 0
-    assert by_way_of(MSGLITE, PHP, Shown(b"")).life == 0  # msglite cannot say it, but 68 years
-    assert JMS.received(stored(MSGLITE.sent(Shown(b"")))).life == 2**31 - 1
+        assert by_way_of(PHP, other, ClientMessage(b"")).life == 0
+    assert by_way_of(MSGLITE, PHP, ClientMessage(b"")).life == 0  # msglite expresses it as 68 years
+    assert JMS.received(stored(MSGLITE.sent(ClientMessage(b"")))).life == 2**31 - 1
 
 
 # --- from VibeMQ ---------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ def test_for_ever() -> None:
 @given(st.recursive(plain_text, lambda inner: st.lists(inner, max_size=2), max_leaves=3))
 def test_strings_and_arrays_of_vibemq_by_way_of_jms(value: Any) -> None:
     payload = json.dumps(value).encode()
-    back = by_way_of(VIBE, JMS, Shown(payload)).body
+    back = by_way_of(VIBE, JMS, ClientMessage(payload)).body
     assert json.loads(back) == value
     if isinstance(value, list):
         assert back == payload
@@ -167,12 +169,12 @@ def test_strings_and_arrays_of_vibemq_by_way_of_jms(value: Any) -> None:
 @given(json_values)
 def test_json_of_vibemq_by_way_of_jms(value: Any) -> None:
     payload = json.dumps(value).encode()
-    seen = JMS.received(stored(VIBE.sent(Shown(payload))))
+    seen = JMS.received(stored(VIBE.sent(ClientMessage(payload))))
     assert (seen.type, seen.body) == (
         TEXT,
         value if isinstance(value, str) else payload.decode(),
     )
-    back = json.loads(by_way_of(VIBE, JMS, Shown(payload)).body)
+    back = json.loads(by_way_of(VIBE, JMS, ClientMessage(payload)).body)
     if isinstance(value, str | list | dict):
         assert back == value
     else:
@@ -180,38 +182,38 @@ def test_json_of_vibemq_by_way_of_jms(value: Any) -> None:
 
 
 @given(headers, fields)
-def test_headers_of_vibemq_by_way_of_jms(properties: dict[str, Any], said: Any) -> None:
-    shown = Shown(b"{}", properties=properties, **said)
-    seen = JMS.received(stored(VIBE.sent(shown)))
+def test_headers_of_vibemq_by_way_of_jms(properties: dict[str, Any], message_fields: Any) -> None:
+    client_message = ClientMessage(b"{}", properties=properties, **message_fields)
+    seen = JMS.received(stored(VIBE.sent(client_message)))
     assert seen.properties == {to_identifier(name): text for name, text in properties.items()}
-    assert {name: getattr(seen, name) for name in said} == said
-    assert by_way_of(VIBE, JMS, shown) == shown
+    assert {name: getattr(seen, name) for name in message_fields} == message_fields
+    assert by_way_of(VIBE, JMS, client_message) == client_message
 
 
 @given(st.binary(max_size=40))
 def test_bytes_of_vibemq_by_any_way(body: bytes) -> None:
     payload = b'"%b"' % b64encode(body)
-    shown = Shown(payload, properties={"content-encoding": "base64"})
-    seen = JMS.received(stored(VIBE.sent(shown)))
+    client_message = ClientMessage(payload, properties={"content-encoding": "base64"})
+    seen = JMS.received(stored(VIBE.sent(client_message)))
     assert (seen.type, seen.body) == (BYTES, body)
-    assert by_way_of(VIBE, JMS, shown) == shown
+    assert by_way_of(VIBE, JMS, client_message) == client_message
     for other in (PHP, MSGLITE):
-        assert other.received(stored(VIBE.sent(shown))).body == body
-        back = by_way_of(VIBE, other, shown)
+        assert other.received(stored(VIBE.sent(client_message))).body == body
+        back = by_way_of(VIBE, other, client_message)
         if is_text(body):
             # text, or what it spells if that is an object or array
             assert back.properties == {}
             assert back.body == body or json.loads(back.body) == body.decode()
         else:
-            assert back == shown
+            assert back == client_message
 
 
 @pytest.mark.parametrize("other", [PHP, MSGLITE])
 @given(json_values)
 def test_json_of_vibemq_by_way_of_phpmq_and_msglite(other: Face, value: Any) -> None:
     payload = json.dumps(value).encode()
-    seen = other.received(stored(VIBE.sent(Shown(payload))))
-    back = by_way_of(VIBE, other, Shown(payload)).body
+    seen = other.received(stored(VIBE.sent(ClientMessage(payload))))
+    back = by_way_of(VIBE, other, ClientMessage(payload)).body
     if isinstance(value, str):
         assert seen.body == value.encode()
         # text that happens to be an object or array has become that
@@ -227,13 +229,13 @@ def test_json_of_vibemq_by_way_of_phpmq_and_msglite(other: Face, value: Any) -> 
 @pytest.mark.parametrize("other", [PHP, MSGLITE, JMS])
 @pytest.mark.parametrize("payload", [b'"\\ud800"', b'"a\\uDC00b"'])
 def test_half_a_surrogate_pair_leaves_as_json(other: Face, payload: bytes) -> None:
-    seen = other.received(stored(VIBE.sent(Shown(payload)))).body
+    seen = other.received(stored(VIBE.sent(ClientMessage(payload)))).body
     assert seen == (payload.decode() if other is JMS else payload)
 
 
 def test_nothing_of_vibemq_by_way_of_jms() -> None:
-    assert JMS.received(stored(VIBE.sent(Shown(b"")))).type == NONE
-    assert by_way_of(VIBE, JMS, Shown(b"")) == Shown(b"")
+    assert JMS.received(stored(VIBE.sent(ClientMessage(b"")))).type == NONE
+    assert by_way_of(VIBE, JMS, ClientMessage(b"")) == ClientMessage(b"")
 
 
 # --- from JMS ------------------------------------------------------------------------------------
@@ -248,10 +250,10 @@ def test_text_of_jms_by_any_way(other: Face, text: str) -> None:
 
 @given(st.binary(max_size=40))
 def test_bytes_of_jms_by_any_way(body: bytes) -> None:
-    shown = Shown(body, BYTES)
-    assert by_way_of(JMS, VIBE, shown) == shown
+    client_message = ClientMessage(body, BYTES)
+    assert by_way_of(JMS, VIBE, client_message) == client_message
     for other in (PHP, MSGLITE):
-        back = by_way_of(JMS, other, shown)
+        back = by_way_of(JMS, other, client_message)
         if is_text(body):
             assert (back.type, back.body) == (TEXT, body.decode())
         else:
@@ -260,35 +262,40 @@ def test_bytes_of_jms_by_any_way(body: bytes) -> None:
 
 @given(st.dictionaries(plain_text.filter(bool), java_values, max_size=5), st.lists(java_values))
 def test_maps_and_streams_of_jms_become_json(entries: dict[str, Any], values: list[Any]) -> None:
-    for shown, expected in ((Shown(entries, MAP), entries), (Shown(values, STREAM), values)):
+    for client_message, expected in (
+        (ClientMessage(entries, MAP), entries),
+        (ClientMessage(values, STREAM), values),
+    ):
         for other in (PHP, MSGLITE, VIBE):
-            seen = other.received(stored(JMS.sent(shown)))
+            seen = other.received(stored(JMS.sent(client_message)))
             assert json.loads(seen.body) == expected
-            back = by_way_of(JMS, other, shown)
+            back = by_way_of(JMS, other, client_message)
             assert back.type == TEXT
             assert json.loads(back.body) == expected
 
 
 @given(st.binary(max_size=40))
 def test_objects_of_jms_become_bytes(body: bytes) -> None:
-    shown = Shown(body, OBJECT)
+    client_message = ClientMessage(body, OBJECT)
     for other in (PHP, MSGLITE):
-        assert other.received(stored(JMS.sent(shown))).body == b64encode(body)
-    seen = VIBE.received(stored(JMS.sent(shown)))
+        assert other.received(stored(JMS.sent(client_message))).body == b64encode(body)
+    seen = VIBE.received(stored(JMS.sent(client_message)))
     assert (json.loads(seen.body).encode(), seen.properties) == (
         b64encode(body),
         {"content-encoding": "base64"},
     )
-    assert by_way_of(JMS, VIBE, shown) == Shown(body, BYTES)
+    assert by_way_of(JMS, VIBE, client_message) == ClientMessage(body, BYTES)
 
 
 @given(headers, fields)
-def test_properties_of_jms_by_way_of_vibemq(properties: dict[str, Any], said: Any) -> None:
+def test_properties_of_jms_by_way_of_vibemq(
+    properties: dict[str, Any], message_fields: Any
+) -> None:
     named = {to_identifier(name): text for name, text in properties.items()}
-    shown = jms_text("text", properties=named, **said)
-    seen = VIBE.received(stored(JMS.sent(shown)))
+    client_message = jms_text("text", properties=named, **message_fields)
+    seen = VIBE.received(stored(JMS.sent(client_message)))
     assert seen.properties == properties
-    assert by_way_of(JMS, VIBE, shown) == shown
+    assert by_way_of(JMS, VIBE, client_message) == client_message
 
 
 @pytest.mark.parametrize("priority", range(10))
@@ -313,9 +320,9 @@ def test_a_priority_of_jms_by_way_of_vibemq(priority: int) -> None:
     ],
 )
 def test_typed_properties_of_jms_become_text(value: Any, spelled: str) -> None:
-    shown = jms_text("", properties={"p": value})
-    assert VIBE.received(stored(JMS.sent(shown))).properties == {"p": spelled}
-    assert by_way_of(JMS, VIBE, shown).properties == {"p": spelled}
+    client_message = jms_text("", properties={"p": value})
+    assert VIBE.received(stored(JMS.sent(client_message))).properties == {"p": spelled}
+    assert by_way_of(JMS, VIBE, client_message).properties == {"p": spelled}
 
 
 @given(st.integers(1, 10**9), st.sampled_from([PHP, MSGLITE]))
@@ -324,11 +331,11 @@ def test_the_life_of_a_jms_message(life: int, other: Face) -> None:
 
 
 def test_nothing_of_jms() -> None:
-    shown = Shown(b"", NONE)
-    assert VIBE.received(stored(JMS.sent(shown))).body == b""
-    assert by_way_of(JMS, VIBE, shown) == shown
+    client_message = ClientMessage(b"", NONE)
+    assert VIBE.received(stored(JMS.sent(client_message))).body == b""
+    assert by_way_of(JMS, VIBE, client_message) == client_message
     for other in (PHP, MSGLITE):
-        assert other.received(stored(JMS.sent(shown))).body == b""
+        assert other.received(stored(JMS.sent(client_message))).body == b""
 
 
 def test_kinds_of_bodies() -> None:
@@ -338,9 +345,9 @@ def test_kinds_of_bodies() -> None:
         OBJECT: BodyKind.OBJECT,
         TEXT: BodyKind.TEXT,
     }
-    shown = {MAP: {}, STREAM: [], OBJECT: b"", TEXT: ""}
+    client_message = {MAP: {}, STREAM: [], OBJECT: b"", TEXT: ""}
     for type, kind in kinds.items():
-        assert JMS.sent(Shown(shown[type], type)).kind is kind
+        assert JMS.sent(ClientMessage(client_message[type], type)).kind is kind
 
 
 # --- any way -------------------------------------------------------------------------------------
@@ -356,7 +363,7 @@ def test_objects_and_arrays_survive_any_way(
     sender: Face, way: list[Face], value: Any, ascii: bool
 ) -> None:
     body = json.dumps(value, ensure_ascii=ascii).encode()
-    assert sent_on(sender, Shown(body), way).body == body
+    assert sent_on(sender, ClientMessage(body), way).body == body
 
 
 @given(
@@ -368,19 +375,19 @@ def test_text_that_is_no_object_and_no_array_survives_any_way(
     sender: Face, way: list[Face], text: str
 ) -> None:
     forms = {
-        id(VIBE): Shown(json.dumps(text).encode()),
+        id(VIBE): ClientMessage(json.dumps(text).encode()),
         id(JMS): jms_text(text),
     }
-    back = sent_on(sender, forms.get(id(sender), Shown(text.encode())), way)
+    back = sent_on(sender, forms.get(id(sender), ClientMessage(text.encode())), way)
     if sender is VIBE:
         assert json.loads(back.body) == text
     else:
         assert back.body == (text if sender is JMS else text.encode())
 
 
-def sent_on(sender: Face, shown: Shown, way: list[Face]) -> Shown:
-    """Sent, then received and sent on by each of some protocols, then received by the first."""
-    message = stored(sender.sent(shown))
+def sent_on(sender: Face, client_message: ClientMessage, way: list[Face]) -> ClientMessage:
+    """Send, receive and send on by each of some protocols, then receive by the first."""
+    message = stored(sender.sent(client_message))
     for other in way:
         message = stored(other.sent(other.received(message)))
     return sender.received(message)

@@ -1,4 +1,4 @@
-"""What the tests do to the files of a broker that does not run."""
+"""Damage to the files of a stopped broker."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sluicemq.journal.writer import read_durable
 
 
 def newest_segment(directory: Path) -> Path:
-    """The one that was written to last."""
+    """Return the path of the newest segment."""
     journal = directory / "journal"
     return segment_path(journal, list_segments(journal)[-1])
 
 
 def durable_end(directory: Path) -> int:
-    """How far the newest segment had been on disk when the broker was killed; at the least its
-    header, which is there before the segment has its name."""
+    """Return the durable size of the newest segment when the broker was killed; at least its
+    header, which is written before the segment has its name."""
     durable = read_durable(directory / "journal")
     newest = int(newest_segment(directory).stem)
     return durable.offset if durable and durable.segment == newest else SEGMENT_HEADER_BYTES
@@ -30,7 +30,7 @@ def cut(path: Path, size: int) -> None:
 
 
 def flip(path: Path, offset: int, bit: int) -> None:
-    """Turn one bit over; a second time turns it back."""
+    """Flip one bit; a second call restores it."""
     with path.open("r+b") as file:
         file.seek(offset)
         byte = file.read(1)[0]
@@ -39,7 +39,7 @@ def flip(path: Path, offset: int, bit: int) -> None:
 
 
 def garbage(path: Path, chance: random.Random) -> bytes:
-    """What a crash may leave at the end of a file: noise, blank pages, old data, half a record."""
+    """Return possible file contents after a crash: noise, blank pages, old data, half a record."""
     length = chance.randrange(1, 20_000)
     kind = chance.choice(("noise", "zeros", "old", "patched"))
     if kind == "zeros":

@@ -1,4 +1,4 @@
-"""Clients that send and receive numbered messages and tell the recorder what they see."""
+"""Clients that send and receive numbered messages and report their observations to the recorder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, BlockingPhpmqMe
 from tests.faults.recorder import Recorder
 
 QUEUE = "load"
-LETTERS = "letters"
+MSGLITE_QUEUE = "msglite"
 """The queue of the msglite clients."""
 FENCE = b"fence "
 END = b"end "
@@ -29,31 +29,30 @@ AHEAD = (30, 5000)
 messages while they are young, which is when a broker that shows them too early would be caught; one
 that lags behind leaves a backlog."""
 SECONDS = 60.0
-"""Time for something that the clients bring about."""
-"""For what must happen, however busy the machine is."""
+"""Time limit for expected events, also on a busy machine."""
 DAYS = 30 * 86_400
 """Life of msglite messages that are not to expire, in seconds."""
 
 
 def make_body(number: int, size: int) -> bytes:
-    """A body of about `size` bytes that is unlike any other and knows its checksum."""
+    """Return a unique body of about `size` bytes that contains its checksum."""
     pattern = b"%016x" % (number * 0x9E3779B97F4A7C15 % (1 << 64)) * (size // 16 + 1)
     return b"%d %08x %b" % (number, crc32(pattern, number & 0xFFFFFFFF), pattern)
 
 
 def number_of(body: bytes) -> int:
-    """The number that the producer gave it. AssertionError if it is not what was sent."""
+    """Return the number of a message. Raises AssertionError for a body that was not sent."""
     try:
         number, checksum, pattern = body.split(b" ")
         intact = crc32(pattern, int(number) & 0xFFFFFFFF) == int(checksum, 16)
     except ValueError:
         intact = False
-    assert intact, f"a body was delivered that nobody has sent: {body[:80]!r}"
+    assert intact, f"a body was delivered that no client has sent: {body[:80]!r}"
     return int(number)
 
 
 class Client(ABC, threading.Thread):
-    """A client that runs until its connection breaks. `failure` is what should not have been."""
+    """A client that runs until its connection breaks. `failure` is an unexpected exception."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -70,10 +69,10 @@ class Client(ABC, threading.Thread):
 
     @abstractmethod
     def work(self) -> None:
-        """What the client does, until the connection breaks."""
+        """Run the client until the connection breaks."""
 
     def finish(self) -> None:
-        """Wait for its end; raises what has made it fail."""
+        """Wait for its end. Raises the exception that made it fail."""
         self.join(60)
         assert not self.is_alive()
         if self.failure is not None:
@@ -81,7 +80,7 @@ class Client(ABC, threading.Thread):
 
 
 class Producer(Client):
-    """Sends numbered messages until the connection breaks or it is told to stop."""
+    """Sends numbered messages until the connection breaks or `stop` is set."""
 
     def __init__(self, port: int, first: int, recorder: Recorder, size: int, ahead: int) -> None:
         self.next = first
@@ -165,7 +164,7 @@ class Load:
         self._producer = Producer(port, first, recorder, size, ahead)
 
     def end(self) -> int:
-        """The broker has gone, or the load is to end. Returns the next number."""
+        """End the load, also after the broker has ended. Return the next number."""
         self._producer.stop.set()
         self._producer.finish()
         self._consumer.finish()
@@ -191,7 +190,7 @@ def drain(port: int, recorder: Recorder) -> None:
             message.ack()
 
 
-class LetterSender(Client):
+class MsgliteSender(Client):
     """Sends by msglite, in connections of a few messages each: when the broker has ended one that
     was closed, everything sent on it is on disk."""
 
@@ -207,17 +206,17 @@ class LetterSender(Client):
             first = self.next
             with BlockingMsgliteClient.connect(port=self._port) as client:
                 for _ in range(BURST):
-                    client.send(LETTERS, make_body(self.next, 100), DAYS)
+                    client.send(MSGLITE_QUEUE, make_body(self.next, 100), DAYS)
                     self.next += 1
-            # `close` says nothing about a broker that breaks off: the next answer shows that this
-            # one lived, and had therefore carried the close out
+            # `close` does not report that the broker was killed: the next answer shows that it
+            # still ran, and had therefore carried out the close
             with BlockingMsgliteClient.connect(port=self._port) as client:
-                client.ready("nobody", timeout=0)
+                client.ready("unused", timeout=0)
             self._recorder.confirmed(range(first, self.next))
 
 
-class LetterReader(Client):
-    """Receives by msglite. What has arrived is settled; a fence shows that this is on disk."""
+class MsgliteReader(Client):
+    """Receives by msglite. Each message is acked on arrival; a fence shows that this is on disk."""
 
     def __init__(self, port: int, recorder: Recorder) -> None:
         self._client = BlockingMsgliteClient.connect(port=port)
@@ -231,41 +230,41 @@ class LetterReader(Client):
         fences: dict[bytes, set[int]] = {}
         with self._client as client:
             for turn in count():
-                letter = client.ready(LETTERS, timeout=60)
-                assert letter is not None
-                if letter.body.startswith(FENCE):
-                    recorder.fenced(fences.pop(letter.body, set()))
+                message = client.ready(MSGLITE_QUEUE, timeout=60)
+                assert message is not None
+                if message.body.startswith(FENCE):
+                    recorder.fenced(fences.pop(message.body, set()))
                     continue
-                number = number_of(letter.body)
+                number = number_of(message.body)
                 recorder.delivered(number)
                 recorder.acknowledged(number)
                 received.add(number)
                 if turn % 20 == 19:
                     fence = FENCE + b"%d" % time.monotonic_ns()
                     fences[fence], received = received, set()
-                    client.send(LETTERS, fence, DAYS)
+                    client.send(MSGLITE_QUEUE, fence, DAYS)
 
 
-class Letters:
+class MsgliteLoad:
     """A sender and a reader of one process of the broker."""
 
     def __init__(self, port: int, first: int, recorder: Recorder) -> None:
         recorder.started(first)
-        self._reader = LetterReader(port, recorder)
-        self._sender = LetterSender(port, first, recorder)
+        self._reader = MsgliteReader(port, recorder)
+        self._sender = MsgliteSender(port, first, recorder)
 
     def end(self) -> int:
-        """The broker has gone. Returns the next number."""
+        """End the clients after the broker has ended. Return the next number."""
         self._sender.stop.set()
         self._sender.finish()
         self._reader.finish()
         return self._sender.next
 
 
-def drain_letters(port: int, recorder: Recorder) -> None:
-    """Take everything that waits for a msglite client."""
+def drain_msglite(port: int, recorder: Recorder) -> None:
+    """Consume all ready messages by msglite."""
     recorder.connected()
     with BlockingMsgliteClient.connect(port=port) as client:
-        while (letter := client.ready(LETTERS, timeout=0)) is not None:
-            if not letter.body.startswith(FENCE):
-                recorder.delivered(number_of(letter.body))
+        while (message := client.ready(MSGLITE_QUEUE, timeout=0)) is not None:
+            if not message.body.startswith(FENCE):
+                recorder.delivered(number_of(message.body))

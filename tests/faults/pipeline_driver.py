@@ -41,7 +41,7 @@ SETTINGS = {
 
 
 def copied(rows: DataFrame) -> DataFrame:
-    """Rows of the source as the sink takes them."""
+    """Convert rows of the source for the sink."""
     return rows.selectExpr(
         "string(sequence) as message_id",
         "body",
@@ -52,15 +52,15 @@ def copied(rows: DataFrame) -> DataFrame:
     )
 
 
-def told(rows: DataFrame) -> DataFrame:
-    """Rows of silver as the sink takes them: as JSON, each known by its message's number."""
+def json_rows(rows: DataFrame) -> DataFrame:
+    """Convert rows of silver for the sink: JSON bodies, identified by the message's number."""
     return rows.selectExpr("string(message) as message_id", "to_json(struct(*)) as body")
 
 
 def refine(url: str, table: Path, rows: DataFrame, batch: int) -> None:
-    """One micro-batch to the queue and to the table."""
+    """Write one micro-batch to the queue and to the table."""
     refined = silver(rows, "broker").coalesce(1).persist()
-    writer = told(refined).write.format("sluicemq").mode("append").option("url", url)
+    writer = json_rows(refined).write.format("sluicemq").mode("append").option("url", url)
     writer.option("destination", SILVER).option("writeId", TABLE).option("batchId", batch).save()
     tagged = refined.write.format("sluicemq-table").mode("append").option("path", str(table))
     tagged.option("application", TABLE).option("version", batch).save()
@@ -68,13 +68,13 @@ def refine(url: str, table: Path, rows: DataFrame, batch: int) -> None:
 
 
 def stream(spark: SparkSession, rows: int, options: dict[str, str]) -> DataFrame:
-    """What the source reads, at most so many rows at a time."""
+    """Return a stream of the source with at most so many rows per micro-batch."""
     reader = spark.readStream.format("sluicemq").options(**options)
     return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows).load()
 
 
 def run(spark: SparkSession, data: str, url: str, work: Path, rows: int, *, all_: bool) -> None:
-    """Both queries, side by side."""
+    """Run both queries concurrently."""
     common = {"destinations": IN, "includeHeaders": "true"}
     by_url = stream(spark, rows, {**common, "url": url})
     by_file = stream(spark, rows, {**common, "path": data})
@@ -98,7 +98,7 @@ def run(spark: SparkSession, data: str, url: str, work: Path, rows: int, *, all_
 
 
 def batch(spark: SparkSession, data: str, work: Path) -> None:
-    """The same functions on everything at once; what a run before has left of it is replaced."""
+    """Run the same functions on all rows as one batch; replaces the result of an earlier run."""
     reader = spark.read.format("sluicemq").option("destinations", IN)
     rows = reader.option("includeHeaders", "true").load(data)
     copied(rows).write.mode("overwrite").parquet(str(work / BATCH_COPIED))

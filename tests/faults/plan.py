@@ -1,4 +1,4 @@
-"""How long a campaign is, and how it is repeated.
+"""Length of a fault campaign, and its repetition.
 
 FAULT_LONG=1  the long form, as `make faults` runs it
 FAULT_SEED=N  the random choices of a run that has failed; each test prints its own
@@ -16,16 +16,16 @@ Count = TypeVar("Count", int, float)
 LONG = os.environ.get("FAULT_LONG", "") not in ("", "0")
 
 SMALL_SEGMENTS = {"SLUICEMQ_JOURNAL__SEGMENT_BYTES": "1 MiB"}
-"""So that the faults also meet sealing, snapshots and the removal of segments."""
+"""Segment size at which the faults also meet sealing, snapshots and the removal of segments."""
 
 
 def size(short: Count, long: Count) -> Count:
-    """How many, or how long: in `make test` and in `make faults`."""
+    """Return the count or duration for the current form: `make test` or `make faults`."""
     return long if LONG else short
 
 
 def repeatable() -> random.Random:
-    """The source of all random choices of a test. pytest shows its seed when the test fails."""
+    """Return the source of all random choices of a test. pytest shows its seed on failure."""
     given = os.environ.get("FAULT_SEED")
     seed = random.SystemRandom().randrange(1 << 32) if given is None else int(given)
     print(f"to repeat: FAULT_SEED={seed}{' FAULT_LONG=1' if LONG else ''}")
@@ -33,5 +33,5 @@ def repeatable() -> random.Random:
 
 
 def machine(*faults: str) -> tuple[str, ...]:
-    """What to start instead of `sluicemq`: see machine.py for the faults."""
+    """Return the command to start instead of `sluicemq`; machine.py lists the faults."""
     return (str(Path(__file__).with_name("machine.py")), ",".join(faults))

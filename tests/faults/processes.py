@@ -1,4 +1,4 @@
-"""Processes by their ids, as Linux tells of them in /proc."""
+"""Processes by their ids, from Linux's /proc."""
 
 from __future__ import annotations
 

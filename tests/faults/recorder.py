@@ -1,11 +1,11 @@
-"""An independent witness of what clients saw, and what therefore must be true after a crash.
+"""An independent record of client observations, and the guarantees after a crash that follow.
 
 Messages are numbered by one producer; the queue is FIFO. From what a consumer sees follows:
 
-confirmed the broker has told the producer that it is on disk
+confirmed the broker has confirmed to the producer that the message is on disk
 seen      a message was delivered, so it was on disk, and so was every one sent before it to the
           same process of the broker (what a killed process had not yet stored may be missing)
-settled   a message was acknowledged *and* a fence, sent later on the same connection, came
+acked     a message was acknowledged *and* a fence, sent later on the same connection, came
           back: the acknowledgement was journaled before the fence, so it is on disk
 """
 
@@ -22,28 +22,28 @@ class Recorder:
 
     highest: int = -1
     runs: list[list[int]] = field(default_factory=list)
-    """Of each process of the broker: the first number sent to it, the highest seen."""
+    """For each process of the broker: the first number sent to it, the highest seen."""
     acknowledged_numbers: set[int] = field(default_factory=set)
     confirmed_numbers: set[int] = field(default_factory=set)
-    settled: set[int] = field(default_factory=set)
-    unsettled: set[int] = field(default_factory=set)
+    confirmed_acks: set[int] = field(default_factory=set)
+    unconfirmed_acks: set[int] = field(default_factory=set)
     last: int = -1
     """Number delivered last on the current connection."""
     received: set[int] = field(default_factory=set)
     """Numbers delivered on the current connection."""
 
     def started(self, first: int) -> None:
-        """A new process of the broker; numbers from `first` on go to it."""
+        """Record a new process of the broker; numbers from `first` on go to it."""
         self.runs.append([first, -1])
 
     def connected(self) -> None:
-        """A new consumer begins."""
+        """Record that a new consumer has connected."""
         self.last = -1
         self.received = set()
 
     def delivered(self, number: int) -> None:
-        """A numbered message arrived."""
-        assert number not in self.settled, f"{number} came back although its end was on disk"
+        """Record the delivery of a numbered message."""
+        assert number not in self.confirmed_acks, f"{number} came back although its end was on disk"
         assert number not in self.received, f"{number} came twice on one connection"
         assert number > self.last, f"{number} came after {self.last}"
         self.received.add(number)
@@ -53,21 +53,21 @@ class Recorder:
         run[1] = max(run[1], number)
 
     def confirmed(self, numbers: Iterable[int]) -> None:
-        """The producer knows that they are on disk."""
+        """Record the numbers that the broker has confirmed to the producer."""
         self.confirmed_numbers.update(numbers)
 
     def acknowledged(self, number: int) -> None:
-        """The consumer acknowledged it; a crash may still undo that."""
+        """Record an acknowledgement, which a crash may still undo."""
         self.acknowledged_numbers.add(number)
-        self.unsettled.add(number)
+        self.unconfirmed_acks.add(number)
 
     def fenced(self, numbers: set[int]) -> None:
-        """A fence sent after acknowledging `numbers` has come back."""
-        self.settled |= numbers
-        self.unsettled -= numbers
+        """Record the return of a fence that was sent after acknowledging `numbers`."""
+        self.confirmed_acks |= numbers
+        self.unconfirmed_acks -= numbers
 
     def drained(self) -> None:
-        """Everything that waits has been delivered: is anything missing?"""
+        """Check that no message is missing after all ready messages have been delivered."""
         there = self.acknowledged_numbers | self.received
         for first, highest in self.runs:
             for number in range(first, highest + 1):

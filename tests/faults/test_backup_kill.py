@@ -24,7 +24,7 @@ from tests.protocols.jmq.raw import RawJmq
 
 TURNS = size(3, 40)
 LISTEN = ("phpmq://127.0.0.1:0", "jmq://127.0.0.1:0?services=jms")
-VICTIMS = ("nobody", "broker", "backup", "both")
+VICTIMS = ("none", "broker", "backup", "both")
 CLIENT_ACKNOWLEDGE = 2
 BACKUP_SECONDS = 180
 
@@ -37,7 +37,7 @@ class Finished(NamedTuple):
     sent: int
 
 
-def test_kill_while_backups_are_made(tmp_path: Path) -> None:
+def test_kill_during_backups(tmp_path: Path) -> None:
     chance = repeatable()
     broker = LocalBroker(tmp_path / "data", LISTEN, environment=SMALL_SEGMENTS)
     orders, churn = Recorder(), Recorder()
@@ -72,7 +72,7 @@ def _back_up(
     chance: random.Random,
     victim: str,
 ) -> bool:
-    """Whether there is a backup in the end."""
+    """Run a backup and kill the victim; return whether the backup is complete."""
     command = [sys.executable, "-m", "sluicemq.cli", "backup", "create", str(place)]
     command += ["--data-dir", str(broker.directory)]
     if finished and chance.random() < 0.5:
@@ -81,18 +81,18 @@ def _back_up(
         command += ["--link"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
-        if victim != "nobody":
+        if victim != "none":
             time.sleep(chance.uniform(0.2, 1.2))
         if victim in ("broker", "both"):
             broker.kill()
         if victim in ("backup", "both"):
             process.kill()
-        said, _ = process.communicate(timeout=BACKUP_SECONDS)
+        output, _ = process.communicate(timeout=BACKUP_SECONDS)
     finally:
         process.kill()
     there = (place / MANIFEST_NAME).exists()
-    assert there or process.returncode, said
-    assert victim != "nobody" or there, said
+    assert there or process.returncode, output
+    assert victim != "none" or there, output
     return there
 
 
@@ -116,7 +116,7 @@ def _check(backup: Finished, orders: Recorder, target: Path) -> None:
             settle(client, [message], Recorder())
     assert found == sorted(set(found))
     assert not found or found[-1] < backup.sent
-    # a prefix of what was confirmed, which reaches at least to where the backup began
+    # a prefix of the confirmed messages, which reaches at least to the start of the backup
     reaches = max(backup.confirmed, found[-1] + 1 if found else 0)
     missing = {n for n in orders.confirmed_numbers if n < reaches} - set(found)
     assert not missing

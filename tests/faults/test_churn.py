@@ -115,7 +115,7 @@ class Dispatches(Witness):
 
 
 class Answers(Witness):
-    """Who answers the queries of `Queries`."""
+    """Worker that answers the queries of `Queries`."""
 
     def __init__(self, port: int, done: threading.Event) -> None:
         self._worker = BlockingMsgliteClient.connect(port=port)
@@ -150,8 +150,8 @@ class Queries(Witness):
 
 
 class Pages(Answers):
-    """Who answers the requests of the HTTP gateway, or a client that has gone would be waited for:
-    it looks like one that has only ended its request."""
+    """Worker that answers the requests of the HTTP gateway. Without it the gateway would wait for
+    disconnected clients, which look like clients that have only ended their request."""
 
     def work(self) -> None:
         with self._worker as worker:
@@ -177,7 +177,7 @@ class Crowd:
         self._staying = self._connections()
 
     def _connections(self) -> list[int]:
-        """How many each listener has."""
+        """Return the number of connections of each listener."""
         return [listener["connections"] for listener in self._broker.status()["listeners"]]
 
     def visit(self, count: int) -> None:
@@ -224,7 +224,7 @@ class Crowd:
 
 
 class Account:
-    """What a broker has, as the operating system and the garbage collector see it."""
+    """Resources of a broker, as the operating system and the garbage collector count them."""
 
     def __init__(self, broker: LocalBroker, counts: Path) -> None:
         counts.unlink(missing_ok=True)
@@ -280,6 +280,6 @@ def test_a_crowd_leaves_nothing_behind(tmp_path: Path) -> None:
         assert after.consumers.get("churn", 0) == 0
         assert abs(after.descriptors - before.descriptors) <= 3
         assert after.memory < before.memory + GROWTH
-        said = broker.log.read_text()
-        assert "Traceback" not in said
-        assert "internal error" not in said
+        log = broker.log.read_text()
+        assert "Traceback" not in log
+        assert "internal error" not in log

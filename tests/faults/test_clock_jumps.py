@@ -42,7 +42,7 @@ class Wall:
 
 
 def bodies(port: int, queue: str) -> list[tuple[bytes, int]]:
-    """What waits in a queue, with the seconds it is said to have left; takes nothing."""
+    """Return the messages of a queue with their reported seconds to live; consume none."""
     found = []
     with BlockingPhpmqClient.connect(port=port) as client:
         client.send(queue, b"last")
@@ -63,32 +63,32 @@ def test_a_clock_that_is_set_while_the_broker_runs(tmp_path: Path, jump: int) ->
         port = broker.port("phpmq")
         with ExitStack() as stack:
             phpmq = stack.enter_context(BlockingPhpmqClient.connect(port=port))
-            letters = stack.enter_context(BlockingMsgliteClient.connect(path=str(path)))
+            msglite = stack.enter_context(BlockingMsgliteClient.connect(path=str(path)))
             sent = time.monotonic()
             phpmq.send("short", b"a", SHORT)
             phpmq.send("long", b"b", HOUR)
             phpmq.send("ever", b"c")
-            letters.send("letters", b"d", HOUR)
+            msglite.send("msglite", b"d", HOUR)
             assert bodies(port, "ever") == [(b"c", 0)]
             wall.set(jump)
-            # at once: nothing is older than it was, whatever the clock says
+            # at once: no message has aged, whatever the clock shows
             alive = bodies(port, "short")
             if time.monotonic() - sent < SHORT:
                 assert alive in ([(b"a", 1)], [(b"a", SHORT)])
             [(_, left)] = bodies(port, "long")
             assert HOUR - 60 < left <= HOUR
-            # what is sent now lives as long, and who waits does so for the time that was asked for
+            # new messages live as long, and a waiting client waits for the requested time
             phpmq.send("new", b"f", SHORT)
             phpmq.confirm()  # its life has begun
             before = time.monotonic()
-            assert letters.ready("nothing", timeout=1) is None
+            assert msglite.ready("nothing", timeout=1) is None
             assert 0.9 < time.monotonic() - before < 10
             time.sleep(max(0.0, SHORT + 0.5 - (time.monotonic() - before)))
             assert bodies(port, "short") == bodies(port, "new") == []
             assert [body for body, _ in bodies(port, "long")] == [b"b"]
-            letter = letters.ready("letters", timeout=0)
-            assert letter is not None
-            assert letter.body == b"d"
+            message = msglite.ready("msglite", timeout=0)
+            assert message is not None
+            assert message.body == b"d"
         assert "Traceback" not in broker.log.read_text()
 
 
@@ -105,7 +105,7 @@ def test_a_clock_that_is_set_before_a_message_is_on_disk(tmp_path: Path) -> None
         for turn in range(size(15, 600)):
             sent = time.monotonic()
             client.send("q", b"%d" % turn, 60)
-            time.sleep(0.002)  # so that it has been read, which is what the jump is to follow
+            time.sleep(0.002)  # until it has been read, because the jump must follow that
             wall.set(JUMPS[turn % 2])
             message = client.receive(30.0)
             assert message.body == b"%d" % turn

@@ -86,7 +86,7 @@ def login_vibemq(broker: LocalBroker, user: str) -> BlockingVibeMQClient:
 
 
 def expect_that_another_user_can_create(broker: LocalBroker) -> None:
-    """In every protocol that has logins."""
+    """Check this for every protocol that has logins."""
     with login_http(broker, "other") as http:
         assert http.write([row("other.http")], writer="other").status == 200
     with login_vibemq(broker, "other") as vibemq:

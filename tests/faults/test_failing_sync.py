@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConnectionLost
-from tests.faults.load import AHEAD, Letters, Load, drain, drain_letters
+from tests.faults.load import AHEAD, Load, MsgliteLoad, drain, drain_msglite
 from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
 from tests.faults.recorder import Recorder
 
@@ -17,14 +17,14 @@ LISTEN = ("phpmq://127.0.0.1:0", "msglite://127.0.0.1:0?durability=sync")
 JOURNAL_FAILED = 74
 REFUSED = 1
 SYNCS_OF_A_START = 8
-"""At the most; whoever fails one of these does not start."""
+"""Maximum syncs of a start; the broker does not start if one of these fails."""
 
 
 def test_a_sync_that_fails_once(tmp_path: Path) -> None:
     chance = repeatable()
-    numbered, letters = Recorder(), Recorder()
+    numbered, msglite = Recorder(), Recorder()
     sound = LocalBroker(tmp_path, LISTEN, environment=SMALL_SEGMENTS)
-    following = following_letter = 0
+    following = following_msglite = 0
     failed = 0
     with ExitStack() as stack:
         stack.callback(sound.stop)
@@ -39,22 +39,22 @@ def test_a_sync_that_fails_once(tmp_path: Path) -> None:
             except ConnectionLost:
                 assert broker.wait() in (REFUSED, JOURNAL_FAILED)
                 continue
-            load, post = None, None
+            load, msglite_load = None, None
             with suppress(ConnectionLost):  # it may fail before they have all connected
                 body, ahead = chance.choice((0, 100, 1000)), AHEAD[turn % 2]
                 load = Load(broker.port("phpmq"), following, numbered, chance, body, ahead)
-                post = Letters(broker.port("msglite"), following_letter, letters)
+                msglite_load = MsgliteLoad(broker.port("msglite"), following_msglite, msglite)
             assert broker.wait() == JOURNAL_FAILED
             failed += 1
             following = load.end() if load else following
-            following_letter = post.end() if post else following_letter
+            following_msglite = msglite_load.end() if msglite_load else following_msglite
         sound.start()
         drain(sound.port("phpmq"), numbered)
-        drain_letters(sound.port("msglite"), letters)
+        drain_msglite(sound.port("msglite"), msglite)
         numbered.drained()
-        letters.drained()
+        msglite.drained()
         assert failed
         assert sound.stop() == 0
-        said = sound.log.read_text()
-        assert os.strerror(5) in said
-        assert "Traceback" not in said
+        log = sound.log.read_text()
+        assert os.strerror(5) in log
+        assert "Traceback" not in log

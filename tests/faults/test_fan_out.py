@@ -1,6 +1,6 @@
-"""What the subscribers of a FanOutWithAck queue had not acknowledged when the broker was stopped,
-or killed: all that one of them lacks is there again, in order and with its attempts. And time-outs,
-over real sockets."""
+"""Unacked messages of the subscribers of a FanOutWithAck queue when the broker is stopped or
+killed: each subscriber gets all missing messages again, in order and with their attempts. And
+timeouts, over real sockets."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_the_broker_ends_and_two_subscribers_lack_different_messages(
         broker.stop()
 
 
-def test_a_silent_consumer_loses_all_that_it_has_not_begun_at_once(tmp_path: Path) -> None:
+def test_a_silent_consumer_loses_its_unstarted_deliveries_at_once(tmp_path: Path) -> None:
     # time enough to receive them and to subscribe again, whatever else the machine does
     listen = ("vibemq://127.0.0.1:0?ack_timeout=4",)
     with (

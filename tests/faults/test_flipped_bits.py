@@ -1,6 +1,6 @@
-"""A disk that gives back another bit than it was given. The broker refuses to start and says where,
-or stops when it meets the damage, or serves all that clients saw; what it never does is deliver
-something else than what was sent."""
+"""A disk that returns a flipped bit. The broker refuses to start and reports the place,
+or stops when it meets the damage, or serves all messages that clients saw; it never delivers a
+body that differs from the sent one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ PHPMQ = ["phpmq://127.0.0.1:0"]
 PAGED = {**SMALL_SEGMENTS, "SLUICEMQ_BROKER__MEMORY_BUDGET": "1 MiB"}
 STOPPED = 74
 MOST_TURNS = 20
-"""Of the short form: until one of the flips has been met."""
+"""Maximum rounds of the short form, which ends when the broker has met one of the flips."""
 MESSAGES = 4000
 BATCH = 500
 """Messages on one connection, whose end waits for the disk: segments end between two writes."""
 FILLED = 100_000
-"""Bytes that the newest segment has at least: one that was begun a moment ago holds no message."""
+"""Minimum bytes of the newest segment: one that was just begun holds no message."""
 WHERE = re.compile(r"(\d{20}\.segment|\d{20}\.snapshot|identity), offset \d+: ")
 
 
@@ -63,7 +63,7 @@ def test_a_bit_that_flips_while_the_broker_is_stopped(tmp_path: Path) -> None:
 def _flip_and_start(
     directory: Path, recorder: Recorder, chance: random.Random, *, active: bool
 ) -> bool:
-    """Whether the broker refused to start."""
+    """Flip a bit and start the broker; return whether it refused to start."""
     newest = newest_segment(directory)
     others = [p for p in (directory / "journal").iterdir() if p != newest and p.stat().st_size]
     damaged = newest if active else chance.choice(sorted(others))
@@ -80,9 +80,9 @@ def _flip_and_start(
         except ConnectionLost:
             refused = True
             flip(damaged, offset, bit)
-            said = broker.log.read_text()
-            assert WHERE.search(said), said
-            assert "sluicemq journal check" in said, said
+            log = broker.log.read_text()
+            assert WHERE.search(log), log
+            assert "sluicemq journal check" in log, log
             broker.start()  # nothing has been changed
         drain(broker.port("phpmq"), recorder)
         recorder.drained()
@@ -108,7 +108,7 @@ def test_a_bit_that_flips_under_a_running_broker(tmp_path: Path, where: str) -> 
 
 
 def _flip_and_read(broker: LocalBroker, where: str, chance: random.Random) -> bool:
-    """Whether the broker stopped when it met the damage."""
+    """Flip a bit under the running broker; return whether it stopped when it met the damage."""
     port = broker.port("phpmq")
     sent = 0
     while sent < MESSAGES or durable_end(broker.directory) < FILLED:
@@ -117,7 +117,7 @@ def _flip_and_read(broker: LocalBroker, where: str, chance: random.Random) -> bo
                 client.send(QUEUE, make_body(number, 1000))
         sent += BATCH
     newest = newest_segment(broker.directory)
-    # what came first is still in memory, and what was ended last is perhaps still being sealed
+    # the first messages are still in memory, and the last segment may still be being sealed
     others = sorted((broker.directory / "journal").glob("*.segment"))[1:-2]
     damaged = newest if where == "active" else chance.choice(others)
     content = damaged.read_bytes()
@@ -139,7 +139,7 @@ def _flip_and_read(broker: LocalBroker, where: str, chance: random.Random) -> bo
     if len(numbers) == sent:
         return False
     assert broker.wait() == STOPPED
-    said = broker.log.read_text()
-    assert WHERE.search(said), said
-    assert "Traceback" not in said
+    log = broker.log.read_text()
+    assert WHERE.search(log), log
+    assert "Traceback" not in log
     return True

@@ -1,6 +1,6 @@
-"""A write that the system refuses for another reason than want of space: the broker ends, says why
-and has confirmed nothing that is lost. When the reason is gone, everything that clients saw is
-served. For a full disk, which does not end it, see test_low_space.py."""
+"""A write that the system refuses for another reason than lack of space: the broker ends, logs the
+reason and has confirmed no message that is lost. Once the reason is removed, it serves all messages
+that clients saw. For a full disk, which does not end it, see test_low_space.py."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from tests.faults.recorder import Recorder
 PHPMQ = ["phpmq://127.0.0.1:0"]
 JOURNAL_FAILED = 74
 REFUSED = 1
-ROOM = 400_000
+FILE_LIMIT = 400_000
 """Bytes that the load fills in less than a second."""
 PLENTY = 1 << 40
-NO_ROOM = re.compile("File too large")
+TOO_LARGE = re.compile("File too large")
 
 Resize = Callable[[int], None]
-"""Set how much room there is; `PLENTY` = enough."""
+"""Set the maximum file size; `PLENTY` = enough."""
 
 
 @contextmanager
 def limited_files() -> Iterator[Resize]:
-    """No file may grow beyond the room: the kernel refuses with EFBIG. Needs no rights."""
+    """Limit the size of all files: the kernel refuses with EFBIG. Needs no rights."""
 
-    def resize(room: int) -> None:
-        # the broker inherits it, and a running one is not told of more room
+    def resize(limit_bytes: int) -> None:
+        # the broker inherits the limit; raising it does not affect a running broker
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        soft = hard if room == PLENTY else room
+        soft = hard if limit_bytes == PLENTY else limit_bytes
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     try:
@@ -48,7 +48,7 @@ def limited_files() -> Iterator[Resize]:
 
 
 LIMITS = ["files", "files and log"]
-"""What has no room: each file of the journal; these, and the log has none either."""
+"""Files that are limited: those of the journal, with or without the log."""
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -71,14 +71,14 @@ def test_files_that_may_not_grow(tmp_path: Path, limit: str) -> None:
                 drain(broker.port("phpmq"), recorder)
                 recorder.drained()
                 assert broker.stop() == 0
-            room = ROOM + chance.randrange(ROOM)
-            resize(room)
+            limit_bytes = FILE_LIMIT + chance.randrange(FILE_LIMIT)
+            resize(limit_bytes)
             broker.start()
             ahead = AHEAD[turn % 2]
             load = Load(broker.port("phpmq"), following, recorder, chance, 1000, ahead)
             assert broker.wait() == JOURNAL_FAILED
             following = load.end()
-            _start_without_room(broker)
+            _start_with_full_disk(broker)
         resize(PLENTY)
         broker.start()
         drain(broker.port("phpmq"), recorder)
@@ -86,13 +86,13 @@ def test_files_that_may_not_grow(tmp_path: Path, limit: str) -> None:
         recorder.drained()
         assert broker.stop() == 0
         if limit != "files and log":
-            said = broker.log.read_text()
-            assert "Traceback" not in said
-            assert NO_ROOM.search(said)
+            log = broker.log.read_text()
+            assert "Traceback" not in log
+            assert TOO_LARGE.search(log)
 
 
-def _start_without_room(broker: LocalBroker) -> None:
-    """It starts, if what it has to write fits, or says that it cannot; and harms nothing."""
+def _start_with_full_disk(broker: LocalBroker) -> None:
+    """Start the broker: it succeeds if its writes fit, otherwise it reports an error; no damage."""
     try:
         broker.start()
     except ConnectionLost:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sluicemq.cli.local import PROGRAM, LocalBroker
 from tests.faults.jmsload import JmsLoad, drain_jms
-from tests.faults.load import AHEAD, SECONDS, Letters, Load, drain, drain_letters
+from tests.faults.load import AHEAD, SECONDS, Load, MsgliteLoad, drain, drain_msglite
 from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
 from tests.faults.recorder import Recorder
 from tests.support.polling import wait_until
@@ -26,47 +26,47 @@ LISTEN = (
 
 def test_kill_at_random_moments(tmp_path: Path) -> None:
     chance = repeatable()
-    # a killed process leaves what it has written; a loss of power only what it has synced
+    # a killed process keeps its written data; a loss of power only the synced data
     brokers = [
         LocalBroker(tmp_path, LISTEN, environment=SMALL_SEGMENTS, program=program)
         for program in (PROGRAM, machine("volatile"))
     ]
-    numbered, letters, jms = Recorder(), Recorder(), Recorder()
+    numbered, msglite, jms = Recorder(), Recorder(), Recorder()
     with ExitStack() as stack:
         for broker in brokers:
             stack.callback(broker.stop)
-        following = following_letter = following_jms = 0
+        following = following_msglite = following_jms = 0
         for turn in range(KILLS):
             broker = brokers[turn // 2 % 2]
             _interrupt_starts(broker, chance)
             broker.start()
             body, ahead = chance.choice((0, 100, 1000)), AHEAD[turn % 2]
             load = Load(broker.port("phpmq"), following, numbered, chance, body, ahead)
-            post = Letters(broker.port("msglite"), following_letter, letters)
+            msglite_load = MsgliteLoad(broker.port("msglite"), following_msglite, msglite)
             orders = JmsLoad(broker.port("jmq"), following_jms, jms, chance, body)
             time.sleep(chance.uniform(0.02, 0.6))
             if turn == KILLS - 1:  # on a slow machine, none of the others may have come so far
                 wait_until(
                     lambda: (
-                        min(each.highest for each in (numbered, letters, jms)) > 0
-                        and bool(letters.confirmed_numbers and jms.confirmed_numbers)
-                        and bool(jms.settled)
+                        min(each.highest for each in (numbered, msglite, jms)) > 0
+                        and bool(msglite.confirmed_numbers and jms.confirmed_numbers)
+                        and bool(jms.confirmed_acks)
                     ),
                     seconds=SECONDS,
                 )
             broker.kill()
-            following, following_letter = load.end(), post.end()
+            following, following_msglite = load.end(), msglite_load.end()
             following_jms = orders.end()
         broker = brokers[0].start()
         drain(broker.port("phpmq"), numbered)
-        drain_letters(broker.port("msglite"), letters)
+        drain_msglite(broker.port("msglite"), msglite)
         drain_jms(broker.port("jmq"), jms)
-        for recorder in (numbered, letters, jms):
+        for recorder in (numbered, msglite, jms):
             assert recorder.highest > 0
             recorder.drained()
-        assert letters.confirmed_numbers
+        assert msglite.confirmed_numbers
         assert jms.confirmed_numbers
-        assert jms.settled
+        assert jms.confirmed_acks
         assert broker.stop() == 0
         assert "Traceback" not in broker.log.read_text()
 

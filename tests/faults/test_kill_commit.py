@@ -32,7 +32,7 @@ FORMAT: Final = 0x51
 
 
 class Request(Enum):
-    """What is under way when the broker is killed."""
+    """Request in progress when the broker is killed."""
 
     ONE_PHASE = "commit in one phase"
     PREPARE = "prepare"
@@ -167,7 +167,7 @@ def find_outcome(
         assert status_of(reply) == Status.OK, reply.properties
         if number_of(reply, "JMQQuantity") == 0:
             assert not (request is Request.PREPARE and answered), "a prepared branch is lost"
-            # what is prepared is not dropped, and what is not is not committed
+            # prepared transactions are not dropped, and others are not committed
             certain = {Request.ONE_PHASE: answered or None, Request.COMMIT: True}
             return certain.get(request, False)
         assert number_of(reply, "JMQQuantity") == 1

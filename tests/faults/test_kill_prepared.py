@@ -32,15 +32,14 @@ class Branch(NamedTuple):
 
 
 class Ledger:
-    """What must be in the two queues, and which transactions are open."""
+    """Expected messages of the two queues, and the open transactions."""
 
     def __init__(self) -> None:
         self.source: set[bytes] = set()
         self.target: set[bytes] = set()
         self.open: dict[Xid, Branch] = {}
         self.unknown: dict[Xid, tuple[Branch, str]] = {}
-        """Asked for, and the broker was killed before it answered: "prepare", "commit" or
-        "rollback"."""
+        """Requests that a killed broker did not answer: "prepare", "commit" or "rollback"."""
         self.committed = 0
         self.rolled_back = 0
 
@@ -53,7 +52,7 @@ class Ledger:
         self.rolled_back += 1
 
     def recovered(self, xids: set[Xid]) -> None:
-        """The broker says which are prepared."""
+        """Compare the open transactions with those the broker reports as prepared."""
         for xid, (branch, asked) in self.unknown.items():
             if xid in xids:
                 self.open[xid] = branch
@@ -170,7 +169,7 @@ def prepare(port: int, ledger: Ledger, chance: random.Random, turn: int) -> None
 
 
 def die(broker: LocalBroker, port: int, ledger: Ledger, chance: random.Random) -> None:
-    """Kill it: at once, or while it may be carrying out an order whose outcome nobody learns."""
+    """Kill the broker: at once, or during a request whose outcome remains unknown."""
     if chance.random() < 0.5 or not ledger.open:
         broker.kill()
         return

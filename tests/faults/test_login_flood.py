@@ -33,7 +33,7 @@ from tests.protocols.jmq.raw import RawJmq, basic, status_of
 
 SECONDS: Final = size(2.0, 20.0)
 GUESSERS: Final = 2
-"""Of each protocol."""
+"""Guessing clients of each protocol."""
 LEAST_GUESSES: Final = 20
 """Wrong passwords before the first logins. Twice `auth.max_login_failures`."""
 ROUNDS: Final = size(1, 5)
@@ -41,7 +41,7 @@ ROUNDS: Final = size(1, 5)
 ATTACKER: Final = "127.0.0.2"
 HONEST: Final = "127.0.0.3"
 PATIENCE: Final = 60.0
-"""Seconds for an answer; not what a broker should need."""
+"""Time limit for an answer in seconds, well above the expected time."""
 PASSWORD: Final = "correct horse battery"
 PROTOCOLS: Final = ("vibemq", "jmq", "http")
 GUESSED: Final = [f"guessed-{protocol}-{n}" for protocol in PROTOCOLS for n in range(ROUNDS)]
@@ -86,10 +86,10 @@ def login_jmq(port: int, source: str, user: str, secret: str) -> bool:
 
 def login_http(port: int, source: str, user: str, secret: str) -> bool:
     encoded = base64.b64encode(f"{user}:{secret}".encode()).decode()
-    shown = f"Basic {encoded}" if user else f"Bearer {secret}"
+    authorization = f"Basic {encoded}" if user else f"Bearer {secret}"
     connection = HTTPConnection("127.0.0.1", port, PATIENCE, (source, 0))
     try:
-        connection.request("GET", "/api/v1/status", headers={"Authorization": shown})
+        connection.request("GET", "/api/v1/status", headers={"Authorization": authorization})
         status = connection.getresponse().status
     finally:
         connection.close()
@@ -158,7 +158,7 @@ def token(tmp_path: Path) -> str:
     return token
 
 
-def test_guessers_keep_nobody_out(tmp_path: Path, token: str) -> None:
+def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> None:
     admitted: Counter[str] = Counter()
     wrong_passwords = count(1)
     guessed = threading.Event()

@@ -55,14 +55,14 @@ class Machine:
         self.broker = LocalBroker(directory, LISTEN, environment=ENVIRONMENT, program=program)
 
     def others(self, size: int) -> None:
-        """How much of the file system others use."""
+        """Set the bytes of the file system used by other programs."""
         write_sizes(self.sizes, SIZE, size)
 
     def close(self) -> None:
         self.broker.kill()
 
     def used(self) -> int:
-        """What the journal takes."""
+        """Return the bytes on disk that the journal uses."""
         total = 0
         for file in (self.broker.directory / "journal").iterdir():
             with suppress(FileNotFoundError):  # the broker has just removed it
@@ -108,7 +108,7 @@ class MountedMachine(Machine):
 
 
 def may_mount() -> bool:
-    """Whether this process could mount a file system."""
+    """Return whether this process can mount a file system."""
     trial = ["unshare", "--mount", "true"]
     return os.geteuid() == 0 and subprocess.run(trial, capture_output=True).returncode == 0
 
@@ -147,7 +147,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         publish_over_http(http, "1")
         with BlockingMsgliteClient.connect(HOST, port("msglite")) as msglite:
             msglite.send("lite", b"1", 60)
-            assert msglite.query("nobody", b"", 0) is None  # confirms what was sent before
+            assert msglite.query("unused", b"", 0) is None  # confirms the earlier messages
 
         small.become("disk-space", SIZE - 20 * MIB)
         with pytest.raises(RequestRefused, match=r"QUEUE_FULL.*nearly full"):
@@ -160,7 +160,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         with BlockingMsgliteClient.connect(HOST, port("msglite")) as msglite:
             msglite.send("lite", b"2", 60)
             with pytest.raises(ClientError, match="nearly full"):
-                msglite.query("nobody", b"", 0)
+                msglite.query("unused", b"", 0)
         phpmq.send("php", b"2")
 
         vibemq.subscribe("vibe")

@@ -24,9 +24,10 @@ BODY: Final = 2000
 LEAST_ACCEPTED: Final = LIMIT * MIB // 3000
 """Messages: a message counts with 512 bytes, its body and its headers."""
 GROWTH: Final = 3 * LIMIT * MIB + size(64 * MIB, 0)
-"""Of the resident memory; without a limit the long form needs 400 MiB, and twice that to commit."""
+"""Maximum growth of the resident memory; without a limit the long form needs 400 MiB, and twice
+that to commit."""
 LONGEST_ROUND_TRIP: Final = 1.0
-"""Seconds, in the long form."""
+"""Seconds; checked in the long form."""
 SECONDS: Final = 30
 QUEUE: Final = "unbounded"
 

@@ -31,11 +31,11 @@ from tests.protocols.sockets import unused_port
 
 KILLS = size(2, 30)
 BATCHES = 1
-"""That each query has to finish between two kills."""
+"""Batches that each query has to finish between two kills."""
 PATIENCE = 600.0
 """Seconds for that; a driver needs several to start."""
 RESTARTS = 5
-"""Of a driver that ends by itself, without a kill between."""
+"""Maximum restarts of a driver that ends by itself, without a kill in between."""
 TOO_SLOW = "Python worker failed to connect back"
 PAUSE = 0.1
 """Seconds between the bursts of the producer."""
@@ -43,7 +43,7 @@ BURST = 20
 
 
 class Producer(threading.Thread):
-    """Numbered messages without end, to whatever process of the broker there is."""
+    """Sends numbered messages without end, to the current process of the broker."""
 
     def __init__(self, broker: LocalBroker, chance: random.Random) -> None:
         super().__init__(daemon=True)
@@ -88,7 +88,7 @@ class Driver:
         return self._process.poll() is None
 
     def batches(self) -> list[int]:
-        """How many each query has finished, in all its runs. (Spark keeps the last hundred.)"""
+        """Return the batches finished by each query in all runs. (Spark keeps the last hundred.)"""
         return [
             max(
                 (int(file.name) + 1 for file in (self._work / name).glob("commits/[0-9]*")),
@@ -98,7 +98,7 @@ class Driver:
         ]
 
     def kill(self, chance: random.Random) -> None:
-        """The JVM, or Python, which the JVM does not survive; both are gone when it returns."""
+        """Kill the JVM, or Python, which the JVM does not survive; both have ended on return."""
         family = list(descendants(self._process.pid))
         java = [pid for pid in family if "java" in command_of(pid).partition(" ")[0]]
         os.kill(chance.choice([self._process.pid, *java]), signal.SIGKILL)
@@ -109,7 +109,7 @@ class Driver:
             time.sleep(0.01)
 
     def kill_worker(self, chance: random.Random) -> bool:
-        """One of the Python processes of the JVM; whether there was one."""
+        """Kill one of the Python workers of the JVM; return whether there was one."""
         workers = [pid for pid in descendants(self._process.pid) if "pyspark" in command_of(pid)]
         workers = [pid for pid in workers if "java" not in command_of(pid).partition(" ")[0]]
         if workers:
@@ -117,24 +117,24 @@ class Driver:
         return bool(workers)
 
     def wait(self) -> bool:
-        """Wait for its good end. Return False if Spark gave up on a Python process that had not
-        started within its ten seconds, as on a busy machine."""
+        """Wait for its successful end. Return False if Spark gave up on a Python process that had
+        not started within its ten seconds, as on a busy machine."""
         if self._process.wait(5 * PATIENCE) == 0:
             return True
-        assert TOO_SLOW in self.said(), self.said()
+        assert TOO_SLOW in self.output(), self.output()
         return False
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")[-8000:]
 
 
-def wait_for_batches(driver: Driver, wanted: Sequence[int]) -> bool:
-    """Whether the queries have finished so many; not if the driver has ended before."""
+def wait_for_batches(driver: Driver, expected_batches: Sequence[int]) -> bool:
+    """Wait until the queries have finished so many batches; return False if the driver ended."""
     until = time.monotonic() + PATIENCE
-    while any(have < want for have, want in zip(driver.batches(), wanted, strict=True)):
+    while any(have < want for have, want in zip(driver.batches(), expected_batches, strict=True)):
         if not driver.runs:
             return False
-        assert time.monotonic() < until, f"the queries do not go on:\n{driver.said()}"
+        assert time.monotonic() < until, f"the queries do not go on:\n{driver.output()}"
         time.sleep(0.05)
     return True
 
@@ -157,13 +157,13 @@ def test_kill_anything_at_random_moments(tmp_path: Path) -> None:
         driver = start()
         stack.callback(lambda: driver.runs and driver.kill(chance))
         for victim in victims[:KILLS]:
-            wanted = [have + BATCHES for have in driver.batches()]
+            expected_batches = [have + BATCHES for have in driver.batches()]
             for _ in range(RESTARTS):
-                if wait_for_batches(driver, wanted):
+                if wait_for_batches(driver, expected_batches):
                     break
                 driver = start()  # as a supervisor would
             else:
-                raise AssertionError(f"the driver fails again and again:\n{driver.said()}")
+                raise AssertionError(f"the driver fails again and again:\n{driver.output()}")
             time.sleep(chance.uniform(0, 1.0))
             print(f"after {driver.batches()} batches: kill {victim}")
             if victim == "broker":
@@ -184,14 +184,14 @@ def test_kill_anything_at_random_moments(tmp_path: Path) -> None:
             if driver.wait():
                 break
         else:
-            raise AssertionError(f"the driver fails again and again:\n{driver.said()}")
+            raise AssertionError(f"the driver fails again and again:\n{driver.output()}")
         assert broker.stop() == 0
     check_copied(tmp_path)
     check_silver(tmp_path)
 
 
 def check_copied(work: Path) -> None:
-    """The queue has the batch's rows, and each once."""
+    """Check that the queue has the rows of the batch, each once."""
     rows = pq.read_table(work / program.BATCH_COPIED).to_pylist()
     assert rows
     expected = {row["message_id"]: (row["body"], dict(row["properties"])) for row in rows}
@@ -209,16 +209,16 @@ def check_copied(work: Path) -> None:
 
 
 def check_silver(work: Path) -> None:
-    """So have the other queue and the table."""
+    """Check the same for the other queue and the table."""
     rows = pq.read_table(work / program.BATCH_SILVER).to_pylist()
     expected = {row["message"]: row for row in rows}
     assert len(expected) == len(rows)
     written = table("delta", str(work / program.TABLE)).read().to_pylist()
     assert len(written) == len(rows)
     assert {row["message"]: row for row in written} == expected
-    letters = published(work / "data", program.SILVER)
-    assert len(letters) == len(rows)
-    for letter in letters:
-        row = expected[int(letter.message_id)]
-        told = json.loads(letter.body)
-        assert (told["message"], told["size"]) == (row["message"], row["size"])
+    messages = published(work / "data", program.SILVER)
+    assert len(messages) == len(rows)
+    for message in messages:
+        row = expected[int(message.message_id)]
+        body = json.loads(message.body)
+        assert (body["message"], body["size"]) == (row["message"], row["size"])

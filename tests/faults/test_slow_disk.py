@@ -1,4 +1,4 @@
-"""A disk that takes its time now and then. Nothing is shown before it is on disk, nothing is lost,
+"""A disk that is slow now and then. No message is visible before it is on disk, none is lost,
 the order is kept, and whoever does not wait for the disk does not notice."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from tests.faults.load import AHEAD, Client, Letters, Load, drain, drain_letters
+from tests.faults.load import AHEAD, Client, Load, MsgliteLoad, drain, drain_msglite
 from tests.faults.machine import SLOW_SECONDS
 from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
 from tests.faults.recorder import Recorder
@@ -48,10 +48,10 @@ class Witness(Client):
 
 def test_a_slow_disk(tmp_path: Path) -> None:
     chance = repeatable()
-    numbered, letters = Recorder(), Recorder()
+    numbered, msglite = Recorder(), Recorder()
     path = tmp_path / "witness.socket"
     listen = [url.format(path) for url in LISTEN]
-    following = following_letter = 0
+    following = following_msglite = 0
     turns = late = 0
     with ExitStack() as stack:
         for turn in range(LIVES):
@@ -60,18 +60,18 @@ def test_a_slow_disk(tmp_path: Path) -> None:
             stack.callback(broker.stop)
             broker.start()
             load = Load(broker.port("phpmq"), following, numbered, chance, 200, AHEAD[turn % 2])
-            post = Letters(broker.port("msglite"), following_letter, letters)
+            msglite_load = MsgliteLoad(broker.port("msglite"), following_msglite, msglite)
             witness = Witness(path)
             witness.finish()
             turns += witness.turns
             late += witness.late
             broker.kill()  # most likely while something waits for the disk
-            following, following_letter = load.end(), post.end()
+            following, following_msglite = load.end(), msglite_load.end()
         broker.start()
         drain(broker.port("phpmq"), numbered)
-        drain_letters(broker.port("msglite"), letters)
+        drain_msglite(broker.port("msglite"), msglite)
         numbered.drained()
-        letters.drained()
+        msglite.drained()
         assert broker.stop() == 0
         assert "Traceback" not in broker.log.read_text()
     print(f"{late} of {turns} round trips through memory took long")

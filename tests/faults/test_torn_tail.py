@@ -1,5 +1,6 @@
-"""The end of the newest segment is not what was written: garbage behind the durable end is cut off,
-and a file that is shorter than it was on disk is reported, and what is left of it served."""
+"""The end of the newest segment differs from the written data: garbage behind the durable end
+is cut off; a file that is shorter than it was on disk is reported, and its remaining records are
+served."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def test_a_torn_tail_costs_nothing_that_was_visible(tmp_path: Path) -> None:
 
 
 def _tear(directory: Path, chance: random.Random) -> None:
-    """Keep what was on disk, and part of what was written behind it."""
+    """Keep the durable data and part of the data written behind it."""
     newest = newest_segment(directory)
     durable = durable_end(directory)
     cut(newest, chance.randint(durable, newest.stat().st_size))
@@ -58,7 +59,7 @@ def _tear(directory: Path, chance: random.Random) -> None:
             file.write(rest)
 
 
-def test_what_the_disk_has_lost_is_reported_and_the_rest_is_served(tmp_path: Path) -> None:
+def test_lost_records_are_reported_and_the_rest_is_served(tmp_path: Path) -> None:
     chance = repeatable()
     for turn in range(size(2, 20)):
         directory = tmp_path / str(turn)
@@ -80,20 +81,20 @@ def test_what_the_disk_has_lost_is_reported_and_the_rest_is_served(tmp_path: Pat
             expected = [number for number, body in enumerate(bodies) if _whole(body, left)]
             broker.start()
             assert _drained(broker.port("phpmq")) == expected
-            told = [json.loads(line) for line in broker.log.read_text().splitlines()]
-            [report] = [line for line in told if line["level"] == "error"]
+            log_lines = [json.loads(line) for line in broker.log.read_text().splitlines()]
+            [report] = [line for line in log_lines if line["level"] == "error"]
             assert durable - end <= report["lost_bytes"] < durable - end + 4000
             assert broker.stop() == 0
 
 
 def _whole(body: bytes, content: bytes) -> bool:
-    """A record that ends with that body is there, with its padding."""
+    """Return whether the file has a record that ends with the body and its padding."""
     place = content.find(body)
     return place >= 0 and (place + len(body) + 7 & -8) <= len(content)
 
 
 def _drained(port: int) -> list[int]:
-    """The numbers of everything that waits, in order."""
+    """Return the numbers of all ready messages, in order."""
     with BlockingPhpmqClient.connect(port=port) as client:
         client.send(QUEUE, b"last")
         client.subscribe(QUEUE, 100)

@@ -24,7 +24,7 @@ MIB: Final = 1 << 20
 HALF_FRAMES: Final = size(300, 4000)
 AT_A_TIME: Final = 50
 GROWTH: Final = 64 * MIB
-"""Of the resident memory; without a limit the short form needs twice that."""
+"""Maximum growth of the resident memory; without a limit the short form needs twice that."""
 UPLOAD: Final = size(8 * MIB, 64 * MIB)
 BUDGET: Final = size(8, 256)
 """MiB."""

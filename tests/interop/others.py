@@ -20,13 +20,13 @@ LISTEN: Final = tuple(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES)
 PATIENCE: Final = 600
 
 
-def said(body: bytes) -> bytes:
-    """JSON as it is compared."""
+def canonical_json(body: bytes) -> bytes:
+    """Return JSON in the compared form: sorted keys, no spaces."""
     return json.dumps(json.loads(body), sort_keys=True, separators=(",", ":")).encode()
 
 
 class Others:
-    """Of one broker. They work until it stops or is killed."""
+    """Clients of one broker that run until it stops or is killed."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self._ports = {scheme: broker.port(scheme) for scheme in SCHEMES}
@@ -52,13 +52,15 @@ class Others:
             client.subscribe("others-php", 1)
             while True:
                 question = client.receive(PATIENCE)
-                question.answer(b"php saw " + said(question.body))
+                question.answer(b"php saw " + canonical_json(question.body))
                 question.ack()
 
     def _shell(self) -> None:
         with BlockingMsgliteClient.connect(port=self._ports["msglite"]) as client:
             while question := client.ready("others-shell", timeout=PATIENCE):
-                client.send(question.reply_to or "", b"shell saw " + said(question.body), 60)
+                client.send(
+                    question.reply_to or "", b"shell saw " + canonical_json(question.body), 60
+                )
 
     def _forward(self) -> None:
         with BlockingMsgliteClient.connect(port=self._ports["msglite"]) as client:
@@ -71,7 +73,7 @@ class Others:
             while True:
                 question = client.receive("others-dotnet", PATIENCE)
                 headers = {"correlationId": question.headers.get("correlationId", question.id)}
-                answer = "dotnet saw " + said(question.payload).decode()
+                answer = "dotnet saw " + canonical_json(question.payload).decode()
                 client.publish(question.headers["replyTo"], answer, headers)
                 question.ack()
 

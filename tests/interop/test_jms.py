@@ -51,20 +51,20 @@ class Verdict(NamedTuple):
 
 
 def missing() -> str:
-    """What has to be installed, or ""."""
+    """Return which program must be installed, or ""."""
     if shutil.which("mvn") is None:
         return "Maven was not found (Debian, Ubuntu: apt install maven openjdk-17-jdk-headless)"
     if (javac := program("javac")) is None:
         return "no JDK was found (Debian, Ubuntu: apt install openjdk-17-jdk-headless)"
-    said = subprocess.run([javac, "-version"], capture_output=True, text=True, check=True)
-    found = re.search(r"\d+", said.stdout + said.stderr)
+    version = subprocess.run([javac, "-version"], capture_output=True, text=True, check=True)
+    found = re.search(r"\d+", version.stdout + version.stderr)
     if found is None or int(found[0]) < LEAST_JAVA:
         return f"Java {LEAST_JAVA} or newer is needed (apt install openjdk-17-jdk-headless)"
     return ""
 
 
 def program(name: str) -> str | None:
-    """Of the JDK that Maven uses, too."""
+    """Return the path of a program of the JDK that Maven uses."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which(name, path=f"{home}/bin" if home else None)
 
@@ -76,7 +76,7 @@ def maven(phase: str, out: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory with a client and the cases for each."""
+    """Compile the cases for each client and return their directory."""
     if lack := missing():
         if REQUIRED:
             pytest.fail(lack)
@@ -94,10 +94,10 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def verdicts(
     request: pytest.FixtureRequest, compiled: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, Verdict]:
-    """Of all cases with one of the clients."""
+    """Run all cases with one of the clients and return their verdicts."""
     directory = tmp_path_factory.mktemp(request.param)
     with ExitStack() as stack:
-        # a port that is there again after a restart
+        # the ports stay the same after a restart
         port, secure = unused_port(), unused_port()
         authority = Authority(directory)
         pem = authority.pem(authority.issue())
@@ -164,21 +164,21 @@ ORDERS: Final[Mapping[str, Callable[[LocalBroker], None]]] = {
     "FREEZE": lambda broker: os.kill(broker.pid, signal.SIGSTOP),
     "THAW": lambda broker: os.kill(broker.pid, signal.SIGCONT),
 }
-"""What Runner.java may ask for."""
+"""Requests of Runner.java."""
 
 
 def run(client: Path, arguments: list[str], broker: LocalBroker, errors: Path) -> list[str]:
-    """What the runner says, line by line. Does to the broker what it asks for."""
+    """Run the Java runner, carry out its requests to the broker, and return the other lines."""
     java = program("java")
     assert java is not None
     path = os.pathsep.join([str(client / "classes"), str(client / "lib" / "*")])
     lines = []
-    with errors.open("w") as said:
+    with errors.open("w") as stderr:
         process = subprocess.Popen(
             [java, "-Xmx1g", "-cp", path, "interop.Runner", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr,
             text=True,
             encoding="utf-8",
         )
@@ -207,7 +207,7 @@ def run(client: Path, arguments: list[str], broker: LocalBroker, errors: Path) -
 
 
 def add_users(directory: Path) -> None:
-    """Those whom Logins.java knows."""
+    """Add the users that Logins.java uses."""
     directory.mkdir(parents=True)
     store = UserStore(directory / "users.json")
     allowed = Permission("allowed*", frozenset({Operation.PRODUCE, Operation.CONSUME}))

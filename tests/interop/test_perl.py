@@ -31,7 +31,7 @@ def finish(process: subprocess.Popen[str]) -> str:
     return output.strip()
 
 
-def test_perl_asks_perl(broker: LocalBroker) -> None:
+def test_requests_from_perl_to_perl(broker: LocalBroker) -> None:
     worker = perl(broker, "worker", 300)
     asker = perl(broker, "asker", 300)
     assert finish(asker) == "done"

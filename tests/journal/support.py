@@ -1,4 +1,4 @@
-"""Shared by the tests of the journal."""
+"""Functions shared by the tests of the journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin
 
 ORDERS = Address(Kind.QUEUE, "orders")
 TINY = JournalOptions(segment_bytes=2000, preallocate_bytes=0)
-"""A file is as long as what has been written to it."""
+"""Options without preallocation: the size of a file is the size of its data."""
 T0 = 1_700_000_000_000
 
 
@@ -42,7 +42,7 @@ def rows_of(journal: FileJournal) -> list[Row]:
 
 
 def live_of(journal: FileJournal) -> dict[int, bytes]:
-    """Every live message that recovery reports, by sequence number, with its body."""
+    """Return the body of every live message that recovery reports, by sequence number."""
     return {row.sequence: journal.fetch(row.sequence).body for row in rows_of(journal)}
 
 
@@ -51,7 +51,7 @@ def segments_of(directory: Path) -> list[Path]:
 
 
 def crash(journal: FileJournal) -> None:
-    """Let go of the directory without writing anything more, as a killed process does."""
+    """Release the directory without further writes, as a killed process does."""
     journal._failed = True
     journal._refusal = "killed"
     journal.close()

@@ -1,4 +1,4 @@
-"""Backups of a journal that is written meanwhile, and data directories made of them."""
+"""Backups of a journal that is written meanwhile, and data directories restored from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BACKUP = "backup"
 
 
 def opened(directory: Path) -> FileJournal:
-    """As a broker has it, which lets segments go."""
+    """Open a journal as a broker does, which removes segments."""
     journal = reopen(directory)
     journal.recovery.done()
     journal.snapshot_source = bytes
@@ -44,7 +44,7 @@ def back_up(tmp_path: Path, name: str = BACKUP, **options: object) -> Path:
 
 
 def restored(backup: Path, *, keep_identity: bool = False) -> dict[int, bytes]:
-    """What is live in a journal made of the backup, which has to be sound."""
+    """Restore the backup, check the journal and return its live messages."""
     verdict = verify(backup)
     assert not verdict.problems
     target = backup.with_name(backup.name + "-restored")
@@ -59,7 +59,7 @@ def restored(backup: Path, *, keep_identity: bool = False) -> dict[int, bytes]:
 
 
 def fill(journal: FileJournal, count: int = 30) -> list[int]:
-    """So many messages, durable, in several segments."""
+    """Append `count` durable messages in several segments."""
     numbers = []
     for _ in range(count):
         numbers.append(put(journal, b"x" * 300))
@@ -68,7 +68,7 @@ def fill(journal: FileJournal, count: int = 30) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_backup_holds_what_was_durable_at_that_moment(tmp_path: Path, seed: int) -> None:
+def test_a_backup_holds_the_durable_records_of_its_moment(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     journal = opened(tmp_path / "journal")
     live: dict[int, bytes] = {}
@@ -107,13 +107,13 @@ def test_a_backup_holds_what_was_durable_at_that_moment(tmp_path: Path, seed: in
 
 
 def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -> None:
-    """Segments that nothing needs any more go while they are copied, but for the slot."""
+    """Without the slot, segments that are no longer needed would be removed during the copy."""
     journal = opened(tmp_path / "journal")
     first = fill(journal, 40)
     before = set(segments_of(tmp_path / "journal"))
     begun, go_on = threading.Event(), threading.Event()
 
-    def told(progress: CopyProgress) -> None:
+    def on_progress(progress: CopyProgress) -> None:
         begun.set()
         go_on.wait(60)
 
@@ -121,7 +121,7 @@ def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -
 
     def run() -> None:
         try:
-            back_up(tmp_path, told=told)
+            back_up(tmp_path, on_progress=on_progress)
         except BaseException as error:
             failures.append(error)
             begun.set()
@@ -131,7 +131,7 @@ def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -
     begun.wait(60)
     take(journal, *first)
     journal.sync()
-    fill(journal, 60)  # snapshots are taken on the way, and what they find empty goes
+    fill(journal, 60)  # snapshots are taken meanwhile, and empty segments are removed
     assert before <= set(segments_of(tmp_path / "journal"))
     go_on.set()
     thread.join()
@@ -143,7 +143,7 @@ def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -
 
 
 def test_a_stopped_journal_is_backed_up_to_its_last_whole_unit(tmp_path: Path) -> None:
-    """Though `durable`, which is never synced, is behind after a loss of power."""
+    """`durable`, which is never synced, may be behind after a loss of power."""
     journal = opened(tmp_path / "journal")
     numbers = fill(journal, 5)
     behind = (tmp_path / "journal" / DURABLE_NAME).read_bytes()
@@ -159,7 +159,7 @@ def test_a_stopped_journal_is_backed_up_to_its_last_whole_unit(tmp_path: Path) -
     assert list(restored(backup)) == numbers
 
 
-def test_what_is_written_and_not_synced_is_left_out(tmp_path: Path, journal: FileJournal) -> None:
+def test_written_and_unsynced_groups_are_left_out(tmp_path: Path, journal: FileJournal) -> None:
     numbers = fill(journal, 3)
     put(journal, b"a crash of the machine could take it back")
     journal.commit(sync=False)
@@ -173,7 +173,7 @@ def test_what_is_written_and_not_synced_is_left_out(tmp_path: Path, journal: Fil
 def test_the_snapshot_is_not_younger_than_the_end(
     tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the broker does between two looks of the backup."""
+    """The broker may write and remove segments between two reads of the backup."""
     numbers = fill(journal)
     find_end = backup_module._end
 
@@ -239,7 +239,7 @@ def test_an_incremental_backup_shares_segments_and_is_whole(
     assert list(restored(second)) == numbers
 
 
-def test_what_differs_from_the_earlier_backup_is_copied(
+def test_files_that_differ_from_the_earlier_backup_are_copied(
     tmp_path: Path, journal: FileJournal
 ) -> None:
     numbers = fill(journal)
@@ -265,7 +265,7 @@ def test_an_earlier_backup_of_another_journal_is_refused(
     journal.close()
 
 
-def test_linked_segments_stay_when_the_journal_lets_them_go(
+def test_linked_segments_stay_when_the_journal_removes_them(
     tmp_path: Path, journal: FileJournal
 ) -> None:
     numbers = fill(journal)
@@ -294,12 +294,12 @@ def test_a_dropped_slot_ends_the_backup(tmp_path: Path, journal: FileJournal) ->
     fill(journal)
     slots = Slots(tmp_path / "journal")
 
-    def told(progress: CopyProgress) -> None:
+    def on_progress(progress: CopyProgress) -> None:
         for name in slots.list():
             slots.drop(name)
 
-    with pytest.raises(JournalError, match="begin again"):
-        back_up(tmp_path, told=told)
+    with pytest.raises(JournalError, match="repeat it"):
+        back_up(tmp_path, on_progress=on_progress)
     assert not (tmp_path / BACKUP / MANIFEST_NAME).exists()
     journal.close()
 
@@ -382,8 +382,8 @@ def test_every_file_is_compared(backup: Path) -> None:
     assert any("not part of" in problem for problem in verify(backup).problems)
 
 
-def test_records_are_looked_at_too(backup: Path) -> None:
-    """Checksums are right: what was backed up is not a journal."""
+def test_records_are_verified_too(backup: Path) -> None:
+    """The checksums are right, but the backed-up files are not a journal."""
     manifest = read_manifest(backup)
     missing = next(file for file in manifest.files if file.sealed)
     (backup / missing.path).unlink()
@@ -460,9 +460,7 @@ def test_a_damaged_backup_is_not_restored(tmp_path: Path, backup: Path) -> None:
     assert not (tmp_path / "target" / "journal").exists()
 
 
-def test_numbers_are_not_given_again_and_the_identity_is_a_new_one(
-    tmp_path: Path, backup: Path
-) -> None:
+def test_sequences_are_not_reused_and_the_identity_is_new(tmp_path: Path, backup: Path) -> None:
     old = bytes.fromhex(read_manifest(backup).identity)[:8]
     for name, keep in (("same", True), ("new", False)):
         result = restore(backup, tmp_path / name, keep_identity=keep)
@@ -476,18 +474,18 @@ def test_numbers_are_not_given_again_and_the_identity_is_a_new_one(
 def test_files_that_name_the_journal_name_the_restored_one(
     tmp_path: Path, journal: FileJournal
 ) -> None:
-    """So what `sluicemq migrate` has brought is not brought again."""
+    """Messages that `sluicemq migrate` has transferred are not transferred again."""
     old = journal.identity.hex()
     backup = back_up(tmp_path, extras={"log": b'{"journal": "%s"}' % old.encode()})
     journal.close()
     result = restore(backup, tmp_path / "new")
-    said = (tmp_path / "new" / "log").read_bytes()
-    assert said == b'{"journal": "%s"}' % result.identity[:16].encode()
+    log = (tmp_path / "new" / "log").read_bytes()
+    assert log == b'{"journal": "%s"}' % result.identity[:16].encode()
     assert result.identity[:16] != old
 
 
 def test_a_body_that_looks_like_the_end_of_a_segment(tmp_path: Path) -> None:
-    """Of a segment that is not sealed, and so has no checksum that could be adapted."""
+    """An unsealed segment has no checksum that could be adapted."""
     journal = opened(tmp_path / "journal")
     body = bytes(8) + encode_trailer(64, 1, 12345)
     assert len(body) % 8 == 0

@@ -1,5 +1,5 @@
-"""Back to format version 1 and forth again: files of both versions are written here, and looked at
-byte by byte, as a release would that knows only the older one."""
+"""Downgrade to format version 1 and upgrade again: the tests write files of both versions and
+compare them byte by byte, as a release that knows only the older version reads them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def go_back(directory: Path) -> versions.Changed:
 
 
 def fill(directory: Path) -> dict[int, bytes]:
-    """Messages, deliveries, gauges, and units that end with a batch. Returns what is live."""
+    """Messages, deliveries, gauges, and units that end with a batch. Return the live messages."""
     journal = reopen(directory)
     live = {}
     for turn in range(20):
@@ -115,7 +115,7 @@ def test_units_stay_units(tmp_path: Path) -> None:
     assert messages == [1, 0, 1] * 20
 
 
-def test_what_is_live_stays_there_and_back(tmp_path: Path) -> None:
+def test_live_records_survive_downgrade_and_upgrade(tmp_path: Path) -> None:
     live = fill(tmp_path)
     go_back(tmp_path)
     assert not check(tmp_path).problems
@@ -146,7 +146,7 @@ def test_an_older_release_refuses_the_newer_version_and_reads_the_older(
 
 
 @pytest.mark.parametrize("fails_after", range(1, 10))
-def test_a_crash_half_way_leaves_what_this_release_reads(
+def test_a_crash_during_a_downgrade_leaves_a_readable_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_after: int
 ) -> None:
     live = fill(tmp_path)
@@ -191,7 +191,7 @@ def test_a_journal_of_both_versions_is_made_one_of_the_newest(tmp_path: Path) ->
 
 
 def test_files_that_never_were_newer_are_upgraded(tmp_path: Path) -> None:
-    """Not made by `downgrade`: as the older release wrote them."""
+    """The files were written by the older release and not by `downgrade`."""
     journal = reopen(tmp_path)
     numbers = [put(journal, b"x" * 300) for _ in range(20)]
     journal.close()
@@ -206,7 +206,7 @@ def test_files_that_never_were_newer_are_upgraded(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_not_beside_a_broker_and_not_to_just_any_version(tmp_path: Path) -> None:
+def test_downgrade_refuses_a_running_broker_and_unknown_versions(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     with pytest.raises(JournalLocked):
         go_back(tmp_path)

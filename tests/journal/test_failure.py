@@ -1,4 +1,4 @@
-"""Disks that fail: the journal stops at once, says so once, and never acknowledges more."""
+"""Disk failures: the journal stops at once, reports it once, and confirms nothing more."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class FailingDisk:
 def test_a_failed_write_is_final(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, short: int
 ) -> None:
-    told: list[JournalError] = []
-    journal = FileJournal.open(tmp_path, TINY, on_failure=told.append)
+    failures: list[JournalError] = []
+    journal = FileJournal.open(tmp_path, TINY, on_failure=failures.append)
     first = put(journal, b"kept")
     journal.sync()
     durable = journal.durable
@@ -69,8 +69,8 @@ def test_a_failed_write_is_final(
         take(journal, first)
     journal.commit()
     assert disk.failures == (2 if short and call == "pwrite" else 1)  # never tried again
-    assert len(told) == 1
-    assert str(tmp_path) in str(told[0])
+    assert len(failures) == 1
+    assert str(tmp_path) in str(failures[0])
     assert (journal.durable, seen) == (durable, [])
     assert journal.fetch(first).body == b"kept"
     journal.close()
@@ -87,15 +87,15 @@ def test_a_failed_write_is_final(
 def test_a_failure_while_sealing_is_final_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    told: list[JournalError] = []
-    journal = FileJournal.open(tmp_path, TINY, on_failure=told.append)
+    failures: list[JournalError] = []
+    journal = FileJournal.open(tmp_path, TINY, on_failure=failures.append)
     sequence = put(journal, b"kept")
     journal.sync()
     monkeypatch.setattr(writer_module, "os", FailingDisk(call, 0))
     journal.seal()
     with pytest.raises(JournalFailed):
         journal.sync()
-    assert len(told) == 1
+    assert len(failures) == 1
     journal.close()
     monkeypatch.undo()
     journal = reopen(tmp_path)
@@ -133,7 +133,7 @@ def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     journal.close()
 
 
-def test_what_arrives_while_a_group_is_written_goes_into_the_next(
+def test_records_appended_during_a_write_go_into_the_next_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = reopen(tmp_path)
@@ -175,20 +175,20 @@ def test_what_arrives_while_a_group_is_written_goes_into_the_next(
 def test_completions_are_announced_from_the_writers_thread(tmp_path: Path) -> None:
     announced: list[Callable[[], None]] = []
     threads: set[int] = set()
-    told = threading.Semaphore(0)
+    semaphore = threading.Semaphore(0)
 
     def notify(call: Callable[[], None]) -> None:
         threads.add(threading.get_ident())
         announced.append(call)
-        told.release()
+        semaphore.release()
 
     journal = FileJournal.open(tmp_path, TINY, notify)
-    while told.acquire(blocking=False):
+    while semaphore.acquire(blocking=False):
         announced.clear()
     sequence = put(journal)
     journal.commit()
     while journal.durable < sequence:  # the start, too, may still have something to announce
-        assert told.acquire(timeout=60)
+        assert semaphore.acquire(timeout=60)
         assert journal.durable < sequence  # nothing happens on the owner's thread by itself
         announced[-1]()
     assert journal.durable == sequence

@@ -1,4 +1,4 @@
-"""Messages looked at without their bodies."""
+"""Messages read without their bodies."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sent(
     journal.close()
 
 
-def test_all_but_a_long_body_is_there(sent: tuple[FileJournal, dict[str, int]]) -> None:
+def test_a_head_omits_only_a_long_body(sent: tuple[FileJournal, dict[str, int]]) -> None:
     journal, numbers = sent
     for name, body in (("short", b"short"), ("long", b""), ("wordy", b"")):
         found, whole = journal.head(numbers[name]), journal.fetch(numbers[name])
@@ -61,25 +61,25 @@ def test_all_but_a_long_body_is_there(sent: tuple[FileJournal, dict[str, int]]) 
         assert found.sequence == numbers[name]
 
 
-def test_what_is_not_written_yet_has_its_body(tmp_path: Path) -> None:
+def test_unwritten_messages_have_their_body(tmp_path: Path) -> None:
     journal = reopen(tmp_path, JournalOptions())
     number = put(journal, LONG)
     assert journal.head(number).body == LONG
     journal.close()
 
 
-def test_in_memory_nothing_is_left_out() -> None:
+def test_the_memory_journal_omits_nothing() -> None:
     journal = MemoryJournal()
     assert journal.head(send(journal, LONG)).body == LONG
 
 
-def test_what_has_gone_is_not_found(sent: tuple[FileJournal, dict[str, int]]) -> None:
+def test_removed_messages_are_not_found(sent: tuple[FileJournal, dict[str, int]]) -> None:
     journal, _ = sent
     with pytest.raises(RecordNotFound):
         journal.head(10**6)
 
 
-def test_a_damaged_head_is_told_and_a_damaged_body_is_not_looked_at(tmp_path: Path) -> None:
+def test_a_damaged_head_is_reported_and_the_body_is_not_checked(tmp_path: Path) -> None:
     journal = reopen(tmp_path, JournalOptions())
     first, second = put(journal, LONG), put(journal, LONG)
     journal.sync()

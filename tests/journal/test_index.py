@@ -46,7 +46,7 @@ def read_columns(data: bytes) -> tuple[dict[str, object], dict[str, array[int]]]
     return summary, columns
 
 
-def test_the_columns_say_what_the_records_say(tmp_path: Path) -> None:
+def test_the_columns_match_the_records(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     first = put(journal, b"one")
     number = journal.destination(ORDERS)
@@ -80,7 +80,7 @@ def test_the_columns_say_what_the_records_say(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(0, 2000))
-def test_rows_are_found_by_sequence_number(gaps: list[int], wanted: int) -> None:
+def test_rows_are_found_by_sequence_number(gaps: list[int], requested: int) -> None:
     sequences = []
     last = 0
     for gap in gaps:
@@ -88,8 +88,8 @@ def test_rows_are_found_by_sequence_number(gaps: list[int], wanted: int) -> None
         sequences.append(last)
     heads = b"".join(encode_record(1, s, 0, b"")[0] for s in sequences)
     index = Index(memoryview(build_index(heads, 64, {})))
-    expected = next((i for i, s in enumerate(sequences) if s >= wanted), len(sequences))
-    assert index.row(wanted) == expected
+    expected = next((i for i, s in enumerate(sequences) if s >= requested), len(sequences))
+    assert index.row(requested) == expected
 
 
 @given(st.binary(max_size=200))

@@ -1,4 +1,4 @@
-"""Checking and dumping, with and without a writer beside."""
+"""Check and dump, with and without a concurrent writer."""
 
 from __future__ import annotations
 

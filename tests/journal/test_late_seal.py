@@ -1,5 +1,5 @@
-"""Segments are sealed while the next ones are written: what waits for what, and what a crash
-leaves behind of it.
+"""Segments are sealed while the next ones are written: the order of writes, and the files after a
+crash.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def bodies(directory: Path) -> list[bytes]:
-    """Of the messages, as another process reads them."""
+    """Return the sequences of the messages, as another process reads them."""
     return [r.body for _, _, r in read_records(directory) if r.type == RecordType.MESSAGE]
 
 
@@ -100,7 +100,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crashed:
     return Crashed(tmp_path / "crashed", tmp_path / "finished", ends)
 
 
-# --- what a crash leaves behind ------------------------------------------------------------------
+# --- files after a crash -------------------------------------------------------------------------
 
 
 def test_groups_go_on_while_a_seal_takes_its_time(history: Crashed) -> None:
@@ -112,7 +112,7 @@ def test_groups_go_on_while_a_seal_takes_its_time(history: Crashed) -> None:
     assert durable.segment == int(paths[2].stem)
 
 
-def test_a_start_seals_what_a_crash_left_unsealed(
+def test_a_start_seals_segments_left_unsealed_by_a_crash(
     history: Crashed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published: list[int] = []
@@ -124,7 +124,7 @@ def test_a_start_seals_what_a_crash_left_unsealed(
 
     monkeypatch.setattr(recovery_module, "DurableFile", Published)
     recovery = recover(history.crashed)
-    assert published == [int(segments_of(history.crashed)[-1].stem)]  # it never goes back
+    assert published == [int(segments_of(history.crashed)[-1].stem)]  # it never decreases
     assert recovery.report["torn_bytes"] == recovery.report["lost_bytes"] == 0
     assert recovery.report["live"] == 3
     recovery.done()
@@ -194,7 +194,7 @@ def test_a_bit_flipped_before_the_end_of_an_unsealed_segment_stops_the_start(
 ) -> None:
     path = segments_of(history.crashed)[number]
     data = path.read_bytes()
-    (history.crashed / "durable").unlink()  # the next segment alone says what was on disk
+    (history.crashed / "durable").unlink()  # only the next segment records what was on disk
     for place in range(history.ends[number]):
         flipped = bytearray(data)
         flipped[place] ^= 1 << place % 8
@@ -267,13 +267,13 @@ def test_a_segment_replaced_by_a_shorter_one_of_the_same_name_is_noticed(
     (tmp_path / "other" / "durable").unlink()
     (path,) = segments_of(tmp_path / "other")
     path.write_bytes(path.read_bytes()[:-64])
-    recover(tmp_path / "other").done()  # sealed, with what is left of it
+    recover(tmp_path / "other").done()  # sealed, with its remaining records
     shutil.copy(path, history.crashed)
     with pytest.raises(JournalDamaged, match="another segment"):
         recover(history.crashed)
 
 
-# --- what waits for what -------------------------------------------------------------------------
+# --- order of writes -----------------------------------------------------------------------------
 
 
 class Events:
@@ -454,8 +454,8 @@ def test_files_prepared_ahead_are_used_and_not_left_behind(tmp_path: Path) -> No
 def test_a_failure_of_the_second_thread_is_final(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
 ) -> None:
-    told: list[JournalError] = []
-    journal = FileJournal.open(tmp_path, TINY, on_failure=told.append)
+    failures: list[JournalError] = []
+    journal = FileJournal.open(tmp_path, TINY, on_failure=failures.append)
     kept = put(journal, b"x" * 1500)
     flush(journal, kept)
     may_fail = threading.Event()
@@ -485,7 +485,7 @@ def test_a_failure_of_the_second_thread_is_final(
     fourth = put(journal)
     journal.commit()
     may_fail.set()
-    while not told and journal._writer.outstanding > 1:  # the group is held
+    while not failures and journal._writer.outstanding > 1:  # the group is held
         journal._writer.wait()
     may_sync.set()
     with pytest.raises(JournalFailed, match="Input/output error"):
@@ -494,8 +494,8 @@ def test_a_failure_of_the_second_thread_is_final(
     assert journal.durable < fourth
     with pytest.raises(JournalFailed, match="Input/output error"):
         put(journal)
-    assert len(told) == 1
-    assert str(tmp_path) in str(told[0])
+    assert len(failures) == 1
+    assert str(tmp_path) in str(failures[0])
     journal.close()
 
     monkeypatch.undo()

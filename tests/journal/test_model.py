@@ -32,7 +32,7 @@ operations = st.one_of(
 
 
 class Model:
-    """A broker's worth of truth beside the journal: what should be live, and all settings."""
+    """Expected state of the journal: the live messages and all settings."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

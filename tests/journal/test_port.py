@@ -1,4 +1,4 @@
-"""What every journal does: the same tests on disk and in memory."""
+"""Tests of both journals: on disk and in memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_sequence_numbers_ascend_over_everything(journal: Journal) -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_a_message_is_told_its_number_and_read_back(journal: Journal) -> None:
+def test_a_message_gets_its_sequence_and_is_read_back(journal: Journal) -> None:
     message = make_message(b"body", properties={"a": 1}, correlation_id="c", priority=9)
     sequence = journal.append_message(message, journal.destination(ORDERS))
     assert message.sequence == sequence
@@ -99,7 +99,7 @@ def test_destinations_keep_their_number_and_give_it_up_for_good(journal: Journal
     journal.forget_destination(Address(Kind.QUEUE, "never seen"))
 
 
-def test_what_is_retained_outlives_its_settlement(journal: Journal) -> None:
+def test_retained_messages_outlive_their_settlement(journal: Journal) -> None:
     sequence = put(journal)
     flush(journal)
     journal.retain(sequence, 2)
@@ -117,7 +117,7 @@ def test_release_is_not_the_last_while_a_settlement_is_awaited(journal: Journal)
     assert journal.fetch(sequence).body == b"x"
 
 
-def test_a_message_nobody_settles_may_still_be_retained(journal: Journal) -> None:
+def test_a_message_without_acks_may_still_be_retained(journal: Journal) -> None:
     sequence = put(journal, references=0)
     journal.on_durable = lambda _: journal.retain(sequence)
     flush(journal)
@@ -147,7 +147,7 @@ def test_a_prepared_entry_is_live_until_it_is_resolved(journal: Journal) -> None
     assert journal.stats().live == before - 1
 
 
-def test_reading_gives_what_is_durable_in_order(journal: Journal) -> None:
+def test_reading_returns_durable_records_in_order(journal: Journal) -> None:
     start = put(journal, b"a")
     put(journal, b"b", references=300)
     journal.append_settled(7, 1, Cause.EXPIRED, [start], T0)
@@ -170,16 +170,16 @@ def test_a_purge_larger_than_one_record(journal: Journal) -> None:
     journal.append_settled(1, 1, Cause.PURGED, sequences, T0)
     assert journal.stats().live == 0
     flush(journal)
-    settled = [
+    purged = [
         s
         for r in journal.read_from(sequences[-1] + 1)
         if r.type == RecordType.SETTLED
         for s in r.sequences
     ]
-    assert settled == sequences
+    assert purged == sequences
 
 
-def test_a_fenced_journal_refuses_everything_and_keeps_what_it_has(journal: Journal) -> None:
+def test_a_fenced_journal_refuses_writes_and_keeps_its_records(journal: Journal) -> None:
     sequence = put(journal)
     journal.fence()
     with pytest.raises(JournalFailed, match="fenced"):
@@ -197,7 +197,7 @@ def test_too_many_references_are_refused_and_leave_nothing_behind(journal: Journ
     assert journal.stats().live == before
 
 
-def test_closing_twice_is_closing_once(journal: Journal) -> None:
+def test_closing_is_idempotent(journal: Journal) -> None:
     put(journal)
     journal.close()
     journal.close()
@@ -205,8 +205,8 @@ def test_closing_twice_is_closing_once(journal: Journal) -> None:
         put(journal)
 
 
-def test_a_group_holds_what_was_appended_before_it_was_asked_for(tmp_path: Path) -> None:
-    """Else a message sent at the beginning of a turn could be on disk without the
+def test_a_group_holds_the_records_appended_before_its_request(tmp_path: Path) -> None:
+    """Otherwise a message sent at the beginning of an iteration could be on disk without the
     acknowledgements that came before it, which are appended at the end of the turn."""
     done: SimpleQueue[Callable[[], None]] = SimpleQueue()
     journal = FileJournal.open(tmp_path, notify=done.put)

@@ -66,7 +66,7 @@ def test_in_order_over_all_segments(written: tuple[FileJournal, list[int]]) -> N
     ]
 
 
-def test_what_is_appended_meanwhile_is_found(tmp_path: Path) -> None:
+def test_records_appended_meanwhile_are_found(tmp_path: Path) -> None:
     journal = reopen(tmp_path, JournalOptions())
     sequences = []
     for number in range(100):
@@ -77,7 +77,7 @@ def test_what_is_appended_meanwhile_is_found(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_damaged_record_is_reported_by_those_who_ask_for_it(tmp_path: Path) -> None:
+def test_a_damaged_record_is_reported_when_it_is_requested(tmp_path: Path) -> None:
     options = JournalOptions(segment_bytes=20_000)
     journal = reopen(tmp_path, options)
     sequences = [put(journal, bytes([number]) * 900) for number in range(40)]

@@ -1,4 +1,4 @@
-"""Space is given back, and nothing that somebody needs goes with it."""
+"""Space is reclaimed without removing needed records."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_an_old_message_moves_forward_and_keeps_its_name(
     assert check(tmp_path).problems == []
 
 
-def test_what_is_only_retained_moves_too_and_does_not_survive_a_restart(
+def test_retained_records_move_too_and_do_not_survive_a_restart(
     journal: FileJournal, tmp_path: Path
 ) -> None:
     sequence = put(journal, b"held", references=0)
@@ -230,7 +230,7 @@ def test_numbers_without_records_take_no_memory_for_long(
     journal.close()
 
 
-def test_compacting_leaves_only_what_is_live(tmp_path: Path) -> None:
+def test_compacting_leaves_only_live_records(tmp_path: Path) -> None:
     options = JournalOptions(segment_bytes=4000, compaction_threshold=0)
     journal = FileJournal.open(tmp_path, options)
     journal.recovery.done()
@@ -252,7 +252,7 @@ def test_compacting_leaves_only_what_is_live(tmp_path: Path) -> None:
 
 
 def _age(journal: FileJournal, directory: Path, milliseconds: int) -> None:
-    """Let the slots and the segments be older than they are."""
+    """Make the slots and the segments appear older."""
     for path in segments_of(directory):
         past = path.stat().st_mtime - milliseconds / 1000
         os.utime(path, (past, past))
@@ -268,7 +268,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def aging(tmp_path: Path) -> FileJournal:
-    """A journal with an idle limit of two hours, segments that nobody needs, and a slot."""
+    """A journal with an idle limit of two hours, unneeded segments, and a slot."""
     options = JournalOptions(segment_bytes=4000, slot_idle_timeout=2 * HOUR)
     made = FileJournal.open(tmp_path, options)
     made.recovery.done()

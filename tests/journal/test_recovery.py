@@ -1,4 +1,4 @@
-"""What a start finds after a crash, and what it refuses to start with."""
+"""Recovery after a crash, and damage that fails the start."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def recover(directory: Path) -> Recovery:
 
 
 def bodies(recovery: Recovery) -> list[bytes]:
-    """Bodies of the live messages, read from the files."""
+    """Return the bodies of the live messages, read from the files."""
     found = []
     live = {row.sequence for row in recovery.rows()}
     for part in recovery.parts:
@@ -60,9 +60,9 @@ def written(tmp_path: Path) -> Path:
     journal.sync()
     number = journal.destination(ORDERS)
     for unit in (b"bc", b"d", b"ef"):
-        for index, letter in enumerate(unit):
+        for index, byte in enumerate(unit):
             last = index == len(unit) - 1
-            journal.append_message(make_message(bytes([letter])), number, last=last)
+            journal.append_message(make_message(bytes([byte])), number, last=last)
         journal.sync()
     crash(journal)
     return directory
@@ -75,7 +75,7 @@ def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_unit(written: Path, tmp_p
     ends = [offset + (size + 7 & -8) for offset, size in record_offsets(view.view, view.size)]
     view.close()
     assert ends[-1] == len(data)
-    # STARTED, DESTINATION, a, b, c, d, e, f: where each unit ends, and what is live then
+    # STARTED, DESTINATION, a, b, c, d, e, f: the end of each unit, and the live messages then
     units = [
         (64, b""),
         (ends[2], b"a"),
@@ -197,7 +197,7 @@ def test_garbage_behind_the_last_record_is_cut(written: Path) -> None:
     assert recovery.report["confirmed"] == "complete"
 
 
-def test_a_bit_flipped_in_what_was_durable_stops_the_start(written: Path) -> None:
+def test_a_bit_flipped_in_durable_data_fails_the_start(written: Path) -> None:
     path = segments_of(written)[0]
     data = path.read_bytes()
     for place in range(len(data)):
@@ -210,7 +210,7 @@ def test_a_bit_flipped_in_what_was_durable_stops_the_start(written: Path) -> Non
     assert b"".join(bodies(recover(written))) == b"abcdef"
 
 
-def test_without_the_durable_file_later_groups_give_damage_away(written: Path) -> None:
+def test_without_the_durable_file_later_groups_reveal_damage(written: Path) -> None:
     path = segments_of(written)[0]
     (written / "durable").unlink()
     data = path.read_bytes()
@@ -432,7 +432,7 @@ def test_segments_of_another_directory_are_refused(tmp_path: Path) -> None:
         reopen(tmp_path / "a")
 
 
-def test_a_second_process_is_told_who_has_the_directory(tmp_path: Path) -> None:
+def test_a_second_process_learns_the_owner_of_the_directory(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     with pytest.raises(JournalLocked, match=r"process \d+"):
         reopen(tmp_path)
@@ -458,7 +458,7 @@ def test_the_identity_stays_and_numbers_are_never_given_again(tmp_path: Path) ->
     journal.close()
 
 
-def test_rows_tell_what_the_broker_needs(tmp_path: Path) -> None:
+def test_rows_have_the_fields_the_broker_needs(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     topic = Address(Kind.TOPIC, "news")
     number = journal.destination(topic)
@@ -582,7 +582,7 @@ def test_damage_found_while_reading_back_is_not_passed_on(tmp_path: Path) -> Non
     crash(journal)
 
 
-def test_the_header_size_is_what_the_format_says() -> None:
+def test_the_header_size_matches_the_format() -> None:
     assert HEADER_BYTES == 56
 
 

@@ -43,9 +43,9 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="at least"):
         slots.create("b", -1)
     with pytest.raises(RecordNotFound):
-        slots.advance("nobody", 1)
+        slots.advance("missing", 1)
     with pytest.raises(RecordNotFound):
-        slots.drop("nobody")
+        slots.drop("missing")
     slots.lose("a")
     with pytest.raises(JournalError, match="lost"):
         slots.advance("a", 11)
@@ -59,7 +59,7 @@ def test_a_slot_file_that_is_none_is_reported_with_its_path(tmp_path: Path) -> N
         slots.list()
 
 
-def test_who_is_behind_does_not_move_a_slot_back(tmp_path: Path) -> None:
+def test_a_slower_reader_does_not_move_a_slot_back(tmp_path: Path) -> None:
     slots = Slots(tmp_path)
     slots.create("a", 10)
     assert slots.reach("a", 20).position == 20
@@ -81,7 +81,7 @@ for position in range(int(sys.argv[2]), 1000, 2):
 
 
 def test_several_processes_move_a_slot(tmp_path: Path) -> None:
-    """They wrote the same file beside it, and what one had read another had changed."""
+    """The processes once shared a temporary file and overwrote each other's changes."""
     slots = Slots(tmp_path)
     slots.create("a")
     movers = [
@@ -91,6 +91,6 @@ def test_several_processes_move_a_slot(tmp_path: Path) -> None:
         for start in ("0", "1")
     ]
     for mover in movers:
-        _, said = mover.communicate(timeout=120)
-        assert mover.returncode == 0, said
+        _, output = mover.communicate(timeout=120)
+        assert mover.returncode == 0, output
     assert slots.get("a").position == 999

@@ -1,5 +1,5 @@
-"""When a snapshot is written, and what may go because of it: the orders of events that a crash
-would punish. Each test stops the journal at one point between two of its jobs.
+"""Writing of snapshots, and the segments that may be removed after it, in orders of events that are
+critical if a crash follows. Each test stops the journal at one point between two of its jobs.
 """
 
 from __future__ import annotations

@@ -68,11 +68,11 @@ class Machine:
         self.levels.append(report.level)
 
     def fill(self, left: int = 0) -> None:
-        """Let others take the space but for some."""
+        """Leave only `left` bytes of the file system free."""
         self.others = self.size - self.filesystem.used - left
 
     def run_until(self, condition: Callable[[], bool]) -> None:
-        """Run what the journal's threads ask for."""
+        """Run the callbacks of the journal's threads."""
         deadline = time.monotonic() + 30
         while not condition():
             assert time.monotonic() < deadline
@@ -83,7 +83,7 @@ class Machine:
                 call()
 
     def check_until(self, journal: FileJournal, condition: Callable[[], bool]) -> None:
-        """Check the space until that is so."""
+        """Check the space until the condition is true."""
 
         def checked() -> bool:
             self.check(journal)
@@ -129,7 +129,7 @@ def test_acknowledgements_go_to_the_reserve_of_a_full_disk(machine: Machine) -> 
     journal.sync()
     machine.fill()
     written = [take(journal, sequences[0])]
-    while not journal.space.spending:  # what is reserved ahead comes first
+    while not journal.space.spending:  # space reserved ahead is used first
         written.append(take(journal, *range(1, 1000)))
         journal.commit()
         machine.run_until(lambda: journal.durable >= written[-1])
@@ -148,7 +148,7 @@ def test_a_used_up_reserve_waits_and_goes_on(machine: Machine) -> None:
     journal.sync()
     machine.fill()
     while not journal.space.exhausted:
-        last = put(journal, bytes(100_000))  # a record that does not give its space back
+        last = put(journal, bytes(100_000))  # a record whose space is not reclaimed
         journal.commit()
         machine.run_until(lambda s=last: journal.durable >= s or journal.space.exhausted)
     machine.run_until(lambda: SpaceLevel.EXHAUSTED in machine.levels)
@@ -177,7 +177,7 @@ def test_a_journal_that_cannot_wait_fails(machine: Machine) -> None:
     journal.close()
 
 
-def test_space_of_settled_messages_returns_while_it_is_low(machine: Machine) -> None:
+def test_space_of_acked_messages_returns_while_it_is_low(machine: Machine) -> None:
     journal = machine.open()
     sequences = [put(journal, bytes(100_000)) for _ in range(60)]
     journal.sync()
@@ -227,7 +227,7 @@ def test_start_without_any_space_waits(machine: Machine) -> None:
 
 
 def preallocated(firsts: list[int], machine: Machine) -> int:
-    """What recovery gives back of the last segment: all but its first block."""
+    """Return the bytes that recovery frees of the last segment: all but its first block."""
     path = segment_path(machine.directory, firsts[-1])
     return os.stat(path).st_blocks * 512 - 4096
 

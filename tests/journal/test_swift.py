@@ -45,7 +45,7 @@ class Disk:
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
     def inline(self, journal: FileJournal, records: int = 1) -> bool:
-        """Whether the next group is written on this thread."""
+        """Return whether the next group is written on this thread."""
         for _ in range(records):
             put(journal)
         journal.commit()
@@ -54,7 +54,7 @@ class Disk:
 
 
 def known(tmp_path: Path, disk: Disk) -> FileJournal:
-    """A journal that has had to do with the disk for a while."""
+    """Return a journal that has measured the disk."""
     journal = FileJournal.open(tmp_path)
     assert not disk.inline(journal)  # nothing is known yet
     for _ in range(USUAL):
@@ -86,7 +86,7 @@ def test_only_small_groups_on_a_swift_disk(tmp_path: Path, monkeypatch: pytest.M
     journal.close()
 
 
-def test_what_is_on_disk_is_reported_within_the_commit(
+def test_durable_records_are_reported_within_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = known(tmp_path, Disk(monkeypatch))
@@ -99,18 +99,20 @@ def test_what_is_on_disk_is_reported_within_the_commit(
     journal.close()
 
 
-def test_a_failure_there_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_an_inline_write_is_final(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = Disk(monkeypatch)
     journal = known(tmp_path, disk)
-    told: list[JournalError] = []
-    journal.on_failure = told.append
+    failures: list[JournalError] = []
+    journal.on_failure = failures.append
     kept = set(live_of(journal)) | {put(journal, b"kept")}
     journal.commit()
     assert journal.durable == max(kept)
     disk.error = errno.EIO
     put(journal, b"lost")
     journal.commit()
-    assert len(told) == 1
+    assert len(failures) == 1
     assert journal.durable == max(kept)
     disk.error = 0
     with pytest.raises(JournalFailed, match="Input/output error"):
@@ -131,5 +133,5 @@ def test_a_file_system_that_reserves_nothing(
 ) -> None:
     disk = Disk(monkeypatch)
     journal = known(tmp_path, disk)
-    assert disk.refused == 1  # and not asked again for this segment
+    assert disk.refused == 1  # and not requested again for this segment
     journal.close()

@@ -1,4 +1,4 @@
-"""How long the disk takes is measured: each fdatasync once, and nothing else."""
+"""Sync times: each fdatasync is measured once, and nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def test_each_sync_counts_and_a_write_without_one_does_not(tmp_path: Path) -> No
     journal.close()
 
 
-def test_what_is_measured_is_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_measured_time_is_that_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = reopen(tmp_path)
     before = journal.syncs.read()
     fdatasync = os.fdatasync
@@ -48,8 +50,8 @@ def test_what_is_measured_is_the_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     journal.close()
 
 
-def test_also_over_the_end_of_a_segment(tmp_path: Path) -> None:
-    """Another file, the same histogram."""
+def test_counts_continue_over_the_end_of_a_segment(tmp_path: Path) -> None:
+    """The histogram continues with the next file."""
     journal = reopen(tmp_path)
     before = journal.syncs.read().count
     for _ in range(3):
@@ -60,7 +62,7 @@ def test_also_over_the_end_of_a_segment(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_start_begins_anew(tmp_path: Path) -> None:
+def test_a_start_resets_the_counts(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path)
     for _ in range(5):
         put(journal)

@@ -1,5 +1,5 @@
-"""Groups that nobody waits for are written and not synced: what the end of the process, and what
-the end of the machine, leaves of them."""
+"""Groups that no client waits for are written and not synced: their state after the
+end of the process, and after the end of the machine."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ class Disk:
 
 
 def commit(journal: FileJournal, sync: bool) -> None:
-    """And wait until the group is over."""
+    """Commit and wait until the group is complete."""
     journal.commit(sync)
     while journal._writer.outstanding:
         journal._writer.wait()
 
 
-def test_what_nobody_waits_for_is_written_at_once_and_synced_with_the_next(
+def test_unawaited_groups_are_written_at_once_and_synced_with_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
     journal = reopen(tmp_path)
-    told: list[tuple[str, int]] = []
-    journal.on_written = lambda sequence: told.append(("written", sequence))
-    journal.on_durable = lambda sequence: told.append(("durable", sequence))
+    reports: list[tuple[str, int]] = []
+    journal.on_written = lambda sequence: reports.append(("written", sequence))
+    journal.on_durable = lambda sequence: reports.append(("durable", sequence))
     before = journal.durable
     published = read_durable(tmp_path)
     syncs = disk.syncs
     one = put(journal, b"one")
     commit(journal, False)
     assert (journal.written, journal.durable, disk.syncs) == (one, before, syncs)
-    assert told == [("written", one)]
-    assert read_durable(tmp_path) == published  # nobody else may read it yet
+    assert reports == [("written", one)]
+    assert read_durable(tmp_path) == published  # other processes may not read it yet
     assert journal.fetch(one).body == b"one"
     commit(journal, False)
     assert disk.syncs == syncs
     commit(journal, True)
     assert (journal.durable, disk.syncs) == (one, syncs + 1)
-    assert told == [("written", one), ("durable", one), ("written", one)]
+    assert reports == [("written", one), ("durable", one), ("written", one)]
     end = read_durable(tmp_path)
     assert end is not None
     assert (end.sequence, end.offset) == (one, segments_of(tmp_path)[0].stat().st_size)
@@ -83,7 +83,7 @@ def test_numbers_without_records_do_not_count_as_durable_before_the_records(
     journal.close()
 
 
-def test_a_killed_process_takes_nothing_back_that_was_written(tmp_path: Path) -> None:
+def test_written_groups_survive_a_killed_process(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     kept, gone = put(journal, b"kept"), put(journal, b"gone")
     journal.sync()
@@ -126,7 +126,7 @@ def test_pages_lost_between_two_syncs_are_a_torn_tail(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("published", [True, False])
 def test_pages_lost_before_a_sync_are_damage(tmp_path: Path, published: bool) -> None:
-    # without the published end it is the record behind the sync that tells
+    # without the published end the record behind the sync reveals the damage
     path = _lost(tmp_path, True, False)
     if not published:
         (tmp_path / "durable").unlink()
@@ -148,7 +148,7 @@ def test_a_segment_ends_with_a_sync(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_only_so_much_waits_for_a_sync(tmp_path: Path) -> None:
+def test_the_unsynced_data_is_bounded(tmp_path: Path) -> None:
     journal = reopen(tmp_path, JournalOptions())
     for _ in range(3):
         sequence = put(journal, bytes(MAX_UNSYNCED // 3))

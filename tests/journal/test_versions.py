@@ -1,4 +1,4 @@
-"""Journals of older releases, and what a newer one adds to them."""
+"""Journals of older releases, and records that a newer release appends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def versions(directory: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("orderly", [True, False], ids=["sealed", "torn off"])
-def test_a_journal_of_version_1_is_gone_on_from_in_version_2(tmp_path: Path, orderly: bool) -> None:
+def test_a_version_1_journal_is_continued_in_version_2(tmp_path: Path, orderly: bool) -> None:
     journal = reopen(tmp_path)
     first = put(journal, b"settled")
     kept = [put(journal, b"kept" * 100) for _ in range(10)]
@@ -69,7 +69,7 @@ def test_a_journal_of_version_1_is_gone_on_from_in_version_2(tmp_path: Path, ord
 
 
 @pytest.mark.parametrize("type", [RecordType.DELIVERED, RecordType.BATCH])
-def test_a_group_that_begins_with_a_new_type_shows_what_had_been_on_disk(
+def test_a_group_that_begins_with_a_new_type_marks_the_durable_end(
     tmp_path: Path, type: RecordType
 ) -> None:
     journal = reopen(tmp_path)

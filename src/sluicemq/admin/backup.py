@@ -199,7 +199,7 @@ class _Work:
                 previous=self._previous,
                 link=self._wanted.hard_links,
                 rate=self._wanted.max_rate,
-                told=self._copying,
+                on_progress=self._copying,
                 cancelled=self._given_up.is_set,
             )
             line = {"state": "done", "backup": _described(manifest)}

@@ -43,7 +43,7 @@ def attach(
             f"{subscription.destination.name}: all {limit} consumers it may have are attached"
         )
     if selector is not None:
-        _expect_room(subscription, selector)
+        _expect_selector_load(subscription, selector)
     pending_queue = _pending_queue(subscription, selector)
     pending_queue.consumers += 1
     consumer = Consumer(
@@ -114,7 +114,7 @@ def _by_rank(consumer: Consumer) -> int:
     return -consumer.rank
 
 
-def _expect_room(subscription: Subscription, selector: Selector) -> None:
+def _expect_selector_load(subscription: Subscription, selector: Selector) -> None:
     """Raise LimitExceeded if the selectors of a queue would cost each message too much."""
     if selector.text in subscription.pending_queues:
         return

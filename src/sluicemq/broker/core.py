@@ -63,7 +63,7 @@ class Core:
     subscriptions   class of new subscriptions
     move_to_dead_letters  moves a delivery to its dead-letter queue; returns False if there is none,
                     None if it has no capacity
-    has_room        returns whether a destination's dead-letter queue accepts a body of that size
+    dead_letter_fits  returns whether a destination's dead-letter queue accepts a body of that size
     refused_retry   ms after which a dead letter is offered again to a full dead-letter queue
     dead_letter_queues  destinations that send their dead letters to each queue
     dropping_dead_letter_queues  those whose limits drop messages, as their protocol requires
@@ -74,12 +74,12 @@ class Core:
         "chunk_deliveries",
         "clock",
         "clock_log",
+        "dead_letter_fits",
         "dead_letter_queues",
         "dirty",
         "dropping_dead_letter_queues",
         "event_recorder",
         "halted",
-        "has_room",
         "iterations",
         "journal",
         "memory",
@@ -118,7 +118,7 @@ class Core:
         self.chunk_deliveries = settings.chunk_deliveries
         self.selector_load = settings.selector_load
         self.move_to_dead_letters: Callable[[Delivery, str, bool], bool | None] = _nowhere
-        self.has_room: Callable[[Destination, int], bool] = _unlimited
+        self.dead_letter_fits: Callable[[Destination, int], bool] = _unlimited
         self.refused_retry = settings.dead_letter_retry
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
         self.dropping_dead_letter_queues: set[Address] = set()

@@ -51,12 +51,12 @@ class DepthSampler:
     def look(self, destination: Destination) -> None:
         """Record the depth of a destination if it has changed and the destination is journaled."""
         waiting, flight = destination.waiting, destination.unacked
-        self._tell(destination, (waiting, flight, destination.consumers))
+        self._record(destination, (waiting, flight, destination.consumers))
 
     def gone(self, destination: Destination) -> None:
         """Record a depth of 0 for a destination that is about to be deleted."""
         if self._interval > 0:
-            self._tell(destination, (0, 0, 0))
+            self._record(destination, (0, 0, 0))
 
     def finish(self) -> None:
         """Record all changed depths before the broker stops."""
@@ -64,7 +64,7 @@ class DepthSampler:
             for destination in self._destinations.values():
                 self.look(destination)
 
-    def _tell(self, destination: Destination, standing: tuple[int, int, int]) -> None:
+    def _record(self, destination: Destination, standing: tuple[int, int, int]) -> None:
         if self._core.event_recorder.suspended:
             return  # the first round after the suspension records every change since
         known = destination.number and not destination.temporary and not destination.removed

@@ -161,18 +161,18 @@ def _serve(subscription: Subscription, pending_queue: PendingQueue, limit: int) 
         batch = batches.get(consumer)
         if batch is None:
             batch = batches[consumer] = []
-        room = limit - len(batch)
-        if room <= 0 or size > ITERATION_BYTES:
+        capacity = limit - len(batch)
+        if capacity <= 0 or size > ITERATION_BYTES:
             if limit > 1:
                 core.again[subscription] = None
             break
         if len(line) > 1:
-            room = 1
-        elif window.credit < room:
-            room = window.credit
+            capacity = 1
+        elif window.credit < capacity:
+            capacity = window.credit
         unacked = consumer.unacked
         taken = 0
-        while taken < room:
+        while taken < capacity:
             delivery = _take(subscription, pending_queue)
             if delivery is None:
                 break

@@ -72,7 +72,7 @@ class PublishOperations(Registry):
         self._overdue = False
         """True once the timer has expired: the next commit is synced."""
         self.core.move_to_dead_letters = self._move_to_dead_letters
-        self.core.has_room = self._has_room
+        self.core.dead_letter_fits = self._dead_letter_fits
         journal.on_durable = self._on_durable
         journal.on_written = self._on_written
         journal.on_space = self._on_space
@@ -473,7 +473,7 @@ class PublishOperations(Registry):
             note_topic(dead_letter, subscription)
         return dead_letter
 
-    def _has_room(self, source: Destination, size: int) -> bool:
+    def _dead_letter_fits(self, source: Destination, size: int) -> bool:
         """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""
         queue = self.destinations.get(source.dead_letter_address)
         return queue is None or queue is source or takes_dead_letter(queue, size)

@@ -576,12 +576,12 @@ class Subscription:
     def _offer_again(self, argument: None) -> None:
         """Move refused deliveries for which the dead-letter queue has capacity, oldest first."""
         self.retrying = False
-        has_room = self.core.has_room
+        dead_letter_fits = self.core.dead_letter_fits
         moved = 0
         for delivery, reason, force in list(islice(self.refused.values(), OFFERED)):
-            if moved == OFFERED_MOVES or not has_room(self.destination, 0):
+            if moved == OFFERED_MOVES or not dead_letter_fits(self.destination, 0):
                 break
-            if self.refused.get(delivery.sequence) is None or not has_room(
+            if self.refused.get(delivery.sequence) is None or not dead_letter_fits(
                 self.destination, delivery.size
             ):
                 continue

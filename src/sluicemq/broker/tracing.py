@@ -4,8 +4,8 @@ The traced classes derive from the ordinary ones and are used only if tracing is
 tracing costs nothing when it is disabled. The engine knows neither spans nor trace clocks;
 observers interpret the notifications.
 
-    accepted ──> shown ──────────────────> delivered ──> over ("acknowledged", "released", …)
-             └─> durable (SYNC: then shown)
+    accepted ──> visible ────────────────> delivered ──> over ("acknowledged", "released", …)
+             └─> durable (SYNC: then visible)
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Observer(Protocol):
     def accepted(self, destination: Destination, message: Message) -> bool:
         """Handle a message before it is accepted; properties may be added until this returns.
 
-        Return False to skip the message: `shown` and `durable` are then not called for it.
+        Return False to skip the message: `visible` and `durable` are then not called for it.
         """
 
-    def shown(self, message: Message) -> None:
+    def visible(self, message: Message) -> None:
         """Handle a message that has its sequence and may be delivered, or already has been.
 
         For a message that must first be durable (SYNC) the broker calls `staged` instead.
@@ -204,7 +204,7 @@ class TracedBroker(Broker):
         if message.durability == Durability.SYNC:
             observer.staged(message)
         else:
-            observer.shown(message)
+            observer.visible(message)
 
     def replace(
         self,

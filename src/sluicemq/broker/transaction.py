@@ -82,13 +82,13 @@ class Transaction:
         "destinations",
         "done",
         "number",
+        "on_end",
         "owner",
         "parts",
         "payload",
         "record",
         "sends",
         "state",
-        "told",
         "xid",
     )
 
@@ -105,7 +105,7 @@ class Transaction:
         self.xid = b""
         self.record = 0
         self.payload = b""
-        self.told: Callable[[bool], None] | None = None
+        self.on_end: Callable[[bool], None] | None = None
         self._touched: tuple[frozenset[str], frozenset[str]] | None = None
         self.done: list[Callable[[], None]] = []
 
@@ -423,10 +423,10 @@ class Transactions:
                 broker.number(destination)
             accepted.append((destination, message))
         ended = [transaction.acks.popleft()[0] for _ in range(acks)]
-        settled = recorded(ended)
-        if settled:
+        acked = recorded(ended)
+        if acked:
             broker.core.event_recorder.write()
-        left = sum(1 for _, message in accepted if message.durability) + len(settled) + bool(record)
+        left = sum(1 for _, message in accepted if message.durability) + len(acked) + bool(record)
         sequence = 0
         for destination, message in accepted:
             if message.durability:
@@ -436,7 +436,7 @@ class Transactions:
             else:
                 broker.accept(destination, message, last=False)
         wall = broker.clock.wall
-        for subscription, sequences in settled.items():
+        for subscription, sequences in acked.items():
             left -= 1
             sequence = broker.journal.append_settled(
                 subscription.number,
@@ -503,9 +503,9 @@ class Transactions:
         transaction.destinations.clear()
         transaction.parts.clear()
         transaction.payload = b""  # a remaining reference must not keep its bodies
-        told, transaction.told = transaction.told, None
-        if told is not None:
-            told(committed)
+        on_end, transaction.on_end = transaction.on_end, None
+        if on_end is not None:
+            on_end(committed)
 
     def _expect_some(self, transaction: Transaction) -> None:
         if transaction.state is TransactionState.ENDED:

@@ -240,7 +240,7 @@ def _create(
             previous=previous,
             link=link,
             rate=rate,
-            told=report_progress,
+            on_progress=report_progress,
         )
 
 

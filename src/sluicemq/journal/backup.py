@@ -96,7 +96,7 @@ def create(
     previous: Path | None = None,
     link: bool = False,
     rate: int = 0,
-    told: Callable[[CopyProgress], None] = lambda progress: None,
+    on_progress: Callable[[CopyProgress], None] = lambda progress: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Manifest:
     """Back up the journal in that directory, whether or not a broker has it open.
@@ -107,7 +107,7 @@ def create(
               backup can be removed without the other
     link      share sealed segments with the data directory if it is on the same file system
     rate      maximum bytes per second, 0 = unlimited
-    told      called with the progress after each chunk
+    on_progress called with the progress after each chunk
     cancelled called at least after each chunk; True ends the backup with BackupCancelled
 
     After an error, the target has no manifest. Raises JournalError, JournalDamaged if the source
@@ -124,7 +124,7 @@ def create(
     slots.create(name, 0, NO_LIMIT, LEASE_MS)
     try:
         plan = _plan(journal, identity)
-        throttle = CopyThrottle(plan.total, rate, slots, name, told, cancelled)
+        throttle = CopyThrottle(plan.total, rate, slots, name, on_progress, cancelled)
         inner = target / JOURNAL_NAME
         inner.mkdir(mode=0o700)
         copy = BackupCopy(journal, target, previous, earlier, link, throttle)
@@ -143,8 +143,8 @@ def create(
         slots.renew(name, LEASE_MS)  # success proves that the slot kept all segments until now
     except RecordNotFound:
         raise JournalError(
-            f"the slot {name} that kept the segments is gone: somebody has dropped it, or the "
-            "clock was set. Nothing is lost but this backup; begin again"
+            f"the slot {name} that retained the segments is gone: a client has dropped it, or the "
+            "clock was set. Only this backup is affected; repeat it"
         ) from None
     finally:
         with suppress(RecordNotFound):
@@ -195,12 +195,12 @@ def _prepare(target: Path) -> None:
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(target.iterdir()):
         raise JournalError(
-            f"{target} is not empty: a backup is made in a directory of its own. What an "
-            "interrupted one has left can be removed"
+            f"{target} is not empty: a backup needs an empty directory. Files of an interrupted "
+            "backup can be removed"
         )
 
 
-# --- what to copy --------------------------------------------------------------------------------
+# --- files to copy -------------------------------------------------------------------------------
 
 
 def _plan(journal: Path, identity: bytes) -> _Plan:

@@ -43,7 +43,7 @@ class CopyThrottle:
         rate: int,
         slots: Slots,
         slot: str,
-        told: Callable[[CopyProgress], None],
+        on_progress: Callable[[CopyProgress], None],
         cancelled: Callable[[], bool],
     ) -> None:
         self._total = total
@@ -51,7 +51,7 @@ class CopyThrottle:
         self._rate = rate
         self._slots = slots
         self._slot = slot
-        self._told = told
+        self._on_progress = on_progress
         self._cancelled = cancelled
         self._renewed = self._started = time.monotonic()
 
@@ -63,7 +63,7 @@ class CopyThrottle:
         """
         self._done += count
         self._read += count if read else 0
-        self._told(CopyProgress(self._done, self._total))
+        self._on_progress(CopyProgress(self._done, self._total))
         while True:
             if self._cancelled():
                 raise BackupCancelled("the backup was given up")

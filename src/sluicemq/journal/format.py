@@ -40,7 +40,7 @@ Bodies by type:
     SNAPSHOT          empty; start of a snapshot of all records up to this one
     NUMBERED          empty; prevents reuse of numbers that were assigned without a record
     DELIVERED         as SETTLED; first deliveries of messages, per event loop iteration
-    REDELIVERED       as DELIVERED, for later deliveries, then u32 delivery count x count
+    REDELIVERED       as DELIVERED, for redeliveries, then u32 delivery count x count
     GAUGE             u64 ready, u64 unacked, u32 consumers, u32 0; depth of a destination
     CLOCK             i64 ms: a step of the wall clock (broker/clocklog.py)
     the others        are the broker's (broker/codec.py)

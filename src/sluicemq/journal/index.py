@@ -1,4 +1,4 @@
-"""What a sealed segment ends with: an index by column, and a trailer that finds it.
+"""End of a sealed segment: an index by column, and a trailer that locates it.
 
 The INDEX record's body starts with a summary and goes on with the columns, one after the other,
 each as long as the segment has records (the INDEX record itself is not among them) and padded
@@ -58,12 +58,12 @@ COLUMNS: Final[tuple[tuple[str, Literal["Q", "q", "I", "H", "B"], int, int], ...
     ("durability", "B", 1, 49),
 )
 INDEX_BYTES: Final = sum(width for _, _, width, _ in COLUMNS)
-"""What a record takes in the columns."""
+"""Size of a record in the columns, in bytes."""
 TRAILER: Final = Struct("<8sQQII")
 TRAILER_BYTES: Final = 32
 TRAILER_MAGIC: Final = b"SLUICEND"
 SLICE: Final = 1024
-"""Records whose columns are built without a pause: about 0.3 ms."""
+"""Number of records whose columns are built without a pause: about 0.3 ms."""
 
 _LENGTH: Final = Struct("<I")
 
@@ -82,11 +82,11 @@ def build_index(
     names: Mapping[int, Address],
     pause: Callable[[], None] = _go_on,
 ) -> bytes:
-    """The INDEX record's body for records that lie one after the other from offset `start` on.
+    """Return the INDEX record's body for consecutive records from offset `start` on.
 
     `heads` are their headers, joined. Whole byte planes are copied at a time: 60,000 records
-    take 16 ms, a sixth of what a loop over records and fields does. `pause` is called every
-    SLICE records, for a thread that is not to keep the interpreter for itself that long.
+    take 16 ms, a sixth of the time of a loop over records and fields. `pause` is called every
+    SLICE records, so that a thread can yield the interpreter.
     """
     count = len(heads) // HEADER_BYTES
     columns: dict[str, list[bytes | bytearray]] = {name: [] for name, _, _, _ in COLUMNS}
@@ -134,7 +134,7 @@ def build_index(
 
 
 def _columns(heads: bytes | bytearray) -> dict[str, bytes | bytearray]:
-    """All columns but the offsets."""
+    """Return all columns except the offsets."""
     count = len(heads) // HEADER_BYTES
     columns: dict[str, bytes | bytearray] = {}
     for name, _, width, place in COLUMNS:
@@ -147,13 +147,13 @@ def _columns(heads: bytes | bytearray) -> dict[str, bytes | bytearray]:
 
 
 def encode_trailer(index_offset: int, records: int, crc: int) -> bytes:
-    """The end of a sealed segment; `crc` is that of all that precedes."""
+    """Return the trailer of a sealed segment; `crc` is that of the file before it."""
     head = TRAILER.pack(TRAILER_MAGIC, index_offset, records, crc, 0)[:-4]
     return head + _LENGTH.pack(crc32(head))
 
 
 def decode_trailer(data: bytes | memoryview) -> tuple[int, int, int] | None:
-    """Index offset, records and CRC; None when it is no intact trailer."""
+    """Return index offset, records and CRC; None if the trailer is not intact."""
     if len(data) != TRAILER_BYTES:
         return None
     magic, index_offset, records, crc, own = TRAILER.unpack(data)
@@ -163,19 +163,19 @@ def decode_trailer(data: bytes | memoryview) -> tuple[int, int, int] | None:
 
 
 class _Summary(msgspec.Struct):
-    """What recovery asks of the summary."""
+    """Fields of the summary that recovery needs."""
 
     records: int
     destinations: list[tuple[int, Kind, str]]
 
 
 class Index:
-    """The columns of one segment as memory views. `close` before the mapping is closed."""
+    """Columns of one segment as memory views. Call `close` before the mapping is closed."""
 
     __slots__ = ("_views", "columns", "count", "dense", "sequences", "summary")
 
     def __init__(self, payload: memoryview) -> None:
-        """Raises JournalDamaged when the payload is not one that `build_index` makes."""
+        """Decode a payload built by `build_index`. Raises JournalDamaged for any other one."""
         if len(payload) < 8:
             raise JournalDamaged("the index is too short")
         (length,) = _LENGTH.unpack_from(payload)
@@ -202,7 +202,7 @@ class Index:
         self.dense = count > 0 and self.sequences[-1] - self.sequences[0] == count - 1
 
     def row(self, sequence: int) -> int:
-        """The first row whose sequence number is at least that; `count` if there is none."""
+        """Return the first row with at least that sequence number; `count` if there is none."""
         sequences = self.sequences
         count = self.count
         if self.dense:
@@ -217,7 +217,7 @@ class Index:
         return low
 
     def close(self) -> None:
-        """Let go of the buffer."""
+        """Release the buffer."""
         for view in self._views:
             view.release()
         self._views.clear()

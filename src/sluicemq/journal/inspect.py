@@ -1,5 +1,5 @@
-"""Looking at a journal without changing it: `check` and `dump`. Both work beside a running broker
-and see what is durable.
+"""Read-only inspection of a journal: `check` and `dump`. Both work beside a running broker and see
+the durable records.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from sluicemq.model.message import Message
 
 PROBLEMS_PER_SEGMENT: Final = 20
 ATTEMPTS: Final = 5
-"""A snapshot that is taken meanwhile makes it necessary to begin anew."""
+"""Maximum attempts; a snapshot that is taken meanwhile requires another one."""
 
 
 class Problem(NamedTuple):
-    """Something that is not as it should be."""
+    """A problem in a file of the journal."""
 
     file: str
     offset: int
@@ -50,7 +50,7 @@ class Problem(NamedTuple):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `check` has found.
+    """Result of `check`.
 
     live      records that wait for settlements
     unsealed  bytes behind the durable end, or of an index: being written, or left by a crash
@@ -66,11 +66,11 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def check(directory: Path) -> Report:
-    """Verify everything: every CRC, the order of sequence numbers, that units are whole, that
-    indexes say what the records say, that the snapshot and what is live fit them, and the slots.
+    """Verify the journal: every CRC, the order of sequence numbers, that units are whole, that
+    indexes, the snapshot and the live records match the records, and the slots.
 
-    Raises JournalError when there is no journal there or it is from the future; damage is
-    reported, not raised.
+    Raises JournalError if there is no journal or a newer release wrote it; damage is reported,
+    not raised.
     """
     report = Report()
     if not directory.is_dir():
@@ -136,8 +136,8 @@ def _check_segment(
     identity: bytes | None,
     report: Report,
 ) -> None:
-    """`full` is where the next segment says that the records of this one end, or 0. Whether it
-    may still be without an index is for recovery to say."""
+    """Report the problems of a segment. `full` is the end of its records according to the next
+    segment, or 0. Recovery decides whether it may still lack an index."""
     problems: list[Problem] = []
 
     def problem(offset: int, text: str) -> None:
@@ -242,9 +242,9 @@ def _check_liveness(directory: Path, identity: bytes, report: Report) -> None:
 
 
 class Entry(NamedTuple):
-    """One record, as `dump` shows it.
+    """One record of `dump`.
 
-    address  its destination, if it has one that is known
+    address  its destination, if it has a known one
     """
 
     file: Path
@@ -254,7 +254,7 @@ class Entry(NamedTuple):
 
     @property
     def message(self) -> Message | None:
-        """The message in it, if it is one. Raises JournalDamaged."""
+        """Message of the record, if it is one. Raises JournalDamaged."""
         if self.record.is_message and self.address is not None:
             return decode_message(self.record, self.address)
         return None
@@ -268,9 +268,9 @@ def dump(
     address: Address | None = None,
     reference: int = 0,
 ) -> Iterator[Entry]:
-    """Durable records in order, from a sequence number on.
+    """Iterate over the durable records in order, from a sequence number on.
 
-    `types` and `address` restrict them; `reference` asks for one record and what is about it.
+    `types` and `address` restrict them; `reference` selects one record and those that refer to it.
     Raises JournalDamaged at the first record that is not intact.
     """
     names: dict[int, Address] = {}

@@ -137,7 +137,7 @@ class FileJournal(Appender):
         "_lookup",
         "_reclaim_at",
         "_records",
-        "_roll_wanted",
+        "_roll_requested",
         "_snapshot_due",
         "_spare_due",
         "_spares",
@@ -213,7 +213,7 @@ class FileJournal(Appender):
         self._asked = 0
         """Next sequence number at the last `commit` during the writing of a group."""
         self._asked_sync = False
-        self._roll_wanted = False
+        self._roll_requested = False
         self._group: Group | None = None
         self._full: Full | None = None
 
@@ -337,7 +337,7 @@ class FileJournal(Appender):
             self._asked = self._next
             self._asked_sync |= sync
             return
-        if self._parts or self._roll_wanted or (sync and self._unsynced):
+        if self._parts or self._roll_requested or (sync and self._unsynced):
             self._hand_over(sync)
         elif self.written < self._next - 1:
             # the numbers since `written` have no records
@@ -352,7 +352,7 @@ class FileJournal(Appender):
     def _hand_over(self, sync: bool) -> None:
         parts = self._parts
         last = (
-            self._roll_wanted
+            self._roll_requested
             or self._fill > self.options.segment_bytes
             or self._next - self._segment.base > SPAN_LIMIT
         )
@@ -369,7 +369,7 @@ class FileJournal(Appender):
             # the owner's thread neither creates a file, as the first group of a file does,
             # nor waits for space
             file = self._file
-            here = small and file.fd >= 0 and not self.space.low and file.has_room(self._fill)
+            here = small and file.fd >= 0 and not self.space.low and file.fits(self._fill)
             run = self._writer.run if here else self._writer.submit
             run(partial(self._write, group), partial(self._written, group))
         half = self.options.segment_bytes // 2
@@ -438,7 +438,7 @@ class FileJournal(Appender):
             raise JournalFailed(self._refusal)
 
     def fence(self) -> None:
-        self._refusal = self._refusal or "the journal is fenced: somebody else writes it now"
+        self._refusal = self._refusal or "the journal is fenced: another process writes it now"
         self.commit()
 
     def _warn(self, text: str) -> None:
@@ -489,12 +489,12 @@ class FileJournal(Appender):
         return self._upkeep.completed(segment)
 
     def seal(self) -> None:
-        self._roll_wanted = True
+        self._roll_requested = True
         self.commit()
 
     def _roll(self) -> None:
         """End the active segment after the last group, and begin the next segment."""
-        self._roll_wanted = False
+        self._roll_requested = False
         segment = self._segment
         file = self._file
         if self._fill == SEGMENT_HEADER_BYTES:
@@ -585,10 +585,10 @@ class FileJournal(Appender):
         moment = time.monotonic()
         if not self._snapshot_due and (moment >= self._reclaim_at or self.space.spending):
             if self._fill > IDLE_SEGMENT and not self._segment.count_live():
-                self._roll_wanted = True  # a snapshot follows
+                self._roll_requested = True  # a snapshot follows
             elif upkeep.unwritten or upkeep.worth_a_snapshot:
                 self._snapshot_due = True
-        if self._roll_wanted or self._snapshot_due:
+        if self._roll_requested or self._snapshot_due:
             self._reclaim_at = moment + RECLAIM_SECONDS
             self.commit()
 

@@ -39,7 +39,7 @@ class Lookup:
     __slots__ = ("_ahead", "_directory", "_files", "_last", "_sealed", "_views")
 
     def __init__(self, directory: Path, files: dict[int, SegmentFile]) -> None:
-        """`files` are the unsealed segments, by first sequence number."""
+        """Create a reader; `files` are the unsealed segments, by first sequence number."""
         self._directory = directory
         self._files = files
         self._views: OrderedDict[int, SegmentView] = OrderedDict()

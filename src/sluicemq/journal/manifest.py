@@ -45,7 +45,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module.
+    """Manifest of a backup, as described in the module.
 
     version         of this format
     release         of SluiceMQ
@@ -108,7 +108,7 @@ def write_manifest(backup: Path, manifest: Manifest) -> None:
 
 
 class Verdict(msgspec.Struct, kw_only=True):
-    """What `verify` has found. `records` and `live` are None if nobody looked at them."""
+    """Result of `verify`. `records` and `live` are None if the records were not checked."""
 
     problems: list[str]
     files: int

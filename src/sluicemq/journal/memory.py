@@ -196,8 +196,8 @@ class MemoryJournal:
                     encode_settled(subscription, sequences),
                 )
             )
-        for settled in sequences:
-            self._settle(settled)
+        for ended in sequences:
+            self._settle(ended)
         return sequence
 
     def append_entry(

@@ -61,22 +61,22 @@ def removable(
             continue
         if slot.lost:
             continue
-        wanted = wanted_by(slot, free)
-        if sum(s.size for s in wanted) > (0 if drop else slot.limit_bytes):
+        unread = unread_segments(slot, free)
+        if sum(s.size for s in unread) > (0 if drop else slot.limit_bytes):
             lost.append(name)
             continue
-        waited = slot.idle(completed(wanted[0]), now) if wanted and idle_timeout else 0
+        waited = slot.idle(completed(unread[0]), now) if unread and idle_timeout else 0
         if waited and waited > idle_timeout:
             abandoned.append(name)
             continue
         if waited and 2 * waited > idle_timeout:
             idle.append(name)
-        held.update(s.first for s in wanted)
+        held.update(s.first for s in unread)
     segments = [s for s in free if s.first not in held]
     return Removable(segments, lost, abandoned, expired), idle
 
 
-def wanted_by(slot: Slot, segments: list[Segment]) -> list[Segment]:
+def unread_segments(slot: Slot, segments: list[Segment]) -> list[Segment]:
     """Return the segments that the slot's reader has not read to the end."""
     return [segment for segment in segments if segment.last > slot.position]
 

@@ -370,7 +370,7 @@ class Recovery:
     # --- liveness ------------------------------------------------------------------------------
 
     def _load(self, part: Part, saved: SegmentState | None) -> None:
-        """Load liveness from the snapshot, and for later records from their headers."""
+        """Load liveness from the snapshot, and for newer records from their headers."""
         segment, view, index = part
         sequences = index.sequences
         count = index.count
@@ -469,7 +469,7 @@ class Recovery:
                 raise damaged(part.view.path, offset, "the record is not intact")
             yield decode_record(view, offset, size)
 
-    # --- what the broker reads -------------------------------------------------------------------
+    # --- queries of the broker -------------------------------------------------------------------
 
     def events(self) -> Iterator[Record]:
         """Iterate over the records after `position` in order, except messages and gauges."""

@@ -1,7 +1,8 @@
-"""Segments written anew with another header: of another data directory, or of another version.
+"""Rewriting of segments with another header: of another data directory, or of another version.
 
-A header is 64 bytes, but the trailer of a sealed segment has the CRC of the whole file. What is
-changed gets a name of its own first and the segment's last, so that a crash leaves one of the two.
+A header is 64 bytes, but the trailer of a sealed segment has the CRC of the whole file. The
+changed file is written under a temporary name and renamed at the end, so that a crash leaves one of
+the two.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Change = Callable[[SegmentHeader], SegmentHeader]
 
 
 def unchanged(header: SegmentHeader) -> SegmentHeader:
-    """Only the version is to be another."""
+    """Return the header unchanged, if only the version changes."""
     return header
 
 
@@ -41,9 +42,9 @@ def recast(
 ) -> None:
     """Write `source` to the new file `target`, synced, with its header changed.
 
-    `version` None = as it was; `content` is what `source` holds, if the caller reads it for a
-    purpose of its own; `sealed`: it has a trailer. What looks like one at the end of another may be
-    a message's. JournalDamaged, OSError.
+    `version` None = unchanged; `content` is the content of `source`, if the caller reads it anyway;
+    `sealed`: the segment has a trailer. An unsealed segment may end with a message that looks like
+    one. Raises JournalDamaged, OSError.
     """
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
     try:
@@ -62,7 +63,7 @@ def _recast(
     sealed: bool,
 ) -> None:
     kept = b""
-    """The last bytes so far, which may be the trailer."""
+    """Last bytes so far, which may be the trailer."""
     place = 0
     crc = 0
     for data in read_chunks(source) if content is None else content:
@@ -84,7 +85,7 @@ def _recast(
 
 
 def replace_header(path: Path, change: Change = unchanged, version: int = FORMAT_VERSION) -> None:
-    """The same in place: after a crash the segment is the old one or the new one."""
+    """Rewrite a segment in place: after a crash it is the old one or the new one."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     recast(path, temporary, change, version)
@@ -92,7 +93,7 @@ def replace_header(path: Path, change: Change = unchanged, version: int = FORMAT
 
 
 def put_in_place(temporary: Path, path: Path) -> None:
-    """Let the synced file take the place of a segment, and belong to whom that belonged."""
+    """Replace a segment by the synced file, which gets its owner."""
     status = path.stat()
     if os.geteuid() == 0:
         os.chown(temporary, status.st_uid, status.st_gid)

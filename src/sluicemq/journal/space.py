@@ -8,15 +8,15 @@
                     and the reserve is whole         there is some space again
 
 Space is measured once a second (`measure`, `poll`), not with every write. Segments reserve space
-ahead of what is written, so a full file system is noticed before a record has nowhere to go.
+ahead of the data, so a full file system is noticed before a record finds no space.
 
-The reserve is a preallocated file. It is shortened when a write finds no space, and by no more than
-that write needs (at least RELEASE_BYTES); the write is then tried again. Groups of records may use
+The reserve is a preallocated file. It is shortened when a write finds no space, by no more than
+that write needs (at least RELEASE_BYTES); the write is then repeated. Groups of records may use
 three quarters of it. The last quarter is for indexes and snapshots, without which no segment can be
-removed. `poll` says when the reserve can be made whole again.
+removed. `restorable` is True once the reserve can be made whole again.
 
-What is reserved for a segment cannot be taken by another process, but what the reserve has just
-released can be. Then more is released, until nothing is left; nothing is ever lost by that.
+Other processes cannot take the space reserved for a segment, but they can take the space that the
+reserve has just released. Then more is released, until nothing is left; no data is lost by that.
 """
 
 from __future__ import annotations
@@ -34,23 +34,26 @@ ResultT = TypeVar("ResultT")
 
 RESERVE_NAME: Final = "reserve"
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors that are no failure of the disk: more space ends them."""
+"""Errors that free space resolves; they are not failures of the disk."""
 RELEASE_BYTES: Final = 1 << 20
-"""Taken from the reserve at a time."""
+"""Minimum bytes released from the reserve at a time."""
 UPKEEP_SHARE: Final = 4
-"""A fourth of the reserve is kept for indexes and snapshots."""
+"""Divisor: a fourth of the reserve is kept for indexes and snapshots."""
 SMALLEST_SHARE: Final = 4
-"""The threshold is never above a fourth of the file system, however small that is."""
+"""Divisor: the threshold is at most a fourth of the file system."""
 RESERVE_SHARE: Final = 16
-"""The reserve is never above a sixteenth of it."""
+"""Divisor: the reserve is at most a sixteenth of the file system."""
 RETRY_SECONDS: Final = 1.0
-"""Between two attempts of a write that waits for space."""
+"""Interval between two attempts of a write that waits for space."""
 ENTRY_BYTES: Final = 4096
-"""What a new file or directory entry may take."""
+"""Maximum space of a new file or directory entry."""
 
 
 class SpaceLevel(IntEnum):
-    """See the module. LOW: persistent messages are refused. EXHAUSTED: nothing is delivered."""
+    """State of the free space, as drawn in the module.
+
+    LOW: persistent messages are refused. EXHAUSTED: nothing is delivered.
+    """
 
     ENOUGH = 0
     LOW = 1
@@ -58,11 +61,11 @@ class SpaceLevel(IntEnum):
 
 
 class SpaceReport(NamedTuple):
-    """The state of the file system, in bytes.
+    """State of the file system, in bytes.
 
     free, size    of the file system, for this user
     threshold     below it persistent messages are refused
-    resume        from there on they are accepted again
+    resume        from this value on they are accepted again
     reserve       left of the reserve
     reserve_size  of the whole reserve
     """
@@ -86,7 +89,7 @@ class SpaceLimits(NamedTuple):
 
 
 class Unreserved:
-    """For files that are written without a reserve: a full file system is an error."""
+    """Space of files that are written without a reserve: a full file system is an error."""
 
     low = False
 
@@ -98,18 +101,20 @@ class Unreserved:
         upkeep: bool = False,
         wait: bool = True,
     ) -> ResultT:
-        """Run `action`. Raises what it raises."""
+        """Run `action`, whose exceptions propagate."""
         return action()
 
     def run_short(self) -> None:
-        """A reservation ahead was refused. The write itself will fail."""
+        """Handle a refused reservation; the write itself will fail."""
 
 
 class DiskSpace(Unreserved):
-    """See the module. `poll`, `report` and `close` belong to the owner's thread, `measure`,
-    `with_space` and `restore` may be called on any: file systems may hang.
+    """Space of the journal's file system, with the reserve.
 
-    low       persistent messages have to be refused
+    `poll`, `report` and `close` belong to the owner's thread; `measure`, `with_space` and `restore`
+    may be called on any thread, because file systems may hang.
+
+    low       True while persistent messages must be refused
     on_change called on the owner's thread with each change of the level
     """
 
@@ -121,9 +126,11 @@ class DiskSpace(Unreserved):
         *,
         patient: bool,
     ) -> None:
-        """With `patient` a write that finds no space waits for it, except on this thread; without,
-        it fails, and a reserve is used if there is one, but not created or made whole. Raises
-        OSError."""
+        """Measure the space and open the reserve. Raises OSError.
+
+        With `patient` a write that finds no space waits for it, except on this thread. Without, it
+        fails, and an existing reserve is used, but none is created or made whole.
+        """
         self.low = False
         self.on_change: Callable[[SpaceReport], None] = _ignore
         self._directory = directory
@@ -132,7 +139,7 @@ class DiskSpace(Unreserved):
         self._patient = patient
         self._owner = threading.get_ident()
         self._changed = threading.Condition()
-        """Guards what follows."""
+        """Guards the fields below."""
         self._exhausted = False
         self._waiting = 0
         self._closing = False
@@ -165,7 +172,7 @@ class DiskSpace(Unreserved):
     # --- measuring ---------------------------------------------------------------------------
 
     def measure(self) -> None:
-        """Ask the file system."""
+        """Measure the free space; keep the last values on an error."""
         try:
             found = os.statvfs(self._directory)
         except OSError:
@@ -181,7 +188,7 @@ class DiskSpace(Unreserved):
 
     @property
     def _resume(self) -> int:
-        """A fourth above the threshold, so that the level does not change with every message."""
+        """Space at which LOW ends: a fourth above the threshold, as hysteresis."""
         return self._threshold + self._threshold // 4
 
     @property
@@ -190,17 +197,17 @@ class DiskSpace(Unreserved):
 
     @property
     def spending(self) -> bool:
-        """Part of the reserve is in use."""
+        """True while part of the reserve is in use."""
         return self._patient and self._held < self._reserve_size
 
     @property
     def restorable(self) -> bool:
-        """There is space to make the reserve whole, and as much again beside it."""
+        """True if there is space to make the reserve whole, and as much again beside it."""
         missing = self._reserve_size - self._held
         return self._patient and missing > 0 and self._free >= missing + self._reserve_size
 
     def poll(self) -> None:
-        """Judge what was measured last, and report the level if it has changed."""
+        """Apply the last measurement, and report the level if it has changed."""
         self._update()
         self.report()
 
@@ -216,7 +223,7 @@ class DiskSpace(Unreserved):
             self._changed.notify_all()
 
     def state(self) -> SpaceReport:
-        """Return what was measured last."""
+        """Return the state at the last measurement."""
         level = SpaceLevel.LOW if self.low else SpaceLevel.ENOUGH
         return SpaceReport(
             SpaceLevel.EXHAUSTED if self._exhausted else level,
@@ -245,11 +252,11 @@ class DiskSpace(Unreserved):
         upkeep: bool = False,
         wait: bool = True,
     ) -> ResultT:
-        """Run `action`, and as long as it finds no space release at least `size` bytes of the
-        reserve and run it again: it must be harmless to repeat.
+        """Run `action`; while it finds no space, release at least `size` bytes of the reserve and
+        repeat it. `action` must be repeatable.
 
-        `upkeep` may use the last quarter of the reserve, too. When nothing is left, this waits for
-        space with `wait`, else it fails. Raises OSError.
+        `upkeep` may use the last quarter of the reserve, too. If nothing is left, the call waits
+        for space with `wait`, otherwise it fails. Raises OSError.
         """
         while True:
             try:
@@ -261,13 +268,13 @@ class DiskSpace(Unreserved):
                     raise
 
     def run_short(self) -> None:
-        """A reservation ahead was refused: there is no space, whatever the last poll has seen."""
+        """Handle a refused reservation: there is no space, even if the last poll found some."""
         if not self.low:
             self.low = True
             self._notify(self.report)
 
     def _release(self, size: int, upkeep: bool) -> bool:
-        """Shorten the reserve. False if nothing is left."""
+        """Shorten the reserve. Return False if nothing is left."""
         self.run_short()
         with self._changed:
             floor = 0 if upkeep else self._reserve_size // UPKEEP_SHARE
@@ -279,7 +286,7 @@ class DiskSpace(Unreserved):
         return True
 
     def _wait(self) -> bool:
-        """Wait for space for a while; False where that must not be."""
+        """Wait RETRY_SECONDS for space. Return False if this thread must not wait."""
         if not self._patient or threading.get_ident() == self._owner:
             return False
         with self._changed:
@@ -315,17 +322,17 @@ class DiskSpace(Unreserved):
 
     @property
     def exhausted(self) -> bool:
-        """A write waits for space that even the reserve has not."""
+        """True while a write waits for space that even the reserve lacks."""
         return self._exhausted
 
     def close(self) -> None:
-        """Let nothing wait any more: what finds no space fails now."""
+        """End all waiting: from now on, a write that finds no space fails."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
     def release_file(self) -> None:
-        """Close the reserve; nothing is written any more."""
+        """Close the reserve after the last write."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

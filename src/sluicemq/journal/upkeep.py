@@ -17,7 +17,7 @@ from sluicemq.journal.reclaim import (
     Removable,
     removable,
     stuck,
-    wanted_by,
+    unread_segments,
 )
 from sluicemq.journal.segment import segment_path
 from sluicemq.journal.slots import Slots, wall
@@ -209,7 +209,7 @@ class Upkeep:
         held: dict[str, int] = {}
         try:
             for name, slot in self._slots.list().items() if free else ():
-                size = 0 if slot.lost else sum(s.size for s in wanted_by(slot, free))
+                size = 0 if slot.lost else sum(s.size for s in unread_segments(slot, free))
                 if size:
                     held[name] = size
         except JournalDamaged:

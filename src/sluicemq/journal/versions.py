@@ -56,8 +56,8 @@ LAST_TYPE: Final = {1: RecordType.NUMBERED, 2: RecordType.CLOCK}
 
 
 class Changed(msgspec.Struct, kw_only=True):
-    """What was done to a journal. `segments` have been written anew, `dropped` counts the records
-    that the older version does not know, by the name of their type."""
+    """Result of a conversion. `segments` is the number of rewritten segments; `dropped` counts the
+    records that the older version does not support, by the name of their type."""
 
     version: int
     segments: int = 0
@@ -213,7 +213,7 @@ def _without(view: SegmentView, last_type: int, header: bytes) -> bytes:
     content = bytearray(header)
     heads = bytearray()
     kept = -1
-    """Where the last record of the unit begins that is kept; -1 = there is none yet."""
+    """Offset of the last kept record of the unit; -1 = there is none yet."""
     for offset in index.columns["offset"].tolist():
         size = record_size(view.view, offset)
         last = view.view[offset + 45] & UNIT_END

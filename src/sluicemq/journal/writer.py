@@ -426,7 +426,7 @@ class SegmentFile:
         """Maximum size of index and trailer for the current records, in bytes."""
         return len(self.heads) // HEADER_BYTES * INDEX_BYTES + INDEX_SLACK
 
-    def has_room(self, end: int) -> bool:
+    def fits(self, end: int) -> bool:
         """Return whether `end` bytes of records plus index fit into the reserved space.
 
         Always True if this file reserves no space.

@@ -2,10 +2,10 @@
 
 A condition is TRUE, FALSE or UNKNOWN, but the distinction is never needed in full: the selector
 matches if the condition is TRUE, and NOT is TRUE if its operand is FALSE. So each condition is
-compiled for one truth value, `wanted`, to a function that returns whether the condition has it. AND
-is TRUE if all operands are, and FALSE if any is; OR is the reverse; NOT inverts `wanted`; and only
-comparisons handle NULL, for which both functions return False. This implements SQL's three-valued
-logic (JMS 1.1 section 3.8.1.2) exactly, without a third value.
+compiled for one truth value, `expected`, to a function that returns whether the condition has it.
+AND is TRUE if all operands are, and FALSE if any is; OR is the reverse; NOT inverts `expected`; and
+only comparisons handle NULL, for which both functions return False. This implements SQL's
+three-valued logic (JMS 1.1 section 3.8.1.2) exactly, without a third value.
 
 A comparison of unlike types is FALSE, as JMS defines: "if the comparison of non-like type values is
 attempted, the value of the operation is false". So `NOT (size = 1)` holds for a size of 'large',
@@ -65,29 +65,29 @@ def never(message: Message) -> bool:
     return False
 
 
-def compile_condition(node: Node, wanted: bool) -> Test:
-    """Return a function that tests whether the condition is TRUE (or FALSE, as `wanted`)."""
+def compile_condition(node: Node, expected: bool) -> Test:
+    """Return a function that tests whether the condition is TRUE (or FALSE, as `expected`)."""
     match node:
         case All(operands=operands) | Any(operands=operands):
-            tests = [compile_condition(operand, wanted) for operand in operands]
-            return _all_of(tests) if isinstance(node, All) is wanted else _any_of(tests)
+            tests = [compile_condition(operand, expected) for operand in operands]
+            return _all_of(tests) if isinstance(node, All) is expected else _any_of(tests)
         case Not():
-            return compile_condition(node.operand, not wanted)
+            return compile_condition(node.operand, not expected)
         case Comparison():
-            return _comparison(node, wanted)
+            return _comparison(node, expected)
         case Within():
             strings = node.strings
-            return _tested(node.operand, lambda value: (value in strings) is wanted)
+            return _tested(node.operand, lambda value: (value in strings) is expected)
         case Like():
             matches = matcher(node.pattern)
             return _tested(
                 node.operand,
-                lambda value: (isinstance(value, str) and bool(matches(value))) is wanted,
+                lambda value: (isinstance(value, str) and bool(matches(value))) is expected,
             )
         case Null():
             read = reader(node.operand.name)
-            return lambda message: (read(message) is None) is wanted
-    return _comparison(Comparison(node.position, "=", node, Literal(node.position, True)), wanted)
+            return lambda message: (read(message) is None) is expected
+    return _comparison(Comparison(node.position, "=", node, Literal(node.position, True)), expected)
 
 
 # --- AND and OR ------------------------------------------------------------------------------
@@ -138,25 +138,25 @@ def _any_of(tests: list[Test]) -> Test:
 # --- comparisons -----------------------------------------------------------------------------
 
 
-def _comparison(node: Comparison, wanted: bool) -> Test:
+def _comparison(node: Comparison, expected: bool) -> Test:
     symbol, left, right = node.operator, node.left, node.right
     if isinstance(left, Literal):
         symbol, left, right = _MIRRORED[symbol], right, left
     compare = _OPERATORS[symbol]
     if not isinstance(right, Literal):
-        return _two_values(_value(left), compare, _value(right), wanted)
+        return _two_values(_value(left), compare, _value(right), expected)
     literal = right.value
     if literal is None:
         return never
     if isinstance(left, Literal):
-        known = left.value is not None and _holds(compare, left.value, literal) is wanted
+        known = left.value is not None and _holds(compare, left.value, literal) is expected
         return always if known else never
     if isinstance(left, Identifier) and not is_field(left.name):
-        if isinstance(literal, str) and symbol == "=" and wanted:
+        if isinstance(literal, str) and symbol == "=" and expected:
             return _property_is(left.name, literal)
         if is_number(literal):
-            return _property_compares(left.name, compare, literal, wanted)
-    return _tested(left, lambda value: _holds(compare, value, literal) is wanted)
+            return _property_compares(left.name, compare, literal, expected)
+    return _tested(left, lambda value: _holds(compare, value, literal) is expected)
 
 
 def _holds(compare: Compare, left: Value, right: Value) -> bool:
@@ -168,10 +168,10 @@ def _holds(compare: Compare, left: Value, right: Value) -> bool:
     return is_number(left) and is_number(right) and compare(double(left), double(right))
 
 
-def _two_values(left: Read, compare: Compare, right: Read, wanted: bool) -> Test:
+def _two_values(left: Read, compare: Compare, right: Read, expected: bool) -> Test:
     def test(message: Message) -> bool:
         one, other = left(message), right(message)
-        return one is not None and other is not None and _holds(compare, one, other) is wanted
+        return one is not None and other is not None and _holds(compare, one, other) is expected
 
     return test
 
@@ -184,7 +184,7 @@ def _property_is(name: str, literal: str) -> Test:
     return test
 
 
-def _property_compares(name: str, compare: Compare, literal: float, wanted: bool) -> Test:
+def _property_compares(name: str, compare: Compare, literal: float, expected: bool) -> Test:
     kind = type(literal)
 
     def test(message: Message) -> bool:
@@ -193,10 +193,10 @@ def _property_compares(name: str, compare: Compare, literal: float, wanted: bool
             return False
         value = properties.get(name)
         if type(value) is kind:  # the common case
-            return compare(value, literal) is wanted
+            return compare(value, literal) is expected
         if value is None or isinstance(value, bytes):
             return False
-        return _holds(compare, value, literal) is wanted
+        return _holds(compare, value, literal) is expected
 
     return test
 

@@ -73,14 +73,14 @@ def read(text: str) -> Node:
     except UnexpectedToken as error:
         end = error.token.type == "$END"
         position = len(text) if end else error.token.start_pos or 0
-        found = "the end" if end else _shown(str(error.token))
+        found = "the end" if end else _shortened(str(error.token))
         raise expected(_listed(error.accepts or error.expected), found, position) from None
     except UnexpectedCharacters as error:
         position = cast(int, error.pos_in_stream)
         if text[position] == "'":
             raise expected("a quote that ends the string", "the end", position) from None
-        said = f"the character {text[position]!a} at offset {position} has no meaning"
-        raise SelectorError(said, position) from None
+        message = f"the character {text[position]!a} at offset {position} has no meaning"
+        raise SelectorError(message, position) from None
 
 
 def expected(what: str, found: str, position: int) -> SelectorError:
@@ -88,7 +88,7 @@ def expected(what: str, found: str, position: int) -> SelectorError:
     return SelectorError(f"expected {what}, found {found} at offset {position}", position)
 
 
-def _shown(found: str) -> str:
+def _shortened(found: str) -> str:
     return found if len(found) <= 40 else f"{found[:37]}..."
 
 
@@ -168,7 +168,7 @@ def _literal(token: Token, read_number: Callable[[str], float]) -> Literal:
     try:
         return Literal(token.start_pos or 0, read_number(token))
     except ValueError as error:
-        raise expected(str(error), _shown(token), token.start_pos or 0) from None
+        raise expected(str(error), _shortened(token), token.start_pos or 0) from None
 
 
 def _text(token: Token) -> str:
@@ -195,11 +195,11 @@ class Reader(Transformer[Token, Node]):
             categories = _IDENTIFIER_START
             for offset, character in enumerate(name, position):
                 if unicodedata.category(character) not in categories:
-                    said = f"the character {character!a} at offset {offset} has no meaning"
-                    raise SelectorError(said, offset)
+                    message = f"the character {character!a} at offset {offset} has no meaning"
+                    raise SelectorError(message, offset)
                 categories = _IDENTIFIER_PART
         if fields.reserved(name):
-            raise expected(f"one of {', '.join(sorted(fields.HEADER))}", _shown(name), position)
+            raise expected(f"one of {', '.join(sorted(fields.HEADER))}", _shortened(name), position)
         return Identifier(position, name)
 
     def string(self, token: Token) -> Node:
@@ -279,12 +279,12 @@ class Reader(Transformer[Token, Node]):
             escape = _text(escapes[0])
             if len(escape) != 1:
                 raise expected(
-                    "a string of one character", _shown(escapes[0]), escapes[0].start_pos or 0
+                    "a string of one character", _shortened(escapes[0]), escapes[0].start_pos or 0
                 )
         try:
             parts = pattern.split(_text(text), escape)
         except ValueError as error:
-            raise expected(str(error), _shown(text), text.start_pos or 0) from None
+            raise expected(str(error), _shortened(text), text.start_pos or 0) from None
         like = Like(operand.position, identifier, parts)
         like.size += identifier.size + pattern.weight(parts)
         return _unless(negated, like)

@@ -346,7 +346,7 @@ class Branches:
 
     def _expect(self, branch: Branch, undone: TransactionState) -> None:
         """Set the state after a rollback to `undone`; after a commit it is COMMITTED."""
-        branch.transaction.told = partial(self._transaction_ended, branch, undone)
+        branch.transaction.on_end = partial(self._transaction_ended, branch, undone)
 
     def _transaction_ended(self, branch: Branch, undone: TransactionState, committed: bool) -> None:
         self._end(branch, TransactionState.COMMITTED if committed else undone)

@@ -184,7 +184,7 @@ class SpanRecorder:
             message.native = native(message, added)
         message.properties = {**(message.properties or {}), **added}
 
-    def shown(self, message: Message) -> None:
+    def visible(self, message: Message) -> None:
         """Record the publish span of a message that is ready for consumers."""
         taken = self._taken.pop()
         facts = _facts(taken)

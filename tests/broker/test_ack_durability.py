@@ -1,4 +1,4 @@
-"""Who waits for what: acknowledgements are answered when they are written, and synced soon."""
+"""Acknowledgements are answered when they are written, and synced after a delay."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_acknowledgement_is_answered_when_it_is_written_and_synced_after_the_
     assert fixture.disk.asked == [False, True]
 
 
-def test_the_delay_begins_when_the_disk_has_answered() -> None:
+def test_the_delay_begins_when_the_write_completes() -> None:
     fixture = LazyFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -82,7 +82,7 @@ def test_the_delay_begins_when_the_disk_has_answered() -> None:
     assert fixture.disk.asked == [False, True]
 
 
-def test_the_delay_ends_no_turn_before_its_time() -> None:
+def test_the_delay_ends_no_iteration_early() -> None:
     fixture = LazyFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -94,12 +94,12 @@ def test_the_delay_ends_no_turn_before_its_time() -> None:
     fixture.broker.settle(reader.consumer, reader.held()["a"])
     fixture.broker.publish(queue, fixture.message(queue, "c", durability=Durability.LAZY))
     fixture.broker.tick()
-    assert fixture.disk.asked == []  # what was sent after the acknowledgement is not ahead of it
+    assert fixture.disk.asked == []  # later messages are not ahead of the acknowledgement
     fixture.broker.flush()
     assert fixture.disk.asked == [True]
 
 
-def test_without_a_record_to_wait_for_the_answer_comes_at_the_end_of_the_turn() -> None:
+def test_without_a_record_the_answer_comes_at_the_end_of_the_iteration() -> None:
     fixture = LazyFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -111,7 +111,7 @@ def test_without_a_record_to_wait_for_the_answer_comes_at_the_end_of_the_turn() 
     assert answered == ["a"]
 
 
-def test_a_commit_that_somebody_waits_for_is_synced() -> None:
+def test_a_commit_with_a_waiting_client_is_synced() -> None:
     fixture = LazyFixture()
     queue = fixture.queue()
     fixture.send(queue, "a", durability=Durability.LAZY)
