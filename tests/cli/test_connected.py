@@ -96,8 +96,8 @@ def test_durable_subscriptions(ask: Run, broker: RunningBroker) -> None:
     delete = ["subscriptions", "delete", "subscribed", "board", "--yes"]
     several = ask(*delete)
     assert several.code == 2
-    assert "--client" in several.err
-    assert ask(*delete, "--client", "first").code == 0
+    assert "--client-id" in several.err
+    assert ask(*delete, "--client-id", "first").code == 0
     assert ask(*delete).code == 0
     assert listed(ask, "subscriptions", "--topic", "subscribed") == []
     gone = ask(*delete)

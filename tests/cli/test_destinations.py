@@ -137,7 +137,7 @@ def test_a_name_like_an_option(run: Run, broker: RunningBroker) -> None:
         ["messages", "delete", "kept", "--all"],
         ["messages", "move", "kept", "elsewhere", "--all"],
         ["dlq", "purge", "kept"],
-        ["dlq", "requeue", "kept", "--all"],
+        ["dlq", "redrive", "kept", "--all"],
         ["connections", "close", "1"],
         ["transactions", "rollback", "1"],
         ["slots", "delete", "kept"],

@@ -43,12 +43,12 @@ def back_up(tmp_path: Path, name: str = BACKUP, **options: object) -> Path:
     return tmp_path / name
 
 
-def restored(backup: Path, *, keep_identity: bool = False) -> dict[int, bytes]:
+def restored(backup: Path, *, keep_broker_id: bool = False) -> dict[int, bytes]:
     """What is live in a journal made of the backup, which has to be sound."""
     verdict = verify(backup)
     assert not verdict.problems
     target = backup.with_name(backup.name + "-restored")
-    restore(backup, target, keep_identity=keep_identity)
+    restore(backup, target, keep_broker_id=keep_broker_id)
     assert not check(target / "journal").problems
     journal = reopen(target / "journal")
     try:
@@ -103,7 +103,7 @@ def test_a_backup_holds_what_was_durable_at_that_moment(tmp_path: Path, seed: in
     journal.close()
     assert expected
     for backup, before in expected:
-        assert restored(backup, keep_identity=chance.random() < 0.5) == before
+        assert restored(backup, keep_broker_id=chance.random() < 0.5) == before
 
 
 def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -> None:
@@ -465,7 +465,7 @@ def test_numbers_are_not_given_again_and_the_identity_is_a_new_one(
 ) -> None:
     old = bytes.fromhex(read_manifest(backup).identity)[:8]
     for name, keep in (("same", True), ("new", False)):
-        result = restore(backup, tmp_path / name, keep_identity=keep)
+        result = restore(backup, tmp_path / name, keep_broker_id=keep)
         journal = FileJournal.open(tmp_path / name / "journal", JournalOptions())
         assert (journal.identity == old) == keep
         assert result.identity[:16] == journal.identity.hex()

@@ -102,8 +102,8 @@ def show(
     return QueryResult(document, found)
 
 
-@action_command(app, "requeue")
-def requeue(
+@action_command(app, "redrive")
+def redrive(
     api: Api,
     name: DestinationArgument,
     ids: IdsArgument = None,

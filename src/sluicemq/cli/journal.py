@@ -90,7 +90,9 @@ def dump(
     topic: Annotated[
         str | None, typer.Option("--topic", help="Only records of this topic.")
     ] = None,
-    about: Annotated[int, typer.Option("--about", min=0, help="Only records of this message.")] = 0,
+    message: Annotated[
+        int, typer.Option("--message", min=0, help="Only records of this message.")
+    ] = 0,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="Maximum number of records; 0 = all.")
     ] = 0,
@@ -108,7 +110,7 @@ def dump(
         sequence=since,
         types=[_record_type(name) for name in types or ()],
         address=address,
-        reference=about,
+        reference=message,
     )
     for entry in islice(entries, limit or None):
         if as_json:
@@ -154,10 +156,10 @@ def downgrade(
     version: Annotated[
         int, typer.Option("--to", metavar="VERSION", help="Format version.", show_default=False)
     ] = 0,
-    forget: Annotated[
+    discard_writers: Annotated[
         bool,
         typer.Option(
-            "--forget-batches", help="Accept that a repeated batch would be stored twice."
+            "--discard-writers", help="Accept that a repeated batch would be stored twice."
         ),
     ] = False,
     as_json: JsonFlag = False,
@@ -174,11 +176,11 @@ def downgrade(
     def adopt(journal: FileJournal) -> None:
         _adopt(journal)
         writers = writers_in(journal.snapshot_source())
-        if writers and not forget:
+        if writers and not discard_writers:
             raise JournalError(
                 f"{writers} writers of batches are remembered, and version 1 has no place for "
                 "that: a batch that one of them repeats would be published again. Let the "
-                "streaming queries finish, then say --forget-batches"
+                "streaming queries finish, then say --discard-writers"
             )
 
     with err().status(f"downgrading {escape(str(place))}"):
@@ -206,8 +208,8 @@ def slots(
     create: Annotated[
         str | None, typer.Option("--create", metavar="NAME", help="Create a slot.")
     ] = None,
-    drop: Annotated[
-        str | None, typer.Option("--drop", metavar="NAME", help="Remove a slot.")
+    delete: Annotated[
+        str | None, typer.Option("--delete", metavar="NAME", help="Remove a slot.")
     ] = None,
     position: Annotated[
         int, typer.Option("--position", min=0, help="With --create: the last sequence number read.")
@@ -221,14 +223,14 @@ def slots(
     """List the retention slots, whose positions retain segments for their readers; or change
     them."""
     kept = Slots(locate(directory))
-    if create is not None and drop is not None:
-        raise ConfigurationError("give either --create or --drop")
+    if create is not None and delete is not None:
+        raise ConfigurationError("give either --create or --delete")
     if create is None and (position or limit is not None):
         raise ConfigurationError("--position and --limit go with --create")
     if create is not None:
         kept.create(create, position, _bytes(limit) if limit else DEFAULT_SLOT_LIMIT)
-    elif drop is not None:
-        kept.drop(drop)
+    elif delete is not None:
+        kept.drop(delete)
     found = kept.list()
     if as_json:
         print_json(found)

@@ -173,11 +173,11 @@ def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> Action
     return ActionResult({"assigned": role, "user": user}, f"{user} has the role {role}.")
 
 
-@action_command(roles, "withdraw", opening=accounts_at)
-def withdraw(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
+@action_command(roles, "unassign", opening=accounts_at)
+def unassign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
     """Remove a role from a user."""
-    accounts.withdraw(role, user)
-    return ActionResult({"withdrawn": role, "user": user}, f"{user} has no role {role} any more.")
+    accounts.unassign(role, user)
+    return ActionResult({"unassigned": role, "user": user}, f"{user} has no role {role} any more.")
 
 
 def _operations(words: list[str]) -> frozenset[Operation]:

@@ -68,9 +68,11 @@ def delete(
         str,
         typer.Argument(metavar="NAME", help="Subscription name, as listed.", show_default=False),
     ],
-    client: Annotated[
+    client_id: Annotated[
         str | None,
-        typer.Option("--client", metavar="ID", help="Client id, if several clients have the name."),
+        typer.Option(
+            "--client-id", metavar="ID", help="Client id, if several clients have the name."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
     yes: YesFlag = False,
@@ -82,10 +84,10 @@ def delete(
     found = [
         item["name"]
         for item in api.items("/subscriptions", **which)
-        if name in (item["label"], item["name"]) and client in (None, item["client_id"])
+        if name in (item["label"], item["name"]) and client_id in (None, item["client_id"])
     ]
     if len(found) > 1:
-        raise UsageError(f"several clients have a subscription {name}: say which with --client")
+        raise UsageError(f"several clients have a subscription {name}: say which with --client-id")
     # the broker reports an unknown one: it knows which subscriptions the user may see
     api.delete("/subscriptions", name=found[0] if found else name, force=force, **which)
     return ActionResult(
