@@ -68,7 +68,7 @@ def test_a_consumer_and_its_connection(ask: Run, broker: RunningBroker) -> None:
             client.receive(10)
     # what it held waits again
     assert listed(ask, "queues", "show", "consumed")["waiting"] == 2
-    assert "Nobody receives from consumed" in ask("consumers", "consumed").err
+    assert "There are no consumers of consumed" in ask("consumers", "consumed").err
 
 
 def test_a_connection_that_is_not_there(ask: Run) -> None:

@@ -38,12 +38,16 @@ app = typer.Typer(
 )
 
 COLUMNS: Final = (
-    Column("backup", lambda item: item["name"]),
-    Column("made", lambda item: moment(item["created"]) if item["complete"] else "unfinished"),
-    Column("size", lambda item: size(item["bytes"]), right=True),
-    Column("copied", lambda item: size(item["copied_bytes"]), right=True),
-    Column("last number", lambda item: number(item["last_sequence"]), right=True),
-    Column("journal", lambda item: item["identity"][:16]),
+    Column("Backup", lambda item: item["name"]),
+    Column(
+        "Created",
+        lambda item: moment(item["created"]) if item["complete"] else "unfinished",
+        whole=True,
+    ),
+    Column("Size", lambda item: size(item["bytes"]), right=True),
+    Column("Copied", lambda item: size(item["copied_bytes"]), right=True),
+    Column("Last sequence", lambda item: number(item["last_sequence"]), right=True),
+    Column("Broker ID", lambda item: item["identity"][:16], whole=True, optional=True),
 )
 
 BackupArgument = Annotated[

@@ -54,7 +54,7 @@ _SORTABLE: Final = (
     *("name", "waiting", "unacked", "delayed", "bytes", "consumers", "subscriptions"),
     *("rate_in", "rate_out", "oldest_ms", "published", "settled", "expired", "dead_lettered"),
 )
-_BARS: Final = 60
+_BARS: Final = 48
 """Number of samples in a sparkline; one sample covers 5 s."""
 
 
@@ -102,20 +102,20 @@ def marked(item: Item, name: str) -> Text | str:
 
 
 COLUMNS: Final = (
-    Column("waiting", _figure("waiting"), right=True),
-    Column("in flight", _figure("unacked"), right=True),
-    Column("size", lambda item: size(item.get("bytes", 0)), right=True),
-    Column("consumers", _figure("consumers"), right=True),
-    Column("in/s", lambda item: rate(item.get("rate_in", 0)), right=True),
-    Column("out/s", lambda item: rate(item.get("rate_out", 0)), right=True),
-    Column("oldest", oldest, right=True),
+    Column("Ready", _figure("waiting"), right=True),
+    Column("Unacked", _figure("unacked"), right=True),
+    Column("Size", lambda item: size(item.get("bytes", 0)), right=True),
+    Column("Consumers", _figure("consumers"), right=True),
+    Column("Publish rate", lambda item: rate(item.get("rate_in", 0)), right=True),
+    Column("Deliver rate", lambda item: rate(item.get("rate_out", 0)), right=True),
+    Column("Oldest", oldest, right=True, optional=True),
 )
 
 _COUNTERS: Final = (
     ("published", "published"),
     ("delivered", "delivered"),
     ("redelivered", "redelivered"),
-    ("settled", "settled"),
+    ("settled", "acknowledged"),
     ("expired", "expired"),
     ("dropped", "dropped"),
     ("rejected", "rejected"),
@@ -173,7 +173,7 @@ def list_destinations(
         guess = nearest(pattern, _COMMANDS)
         hint = f" Did you mean sluicemq {word}s {guess}?" if guess else ""
         return QueryResult([], None, f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
-    columns = (Column("name", lambda item: marked(item, item["name"])), *COLUMNS)
+    columns = (Column("Name", lambda item: marked(item, item["name"])), *COLUMNS)
     return QueryResult(found, table(columns, found) if found else None, _NOTHING_YET[kind])
 
 
@@ -295,9 +295,9 @@ for _app, _kind in ((queues, Kind.QUEUE), (topics, Kind.TOPIC)):
 
 
 def _details(item: Item, history: Item) -> RenderableType:
-    waiting = f"{number(item['waiting'])}, {size(item['bytes'])}"
+    ready = f"{number(item['waiting'])}, {size(item['bytes'])}"
     if item["waiting"]:
-        waiting += f", the oldest for {age(item['oldest_ms'] or 0)}"
+        ready += f", the oldest for {age(item['oldest_ms'] or 0)}"
     state = [
         *(["paused"] if item.get("paused") else []),
         *(["temporary"] if item.get("temporary") else []),
@@ -307,14 +307,14 @@ def _details(item: Item, history: Item) -> RenderableType:
     rows: list[tuple[str, RenderableType]] = [
         (item["kind"], item["name"]),
         *([("state", ", ".join(state))] if state else []),
-        ("waiting", waiting),
-        ("in flight", number(item["unacked"])),
-        ("delayed", number(item.get("delayed", 0))),
+        ("ready", ready),
+        ("unacked", number(item["unacked"])),
+        ("scheduled", number(item.get("delayed", 0))),
         ("consumers", number(item["consumers"])),
         *([("subscriptions", number(item["subscriptions"]))] if item["kind"] == "topic" else []),
-        ("in", f"{rate(item['rate_in'])}/s  {sparkline(history.get('in', []), _BARS)}"),
-        ("out", f"{rate(item['rate_out'])}/s  {sparkline(history.get('out', []), _BARS)}"),
-        ("depth", sparkline(history.get("waiting", []), _BARS)),
+        ("publish rate", f"{rate(item['rate_in'])}  {sparkline(history.get('in', []), _BARS)}"),
+        ("deliver rate", f"{rate(item['rate_out'])}  {sparkline(history.get('out', []), _BARS)}"),
+        ("ready, recently", sparkline(history.get("waiting", []), _BARS)),
     ]
     rows += [(title, number(item.get(name, 0))) for name, title in _COUNTERS if item.get(name)]
     policy = item.get("policy") or {}

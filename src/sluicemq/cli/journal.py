@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from sluicemq.broker import Broker
 from sluicemq.broker.clocklog import decode_clock
@@ -26,7 +25,7 @@ from sluicemq.broker.older import state_of_version_1, writers_in
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, printable
 from sluicemq.cli.serve import load_flags
-from sluicemq.cli.tables import size
+from sluicemq.cli.tables import Column, moment, show, size, table
 from sluicemq.journal import FileJournal
 from sluicemq.journal.compact import compact as compact_journal
 from sluicemq.journal.directory import read_identity
@@ -34,7 +33,7 @@ from sluicemq.journal.format import Cause, RecordType, decode_gauge, decode_rede
 from sluicemq.journal.inspect import Entry, Report
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
-from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots
+from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slots
 from sluicemq.journal.versions import downgrade as downgrade_journal
 from sluicemq.journal.versions import upgrade as upgrade_journal
 from sluicemq.model.destination import Address, Kind
@@ -235,9 +234,18 @@ def slots(
     if as_json:
         print_json(found)
     elif found:
-        out().print(_slot_table(found))
+        show(table(_SLOTS, ({"name": name, "slot": slot} for name, slot in found.items())))
     else:
         err().print("There are no slots.")
+
+
+_SLOTS: Final = (
+    Column("Slot", lambda item: str(item["name"])),
+    Column("Position", lambda item: str(item["slot"].position), right=True),
+    Column("Limit", lambda item: size(item["slot"].limit_bytes), right=True),
+    Column("Created", lambda item: moment(item["slot"].created), whole=True),
+    Column("State", lambda item: "lost" if item["slot"].lost else "held", whole=True),
+)
 
 
 def locate(directory: Path | None) -> Path:
@@ -320,7 +328,9 @@ def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
 
 def _line(entry: Entry) -> str:
     record, message = entry.record, entry.message
-    time = datetime.fromtimestamp(record.time / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    time = (
+        datetime.fromtimestamp(record.time / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    )
     parts = [f"{record.sequence:>10}", time, f"{RecordType(record.type).name.lower():<12}"]
     if entry.address is not None:
         parts.append(printable(str(entry.address)))
@@ -358,22 +368,11 @@ def _print_report(report: Report, place: Path, console: Console) -> None:
     for name, count in sorted(report.types.items()):
         console.print(f"  {name.lower():<18}{count:>12}", markup=False)
     if report.unsealed:
-        console.print(f"  {report.unsealed} bytes behind the durable end", markup=False)
+        console.print(f"  {size(report.unsealed)} behind the durable end", markup=False)
     for problem in report.problems:
         complain(str(problem))
     if not report.problems:
         console.print("No damage.")
-
-
-def _slot_table(found: dict[str, Slot]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("slot", "position", "limit", "created", "state"):
-        table.add_column(title, justify="right" if title in ("position", "limit") else "left")
-    for name, slot in found.items():
-        created = datetime.fromtimestamp(slot.created / 1e3, UTC).strftime("%Y-%m-%d %H:%M")
-        state = "lost" if slot.lost else "held"
-        table.add_row(name, str(slot.position), size(slot.limit_bytes), created, state)
-    return table
 
 
 def _record_type(name: str) -> RecordType:

@@ -28,15 +28,15 @@ app = typer.Typer(
 )
 
 COLUMNS: Final = (
-    Column("topic", lambda item: str(item["destination"])),
-    Column("subscription", lambda item: str(item["label"])),
-    Column("client", lambda item: str(item["client_id"] or "-")),
-    Column("owner", lambda item: str(item.get("owner") or "-")),
-    Column("kind", lambda item: _kind(item)),
-    Column("waiting", lambda item: number(item["waiting"]), right=True),
-    Column("in flight", lambda item: number(item["unacked"]), right=True),
-    Column("consumers", lambda item: number(item["consumers"]), right=True),
-    Column("selector", lambda item: str(item.get("selector") or "")),
+    Column("Topic", lambda item: str(item["destination"])),
+    Column("Subscription", lambda item: str(item["label"])),
+    Column("Client ID", lambda item: str(item["client_id"] or "-")),
+    Column("Owner", lambda item: str(item.get("owner") or "-"), optional=True),
+    Column("Kind", lambda item: _kind(item), whole=True, optional=True),
+    Column("Ready", lambda item: number(item["waiting"]), right=True),
+    Column("Unacked", lambda item: number(item["unacked"]), right=True),
+    Column("Consumers", lambda item: number(item["consumers"]), right=True),
+    Column("Selector", lambda item: str(item.get("selector") or ""), optional=True),
 )
 TopicOption = Annotated[
     str | None, typer.Option("--topic", metavar="NAME", help="Only subscriptions of this topic.")

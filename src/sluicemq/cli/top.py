@@ -32,7 +32,7 @@ app = typer.Typer(add_completion=False)
 AROUND: Final = 6
 """Number of screen lines that are not rows of the table."""
 MOST_ROWS: Final = 500
-_BARS: Final = 40
+_BARS: Final = 24
 _HELP: Final = (
     "q quit  1 destinations  2 connections  3 consumers  s sort  r reverse  / filter  ↑↓ page  "
     "space freeze  + - interval"
@@ -59,7 +59,7 @@ VIEWS: Final = {
         "destinations",
         "/destinations",
         (
-            Column("name", lambda item: destinations.marked(item, address_in(item))),
+            Column("Name", lambda item: destinations.marked(item, address_in(item))),
             *destinations.COLUMNS,
         ),
         ("rate_in", "name", "waiting", "unacked", "bytes", "consumers", "rate_out"),
@@ -248,11 +248,11 @@ def _head(overview: Item) -> RenderableType:
     first = Text(
         f"sluicemq {printable(overview['version'])}  up {age(overview['uptime_ms'])}  "
         f"{size(overview['memory_bytes'])} memory  {number(totals['connections'])} connections  "
-        f"{number(totals['waiting'])} waiting"
+        f"{number(totals['waiting'])} ready"
     )
     second = Text(
-        f"in {rate(totals['rate_in'])}/s {sparkline(history.get('in', []), _BARS)}  "
-        f"out {rate(totals['rate_out'])}/s {sparkline(history.get('out', []), _BARS)}",
+        f"publish {rate(totals['rate_in'])} {sparkline(history.get('in', []), _BARS)}  "
+        f"deliver {rate(totals['rate_out'])} {sparkline(history.get('out', []), _BARS)}",
         no_wrap=True,
     )
     alarms = [Text(f"! {each['text']}", style="bold red") for each in overview.get("alarms") or []]
