@@ -87,7 +87,7 @@ def test_dump_shows_each_record_on_a_line(run: Run, data_dir: Path) -> None:
         "1 bytes: \\xff",
         "500 bytes: " + "x" * 60 + "…",
     ]
-    assert "2023-11-14 22:13:20.000  message       topic:news" in lines[2]
+    assert "2023-11-14 22:13:20.000Z  message       topic:news" in lines[2]
 
 
 def test_dump_as_json_has_the_whole_message(run: Run, data_dir: Path) -> None:
