@@ -65,7 +65,7 @@ def test_users_over_the_api_are_those_in_the_file(
     assert "there is no user" in run("permissions", "grant", "bert", "*", "all").err
     assert "already" in run("permissions", "role", "add", "readers").err
     assert "assigned to anna" in run("permissions", "role", "remove", "readers").err
-    assert run("permissions", "role", "withdraw", "readers", "anna").code == 0
+    assert run("permissions", "role", "unassign", "readers", "anna").code == 0
     assert run("permissions", "role", "remove", "readers").code == 0
     assert run("permissions", "revoke", "anna", "a.*").code == 0
     assert "no permission for the pattern" in run("permissions", "revoke", "anna", "a.*").err
@@ -184,7 +184,7 @@ def test_health_asks_nobody_who_they_are(run: Run, guarded: GuardedBroker) -> No
         ["messages", "delete", "theirs", "--all", "--yes"],
         ["messages", "move", "theirs", "mine", "--all", "--yes"],
         ["messages", "copy", "mine", "theirs", "--all"],
-        ["dlq", "requeue", "theirs", "--all", "--yes"],
+        ["dlq", "redrive", "theirs", "--all", "--yes"],
     ],
 )
 def test_who_may_not_is_refused(

@@ -74,12 +74,12 @@ def test_back_up_a_stopped_broker_and_keep_its_identity(
         send(broker)
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     where = ("--data-dir", str(broker.directory))
-    assert run("backup", "create", one, *where, "--limit-rate", "100MB").code == 0
+    assert run("backup", "create", one, *where, "--max-rate", "100MB").code == 0
     made = run("backup", "create", two, *where, "--incremental-from", one, "--json")
     manifest = json.loads(made.out)
     assert manifest["incremental_from"] == one
     new = tmp_path / "new"
-    done = json.loads(run("restore", two, "--data-dir", str(new), "--keep-identity", "--json").out)
+    done = json.loads(run("restore", two, "--data-dir", str(new), "--keep-broker-id", "--json").out)
     assert done["broker_id"] == manifest["identity"]
     assert done["next_sequence"] > done["last_sequence"] == manifest["last_sequence"]
     assert received(new) == MESSAGES
@@ -138,7 +138,7 @@ def test_damage_is_found(run: Run, broker: LocalBroker, tmp_path: Path) -> None:
     [
         (["backup", "verify", "none"], 1, "none is no backup"),
         (["backup", "create", "b", "--data-dir", "none"], 1, "there is no journal in"),
-        (["backup", "create", "b", "--limit-rate", "much"], 2, "--limit-rate"),
+        (["backup", "create", "b", "--max-rate", "much"], 2, "--max-rate"),
         (["backup", "list"], 2, "sluicemq backup list DIR"),
         (["restore", "none", "--data-dir", "new"], 1, "none is no backup"),
         (["restore", "none"], 2, "--data-dir"),

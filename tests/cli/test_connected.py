@@ -61,14 +61,14 @@ def test_a_consumer_and_its_connection(ask: Run, broker: RunningBroker) -> None:
         ]
         assert connection["consumers"] == 1
         rows = ask("connections").out.splitlines()
-        assert rows[0].split()[:3] == ["id", "protocol", "peer"]
+        assert rows[0].split()[:3] == ["ID", "Protocol", "Peer"]
         closed = ask("connections", "close", str(connection["id"]), "--reason", "test", "--yes")
         assert closed.code == 0
         with pytest.raises(ConnectionLost):
             client.receive(10)
     # what it held waits again
     assert listed(ask, "queues", "show", "consumed")["ready"] == 2
-    assert "Nobody receives from consumed" in ask("consumers", "consumed").err
+    assert "There are no consumers of consumed" in ask("consumers", "consumed").err
 
 
 def test_a_connection_that_is_not_there(ask: Run) -> None:
@@ -96,8 +96,8 @@ def test_durable_subscriptions(ask: Run, broker: RunningBroker) -> None:
     delete = ["subscriptions", "delete", "subscribed", "board", "--yes"]
     several = ask(*delete)
     assert several.code == 2
-    assert "--client" in several.err
-    assert ask(*delete, "--client", "first").code == 0
+    assert "--client-id" in several.err
+    assert ask(*delete, "--client-id", "first").code == 0
     assert ask(*delete).code == 0
     assert listed(ask, "subscriptions", "--topic", "subscribed") == []
     gone = ask(*delete)

@@ -44,13 +44,13 @@ def test_dead_letters_are_listed_and_sent_back(ask: Run, broker: RunningBroker) 
     shown = ask("dlq", "show", "mortal.dlq").out
     assert reason in shown
     assert "mortal" in shown.splitlines()[1]
-    one = ask("dlq", "requeue", "mortal.dlq", letters[0]["id"])
+    one = ask("dlq", "redrive", "mortal.dlq", letters[0]["id"])
     assert one.code == 0
     assert (waiting(ask, "mortal"), waiting(ask, "mortal.dlq")) == (1, 2)
     elsewhere = [letters[1]["id"], "--to", "hospital"]
-    assert ask("dlq", "requeue", "mortal.dlq", *elsewhere).code == 0
+    assert ask("dlq", "redrive", "mortal.dlq", *elsewhere).code == 0
     assert waiting(ask, "hospital") == 1
-    assert ask("dlq", "requeue", "mortal.dlq", "--all", "--yes").code == 0
+    assert ask("dlq", "redrive", "mortal.dlq", "--all", "--yes").code == 0
     assert (waiting(ask, "mortal"), waiting(ask, "mortal.dlq")) == (2, 0)
     detail = ask("messages", "show", "mortal", letters[0]["id"])
     assert "dead letter" not in detail.out
@@ -65,7 +65,7 @@ def test_dead_letters_are_thrown_away(ask: Run, broker: RunningBroker) -> None:
 
 def test_what_is_no_dead_letter_stays(ask: Run) -> None:
     number = ask("messages", "publish", "alive", "x").out.strip()
-    result = ask("dlq", "requeue", "alive", number)
+    result = ask("dlq", "redrive", "alive", number)
     assert result.code == 1
     assert "name a destination with --to" in result.err
     assert waiting(ask, "alive") == 1

@@ -60,7 +60,7 @@ def test_lists_by_pattern_and_order(ask: Run) -> None:
     for name, count in (("l.a", 1), ("l.b", 3), ("l.bc", 2)):
         ask("messages", "publish", name, *["x"] * count)
     rows = [line.split() for line in ask("queues", "l.*").out.splitlines()]
-    assert rows[0][:2] == ["name", "ready"]
+    assert rows[0][:2] == ["Name", "Ready"]
     assert [row[:2] for row in rows[1:]] == [["l.a", "1"], ["l.b", "3"], ["l.bc", "2"]]
     by_waiting = json.loads(ask("queues", "list", "l.*", "--sort", "ready", "--json").out)
     assert [each["name"] for each in by_waiting] == ["l.b", "l.bc", "l.a"]
@@ -137,7 +137,7 @@ def test_a_name_like_an_option(run: Run, broker: RunningBroker) -> None:
         ["messages", "delete", "kept", "--all"],
         ["messages", "move", "kept", "elsewhere", "--all"],
         ["dlq", "purge", "kept"],
-        ["dlq", "requeue", "kept", "--all"],
+        ["dlq", "redrive", "kept", "--all"],
         ["connections", "close", "1"],
         ["transactions", "rollback", "1"],
         ["slots", "delete", "kept"],

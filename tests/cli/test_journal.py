@@ -87,7 +87,7 @@ def test_dump_shows_each_record_on_a_line(run: Run, data_dir: Path) -> None:
         "1 bytes: \\xff",
         "500 bytes: " + "x" * 60 + "…",
     ]
-    assert "2023-11-14 22:13:20.000  message       topic:news" in lines[2]
+    assert "2023-11-14 22:13:20.000Z  message       topic:news" in lines[2]
 
 
 def test_dump_as_json_has_the_whole_message(run: Run, data_dir: Path) -> None:
@@ -103,7 +103,7 @@ def test_dump_by_destination_number_and_limit(run: Run, data_dir: Path) -> None:
     first, second = dumped(run, str(data_dir), "--queue", "orders", "--type", "message")
     assert len(dumped(run, str(data_dir), "--topic", "news", "--type", "message")) == 1
     number = first["sequence"]
-    about = dumped(run, str(data_dir), "--about", str(number))
+    about = dumped(run, str(data_dir), "--message", str(number))
     assert [record["type"] for record in about] == ["message", "settled"]
     assert (about[1]["cause"], about[1]["sequences"]) == ("acknowledged", [number])
     later = dumped(run, str(data_dir), "--from", str(second["sequence"]), "--limit", "1")
@@ -146,7 +146,7 @@ def test_dump_of_deliveries_gauges_and_batches(run: Run, tmp_path: Path) -> None
         "4 waiting, 5 in flight, 6 consumers",
         "query, batch 1, partition 2, part 3, final: 5 rows",
     ]
-    about = dumped(run, str(tmp_path), "--about", "2")
+    about = dumped(run, str(tmp_path), "--message", "2")
     assert [record["type"] for record in about if record["type"] in types] == types[:2]
 
 
@@ -165,8 +165,8 @@ def test_slots(run: Run, data_dir: Path) -> None:
     again = run("journal", "slots", where, "--create", "spark")
     assert again.code == 1
     assert "already" in again.err
-    assert run("journal", "slots", where, "--drop", "spark").code == 0
-    assert run("journal", "slots", where, "--drop", "spark").code == 1
+    assert run("journal", "slots", where, "--delete", "spark").code == 0
+    assert run("journal", "slots", where, "--delete", "spark").code == 1
 
 
 def test_compact_keeps_what_is_live(run: Run, data_dir: Path) -> None:
@@ -215,7 +215,7 @@ def test_compact_beside_a_broker_is_refused(run: Run, data_dir: Path) -> None:
         (["dump", "data", "--type", "mesage"], 2, "did you mean message?"),
         (["dump", "data", "--queue", "a", "--topic", "b"], 2, "either --queue or --topic"),
         (["slots", "data", "--position", "3"], 2, "go with --create"),
-        (["slots", "data", "--create", "a", "--drop", "b"], 2, "either --create or --drop"),
+        (["slots", "data", "--create", "a", "--delete", "b"], 2, "either --create or --delete"),
         (["slots", "data", "--create", "a", "--limit", "much"], 2, "not a number of bytes"),
         (["slots", "data", "--create", "../a"], 1, "no name for a slot"),
     ],
@@ -260,6 +260,6 @@ def test_downgrade_does_not_forget_batches_unasked(run: Run, tmp_path: Path) -> 
     assert refused.code == 1
     assert "1 writers of batches" in refused.err
     assert run("journal", "check", str(data_dir)).code == 0
-    forced = run("journal", "downgrade", str(data_dir), "--to", "1", "--forget-batches")
+    forced = run("journal", "downgrade", str(data_dir), "--to", "1", "--discard-writers")
     assert forced.code == 0
     assert "1 records batch were left out" in " ".join(forced.out.split())

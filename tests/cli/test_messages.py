@@ -107,7 +107,7 @@ def test_pages_selectors_and_states(ask: Run, name: str) -> None:
     assert bodies(ask, name, "--state", "scheduled") == ["later"]
     nothing = ask("messages", "list", name, "--selector", "n > 9")
     assert (nothing.code, nothing.out) == (0, "")
-    assert "No such message" in nothing.err
+    assert "no such message" in nothing.err
 
 
 def test_a_body_goes_into_a_file(ask: Run, name: str, tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_permissions_and_roles(users: Run, tmp_path: Path) -> None:
     assert "assigned to anna" in users("permissions", "role", "remove", "workers").err
     assert users("permissions", "revoke", "workers", "jobs.*", "--role").code == 0
     assert users("permissions", "revoke", "anna", "b").code == 0
-    assert users("permissions", "role", "withdraw", "workers", "anna").code == 0
+    assert users("permissions", "role", "unassign", "workers", "anna").code == 0
     assert users("permissions", "role", "remove", "workers").code == 0
     left = database(tmp_path)
     assert left.roles == {}

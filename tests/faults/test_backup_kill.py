@@ -78,7 +78,7 @@ def _back_up(
     if finished and chance.random() < 0.5:
         command += ["--incremental-from", str(finished[-1].place)]
     if chance.random() < 0.5:
-        command += ["--link"]
+        command += ["--hard-links"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         if victim != "none":

@@ -43,12 +43,12 @@ def back_up(tmp_path: Path, name: str = BACKUP, **options: object) -> Path:
     return tmp_path / name
 
 
-def restored(backup: Path, *, keep_identity: bool = False) -> dict[int, bytes]:
+def restored(backup: Path, *, keep_broker_id: bool = False) -> dict[int, bytes]:
     """Restore the backup, check the journal and return its live messages."""
     verdict = verify(backup)
     assert not verdict.problems
     target = backup.with_name(backup.name + "-restored")
-    restore(backup, target, keep_identity=keep_identity)
+    restore(backup, target, keep_broker_id=keep_broker_id)
     assert not check(target / "journal").problems
     journal = reopen(target / "journal")
     try:
@@ -103,7 +103,7 @@ def test_a_backup_holds_the_durable_records_of_its_moment(tmp_path: Path, seed: 
     journal.close()
     assert expected
     for backup, before in expected:
-        assert restored(backup, keep_identity=chance.random() < 0.5) == before
+        assert restored(backup, keep_broker_id=chance.random() < 0.5) == before
 
 
 def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_damaged_backup_is_not_restored(tmp_path: Path, backup: Path) -> None:
 def test_sequences_are_not_reused_and_the_identity_is_new(tmp_path: Path, backup: Path) -> None:
     old = bytes.fromhex(read_manifest(backup).identity)[:8]
     for name, keep in (("same", True), ("new", False)):
-        result = restore(backup, tmp_path / name, keep_identity=keep)
+        result = restore(backup, tmp_path / name, keep_broker_id=keep)
         journal = FileJournal.open(tmp_path / name / "journal", JournalOptions())
         assert (journal.identity == old) == keep
         assert result.identity[:16] == journal.identity.hex()

@@ -1,4 +1,4 @@
-"""Messages of a table go to a queue once more: in order, at a pace, and once."""
+"""Messages of a table go to a queue once more: in order, at a given speed, and once."""
 
 from __future__ import annotations
 
@@ -129,9 +129,9 @@ def test_by_selector(silver: DataFrame, url: str, data: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"rate": 1, "pace": 1}, "not both"),
+        ({"rate": 1, "speed": 1}, "not both"),
         ({"rate": 0}, "larger than 0"),
-        ({"pace": -1}, "larger"),
+        ({"speed": -1}, "larger"),
     ],
 )
 def test_what_cannot_be(silver: DataFrame, values: dict[str, Any], said: str) -> None:
@@ -144,22 +144,22 @@ def test_what_is_no_table_of_messages(spark: SparkSession) -> None:
         replay(spark.range(3), "http://localhost", "q")
 
 
-def due(pace: ReplaySchedule, seconds: list[float | None]) -> list[tuple[int, float | None]]:
+def due(schedule: ReplaySchedule, seconds: list[float | None]) -> list[tuple[int, float | None]]:
     """Pieces of a batch of messages from these times: how many rows, and when they are due."""
     micros = [None if each is None else int(each * 1e6) for each in seconds]
     batch = pa.RecordBatch.from_arrays([pa.array(micros, TIME)], ["published"])
-    return [(piece.num_rows, at) for piece, at in pace.windows(batch)]
+    return [(piece.num_rows, at) for piece, at in schedule.windows(batch)]
 
 
 def test_a_rate_makes_windows() -> None:
-    pace = ReplaySchedule(rate=20, pace=None)
-    assert due(pace, [0] * 5) == [(2, 0), (2, 0.1), (1, 0.2)]
-    assert due(pace, [0] * 2) == [(1, None), (1, 0.3)]
+    schedule = ReplaySchedule(rate=20, speed=None)
+    assert due(schedule, [0] * 5) == [(2, 0), (2, 0.1), (1, 0.2)]
+    assert due(schedule, [0] * 2) == [(1, None), (1, 0.3)]
     assert due(ReplaySchedule(None, None), [0, 5]) == [(2, None)]
 
 
 def test_a_pace_keeps_the_pauses() -> None:
-    """Half of them at twice the pace; a clock that went back makes none."""
-    pace = ReplaySchedule(rate=None, pace=2)
-    assert due(pace, [100, 100.05, None, 110]) == [(3, 0), (1, 5)]
-    assert due(pace, [90, None, 120]) == [(2, None), (1, 10)]
+    """Half of them at twice the speed; a clock that went back makes none."""
+    schedule = ReplaySchedule(rate=None, speed=2)
+    assert due(schedule, [100, 100.05, None, 110]) == [(3, 0), (1, 5)]
+    assert due(schedule, [90, None, 120]) == [(2, None), (1, 10)]

@@ -95,7 +95,7 @@ class Accounts(Protocol):
     def assign(self, role: str, name: str) -> None:
         """Assign a role to a user."""
 
-    def withdraw(self, role: str, name: str) -> None:
+    def unassign(self, role: str, name: str) -> None:
         """Remove a role from a user."""
 
 
@@ -194,7 +194,7 @@ class ApiAccounts:
     def assign(self, role: str, name: str) -> None:
         self._api.put(below("/users", name) / "roles" / role)
 
-    def withdraw(self, role: str, name: str) -> None:
+    def unassign(self, role: str, name: str) -> None:
         self._api.delete(below("/users", name) / "roles" / role)
 
 
@@ -299,7 +299,7 @@ class FileAccounts:
         now = int(time.time())
         self._change(lambda database: changes.assign(database, role, name, now))
 
-    def withdraw(self, role: str, name: str) -> None:
+    def unassign(self, role: str, name: str) -> None:
         now = int(time.time())
         self._change(lambda database: changes.withdraw(database, role, name, now))
 

@@ -14,11 +14,11 @@ app = typer.Typer(add_completion=False)
 
 _ELSEWHERE: Final = ("time", "event", "user", "peer")
 COLUMNS: Final = (
-    Column("when", lambda item: moment(item["time"])),
-    Column("event", lambda item: str(item["event"])),
-    Column("user", lambda item: str(item.get("user", ""))),
-    Column("peer", lambda item: str(item.get("peer", ""))),
-    Column("what", lambda item: _rest(item)),
+    Column("Time", lambda item: moment(item["time"]), whole=True),
+    Column("Event", lambda item: str(item["event"])),
+    Column("User", lambda item: str(item.get("user", ""))),
+    Column("Peer", lambda item: str(item.get("peer", ""))),
+    Column("Details", lambda item: _rest(item)),
 )
 
 

@@ -38,12 +38,16 @@ app = typer.Typer(
 )
 
 COLUMNS: Final = (
-    Column("backup", lambda item: item["name"]),
-    Column("made", lambda item: moment(item["created"]) if item["complete"] else "unfinished"),
-    Column("size", lambda item: size(item["bytes"]), right=True),
-    Column("copied", lambda item: size(item["copied_bytes"]), right=True),
-    Column("last number", lambda item: number(item["last_sequence"]), right=True),
-    Column("journal", lambda item: item["broker_id"][:16]),
+    Column("Backup", lambda item: item["name"]),
+    Column(
+        "Created",
+        lambda item: moment(item["created"]) if item["complete"] else "unfinished",
+        whole=True,
+    ),
+    Column("Size", lambda item: size(item["bytes"]), right=True),
+    Column("Copied", lambda item: size(item["copied_bytes"]), right=True),
+    Column("Last sequence", lambda item: number(item["last_sequence"]), right=True),
+    Column("Broker ID", lambda item: item["broker_id"][:16], whole=True, optional=True),
 )
 
 BackupArgument = Annotated[
@@ -72,12 +76,14 @@ def create(
     ] = None,
     link: Annotated[
         bool,
-        typer.Option("--link", help="Share what does not change with the data directory, too."),
+        typer.Option(
+            "--hard-links", help="Share what does not change with the data directory, too."
+        ),
     ] = False,
     rate: Annotated[
         str | None,
         typer.Option(
-            "--limit-rate", metavar="SIZE", help="Maximum bytes copied per second, such as 50MB."
+            "--max-rate", metavar="SIZE", help="Maximum bytes copied per second, such as 50MB."
         ),
     ] = None,
     as_json: JsonFlag = False,
@@ -170,10 +176,10 @@ def restore(
             show_default=False,
         ),
     ],
-    keep_identity: Annotated[
+    keep_broker_id: Annotated[
         bool,
         typer.Option(
-            "--keep-identity",
+            "--keep-broker-id",
             help="It is the same journal to its readers; only if no pipeline has read more of it "
             "than the backup has.",
         ),
@@ -183,7 +189,9 @@ def restore(
     """Make a data directory of a backup, from which a broker can start."""
     manifest = read_manifest(directory)
     with _progress("restoring", manifest.bytes) as advance:
-        restored = restore_backup(directory, data_dir, keep_identity=keep_identity, advance=advance)
+        restored = restore_backup(
+            directory, data_dir, keep_broker_id=keep_broker_id, advance=advance
+        )
     if as_json:
         print_json(
             {
@@ -195,7 +203,7 @@ def restore(
         )
         return
     print(f"{data_dir} has everything up to number {manifest.last_sequence}")
-    if not keep_identity:
+    if not keep_broker_id:
         err().print(
             "It has an identity of its own: pipelines that read the old journal need new "
             "checkpoints.",
@@ -287,4 +295,4 @@ def _bytes(text: str) -> int:
     try:
         return int(parse_quantity(text, Unit.BYTES))
     except ValueError as error:
-        raise ConfigurationError(f"--limit-rate: {error}") from None
+        raise ConfigurationError(f"--max-rate: {error}") from None

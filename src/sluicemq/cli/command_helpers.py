@@ -265,7 +265,7 @@ def _watch(look: Callable[[], QueryResult], interval: float, as_json: bool) -> N
 
 
 def _screen(what: RenderableType, interval: float) -> Group:
-    now = time.strftime("%H:%M:%S")
+    now = time.strftime("%H:%M:%S%z")
     return Group(Text(f"{now}, every {interval:g} s; Ctrl-C ends", style="dim"), what)
 
 

@@ -134,7 +134,7 @@ def _show_live(place: BrokerLocation, explain: bool, as_json: bool) -> None:
         print_json(found)
         return
     columns = (
-        (*_LIVE, Column("meaning", lambda item: str(item["description"]))) if explain else _LIVE
+        (*_LIVE, Column("Meaning", lambda item: str(item["description"]))) if explain else _LIVE
     )
     show(table(columns, found))
 
@@ -149,8 +149,8 @@ def _value(item: Item, name: str) -> str:
 
 
 _LIVE: Final = (
-    Column("setting", lambda item: str(item["name"])),
-    Column("value", lambda item: _value(item, "value")),
-    Column("default", lambda item: _value(item, "default")),
-    Column("from", lambda item: str(item["source"])),
+    Column("Setting", lambda item: str(item["name"])),
+    Column("Value", lambda item: _value(item, "value")),
+    Column("Default", lambda item: _value(item, "default")),
+    Column("From", lambda item: str(item["source"])),
 )

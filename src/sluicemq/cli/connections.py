@@ -26,16 +26,20 @@ app = typer.Typer(
 )
 
 COLUMNS: Final = (
-    Column("id", lambda item: str(item["id"]), right=True),
-    Column("protocol", lambda item: f"{item['protocol']}{'+tls' if item.get('tls') else ''}"),
-    Column("peer", lambda item: str(item["peer"])),
-    Column("user", lambda item: str(item.get("user") or "-")),
-    Column("client", lambda item: str(item.get("client_id") or "-")),
-    Column("since", lambda item: moment(item["started"])),
-    Column("state", lambda item: str(item["state"])),
-    Column("consumers", lambda item: number(item["consumers"]), right=True),
-    Column("received", lambda item: size(item["received_bytes"]), right=True),
-    Column("sent", lambda item: size(item["sent_bytes"]), right=True),
+    Column("ID", lambda item: str(item["id"]), right=True),
+    Column(
+        "Protocol",
+        lambda item: f"{item['protocol']}{'+tls' if item.get('tls') else ''}",
+        whole=True,
+    ),
+    Column("Peer", lambda item: str(item["peer"])),
+    Column("User", lambda item: str(item.get("user") or "-")),
+    Column("Client ID", lambda item: str(item.get("client_id") or "-")),
+    Column("Started", lambda item: moment(item["started"]), whole=True, optional=True),
+    Column("State", lambda item: str(item["state"]), whole=True),
+    Column("Consumers", lambda item: number(item["consumers"]), right=True),
+    Column("Received", lambda item: size(item["received_bytes"]), right=True, optional=True),
+    Column("Sent", lambda item: size(item["sent_bytes"]), right=True, optional=True),
 )
 
 

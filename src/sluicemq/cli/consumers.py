@@ -24,15 +24,15 @@ def _destination(item: Item) -> str:
 
 
 COLUMNS: Final = (
-    Column("id", lambda item: str(item["id"]), right=True),
-    Column("destination", _destination),
-    Column("subscription", lambda item: str(item.get("subscription") or "-")),
-    Column("protocol", lambda item: str(item["protocol"])),
-    Column("connection", lambda item: str(item.get("connection") or "-"), right=True),
-    Column("in flight", lambda item: number(item["unacked"]), right=True),
-    Column("credit", lambda item: _credit(item), right=True),
-    Column("delivered", lambda item: number(item["delivered"]), right=True),
-    Column("selector", lambda item: str(item.get("selector") or "")),
+    Column("ID", lambda item: str(item["id"]), right=True),
+    Column("Destination", _destination),
+    Column("Subscription", lambda item: str(item.get("subscription") or "-")),
+    Column("Protocol", lambda item: str(item["protocol"]), whole=True, optional=True),
+    Column("Connection", lambda item: str(item.get("connection") or "-"), right=True),
+    Column("Unacked", lambda item: number(item["unacked"]), right=True),
+    Column("Credit", lambda item: _credit(item), right=True),
+    Column("Delivered", lambda item: number(item["delivered"]), right=True),
+    Column("Selector", lambda item: str(item.get("selector") or ""), optional=True),
 )
 
 
@@ -53,7 +53,7 @@ def list_consumers(
     which = {**selected(address.name), "kind": KINDS[address.kind]} if address else {}
     found = list(api.items("/consumers", **which))
     if not found:
-        return QueryResult([], None, f"Nobody receives{f' from {name}' if name else ''}.")
+        return QueryResult([], None, f"There are no consumers{f' of {name}' if name else ''}.")
     return QueryResult(found, table(COLUMNS, found))
 
 

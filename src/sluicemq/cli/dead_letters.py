@@ -40,20 +40,20 @@ app = typer.Typer(
 )
 
 _QUEUES: Final = (
-    Column("name", address_in),
-    Column("ready", lambda item: number(item["ready"]), right=True),
-    Column("oldest", oldest, right=True),
-    Column("reasons", lambda item: _reasons(item)),
-    Column("dead letters of", lambda item: ", ".join(item.get("sources") or [])),
+    Column("Name", address_in),
+    Column("Ready", lambda item: number(item["ready"]), right=True),
+    Column("Oldest", oldest, right=True),
+    Column("Reasons", lambda item: _reasons(item)),
+    Column("Dead letters of", lambda item: ", ".join(item.get("sources") or [])),
 )
 _MESSAGES: Final = (
-    Column("id", lambda item: str(item["id"]), right=True),
-    Column("died", lambda item: str(_death(item).get("time", "-"))),
-    Column("reason", lambda item: str(_death(item).get("reason", "-"))),
-    Column("came from", lambda item: _origin(item)),
-    Column("attempts", lambda item: str(_death(item).get("attempts") or "-"), right=True),
-    Column("size", lambda item: size(item["size"]), right=True),
-    Column("correlation id", lambda item: str(item["correlation_id"])),
+    Column("ID", lambda item: str(item["id"]), right=True),
+    Column("Dead-lettered", lambda item: str(_death(item).get("time", "-")), whole=True),
+    Column("Reason", lambda item: str(_death(item).get("reason", "-")), whole=True),
+    Column("Original destination", lambda item: _origin(item)),
+    Column("Attempts", lambda item: str(_death(item).get("attempts") or "-"), right=True),
+    Column("Size", lambda item: size(item["size"]), right=True),
+    Column("Correlation ID", lambda item: str(item["correlation_id"]), optional=True),
 )
 
 
@@ -95,15 +95,15 @@ def show(
                 raise
             item["dead_letter"] = None  # removed in the meantime
     if not items:
-        return QueryResult(document, None, f"No such message waits in {display_name(address)}.")
+        return QueryResult(document, None, f"There is no such message in {display_name(address)}.")
     found: RenderableType = table(_MESSAGES, items)
     if following := document.get("next"):
         found = Group(found, Text(f"The next ones: --after {following}", style="dim"))
     return QueryResult(document, found)
 
 
-@action_command(app, "requeue")
-def requeue(
+@action_command(app, "redrive")
+def redrive(
     api: Api,
     name: DestinationArgument,
     ids: IdsArgument = None,
@@ -122,9 +122,9 @@ def requeue(
     address, selection = address_of(name), message_selection.select(ids, selector, everything)
     target = address_of(to) if to is not None else None
     if "ids" not in selection:
-        where = f"to {display_name(target)}" if target else "back to where they came from"
+        where = f"to {display_name(target)}" if target else "to their original destinations"
         confirm(
-            f"Send {message_selection.describe(selection)} of {display_name(address)} {where}?",
+            f"Redrive {message_selection.describe(selection)} of {display_name(address)} {where}?",
             yes,
         )
     return message_selection.run_action(
@@ -132,7 +132,7 @@ def requeue(
         address,
         "redrive" if target is None else "move",
         selection,
-        "sent back" if target is None else "moved",
+        "redriven" if target is None else "moved",
         target=target,
         limit=limit,
     )

@@ -62,7 +62,7 @@ _SORTABLE: Final = (
         "dead_lettered",
     ),
 )
-_BARS: Final = 60
+_BARS: Final = 48
 """Number of samples in a sparkline; one sample covers 5 s."""
 
 
@@ -110,13 +110,13 @@ def marked(item: Item, name: str) -> Text | str:
 
 
 COLUMNS: Final = (
-    Column("ready", _figure("ready"), right=True),
-    Column("in flight", _figure("unacked"), right=True),
-    Column("size", lambda item: size(item.get("bytes", 0)), right=True),
-    Column("consumers", _figure("consumers"), right=True),
-    Column("in/s", lambda item: rate(item.get("publish_rate", 0)), right=True),
-    Column("out/s", lambda item: rate(item.get("deliver_rate", 0)), right=True),
-    Column("oldest", oldest, right=True),
+    Column("Ready", _figure("ready"), right=True),
+    Column("Unacked", _figure("unacked"), right=True),
+    Column("Size", lambda item: size(item.get("bytes", 0)), right=True),
+    Column("Consumers", _figure("consumers"), right=True),
+    Column("Publish rate", lambda item: rate(item.get("publish_rate", 0)), right=True),
+    Column("Deliver rate", lambda item: rate(item.get("deliver_rate", 0)), right=True),
+    Column("Oldest", oldest, right=True, optional=True),
 )
 
 _COUNTERS: Final = (
@@ -181,7 +181,7 @@ def list_destinations(
         guess = nearest(pattern, _COMMANDS)
         hint = f" Did you mean sluicemq {word}s {guess}?" if guess else ""
         return QueryResult([], None, f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
-    columns = (Column("name", lambda item: marked(item, item["name"])), *COLUMNS)
+    columns = (Column("Name", lambda item: marked(item, item["name"])), *COLUMNS)
     return QueryResult(found, table(columns, found) if found else None, _NOTHING_YET[kind])
 
 
@@ -227,8 +227,8 @@ def delete(
     address = Address(kind, name)
     at = destination(address)
     if not yes:
-        waiting = api.get(at).get("ready", 0)
-        confirm(f"Remove {display_name(address)} with {number(waiting)} messages?", yes)
+        ready = api.get(at).get("ready", 0)
+        confirm(f"Remove {display_name(address)} with {number(ready)} messages?", yes)
     api.delete(at, force=force)
     return ActionResult({"deleted": name}, f"Removed {display_name(address)}.")
 
@@ -303,9 +303,9 @@ for _app, _kind in ((queues, Kind.QUEUE), (topics, Kind.TOPIC)):
 
 
 def _details(item: Item, history: Item) -> RenderableType:
-    waiting = f"{number(item['ready'])}, {size(item['bytes'])}"
+    ready = f"{number(item['ready'])}, {size(item['bytes'])}"
     if item["ready"]:
-        waiting += f", the oldest for {age(item['oldest_ms'] or 0)}"
+        ready += f", the oldest for {age(item['oldest_ms'] or 0)}"
     state = [
         *(["paused"] if item.get("paused") else []),
         *(["temporary"] if item.get("temporary") else []),
@@ -315,20 +315,20 @@ def _details(item: Item, history: Item) -> RenderableType:
     rows: list[tuple[str, RenderableType]] = [
         (item["kind"], item["name"]),
         *([("state", ", ".join(state))] if state else []),
-        ("ready", waiting),
-        ("in flight", number(item["unacked"])),
+        ("ready", ready),
+        ("unacked", number(item["unacked"])),
         ("scheduled", number(item.get("scheduled", 0))),
         ("consumers", number(item["consumers"])),
         *([("subscriptions", number(item["subscriptions"]))] if item["kind"] == "topic" else []),
         (
-            "in",
-            f"{rate(item['publish_rate'])}/s  {sparkline(history.get('publish_rate', []), _BARS)}",
+            "publish rate",
+            f"{rate(item['publish_rate'])}  {sparkline(history.get('publish_rate', []), _BARS)}",
         ),
         (
-            "out",
-            f"{rate(item['deliver_rate'])}/s  {sparkline(history.get('deliver_rate', []), _BARS)}",
+            "deliver rate",
+            f"{rate(item['deliver_rate'])}  {sparkline(history.get('deliver_rate', []), _BARS)}",
         ),
-        ("depth", sparkline(history.get("ready", []), _BARS)),
+        ("ready, recently", sparkline(history.get("ready", []), _BARS)),
     ]
     rows += [(title, number(item.get(name, 0))) for name, title in _COUNTERS if item.get(name)]
     policy = item.get("effective") or {}

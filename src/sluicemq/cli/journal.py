@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from sluicemq.broker import Broker
 from sluicemq.broker.clocklog import decode_clock
@@ -26,7 +25,7 @@ from sluicemq.broker.older import state_of_version_1, writers_in
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, printable
 from sluicemq.cli.serve import load_flags
-from sluicemq.cli.tables import size
+from sluicemq.cli.tables import Column, moment, show, size, table
 from sluicemq.journal import FileJournal
 from sluicemq.journal.compact import compact as compact_journal
 from sluicemq.journal.directory import read_identity
@@ -34,7 +33,7 @@ from sluicemq.journal.format import Cause, RecordType, decode_gauge, decode_rede
 from sluicemq.journal.inspect import Entry, Report
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
-from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots
+from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slots
 from sluicemq.journal.versions import downgrade as downgrade_journal
 from sluicemq.journal.versions import upgrade as upgrade_journal
 from sluicemq.model.destination import Address, Kind
@@ -90,7 +89,9 @@ def dump(
     topic: Annotated[
         str | None, typer.Option("--topic", help="Only records of this topic.")
     ] = None,
-    about: Annotated[int, typer.Option("--about", min=0, help="Only records of this message.")] = 0,
+    message: Annotated[
+        int, typer.Option("--message", min=0, help="Only records of this message.")
+    ] = 0,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="Maximum number of records; 0 = all.")
     ] = 0,
@@ -108,7 +109,7 @@ def dump(
         sequence=since,
         types=[_record_type(name) for name in types or ()],
         address=address,
-        reference=about,
+        reference=message,
     )
     for entry in islice(entries, limit or None):
         if as_json:
@@ -154,10 +155,10 @@ def downgrade(
     version: Annotated[
         int, typer.Option("--to", metavar="VERSION", help="Format version.", show_default=False)
     ] = 0,
-    forget: Annotated[
+    discard_writers: Annotated[
         bool,
         typer.Option(
-            "--forget-batches", help="Accept that a repeated batch would be stored twice."
+            "--discard-writers", help="Accept that a repeated batch would be stored twice."
         ),
     ] = False,
     as_json: JsonFlag = False,
@@ -174,11 +175,11 @@ def downgrade(
     def adopt(journal: FileJournal) -> None:
         _adopt(journal)
         writers = writers_in(journal.snapshot_source())
-        if writers and not forget:
+        if writers and not discard_writers:
             raise JournalError(
                 f"{writers} writers of batches are remembered, and version 1 has no place for "
                 "that: a batch that one of them repeats would be published again. Let the "
-                "streaming queries finish, then say --forget-batches"
+                "streaming queries finish, then say --discard-writers"
             )
 
     with err().status(f"downgrading {escape(str(place))}"):
@@ -206,8 +207,8 @@ def slots(
     create: Annotated[
         str | None, typer.Option("--create", metavar="NAME", help="Create a slot.")
     ] = None,
-    drop: Annotated[
-        str | None, typer.Option("--drop", metavar="NAME", help="Remove a slot.")
+    delete: Annotated[
+        str | None, typer.Option("--delete", metavar="NAME", help="Remove a slot.")
     ] = None,
     position: Annotated[
         int, typer.Option("--position", min=0, help="With --create: the last sequence number read.")
@@ -221,21 +222,30 @@ def slots(
     """List the retention slots, whose positions retain segments for their readers; or change
     them."""
     kept = Slots(locate(directory))
-    if create is not None and drop is not None:
-        raise ConfigurationError("give either --create or --drop")
+    if create is not None and delete is not None:
+        raise ConfigurationError("give either --create or --delete")
     if create is None and (position or limit is not None):
         raise ConfigurationError("--position and --limit go with --create")
     if create is not None:
         kept.create(create, position, _bytes(limit) if limit else DEFAULT_SLOT_LIMIT)
-    elif drop is not None:
-        kept.drop(drop)
+    elif delete is not None:
+        kept.drop(delete)
     found = kept.list()
     if as_json:
         print_json(found)
     elif found:
-        out().print(_slot_table(found))
+        show(table(_SLOTS, ({"name": name, "slot": slot} for name, slot in found.items())))
     else:
         err().print("There are no slots.")
+
+
+_SLOTS: Final = (
+    Column("Slot", lambda item: str(item["name"])),
+    Column("Position", lambda item: str(item["slot"].position), right=True),
+    Column("Limit", lambda item: size(item["slot"].limit_bytes), right=True),
+    Column("Created", lambda item: moment(item["slot"].created), whole=True),
+    Column("State", lambda item: "lost" if item["slot"].lost else "held", whole=True),
+)
 
 
 def locate(directory: Path | None) -> Path:
@@ -318,7 +328,9 @@ def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
 
 def _line(entry: Entry) -> str:
     record, message = entry.record, entry.message
-    time = datetime.fromtimestamp(record.time / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    time = (
+        datetime.fromtimestamp(record.time / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    )
     parts = [f"{record.sequence:>10}", time, f"{RecordType(record.type).name.lower():<12}"]
     if entry.address is not None:
         parts.append(printable(str(entry.address)))
@@ -356,22 +368,11 @@ def _print_report(report: Report, place: Path, console: Console) -> None:
     for name, count in sorted(report.types.items()):
         console.print(f"  {name.lower():<18}{count:>12}", markup=False)
     if report.unsealed:
-        console.print(f"  {report.unsealed} bytes behind the durable end", markup=False)
+        console.print(f"  {size(report.unsealed)} behind the durable end", markup=False)
     for problem in report.problems:
         complain(str(problem))
     if not report.problems:
         console.print("No damage.")
-
-
-def _slot_table(found: dict[str, Slot]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("slot", "position", "limit", "created", "state"):
-        table.add_column(title, justify="right" if title in ("position", "limit") else "left")
-    for name, slot in found.items():
-        created = datetime.fromtimestamp(slot.created / 1e3, UTC).strftime("%Y-%m-%d %H:%M")
-        state = "lost" if slot.lost else "held"
-        table.add_row(name, str(slot.position), size(slot.limit_bytes), created, state)
-    return table
 
 
 def _record_type(name: str) -> RecordType:

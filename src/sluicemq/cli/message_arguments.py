@@ -1,13 +1,24 @@
-"""Properties and times of messages on the command line."""
+"""Bodies, properties and times of messages on the command line."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
 
 from sluicemq.cli.console import UsageError, err
 from sluicemq.server.units import Unit, parse_quantity
 
+BodiesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[BODY]...", help="Message bodies, one message each."),
+]
+FilesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--file", "-f", help="File with one message body; repeatable."),
+]
 TYPES: Final = {"string": str, "boolean": bool, "int": int, "float": float}
 _TRUTH: Final = {"true": True, "false": False}
 

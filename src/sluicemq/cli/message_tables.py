@@ -16,16 +16,21 @@ SHOWN: Final = 60
 """Maximum number of characters of a body on one line."""
 
 COLUMNS: Final = (
-    Column("id", lambda item: str(item["id"]), right=True),
-    Column("state", lambda item: _state(item)),
-    Column("since", lambda item: moment(item.get("published", 0))),
-    Column("protocol", lambda item: str(item.get("protocol", ""))),
-    Column("kind", lambda item: str(item.get("body_kind", ""))),
-    Column("size", lambda item: size(item.get("size", 0)), right=True),
-    Column("priority", lambda item: str(item.get("priority", "")), right=True),
-    Column("attempts", lambda item: str(item.get("attempts", 0)), right=True),
-    Column("correlation id", lambda item: str(item.get("correlation_id") or "")),
-    Column("properties", lambda item: str(item.get("property_count") or ""), right=True),
+    Column("ID", lambda item: str(item["id"]), right=True),
+    Column("State", lambda item: _state(item)),
+    Column("Published", lambda item: moment(item.get("published", 0)), whole=True),
+    Column("Protocol", lambda item: str(item.get("protocol", "")), whole=True, optional=True),
+    Column("Kind", lambda item: str(item.get("body_kind", "")), whole=True),
+    Column("Size", lambda item: size(item.get("size", 0)), right=True),
+    Column("Priority", lambda item: str(item.get("priority", "")), right=True, optional=True),
+    Column("Attempts", lambda item: str(item.get("attempts", 0)), right=True),
+    Column("Correlation ID", lambda item: str(item.get("correlation_id") or ""), optional=True),
+    Column(
+        "Properties",
+        lambda item: str(item.get("property_count") or ""),
+        right=True,
+        optional=True,
+    ),
 )
 
 
@@ -34,7 +39,11 @@ def _state(item: Item) -> str:
         str(item.get("state", "")),
         *(["again"] if item.get("redelivered") else []),
         *(["damaged"] if item.get("damaged") else []),
-        *([f"held by a {item['unacked_by']}"] if item.get("unacked_by") == "transaction" else []),
+        *(
+            [f"unacked by a {item['unacked_by']}"]
+            if item.get("unacked_by") == "transaction"
+            else []
+        ),
     ]
     return ", ".join(words)
 
@@ -57,13 +66,13 @@ def details(item: Item) -> RenderableType:
         ("protocol", str(item.get("protocol", ""))),
         ("kind", f"{item.get('body_kind', '')}, {size(item.get('size', 0))}"),
         ("priority", str(item.get("priority", ""))),
-        ("arrived", moment(item.get("published", 0))),
+        ("published", moment(item.get("published", 0))),
         ("expires", moment(item.get("expiration", 0)) if item.get("expiration") else "never"),
     ]
     if item.get("timestamp", 0) != item.get("published", 0):
         rows.append(("client timestamp", moment(item.get("timestamp", 0))))
     if item.get("deliver_at"):
-        rows.append(("not before", moment(item["deliver_at"])))
+        rows.append(("scheduled for", moment(item["deliver_at"])))
     rows.append(("attempts", str(item.get("attempts", 0))))
     if item.get("reply_to"):
         rows.append(("reply to", address_in(item["reply_to"])))

@@ -29,7 +29,13 @@ from sluicemq.cli.command_helpers import (
 )
 from sluicemq.cli.console import UsageError
 from sluicemq.cli.destination_names import DestinationArgument, address_of, display_name
-from sluicemq.cli.message_arguments import parse_milliseconds, parse_properties, read_standard_input
+from sluicemq.cli.message_arguments import (
+    BodiesArgument,
+    FilesOption,
+    parse_milliseconds,
+    parse_properties,
+    read_standard_input,
+)
 from sluicemq.cli.message_selection import (
     AllFlag,
     IdsArgument,
@@ -88,8 +94,8 @@ def list_messages(
     )
     items = document["items"]
     if not items:
-        return QueryResult(document, None, f"No such message waits in {display_name(address)}.")
-    columns = (*COLUMNS, Column("body", beginning)) if body else COLUMNS
+        return QueryResult(document, None, f"There is no such message in {display_name(address)}.")
+    columns = (*COLUMNS, Column("Body", beginning)) if body else COLUMNS
     shown_table: RenderableType = table(columns, items)
     if following := document.get("next"):
         of = f" of {number(document['total'])}" if document.get("total") is not None else ""
@@ -143,14 +149,8 @@ def save(
 def publish(
     api: Api,
     name: DestinationArgument,
-    bodies: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[BODY]...", help="Message bodies, one message each."),
-    ] = None,
-    file: Annotated[
-        list[Path] | None,
-        typer.Option("--file", "-f", help="File with one message body; repeatable."),
-    ] = None,
+    bodies: BodiesArgument = None,
+    file: FilesOption = None,
     kind: Annotated[
         str | None,
         typer.Option("--kind", metavar="KIND", help="text, json or bytes; default: detected."),
@@ -221,7 +221,7 @@ def delete(
     """Delete messages."""
     address, selection = address_of(name), message_selection.select(ids, selector, everything)
     confirm(
-        f"Throw away {message_selection.describe(selection)} of {display_name(address)}?",
+        f"Delete {message_selection.describe(selection)} of {display_name(address)}?",
         yes,
     )
     return message_selection.run_action(

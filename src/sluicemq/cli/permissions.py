@@ -44,16 +44,18 @@ RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", show_default=False)
 UserArgument = Annotated[str, typer.Argument(metavar="USER", show_default=False)]
 
 _PERMISSIONS: Final = (
-    Column("who", lambda item: str(item["user"] if "user" in item else f"role {item['role']}")),
-    Column("pattern", lambda item: str(item["pattern"])),
-    Column("letter case", lambda item: "ignored" if item["ignore_case"] else ""),
-    Column("operations", lambda item: " ".join(item["operations"])),
-    Column("through", lambda item: str(item["through"])),
+    Column(
+        "User or role", lambda item: str(item["user"] if "user" in item else f"role {item['role']}")
+    ),
+    Column("Pattern", lambda item: str(item["pattern"])),
+    Column("Letter case", lambda item: "ignored" if item["ignore_case"] else ""),
+    Column("Operations", lambda item: " ".join(item["operations"])),
+    Column("Through", lambda item: str(item["through"])),
 )
 _ROLES: Final = (
-    Column("role", lambda item: str(item["name"])),
-    Column("permissions", lambda item: str(len(item["permissions"])), right=True),
-    Column("users", lambda item: ", ".join(item["users"])),
+    Column("Role", lambda item: str(item["name"])),
+    Column("Permissions", lambda item: str(len(item["permissions"])), right=True),
+    Column("Users", lambda item: ", ".join(item["users"])),
 )
 
 
@@ -173,11 +175,11 @@ def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> Action
     return ActionResult({"assigned": role, "user": user}, f"{user} has the role {role}.")
 
 
-@action_command(roles, "withdraw", opening=accounts_at)
-def withdraw(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
+@action_command(roles, "unassign", opening=accounts_at)
+def unassign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
     """Remove a role from a user."""
-    accounts.withdraw(role, user)
-    return ActionResult({"withdrawn": role, "user": user}, f"{user} has no role {role} any more.")
+    accounts.unassign(role, user)
+    return ActionResult({"unassigned": role, "user": user}, f"{user} has no role {role} any more.")
 
 
 def _operations(words: list[str]) -> frozenset[Operation]:

@@ -150,15 +150,17 @@ def backfill(
 def compact(
     lake: LakeOption,
     format: FormatOption = "delta",
-    keep: Annotated[
+    retention: Annotated[
         str,
-        typer.Option("--keep", help="Age of table versions to keep; older ones become unreadable."),
+        typer.Option(
+            "--retention", help="Age of table versions to keep; older ones become unreadable."
+        ),
     ] = "7d",
     as_json: JsonFlag = False,
 ) -> None:
     """Compact the tables' small files and delete files that only old versions use."""
     place = _lake(lake, format, "main")
-    older_than = timedelta(seconds=seconds("--keep", keep))
+    older_than = timedelta(seconds=seconds("--retention", retention))
     with require_pipeline():
         from sluicemq.pipeline.jobs.upkeep import compact as compact_lake
 

@@ -62,8 +62,8 @@ def replay(
         str | None, typer.Option("--selector", help="A JMS message selector.")
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", help="Messages per second.")] = None,
-    pace: Annotated[
-        float | None, typer.Option("--pace", help="Speed: 1 = original pauses, 2 = twice as fast.")
+    speed: Annotated[
+        float | None, typer.Option("--speed", help="1 = original pauses, 2 = twice as fast.")
     ] = None,
     write_id: Annotated[str, typer.Option("--write-id", help="Id of a replay to continue.")] = "",
     format: FormatOption = "delta",
@@ -114,7 +114,7 @@ def replay(
                 url,
                 to,
                 rate=rate,
-                pace=pace,
+                speed=speed,
                 selects=None if selector is None else partial(compile_selector, selector),
                 write_id=write_id,
                 progress=lambda sent, all: bar.update(task, completed=sent, total=all),
@@ -152,7 +152,9 @@ def decode(
             "--max-frame-bytes", min=1, help="Maximum frame size; longer frames are errors."
         ),
     ] = None,
-    secrets: Annotated[bool, typer.Option("--secrets", help="Show passwords and tokens.")] = False,
+    secrets: Annotated[
+        bool, typer.Option("--show-secrets", help="Show passwords and tokens.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Write the frames to this table."),

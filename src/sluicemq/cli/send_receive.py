@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from sluicemq.cli.clients import ClientConnection, ReceivedMessage, connect
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
-from sluicemq.cli.message_arguments import read_standard_input
+from sluicemq.cli.message_arguments import BodiesArgument, FilesOption, read_standard_input
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
 from sluicemq.server.units import Unit, format_quantity, parse_quantity
@@ -33,14 +33,8 @@ ConnectTimeout = Annotated[
 
 def send(
     url: UrlArgument,
-    bodies: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[BODY]...", help="Message bodies, one message each."),
-    ] = None,
-    file: Annotated[
-        list[Path] | None,
-        typer.Option("--file", "-f", help="File with one message body; repeatable."),
-    ] = None,
+    bodies: BodiesArgument = None,
+    file: FilesOption = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Each line of standard input is a message.")
     ] = False,

@@ -30,15 +30,16 @@ app = typer.Typer(
 )
 
 COLUMNS: Final = (
-    Column("slot", lambda item: str(item["name"])),
-    Column("position", lambda item: str(item["position"]), right=True),
-    Column("limit", lambda item: size(item["limit_bytes"]), right=True),
-    Column("created", lambda item: moment(item["created"])),
+    Column("Slot", lambda item: str(item["name"])),
+    Column("Position", lambda item: str(item["position"]), right=True),
+    Column("Limit", lambda item: size(item["limit_bytes"]), right=True),
+    Column("Created", lambda item: moment(item["created"]), whole=True, optional=True),
     Column(
-        "moved",
+        "Moved",
         lambda item: moment(item["last_advanced"]) if item.get("last_advanced") else "never",
+        whole=True,
     ),
-    Column("state", lambda item: _state(item)),
+    Column("State", lambda item: _state(item), whole=True),
 )
 
 
@@ -70,8 +71,10 @@ def show(api: Api, name: NameArgument) -> QueryResult:
     slot = api.get(below("/journal/slots", name))
     end = api.get("/journal")["durable"]["sequence"]
     behind = max(0, end - slot["position"])
-    rows = [(column.title, str(column.of(slot))) for column in COLUMNS]
-    return QueryResult({**slot, "behind": behind}, pairs([*rows, ("behind", number(behind))]))
+    rows = [(column.title.lower(), str(column.of(slot))) for column in COLUMNS]
+    return QueryResult(
+        {**slot, "behind": behind}, pairs([*rows, ("lag (records)", number(behind))])
+    )
 
 
 @action_command(app, "create")

@@ -26,17 +26,17 @@ from sluicemq.cli.tables import (
 status_app = typer.Typer(add_completion=False)
 health_app = typer.Typer(add_completion=False)
 
-_BARS: Final = 60
+_BARS: Final = 48
 """Number of samples in a sparkline; one sample covers 5 s."""
 _PROTOCOLS: Final = (
-    Column("protocol", lambda item: str(item["protocol"])),
-    Column("connections", lambda item: number(item["connections"]), right=True),
-    Column("in/s", lambda item: rate(item["publish_rate"]), right=True),
-    Column("out/s", lambda item: rate(item["deliver_rate"]), right=True),
+    Column("Protocol", lambda item: str(item["protocol"])),
+    Column("Connections", lambda item: number(item["connections"]), right=True),
+    Column("Publish rate", lambda item: rate(item["publish_rate"]), right=True),
+    Column("Deliver rate", lambda item: rate(item["deliver_rate"]), right=True),
 )
 _LISTENERS: Final = (
-    Column("listener", lambda item: str(item["url"])),
-    Column("connections", lambda item: number(item["connections"]), right=True),
+    Column("Listener", lambda item: str(item["url"])),
+    Column("Connections", lambda item: number(item["connections"]), right=True),
 )
 
 
@@ -68,31 +68,31 @@ def details(overview: Item) -> RenderableType:
         (
             "broker",
             f"sluicemq {overview['version']}{' (compiled)' if overview.get('compiled') else ''}, "
-            f"up {age(overview['uptime_ms'])}, broker {overview['broker_id']}",
+            f"up {age(overview['uptime_ms'])}, broker ID {overview['broker_id']}",
         ),
         (
             "memory",
-            f"{size(overview['resident_memory_bytes'])}, of it bodies "
+            f"{size(overview['resident_memory_bytes'])}, of which messages "
             f"{size(overview.get('message_memory_bytes', 0))}",
         ),
         (
             "messages",
-            f"{number(totals['ready'])} waiting, {number(totals['unacked'])} in flight, in "
+            f"{number(totals['ready'])} ready, {number(totals['unacked'])} unacked, in "
             f"{number(totals['queues'])} queues and {number(totals['topics'])} topics",
         ),
         (
-            "in",
-            f"{rate(totals['publish_rate'])}/s  {sparkline(history.get('publish_rate', []), _BARS)}",
+            "publish rate",
+            f"{rate(totals['publish_rate'])}  {sparkline(history.get('publish_rate', []), _BARS)}",
         ),
         (
-            "out",
-            f"{rate(totals['deliver_rate'])}/s  {sparkline(history.get('deliver_rate', []), _BARS)}",
+            "deliver rate",
+            f"{rate(totals['deliver_rate'])}  {sparkline(history.get('deliver_rate', []), _BARS)}",
         ),
         (
             "clients",
             f"{number(totals['connections'])} connections, {number(totals['consumers'])} consumers",
         ),
-        ("event loop", f"late by {_quantiles(overview['loop_lag_ms'])}"),
+        ("event loop lag", f"{_quantiles(overview['loop_lag_ms'])}"),
         ("journal", _journal(journal)),
     ]
     parts: list[RenderableType] = [pairs(rows)]

@@ -28,15 +28,15 @@ app = typer.Typer(
 )
 
 COLUMNS: Final = (
-    Column("topic", lambda item: str(item["destination"])),
-    Column("subscription", lambda item: str(item["display_name"])),
-    Column("client", lambda item: str(item["client_id"] or "-")),
-    Column("owner", lambda item: str(item.get("owner") or "-")),
-    Column("kind", lambda item: _kind(item)),
-    Column("ready", lambda item: number(item["ready"]), right=True),
-    Column("in flight", lambda item: number(item["unacked"]), right=True),
-    Column("consumers", lambda item: number(item["consumers"]), right=True),
-    Column("selector", lambda item: str(item.get("selector") or "")),
+    Column("Topic", lambda item: str(item["destination"])),
+    Column("Subscription", lambda item: str(item["display_name"])),
+    Column("Client ID", lambda item: str(item["client_id"] or "-")),
+    Column("Owner", lambda item: str(item.get("owner") or "-"), optional=True),
+    Column("Kind", lambda item: _kind(item), whole=True, optional=True),
+    Column("Ready", lambda item: number(item["ready"]), right=True),
+    Column("Unacked", lambda item: number(item["unacked"]), right=True),
+    Column("Consumers", lambda item: number(item["consumers"]), right=True),
+    Column("Selector", lambda item: str(item.get("selector") or ""), optional=True),
 )
 TopicOption = Annotated[
     str | None, typer.Option("--topic", metavar="NAME", help="Only subscriptions of this topic.")
@@ -68,9 +68,11 @@ def delete(
         str,
         typer.Argument(metavar="NAME", help="Subscription name, as listed.", show_default=False),
     ],
-    client: Annotated[
+    client_id: Annotated[
         str | None,
-        typer.Option("--client", metavar="ID", help="Client id, if several clients have the name."),
+        typer.Option(
+            "--client-id", metavar="ID", help="Client id, if several clients have the name."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
     yes: YesFlag = False,
@@ -82,10 +84,10 @@ def delete(
     found = [
         item["name"]
         for item in api.items("/subscriptions", **which)
-        if name in (item["display_name"], item["name"]) and client in (None, item["client_id"])
+        if name in (item["display_name"], item["name"]) and client_id in (None, item["client_id"])
     ]
     if len(found) > 1:
-        raise UsageError(f"several clients have a subscription {name}: say which with --client")
+        raise UsageError(f"several clients have a subscription {name}: say which with --client-id")
     # the broker reports an unknown one: it knows which subscriptions the user may see
     api.delete("/subscriptions", name=found[0] if found else name, force=force, **which)
     return ActionResult(

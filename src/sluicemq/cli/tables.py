@@ -2,45 +2,109 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from sluicemq.cli.console import out, printable
 
-WIDEST: Final = 10_000
-"""Width of a table that is written to a file or a pipe, where each row is one line."""
+WIDTH: Final = 80
+"""Width of a table where neither a terminal nor COLUMNS gives one."""
 _BARS: Final = " ▁▂▃▄▅▆▇█"
+_FOLDED: Final = 12
+"""Width below which columns of names are not folded as long as a column can be omitted."""
 
 Item = dict[str, Any]
 
 
 class Column(NamedTuple):
-    """One column of a table of items."""
+    """One column of a table of items.
+
+    right     align right; such cells are never folded
+    whole     never fold the cells, as of times and states
+    optional  omit the column if the table is too wide; the last one first
+    """
 
     title: str
     of: Callable[[Item], str | Text]
     right: bool = False
+    whole: bool = False
+    optional: bool = False
 
 
-def table(columns: Sequence[Column], items: Iterable[Item], *, cut: bool = False) -> Table:
+class ItemTable:
+    """Table with a row per item, which omits optional columns where the width is too small."""
+
+    def __init__(self, columns: Sequence[Column], items: Iterable[Item], *, cut: bool) -> None:
+        self._columns = columns
+        rows = [[cell(column.of(item)) for column in columns] for item in items]
+        self._cells = [[row[index] for row in rows] for index in range(len(columns))]
+        self._cut = cut
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render the columns for which there is space."""
+        indexes = list(range(len(self._columns)))
+        titles = [column.title for column in self._columns]
+        optional = [index for index in indexes if self._columns[index].optional]
+        if self._width(indexes, titles) > options.max_width:
+            titles = [title.replace(" ", "\n") for title in titles]
+        while optional and self._width(indexes, titles) > options.max_width:
+            indexes.remove(optional.pop())
+        widths = self._widths(indexes, titles, options.max_width)
+        made = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
+        for index in indexes:
+            column = self._columns[index]
+            single = column.right or column.whole or self._cut
+            made.add_column(
+                titles[index],
+                justify="right" if column.right else "left",
+                no_wrap=single,
+                overflow="ellipsis" if single else "fold",
+                width=widths.get(index),
+            )
+        for number_of_row in range(len(self._cells[0]) if self._cells else 0):
+            made.add_row(*(self._cells[index][number_of_row] for index in indexes))
+        yield made
+
+    def _width(self, indexes: Sequence[int], titles: Sequence[str]) -> int:
+        """Return the smallest width in which no name is folded to less than `_FOLDED`."""
+        width = len(indexes) - 1
+        for index in indexes:
+            natural = self._natural(index, titles)
+            width += min(natural, _FOLDED) if self._folds(index) else natural
+        return width
+
+    def _widths(
+        self, indexes: Sequence[int], titles: Sequence[str], available: int
+    ) -> dict[int, int]:
+        """Return the widths of the columns that fold: narrow ones first get what they need."""
+        natural = {index: self._natural(index, titles) for index in indexes}
+        folding = sorted(filter(self._folds, indexes), key=natural.__getitem__)
+        fixed = sum(width for index, width in natural.items() if not self._folds(index))
+        left = available - (len(indexes) - 1) - fixed
+        widths = {}
+        for position, index in enumerate(folding):
+            widths[index] = max(1, min(natural[index], left // (len(folding) - position)))
+            left -= widths[index]
+        return widths
+
+    def _folds(self, index: int) -> bool:
+        return not (self._columns[index].right or self._columns[index].whole)
+
+    def _natural(self, index: int, titles: Sequence[str]) -> int:
+        cells = max((text.cell_len for text in self._cells[index]), default=0)
+        return max(cells, *map(len, titles[index].split("\n")))
+
+
+def table(columns: Sequence[Column], items: Iterable[Item], *, cut: bool = False) -> ItemTable:
     """Return a table with a row per item. `cut` truncates each cell to one line."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=column.right or cut,
-            overflow="ellipsis" if cut else "fold",
-        )
-    for item in items:
-        made.add_row(*(cell(column.of(item)) for column in columns))
-    return made
+    return ItemTable(columns, items, cut=cut)
 
 
 def pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:
@@ -61,8 +125,9 @@ def cell(text: str | Text) -> Text:
 
 
 def show(what: RenderableType) -> None:
-    """Print a table in the width of the terminal, or in its full width without a terminal."""
-    console = out(None if sys.stdout.isatty() else WIDEST)
+    """Print a table in the width of the terminal or of COLUMNS, otherwise of 80 columns."""
+    given = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    console = out(None if given else WIDTH)
     console.print(what)
 
 
@@ -73,7 +138,7 @@ def number(value: float) -> str:
 
 def rate(value: float) -> str:
     """Format a rate per second."""
-    return f"{value:,.1f}"
+    return f"{value:,.1f}/s" if value < 100 else f"{value:,.0f}/s"
 
 
 def size(count: float) -> str:
@@ -86,19 +151,28 @@ def size(count: float) -> str:
 
 
 def age(milliseconds: float) -> str:
-    """Format a duration in its largest unit."""
-    seconds = milliseconds / 1000
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+    """Format a duration in its two largest units: 1h 5m; or 12.5 s, 250 ms."""
+    if milliseconds < 999.5:
+        return f"{milliseconds:.0f} ms"
+    if milliseconds < 59_950:
+        return f"{milliseconds / 1000:.1f} s"
+    seconds = round(milliseconds / 1000)
+    for unit, length, smaller, part in (
+        ("d", 86400, "h", 3600),
+        ("h", 3600, "m", 60),
+        ("m", 60, "s", 1),
+    ):
         if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"
+            count, rest = divmod(seconds, length)
+            return f"{count}{unit} {rest // part}{smaller}" if rest // part else f"{count}{unit}"
+    return f"{seconds}s"
 
 
 def moment(milliseconds: float) -> str:
-    """Format a time (ms since the epoch) in the local time zone; "-" for 0."""
+    """Format a time (ms since the epoch) in UTC; "-" for 0."""
     if not milliseconds:
         return "-"
-    return datetime.fromtimestamp(milliseconds / 1000).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -32,7 +32,7 @@ app = typer.Typer(add_completion=False)
 AROUND: Final = 6
 """Number of screen lines that are not rows of the table."""
 MOST_ROWS: Final = 500
-_BARS: Final = 40
+_BARS: Final = 24
 _HELP: Final = (
     "q quit  1 destinations  2 connections  3 consumers  s sort  r reverse  / filter  ↑↓ page  "
     "space freeze  + - interval"
@@ -59,7 +59,7 @@ VIEWS: Final = {
         "destinations",
         "/destinations",
         (
-            Column("name", lambda item: destinations.marked(item, address_in(item))),
+            Column("Name", lambda item: destinations.marked(item, address_in(item))),
             *destinations.COLUMNS,
         ),
         ("publish_rate", "name", "ready", "unacked", "bytes", "consumers", "deliver_rate"),
@@ -249,11 +249,13 @@ def _head(overview: Item) -> RenderableType:
         f"sluicemq {printable(overview['version'])}  up {age(overview['uptime_ms'])}  "
         f"{size(overview['resident_memory_bytes'])} memory  "
         f"{number(totals['connections'])} connections  "
-        f"{number(totals['ready'])} waiting"
+        f"{number(totals['ready'])} ready"
     )
     second = Text(
-        f"in {rate(totals['publish_rate'])}/s {sparkline(history.get('in', []), _BARS)}  "
-        f"out {rate(totals['deliver_rate'])}/s {sparkline(history.get('out', []), _BARS)}",
+        f"publish {rate(totals['publish_rate'])} "
+        f"{sparkline(history.get('publish_rate', []), _BARS)}  "
+        f"deliver {rate(totals['deliver_rate'])} "
+        f"{sparkline(history.get('deliver_rate', []), _BARS)}",
         no_wrap=True,
     )
     alarms = [

@@ -26,14 +26,14 @@ app = typer.Typer(
 )
 
 COLUMNS: Final = (
-    Column("id", lambda item: str(item["id"]), right=True),
-    Column("state", lambda item: str(item["state"])),
-    Column("protocol", lambda item: str(item.get("protocol") or "-")),
-    Column("owner", lambda item: str(item.get("owner") or "-")),
-    Column("sends", lambda item: number(item["publishes"]), right=True),
-    Column("acknowledges", lambda item: number(item["acks"]), right=True),
-    Column("since", lambda item: moment(item.get("started") or 0)),
-    Column("xid", lambda item: _xid(item)),
+    Column("ID", lambda item: str(item["id"]), right=True),
+    Column("State", lambda item: str(item["state"]), whole=True),
+    Column("Protocol", lambda item: str(item.get("protocol") or "-"), whole=True, optional=True),
+    Column("Owner", lambda item: str(item.get("owner") or "-")),
+    Column("Publishes", lambda item: number(item["publishes"]), right=True),
+    Column("Acks", lambda item: number(item["acks"]), right=True),
+    Column("Created", lambda item: moment(item.get("started") or 0), whole=True),
+    Column("XID", lambda item: _xid(item)),
 )
 IdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="Transaction id, as listed.", show_default=False)

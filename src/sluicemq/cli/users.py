@@ -27,7 +27,7 @@ from sluicemq.cli.command_helpers import (
 )
 from sluicemq.cli.console import UsageError, err
 from sluicemq.cli.destinations import Listing
-from sluicemq.cli.tables import Column, Item, table
+from sluicemq.cli.tables import Column, Item, moment, table
 from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.server.identity.passwords import (
     MAX_JAVA_PASSWORD,
@@ -62,17 +62,17 @@ FileOption = Annotated[
 ]
 
 _USERS: Final = (
-    Column("user", lambda item: str(item["name"])),
-    Column("logs in with", lambda item: _means(item)),
-    Column("rights", lambda item: _rights(item)),
-    Column("since", lambda item: _date(item["created"])),
+    Column("User", lambda item: str(item["name"])),
+    Column("Login by", lambda item: _means(item)),
+    Column("Permissions", lambda item: _rights(item)),
+    Column("Created", lambda item: _date(item["created"]), whole=True, optional=True),
 )
 _TOKENS: Final = (
-    Column("user", lambda item: str(item["user"])),
-    Column("token", lambda item: str(item["id"])),
-    Column("label", lambda item: str(item["label"])),
-    Column("since", lambda item: _date(item["created"])),
-    Column("expires", lambda item: _expiry(item)),
+    Column("User", lambda item: str(item["user"])),
+    Column("Token", lambda item: str(item["id"])),
+    Column("Label", lambda item: str(item["label"])),
+    Column("Created", lambda item: _date(item["created"]), whole=True, optional=True),
+    Column("Expires", lambda item: _expiry(item), whole=True),
 )
 
 
@@ -305,10 +305,10 @@ def _rights(user: Item) -> str:
 
 
 def _date(seconds: int) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(seconds))
+    return moment(seconds * 1000)
 
 
 def _expiry(token: Item) -> str:
     if not token["expires"]:
         return "never"
-    return f"{_date(token['expires'])}{' (over)' if time.time() >= token['expires'] else ''}"
+    return f"{_date(token['expires'])}{' (expired)' if time.time() >= token['expires'] else ''}"

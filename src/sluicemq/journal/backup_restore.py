@@ -62,7 +62,7 @@ def _nothing(count: int) -> None:
 
 
 def restore(
-    backup: Path, data_dir: Path, *, keep_identity: bool = False, advance: Advance = _nothing
+    backup: Path, data_dir: Path, *, keep_broker_id: bool = False, advance: Advance = _nothing
 ) -> Restored:
     """Restore a backup into `data_dir` and verify the checksum of every file.
 
@@ -79,7 +79,7 @@ def restore(
     partial = data_dir / PARTIAL
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(mode=0o750)
-    identity = bytes.fromhex(manifest.identity) if keep_identity else os.urandom(IDENTITY_BYTES)
+    identity = bytes.fromhex(manifest.identity) if keep_broker_id else os.urandom(IDENTITY_BYTES)
 
     def adopt(header: SegmentHeader) -> SegmentHeader:
         return header._replace(identity=identity)

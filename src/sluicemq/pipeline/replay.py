@@ -4,8 +4,8 @@
 
 Each row of the frame (silver, bronze, the source) is a message that was published. The rows reach
 the driver in order, as Arrow batches, and go to the broker over one connection in transactions.
-With a rate or pace, a transaction has the messages due within a tenth of a second. Each message is
-stored once per `write_id`: run an interrupted replay again with the same rows, rate and pace to
+With a rate or speed, a transaction has the messages due within a tenth of a second. Each message is
+stored once per `write_id`: run an interrupted replay again with the same rows, rate and speed to
 continue it.
 
 Messages keep their fields, except expiration and delivery times, which have passed.
@@ -69,7 +69,7 @@ def replay(
     destination: str = "",
     *,
     rate: float | None = None,
-    pace: float | None = None,
+    speed: float | None = None,
     selects: Callable[[], Predicate] | None = None,
     write_id: str = "",
     progress: Callable[[int, int], None] | None = None,
@@ -79,7 +79,7 @@ def replay(
 
     destination  a queue, or "topic:NAME"; "" = each message's original destination
     rate         messages per second; None = no limit
-    pace         1 = with the original intervals, 2 = twice as fast, ...; None = without
+    speed         1 = with the original intervals, 2 = twice as fast, ...; None = without
     selects      creates a predicate on the executors; rows for which it is false are skipped
     write_id     "" = a new unique one
     progress     called with the number of messages sent so far, and of all
@@ -89,10 +89,10 @@ def replay(
     Raises ConfigurationError for a frame without messages or for invalid options; ConnectionLost,
     AccessError and RequestRefused for errors from the broker.
     """
-    if rate is not None and pace is not None:
-        raise ConfigurationError("a replay has a rate or a pace, not both")
-    if (rate is not None and rate <= 0) or (pace is not None and pace <= 0):
-        raise ConfigurationError("the rate and the pace of a replay are larger than 0")
+    if rate is not None and speed is not None:
+        raise ConfigurationError("a replay has a rate or a speed, not both")
+    if (rate is not None and rate <= 0) or (speed is not None and speed <= 0):
+        raise ConfigurationError("the rate and the speed of a replay are larger than 0")
     write_id = write_id or f"replay-{uuid.uuid4().hex}"
     given = {"badRows": "dead-letter", **options, "url": url, "writeId": write_id}
     sink = read({**given, **({"destination": destination} if destination else {})})
@@ -101,7 +101,7 @@ def replay(
     if selects is not None:
         messages = messages.mapInArrow(_selected(selects, converter), messages.schema)
     total = messages.count() if progress is not None else 0
-    schedule = ReplaySchedule(rate, pace)
+    schedule = ReplaySchedule(rate, speed)
     with Delivery(sink, converter, Batch(write_id, sink.batch, 0)) as delivery:
         for batch in _in_order(messages):
             for piece, due in schedule.windows(batch):
@@ -211,9 +211,9 @@ class ReplaySchedule:
 
     Messages of one window are sent together, so transactions depend on the messages alone."""
 
-    def __init__(self, rate: float | None, pace: float | None) -> None:
+    def __init__(self, rate: float | None, speed: float | None) -> None:
         self._rate = rate
-        self._pace = pace
+        self._speed = speed
         self._sent = 0
         self._first: int | None = None
         self._latest = 0.0
@@ -222,7 +222,7 @@ class ReplaySchedule:
 
     def windows(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, float | None]]:
         """Split a batch into windows; each part has its time if it begins a window, else None."""
-        if self._rate is None and self._pace is None:
+        if self._rate is None and self._speed is None:
             yield batch, None
             return
         start = 0
@@ -240,12 +240,12 @@ class ReplaySchedule:
             self._sent += count
             first = self._sent - count
             return [(first + row) * WINDOWS / self._rate for row in range(count)]
-        assert self._pace is not None
+        assert self._speed is not None
         moments = batch.column(_TIME).cast(pa.int64()).to_pylist()
         if self._first is None:
             self._first = next((moment for moment in moments if moment is not None), None)
         earliest = self._first or 0
-        scale = self._pace * _MICROSECONDS / WINDOWS
+        scale = self._speed * _MICROSECONDS / WINDOWS
         # a message without a time, or after the clock went back, is due with the one before
         found = []
         for moment in moments:

@@ -400,7 +400,7 @@ def test_a_broker_that_runs_is_left_alone(instance: Instance, run: Run, tmp_path
     assert result.code == 1
     assert "the broker runs" in result.err
     assert not (tmp_path / "data").exists()
-    assert run("migrate", "openmq", str(instance.path), "--to", "data", "--killed").code == 0
+    assert run("migrate", "openmq", str(instance.path), "--to", "data", "--ignore-lock").code == 0
 
 
 def test_a_store_in_a_database_is_told(instance: Instance, migrate: Migrate) -> None:

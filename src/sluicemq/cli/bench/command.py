@@ -25,6 +25,7 @@ from sluicemq.cli.bench.result import SCHEMA, Document, Result
 from sluicemq.cli.bench.server import DEFAULT_DURABILITY, DURABILITIES, Server, fresh, running
 from sluicemq.cli.bench.table import tables
 from sluicemq.cli.console import JsonFlag, err, out, print_json
+from sluicemq.cli.tables import show
 from sluicemq.server.address import Url
 
 app = typer.Typer(
@@ -38,8 +39,6 @@ MATRIX_PROTOCOLS: Final = "phpmq,msglite"
 MATRIX_DURABILITIES: Final = "sync,lazy,none"
 QUERY_PROTOCOLS: Final = "msglite,msglite+unix"
 QUICK_SECONDS: Final = 2.0
-TABLE_WIDTH: Final = 110
-"""Minimum table width, also on narrower terminals: truncated numbers are useless."""
 MOST_WINDOW: Final = 100_000
 QUICK: Final = (
     Spec("phpmq", "tcp", "sync", 1024),
@@ -304,7 +303,6 @@ def _report(context: typer.Context, as_json: bool) -> Iterator[tuple[list[Result
                 )
             )
         elif results:
-            console = out()
-            console.width = max(console.width, TABLE_WIDTH)
             for table in tables(results):
-                console.print(table, end="\n\n")
+                show(table)
+                out().print()

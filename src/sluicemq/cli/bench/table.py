@@ -7,19 +7,21 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 
 from sluicemq.cli.bench.result import Backlog, Cell, Idle, Query, Result, Run, Setting
+from sluicemq.cli.tables import size
 
-_COST = ("messages/s", "broker µs", "load µs", "MB")
-_LATENCY = ("p50 ms", "p99 ms", "p99.9 ms")
+_COST = ("Rate", "Broker", "Load", "Memory")
+_LATENCY = ("p50", "p99", "p99.9")
 
 
 def tables(results: Sequence[Result]) -> Iterator[Table]:
-    """Return the tables in the order of the scenarios. µs are processor time per message, of the
-    broker and of the load generator; MB are the broker's memory."""
+    """Return the tables in the order of the scenarios. Broker and Load are their processor
+    time per message; Memory is the broker's."""
     cells = [result for result in results if isinstance(result, Cell)]
     queries = [result for result in results if isinstance(result, Query)]
     idles = [result for result in results if isinstance(result, Idle)]
     if cells:
-        yield _cells(cells)
+        yield _floods(cells)
+        yield _steady_rates(cells)
     if queries:
         yield _queries(queries)
     for result in results:
@@ -38,11 +40,11 @@ def _table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
     return table
 
 
-def _cells(cells: Sequence[Cell]) -> Table:
+def _floods(cells: Sequence[Cell]) -> Table:
     table = _table(
-        "Flood, then a steady rate",
-        ("protocol", "durability"),
-        ("bytes", "from → to", "window", *_COST, "at rate/s", *_LATENCY),
+        "Flood",
+        ("Protocol", "Durability"),
+        ("Bytes", "From → to", "Window", *_COST),
     )
     for cell in cells:
         table.add_row(
@@ -52,7 +54,24 @@ def _cells(cells: Sequence[Cell]) -> Table:
             f"{cell.producers} → {cell.consumers}",
             f"{cell.window:,}",
             *_cost(cell.flood),
-            f"{cell.steady.asked:,}",
+        )
+    return table
+
+
+def _steady_rates(cells: Sequence[Cell]) -> Table:
+    table = _table(
+        "Steady rate, after the flood",
+        ("Protocol", "Durability"),
+        ("Bytes", "From → to", "Window", "Rate", *_LATENCY),
+    )
+    for cell in cells:
+        table.add_row(
+            _name(cell),
+            cell.durability,
+            f"{cell.size:,}",
+            f"{cell.producers} → {cell.consumers}",
+            f"{cell.window:,}",
+            f"{cell.steady.asked:,}/s",
             *_latency(cell.steady),
         )
     return table
@@ -61,8 +80,8 @@ def _cells(cells: Sequence[Cell]) -> Table:
 def _queries(queries: Sequence[Query]) -> Table:
     table = _table(
         "Queries and replies, one after the other",
-        ("protocol",),
-        ("bytes", "queries/s", *_COST[1:], *_LATENCY),
+        ("Protocol",),
+        ("Bytes", "Rate", *_COST[1:], *_LATENCY),
     )
     for result in queries:
         run = result.run
@@ -74,8 +93,8 @@ def _backlog(result: Backlog) -> Table:
     table = _table(
         f"Backlog: {result.messages:,} messages of {result.size:,} bytes, {_name(result)}, "
         f"{result.durability}",
-        ("step",),
-        ("messages", *_COST),
+        ("Step",),
+        ("Messages", *_COST),
     )
     for title, run in (
         ("live, nothing waits", result.live),
@@ -89,18 +108,18 @@ def _backlog(result: Backlog) -> Table:
     recovery = result.recovery
     table.caption_justify = "left"
     table.caption = (
-        f"drain / live: {result.drain_ratio:.2f}; memory per waiting message: "
+        f"drain / live: {result.drain_ratio:.2f}; memory per ready message: "
         f"{result.bytes_per_message:,.0f} bytes\n"
         f"after kill -9: serving in {recovery.serving_seconds:.2f} s, first message in "
         f"{recovery.first_message_seconds:.2f} s, {recovery.messages:,} messages, "
-        f"{recovery.resident_bytes / 1e6:.0f} MB"
+        f"{size(recovery.resident_bytes)}"
     )
     return table
 
 
 def _at_depth(result: Backlog, *, deep: bool) -> tuple[tuple[str, Run], ...]:
     costs = result.deep if deep else result.shallow
-    waiting = f"{costs.waiting:,} waiting"
+    waiting = f"{costs.waiting:,} ready"
     return (
         (f"{waiting}: another queue", costs.elsewhere),
         (f"{waiting}: through the queue", costs.through),
@@ -111,17 +130,17 @@ def _at_depth(result: Backlog, *, deep: bool) -> tuple[tuple[str, Run], ...]:
 def _idles(idles: Sequence[Idle]) -> Table:
     table = _table(
         "Idle connections, and a pair that works beside them",
-        ("protocol", "idle"),
-        ("kB each", "rate/s", *_COST[1:], *_LATENCY),
+        ("Protocol", "Idle"),
+        ("Memory each", "Rate", *_COST[1:], *_LATENCY),
     )
     for result in idles:
-        grown = f"{result.bytes_per_connection / 1000:.1f}"
-        for title, size, run in (
+        grown = size(result.bytes_per_connection)
+        for title, memory, run in (
             ("0, before", "", result.before),
             (f"{result.connections:,}", grown, result.beside),
             ("0, after", "", result.after),
         ):
-            table.add_row(_name(result), title, size, *_cost(run), *_latency(run))
+            table.add_row(_name(result), title, memory, *_cost(run), *_latency(run))
     return table
 
 
@@ -132,10 +151,10 @@ def _name(setting: Setting) -> str:
 def _cost(run: Run) -> tuple[str, str, str, str]:
     known = run.resident_bytes > 0
     return (
-        f"{run.rate:,}",
-        f"{run.broker_us:.1f}" if known else "",
-        f"{run.generator_us:.1f}",
-        f"{run.resident_bytes / 1e6:.0f}" if known else "",
+        f"{run.rate:,}/s",
+        f"{run.broker_us:.1f} µs" if known else "",
+        f"{run.generator_us:.1f} µs",
+        size(run.resident_bytes) if known else "",
     )
 
 
@@ -143,4 +162,4 @@ def _latency(run: Run) -> tuple[str, ...]:
     latency = run.latency
     if latency is None:
         return ("", "", "")
-    return tuple(f"{value:.2f}" for value in (latency.p50, latency.p99, latency.p999))
+    return tuple(f"{value:.2f} ms" for value in (latency.p50, latency.p99, latency.p999))

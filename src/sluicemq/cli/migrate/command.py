@@ -72,9 +72,9 @@ def openmq(
     config: ConfigOption = None,
     dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
-    killed: Annotated[
+    ignore_lock: Annotated[
         bool,
-        typer.Option("--killed", help="Ignore a lock file left over from a killed broker."),
+        typer.Option("--ignore-lock", help="Ignore a lock file left over from a killed broker."),
     ] = False,
     skip_damaged: Annotated[
         bool,
@@ -84,7 +84,9 @@ def openmq(
     """Migrate from Open MQ (Message Queue 4.0 to 6.x with a file store)."""
     from sluicemq.cli.migrate.openmq.instance import inspect_source
 
-    _migrate(lambda: inspect_source(source, killed, skip_damaged), to, config, dry_run, as_json)
+    _migrate(
+        lambda: inspect_source(source, ignore_lock, skip_damaged), to, config, dry_run, as_json
+    )
 
 
 @app.command()

@@ -19,7 +19,7 @@ LOCK: Final = "lock"
 ETC: Final = "etc"
 
 
-def inspect_source(source: Path, killed: bool, skip_damaged: bool) -> Plan:
+def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
     """Read the instance into a plan.
 
     killed        a lock file is left over from a broker that was killed
@@ -29,10 +29,10 @@ def inspect_source(source: Path, killed: bool, skip_damaged: bool) -> Plan:
     """
     instance = locate(source)
     lock = instance / LOCK
-    if lock.exists() and not killed:
+    if lock.exists() and not ignore_lock:
         raise SourceError(
             f"{lock}: the broker runs. Stop it first (imqcmd shutdown bkr); if it was killed, "
-            "start and stop it once, or say --killed"
+            "start and stop it once, or say --ignore-lock"
         )
     plan = Plan(kind=KIND, place=instance)
     file = instance / PROPERTIES

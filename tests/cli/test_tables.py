@@ -1,0 +1,137 @@
+"""Tables on the terminal: columns, widths and the format of times."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from sluicemq.cli.tables import Column, moment, number, rate, show, table
+
+LONG = "a.very.long.name." * 8
+TIME = 1_767_225_600_000
+VALUES: dict[str, Any] = {
+    **dict.fromkeys(("rate_in", "rate_out"), 1_234_567.8),
+    **dict.fromkeys(("waiting", "unacked", "consumers", "delivered", "sends", "acks"), 1_234_567),
+    **dict.fromkeys(("bytes", "size", "limit_bytes", "copied_bytes", "bytes_in"), 1023 * 1024),
+    **dict.fromkeys(("id", "position", "last_sequence", "connection", "attempts"), 1_234_567_890),
+    **dict.fromkeys(("created", "at", "since", "arrival", "moved"), TIME),
+    **dict.fromkeys(("durable", "shared", "complete", "tls", "paused", "ignore_case"), True),
+    **{name: [LONG, LONG] for name in ("users", "of", "tokens", "roles", "permissions")},
+    "operations": ["publish", "consume", "browse", "create", "delete"],
+    "bytes_out": 1023 * 1024**3,
+    "connections": 1_234_567,
+    "oldest_ms": 90_061_000,
+    "priority": 9,
+    "properties_count": 12,
+    "credit": 1_000_000,
+    "prefetch": 1_000_000,
+    "protocol": "vibemq",
+    "kind": "topic",
+    "redelivered": True,
+    "expires": TIME // 1000,
+    "password": "scrypt",
+    "digest": True,
+    "superuser": False,
+    "reasons": {"max-deliveries": 1_234_567, "expired": 12},
+    "dead_letter": {
+        "at": "2026-01-01T00:00:00.000Z",
+        "reason": "max-deliveries",
+        "origin": {"kind": "queue", "name": LONG},
+        "attempts": 12,
+    },
+    "xid": {"format": 1, "global": "ab" * 64, "branch": "cd" * 64},
+    "state": "prepared",
+    "body": {"value": LONG, "encoding": "text"},
+    "meaning": LONG,
+    "unit": None,
+}
+"""Long values of fields; every other field has a long name."""
+
+
+class Values(dict[str, Any]):
+    """An item that has every field."""
+
+    def __missing__(self, key: str) -> str:
+        """Return a long name for a field without a value of its own."""
+        return LONG
+
+    def get(self, key: str, default: object = None) -> Any:
+        """Return the value of a field; no field is absent."""
+        return self[key]
+
+
+def columns(text: str) -> tuple[Column, ...]:
+    """Return the columns `module:name`."""
+    module, _, name = text.partition(":")
+    found: tuple[Column, ...] = getattr(import_module(f"sluicemq.cli.{module}"), name)
+    return found
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "audit:COLUMNS",
+        "backup:COLUMNS",
+        "configuration:_LIVE",
+        "connections:COLUMNS",
+        "consumers:COLUMNS",
+        "dead_letters:_QUEUES",
+        "dead_letters:_MESSAGES",
+        "destinations:COLUMNS",
+        "message_tables:COLUMNS",
+        "permissions:_PERMISSIONS",
+        "permissions:_ROLES",
+        "slots:COLUMNS",
+        "status:_PROTOCOLS",
+        "status:_LISTENERS",
+        "subscriptions:COLUMNS",
+        "transactions:COLUMNS",
+        "users:_USERS",
+        "users:_TOKENS",
+    ],
+)
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_table_with_long_values_fits_80_columns(
+    named: str, cut: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    listed = columns(named)
+    if named == "destinations:COLUMNS":
+        listed = (Column("Name", lambda item: str(item["name"])), *listed)
+    item = Values(VALUES)
+    if named.startswith("users:"):
+        item["created"] = TIME // 1000
+    show(table(listed, [item] * 2, cut=cut))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines) or cut
+
+
+def test_optional_columns_are_shown_where_there_is_space(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = (
+        Column("Name", lambda item: str(item["name"])),
+        Column("Publish rate", lambda item: rate(item["rate"]), right=True),
+        Column("Ready", lambda item: number(item["ready"]), right=True, optional=True),
+    )
+    item = {"name": "a" * 20, "rate": 12, "ready": 1_000_000}
+    heads = []
+    for width in ("20", "30", "80"):
+        monkeypatch.setenv("COLUMNS", width)
+        show(table(listed, [item]))
+        heads.append(capsys.readouterr().out.split("aaaa")[0].split())
+    assert heads == [
+        ["Publish", "Name", "rate"],
+        ["Publish", "Name", "rate", "Ready"],
+        ["Name", "Publish", "rate", "Ready"],
+    ]
+
+
+def test_times_have_their_zone_and_rates_their_unit() -> None:
+    assert moment(TIME) == "2026-01-01 00:00:00Z"
+    assert moment(0) == "-"
+    assert [rate(value) for value in (0, 12.34, 1234.5)] == ["0.0/s", "12.3/s", "1,234/s"]
