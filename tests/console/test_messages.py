@@ -118,6 +118,10 @@ def test_redrive_moves_dead_letters_to_their_original_queue(
     page.get_by_role("dialog").get_by_role("button", name="Redrive all dead letters").click()
     page.get_by_text("2 messages redriven").wait_for()
     assert console.item("orders")["waiting"] == 3
+    console.publish("orders.dlq", body="x")
+    page.get_by_role("button", name="Purge orders.dlq").click()
+    page.get_by_role("dialog").get_by_role("button", name="Purge all dead letters").click()
+    page.get_by_text("1 message purged").wait_for()
 
 
 def test_purge_and_delete_state_what_is_lost(console: ConsoleFixture, visit: Visit) -> None:

@@ -54,15 +54,15 @@ function notifyOutcome(verb, result) {
 
 /** `what` names the messages ("3 messages", "all messages"), `which` as above. All give whether it
     was done. */
-export async function deleteMessages(place, what, which) {
+export async function deleteMessages(place, what, which, verb = "Delete") {
   const result = await ask({
-    title: `Delete ${what} of ${place}?`,
+    title: `${verb} ${what} of ${place}?`,
     text: ["They are deleted permanently and not delivered to any consumer."],
-    action: `Delete ${what}`,
+    action: `${verb} ${what}`,
     tone: "danger",
     submit: () => carryOut(place, "delete", which),
   });
-  if (result) notifyOutcome("deleted", result);
+  if (result) notifyOutcome(verb === "Purge" ? "purged" : "deleted", result);
   return result !== null;
 }
 

@@ -77,7 +77,7 @@ function columns(onact) {
             why,
             name: `Redrive all of ${item.name}…`,
           }),
-          button("Purge…", () => onact(item, deleteMessages), {
+          button("Purge…", () => onact(item, purgeMessages), {
             tone: "quiet small",
             why,
             name: `Purge ${item.name}…`,
@@ -86,6 +86,10 @@ function columns(onact) {
       },
     },
   ];
+}
+
+function purgeMessages(...messages) {
+  return deleteMessages(...messages, "Purge");
 }
 
 async function act(list, item, action) {
