@@ -1,5 +1,5 @@
-"""Every page for everybody: axe finds nothing to complain of, in both themes and on a phone, and
-nothing is wider than the page. Pictures of what was tested are in build/screenshots."""
+"""Accessibility: axe reports no violation on any page, in both themes and on narrow screens, and
+no page scrolls horizontally. Screenshots are in build/screenshots."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 
 RULES: dict[str, tuple[str, ...]] = {"dark": (), "light": ("color-contrast",), "phone": ()}
-"""What a look has in common with another one is not looked at again."""
+"""Rules by look; those that another look covers are left out."""
 
 
 def violations(page: Page, *rules: str) -> list[str]:
-    """What axe finds, in a line each; by those rules only, if there are some."""
+    """Return the violations that axe reports, one per line; with `rules`, of these rules only."""
     # what is under way is half transparent, which is no colour of the page's
     page.evaluate(
         "Promise.all(document.getAnimations().map((each) => each.finished.catch(() => 0)))"
@@ -62,7 +62,9 @@ def violations(page: Page, *rules: str) -> list[str]:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_no_violation_on_any_page(look: str, furnished: ConsoleFixture, visit: Visit) -> None:
+def test_pages_have_no_accessibility_violations(
+    look: str, furnished: ConsoleFixture, visit: Visit
+) -> None:
     browser_page = visit(furnished, **LOOKS[look])
     items = furnished.ask("GET", "/destinations/queue/orders/messages")["items"]
     greeting = next(item["id"] for item in items if item["type"] == "greeting")
@@ -79,7 +81,7 @@ def test_no_violation_on_any_page(look: str, furnished: ConsoleFixture, visit: V
     assert not problems, "\n".join(f"{name}: {found}" for name, found in problems.items())
 
 
-def test_no_violation_in_what_opens(furnished: ConsoleFixture, visit: Visit) -> None:
+def test_dialogs_have_no_accessibility_violations(furnished: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(furnished)
     page = browser_page.open("queue/bulk", "Protocol")
     opened: dict[str, Callable[[], None]] = {
@@ -99,21 +101,23 @@ def test_no_violation_in_what_opens(furnished: ConsoleFixture, visit: Visit) -> 
     assert not violations(page)
 
 
-def test_no_violation_where_there_is_nothing_yet(console: ConsoleFixture, visit: Visit) -> None:
+def test_empty_pages_have_no_accessibility_violations(
+    console: ConsoleFixture, visit: Visit
+) -> None:
     browser_page = visit(console, color_scheme="light")
-    for name, where, told in (
+    for name, where, expected in (
         ("overview", "", "sluicemq send phpmq://"),
         ("destinations", "destinations", "sluicemq send phpmq://"),
         ("dead-letters", "dead-letters", "There are no dead letters"),
         ("transactions", "transactions", "There are no transactions"),
         ("journal", "journal", "No retention slots"),
     ):
-        page = browser_page.open(where, told)
+        page = browser_page.open(where, expected)
         browser_page.shoot(f"empty-{name}")
         assert not violations(page), name
 
 
-def test_the_menu_of_a_phone(furnished: ConsoleFixture, visit: Visit) -> None:
+def test_menu_on_narrow_screens(furnished: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(furnished, viewport=NARROW)
     page = browser_page.open("destinations", "bulk")
     menu = page.get_by_role("button", name="Menu")
@@ -128,7 +132,7 @@ def test_the_menu_of_a_phone(furnished: ConsoleFixture, visit: Visit) -> None:
     expect(menu).to_have_attribute("aria-expanded", "false")
 
 
-def test_the_theme_follows_the_system_until_it_is_chosen(
+def test_theme_follows_the_system_until_it_is_selected(
     furnished: ConsoleFixture, visit: Visit
 ) -> None:
     browser_page = visit(furnished, color_scheme="light")
@@ -147,7 +151,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen(
     assert page.evaluate(ground) == dark
 
 
-def test_charts_are_told_in_words_and_as_a_table(furnished: ConsoleFixture, visit: Visit) -> None:
+def test_charts_have_a_text_summary_and_a_table(furnished: ConsoleFixture, visit: Visit) -> None:
     page = visit(furnished).open("", "Messages per second")
     flow = page.get_by_role("figure", name="Messages per second")
     expect(flow.get_by_role("img")).to_have_attribute(

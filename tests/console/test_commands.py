@@ -1,4 +1,4 @@
-"""What an empty page tells a newcomer to type does what it says."""
+"""The commands on empty pages work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.console import BrowserPage, ConsoleFixture, Visit
 
 
 def commands(browser_page: BrowserPage) -> list[list[str]]:
-    """What the page says, as a shell takes it: without the program's name."""
+    """Return the commands of the page as arguments, without the program name."""
     browser_page.page.locator(".command code").first.wait_for()
     found = [
         shlex.split(text) for text in browser_page.page.locator(".command code").all_inner_texts()
@@ -20,7 +20,7 @@ def commands(browser_page: BrowserPage) -> list[list[str]]:
     return [words[1:] for words in found]
 
 
-def test_the_overview_teaches_to_send_and_receive(
+def test_commands_of_the_overview_send_and_receive(
     console: ConsoleFixture, visit: Visit, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     browser_page = visit(console)
@@ -33,9 +33,7 @@ def test_the_overview_teaches_to_send_and_receive(
     assert capfdbinary.readouterr().out == b"hello\n"
 
 
-def test_names_that_a_shell_would_take_for_something_else(
-    console: ConsoleFixture, visit: Visit
-) -> None:
+def test_names_in_commands_are_quoted_for_the_shell(console: ConsoleFixture, visit: Visit) -> None:
     name = "a b'c$(touch x)/&;*?#"
     console.create("plain")
     console.ask("PUT", "/destinations/queue/~?name_base64=" + "YSBiJ2MkKHRvdWNoIHgpLyY7Kj8j")
@@ -48,7 +46,9 @@ def test_names_that_a_shell_would_take_for_something_else(
     browser_page.see("1 to 1 of 1")
 
 
-def test_the_dead_letters_teach_to_keep_them(console: ConsoleFixture, visit: Visit) -> None:
+def test_command_of_the_dead_letter_page_creates_a_queue(
+    console: ConsoleFixture, visit: Visit
+) -> None:
     browser_page = visit(console)
     browser_page.open("dead-letters", "There are no dead letters")
     (create,) = commands(browser_page)
@@ -57,12 +57,12 @@ def test_the_dead_letters_teach_to_keep_them(console: ConsoleFixture, visit: Vis
     assert (settings["dead_letter"], settings["max_attempts"]) == (True, 5)
 
 
-def test_the_journal_names_a_command_that_there_is(
+def test_command_of_the_journal_page_exists(
     console: ConsoleFixture, visit: Visit, capsys: pytest.CaptureFixture[str]
 ) -> None:
     browser_page = visit(console)
     browser_page.open("journal", "No retention slots")
     (run,) = commands(browser_page)
     assert main([*run[:2], "--help"]) == 0
-    told = capsys.readouterr().out
-    assert all(word in told for word in run if word.startswith("--"))
+    help_text = capsys.readouterr().out
+    assert all(word in help_text for word in run if word.startswith("--"))

@@ -1,4 +1,4 @@
-"""Everything without a mouse: where the focus is, where it goes, and which keys do something."""
+"""Keyboard operation: focus, tab order and shortcuts."""
 
 from __future__ import annotations
 
@@ -22,26 +22,24 @@ REACHABLE = """() => [...document.querySelectorAll(
 
 
 @pytest.mark.parametrize("where", ["", "destinations", "queue/orders", "queue/orders/settings"])
-def test_tab_reaches_everything_and_the_focus_can_be_seen(
+def test_tab_reaches_all_controls_with_a_visible_focus(
     where: str, furnished: ConsoleFixture, visit: Visit
 ) -> None:
     browser_page = visit(furnished)
     page = browser_page.open(where)
     page.locator("main a").first.wait_for()
-    wanted = page.evaluate(REACHABLE)
+    reachable = page.evaluate(REACHABLE)
     page.evaluate("window.seen = new Set(); document.activeElement.blur()")
-    for _ in range(wanted + 10):
+    for _ in range(reachable + 10):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement === document.body"):
             break
         assert page.evaluate(OUTLINED), page.evaluate(FOCUSED)
         page.evaluate("seen.add(document.activeElement)")
-    assert page.evaluate("seen.size") >= wanted
+    assert page.evaluate("seen.size") >= reachable
 
 
-def test_the_first_tab_leads_past_the_list_of_pages(
-    furnished: ConsoleFixture, visit: Visit
-) -> None:
+def test_first_tab_stop_skips_the_navigation(furnished: ConsoleFixture, visit: Visit) -> None:
     page = visit(furnished).open("destinations", "bulk")
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("Tab")
@@ -51,7 +49,7 @@ def test_the_first_tab_leads_past_the_list_of_pages(
     assert page.url.endswith("#/destinations")
 
 
-def test_g_and_a_letter_go_to_a_page_and_take_the_focus_along(
+def test_g_and_a_key_open_a_page_and_focus_its_heading(
     furnished: ConsoleFixture, visit: Visit
 ) -> None:
     page = visit(furnished).open("", "Messages per second")
@@ -74,7 +72,7 @@ def test_g_and_a_letter_go_to_a_page_and_take_the_focus_along(
         expect(page.locator("nav.rail [aria-current=page]")).to_contain_text(heading)
 
 
-def test_search_by_keys_alone(furnished: ConsoleFixture, visit: Visit) -> None:
+def test_search_with_the_keyboard(furnished: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(furnished)
     page = browser_page.open("", "Messages per second")
     search(browser_page, "inv")
@@ -97,7 +95,7 @@ def test_search_by_keys_alone(furnished: ConsoleFixture, visit: Visit) -> None:
     assert box.input_value() == ""
 
 
-def test_dialogs_keep_the_focus_and_give_it_back(furnished: ConsoleFixture, visit: Visit) -> None:
+def test_dialogs_trap_and_restore_the_focus(furnished: ConsoleFixture, visit: Visit) -> None:
     page = visit(furnished).open("queue/bulk", "Protocol")
     page.get_by_role("button", name="Delete…").focus()
     page.keyboard.press("Enter")
@@ -116,7 +114,7 @@ def test_dialogs_keep_the_focus_and_give_it_back(furnished: ConsoleFixture, visi
     assert furnished.item("bulk")["ready"] == 120
 
 
-def test_keys_can_be_switched_off_and_never_count_while_one_types(
+def test_shortcuts_can_be_disabled_and_are_ignored_in_inputs(
     furnished: ConsoleFixture, visit: Visit
 ) -> None:
     page = visit(furnished).open("destinations", "bulk")
@@ -135,7 +133,7 @@ def test_keys_can_be_switched_off_and_never_count_while_one_types(
     assert page.evaluate("document.activeElement.getAttribute('role')") != "combobox"
 
 
-def test_rows_keep_the_focus_while_figures_change(console: ConsoleFixture, visit: Visit) -> None:
+def test_rows_keep_the_focus_while_values_change(console: ConsoleFixture, visit: Visit) -> None:
     for name in ("a", "b", "c"):
         console.publish(name, body="x")
     browser_page = visit(console)

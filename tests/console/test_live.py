@@ -1,5 +1,4 @@
-"""Figures that change by themselves, a broker that goes and comes back, and how fast the first page
-is there."""
+"""Live statistics, reconnection after a restart of the broker, and the time to the first paint."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def shows(page: Page, name: str, figure: int) -> None:
     expect(reading.locator(".figure").first).to_have_text(f"{figure:,}")
 
 
-def test_the_overview_follows_what_happens(console: ConsoleFixture, visit: Visit) -> None:
+def test_overview_shows_new_messages(console: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(console)
     page = browser_page.open("", "No messages yet")
     for number in range(12):
@@ -44,7 +43,7 @@ def test_the_overview_follows_what_happens(console: ConsoleFixture, visit: Visit
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
-def test_changing_figures_are_not_read_out(console: ConsoleFixture, visit: Visit) -> None:
+def test_changing_values_are_not_announced(console: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(console)
     page = browser_page.open("", "Messages per second")
     page.evaluate(
@@ -59,7 +58,7 @@ def test_changing_figures_are_not_read_out(console: ConsoleFixture, visit: Visit
     assert page.evaluate("heard") == []
 
 
-def test_a_broker_that_goes_and_comes_back(tmp_path: Path, visit: Visit) -> None:
+def test_console_reconnects_after_a_restart_of_the_broker(tmp_path: Path, visit: Visit) -> None:
     with ConsoleFixture(tmp_path, listen=[f"http://{HERE}:{unused_port()}"]) as console:
         browser_page = visit(console, ("ERR_", "Failed to load resource"))
         console.publish("orders", body="x")
@@ -75,7 +74,9 @@ def test_a_broker_that_goes_and_comes_back(tmp_path: Path, visit: Visit) -> None
         expect(page.get_by_text("The broker does not respond")).to_have_count(0)
 
 
-def test_a_broker_that_keeps_no_more_streams(tmp_path: Path, browser: Browser) -> None:
+def test_statistics_are_polled_beyond_the_limit_of_streams(
+    tmp_path: Path, browser: Browser
+) -> None:
     with (
         ConsoleFixture(tmp_path, {"SLUICEMQ_HTTP__MAX_EVENT_STREAMS": "1"}) as console,
         visiting(browser, console) as first,
@@ -89,9 +90,7 @@ def test_a_broker_that_keeps_no_more_streams(tmp_path: Path, browser: Browser) -
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
-def test_a_page_that_is_not_looked_at_asks_for_nothing(
-    console: ConsoleFixture, visit: Visit
-) -> None:
+def test_hidden_page_sends_no_requests(console: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(console)
     page = browser_page.open("", "Messages per second")
     page.get_by_text("Live", exact=True).wait_for()

@@ -1,4 +1,4 @@
-"""Logging in, what one may do then, and what becomes of a page when the session is over."""
+"""Login, permissions, and the end of a session."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ def log_in(browser_page: BrowserPage, user: str, password: str = PASSWORD) -> Pa
     return page
 
 
-def test_who_is_wrong_is_told_so_and_who_is_right_comes_in(
-    guarded: ConsoleFixture, visit: Visit
-) -> None:
+def test_login_rejects_a_wrong_password(guarded: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(guarded, UNAUTHORIZED, viewport=NARROW)
     page = browser_page.page
     page.goto(guarded.url + "#/destinations")
@@ -70,7 +68,7 @@ def test_who_is_wrong_is_told_so_and_who_is_right_comes_in(
     assert not page.evaluate("document.cookie"), "scripts cannot read the session"
 
 
-def test_changes_show_that_this_page_sent_them(guarded: ConsoleFixture, visit: Visit) -> None:
+def test_only_changing_requests_have_a_csrf_token(guarded: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(guarded, UNAUTHORIZED)
     page = log_in(browser_page, "anna")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
@@ -87,7 +85,7 @@ def test_changes_show_that_this_page_sent_them(guarded: ConsoleFixture, visit: V
     ]
 
 
-def test_one_sees_what_one_may_and_is_told_why_not(guarded: ConsoleFixture, visit: Visit) -> None:
+def test_pages_and_buttons_follow_the_permissions(guarded: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(guarded, UNAUTHORIZED)
     page = log_in(browser_page, "bert")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
@@ -114,7 +112,7 @@ def test_one_sees_what_one_may_and_is_told_why_not(guarded: ConsoleFixture, visi
     page.locator("main [role=alert]").first.wait_for()
 
 
-def test_logging_out_leaves_nothing_behind(guarded: ConsoleFixture, visit: Visit) -> None:
+def test_logout_ends_the_session(guarded: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(guarded, UNAUTHORIZED)
     page = log_in(browser_page, "anna")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
@@ -125,7 +123,7 @@ def test_logging_out_leaves_nothing_behind(guarded: ConsoleFixture, visit: Visit
     page.get_by_role("button", name="Log in").wait_for()
 
 
-def test_a_token_instead_of_a_password(guarded: ConsoleFixture, visit: Visit) -> None:
+def test_login_with_a_token(guarded: ConsoleFixture, visit: Visit) -> None:
     token = guarded.ask("POST", "/users/anna/tokens", {"label": "t"}, **basic("anna"))["token"]
     browser_page = visit(guarded, UNAUTHORIZED)
     page = browser_page.page
@@ -136,7 +134,7 @@ def test_a_token_instead_of_a_password(guarded: ConsoleFixture, visit: Visit) ->
     page.get_by_role("heading", name="Overview", level=1).wait_for()
 
 
-def test_a_session_that_is_over_leads_to_the_login_and_back(
+def test_expired_session_returns_to_the_page_after_login(
     guarded: ConsoleFixture, visit: Visit
 ) -> None:
     browser_page = visit(guarded, (*UNAUTHORIZED, "ERR_"))
@@ -148,7 +146,9 @@ def test_a_session_that_is_over_leads_to_the_login_and_back(
     page.get_by_role("heading", name="Destinations", level=1).wait_for()
 
 
-def test_a_user_is_added_permitted_and_deleted(guarded: ConsoleFixture, visit: Visit) -> None:
+def test_user_is_added_granted_a_permission_and_deleted(
+    guarded: ConsoleFixture, visit: Visit
+) -> None:
     browser_page = visit(guarded, UNAUTHORIZED)
     log_in(browser_page, "anna")
     page = browser_page.open("users", "bert")

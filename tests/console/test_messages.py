@@ -1,4 +1,4 @@
-"""Messages by hand: published, found, looked at whatever they are, moved, sent back, deleted."""
+"""Operations on messages: publish, select, display, move, redrive and delete."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ BODIES = (
 )
 
 
-def test_a_message_of_every_kind_can_be_looked_at(furnished: ConsoleFixture, visit: Visit) -> None:
+def test_every_kind_of_message_is_displayed(furnished: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(furnished)
     items = furnished.ask("GET", "/destinations/queue/orders/messages?limit=50")["items"]
     kinds = {item["type"] or item["body_kind"]: item["id"] for item in items}
-    for kind, told in BODIES:
-        browser_page.open(f"queue/orders/messages/{kinds[kind]}", told)
+    for kind, expected in BODIES:
+        browser_page.open(f"queue/orders/messages/{kinds[kind]}", expected)
         browser_page.shoot(f"body-{kind}")
     page = browser_page.page
     browser_page.open(f"queue/orders/messages/{kinds['greeting']}", "color")
@@ -36,7 +36,7 @@ def test_a_message_of_every_kind_can_be_looked_at(furnished: ConsoleFixture, vis
     assert download.value.path().read_bytes() == b"hello"
 
 
-def test_publish_find_move_and_delete(console: ConsoleFixture, visit: Visit) -> None:
+def test_publish_select_move_and_delete(console: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(console, ("400",))
     page = browser_page.open("destinations", "There are no destinations yet")
     page.get_by_role("button", name="Create").click()
@@ -80,7 +80,7 @@ def test_publish_find_move_and_delete(console: ConsoleFixture, visit: Visit) -> 
     browser_page.see("No ready messages")
 
 
-def test_a_long_line_page_by_page(furnished: ConsoleFixture, visit: Visit) -> None:
+def test_long_queue_is_browsed_by_page(furnished: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(furnished)
     page = browser_page.open("queue/bulk", "1 to 50 of 120")
     page.get_by_role("button", name="Next").click()
@@ -96,7 +96,7 @@ def test_a_long_line_page_by_page(furnished: ConsoleFixture, visit: Visit) -> No
     browser_page.see("33 to 82 of 120")
 
 
-def test_dead_letters_go_back_to_where_they_came_from(
+def test_redrive_moves_dead_letters_to_their_original_queue(
     console: ConsoleFixture, visit: Visit
 ) -> None:
     console.create("orders", message_ttl=1, dead_letter=True)
@@ -118,9 +118,13 @@ def test_dead_letters_go_back_to_where_they_came_from(
     page.get_by_role("dialog").get_by_role("button", name="Redrive all dead letters").click()
     page.get_by_text("2 messages redriven").wait_for()
     assert console.item("orders")["ready"] == 3
+    console.publish("orders.dlq", body="x")
+    page.get_by_role("button", name="Purge orders.dlq").click()
+    page.get_by_role("dialog").get_by_role("button", name="Purge all dead letters").click()
+    page.get_by_text("1 message purged").wait_for()
 
 
-def test_what_is_lost_is_named_before_it_is(console: ConsoleFixture, visit: Visit) -> None:
+def test_purge_and_delete_state_what_is_lost(console: ConsoleFixture, visit: Visit) -> None:
     for _ in range(7):
         console.publish("orders", body="x" * 100)
     consumer = console.phpmq()
@@ -163,7 +167,7 @@ def test_pause_and_resume(console: ConsoleFixture, visit: Visit) -> None:
     assert not console.item("orders")["paused"]
 
 
-def test_only_settings_that_were_changed_are_sent(console: ConsoleFixture, visit: Visit) -> None:
+def test_only_changed_settings_are_sent(console: ConsoleFixture, visit: Visit) -> None:
     console.create("orders", max_messages=100, message_ttl=60_000)
     browser_page = visit(console)
     page = browser_page.open("queue/orders/settings", "Lifetime and delivery")
@@ -203,7 +207,7 @@ def test_only_settings_that_were_changed_are_sent(console: ConsoleFixture, visit
     browser_page.see("Dead letters go to orders.dlq")
 
 
-def test_a_connection_is_closed(console: ConsoleFixture, visit: Visit) -> None:
+def test_connection_is_closed(console: ConsoleFixture, visit: Visit) -> None:
     jms = console.jms("clerk")
     assert jms.ping() >= 0
     browser_page = visit(console)
@@ -221,7 +225,7 @@ def test_a_connection_is_closed(console: ConsoleFixture, visit: Visit) -> None:
     assert before not in [item["id"] for item in found if item["state"] == "open"]
 
 
-def test_a_prepared_transaction_is_committed_by_hand(console: ConsoleFixture, visit: Visit) -> None:
+def test_prepared_transaction_is_committed(console: ConsoleFixture, visit: Visit) -> None:
     session = console.jms().session()
     xid = Xid(1, b"global", b"branch")
     session.xa.start(xid)
@@ -243,7 +247,7 @@ def _figure(page: Page, name: str) -> Locator:
 
 
 @pytest.mark.parametrize("name", ["~", "..", "a/b c?d#e&f=g%20", "zählerstände", "topic"])
-def test_any_name_has_a_page(name: str, console: ConsoleFixture, visit: Visit) -> None:
+def test_destination_page_of_any_name(name: str, console: ConsoleFixture, visit: Visit) -> None:
     with console.api() as client:
         assert client.write([row(name, b"hello")]).status == 200
     browser_page = visit(console)

@@ -1,5 +1,5 @@
-"""Nothing that comes from elsewhere becomes a part of the page: what clients have stored in the
-broker, and what an address or a form brings along."""
+"""Foreign data never becomes markup or script of the page: data that clients have stored in the
+broker, and parts of URLs and forms."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def expect_nothing(browser_page: BrowserPage) -> None:
     assert not found, found
 
 
-def told(page: Page, text: str) -> None:
-    """The page shows it letter by letter."""
+def expect_text(page: Page, text: str) -> None:
+    """The page shows it letter by dead_letter."""
     page.locator("main").get_by_text(text).first.wait_for()
 
 
-def test_what_clients_have_stored(console: ConsoleFixture, visit: Visit) -> None:
+def test_stored_data_is_inserted_as_text(console: ConsoleFixture, visit: Visit) -> None:
     name = evil("queue")
     headers = {
         "correlation_id": evil("correlation"),
@@ -58,7 +58,7 @@ def test_what_clients_have_stored(console: ConsoleFixture, visit: Visit) -> None
     )
     browser_page = visit(console)
     page = browser_page.open("", "Messages per second")
-    told(page, name)
+    expect_text(page, name)
     for where, texts in (
         ("destinations", [name]),
         (f"queue/{quote(name, safe='')}", [name]),
@@ -70,9 +70,9 @@ def test_what_clients_have_stored(console: ConsoleFixture, visit: Visit) -> None
     ):
         browser_page.open(where)
         for text in texts:
-            told(page, text)
+            expect_text(page, text)
         expect_nothing(browser_page)
-    told_of = {
+    expected_texts = {
         "text": [evil("text"), evil("property"), evil("value"), evil("correlation"), evil("type")],
         "json": ["json"],
         "map": [evil("map"), evil("entry")],
@@ -87,13 +87,13 @@ def test_what_clients_have_stored(console: ConsoleFixture, visit: Visit) -> None
     for where, item in found:
         browser_page.open(where)
         browser_page.open(f"{where}/messages/{item['id']}")
-        for text in told_of[item["body_kind"]]:
-            told(page, text)
+        for text in expected_texts[item["body_kind"]]:
+            expect_text(page, text)
         expect_nothing(browser_page)
-    letter = console.ask("GET", "/destinations/queue/orders.dlq/messages")["items"][0]["id"]
-    browser_page.open(f"queue/orders.dlq/messages/{letter}", "Original destination")
-    told(page, evil("reason"))
-    told(page, evil("origin"))
+    dead_letter = console.ask("GET", "/destinations/queue/orders.dlq/messages")["items"][0]["id"]
+    browser_page.open(f"queue/orders.dlq/messages/{dead_letter}", "Original destination")
+    expect_text(page, evil("reason"))
+    expect_text(page, evil("origin"))
     expect_nothing(browser_page)
     page.keyboard.press("/")
     page.keyboard.type("img")
@@ -101,7 +101,7 @@ def test_what_clients_have_stored(console: ConsoleFixture, visit: Visit) -> None
     expect_nothing(browser_page)
 
 
-def test_what_dialogs_say_of_it(console: ConsoleFixture, visit: Visit) -> None:
+def test_dialogs_insert_names_as_text(console: ConsoleFixture, visit: Visit) -> None:
     name = evil("queue")
     console.publish(name, body="x")
     browser_page = visit(console)
@@ -122,7 +122,7 @@ def test_what_dialogs_say_of_it(console: ConsoleFixture, visit: Visit) -> None:
     expect_nothing(browser_page)
 
 
-def test_what_an_address_brings_along(console: ConsoleFixture, visit: Visit) -> None:
+def test_url_parts_are_inserted_as_text(console: ConsoleFixture, visit: Visit) -> None:
     text = quote(evil("address"), safe="")
     browser_page = visit(console, ("404", "400"))
     for where in (
@@ -144,7 +144,7 @@ def test_what_an_address_brings_along(console: ConsoleFixture, visit: Visit) -> 
         expect_nothing(browser_page)
 
 
-def test_what_is_typed_and_comes_back_in_a_refusal(console: ConsoleFixture, visit: Visit) -> None:
+def test_input_in_error_messages_is_inserted_as_text(console: ConsoleFixture, visit: Visit) -> None:
     console.publish("orders", body="x")
     browser_page = visit(console, ("404", "400", "409"))
     page = browser_page.open("queue/orders", "Protocol")
@@ -162,7 +162,7 @@ def test_what_is_typed_and_comes_back_in_a_refusal(console: ConsoleFixture, visi
     expect_nothing(browser_page)
 
 
-def test_the_policy_stops_what_slips_through(console: ConsoleFixture, visit: Visit) -> None:
+def test_content_security_policy_blocks_scripts(console: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(console, ("Trusted", "TrustedHTML", "Content Security Policy", "inline"))
     page = browser_page.open("", "Messages per second")
     tried = """() => {

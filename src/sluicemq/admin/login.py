@@ -34,8 +34,12 @@ class NewPassword(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller. Requests that change something carry `csrf_token` in the header `X-CSRF-Token`; it
-    is empty without a session. `user` is empty if the broker requires no login."""
+    """The caller.
+
+    user        "" if the broker requires no login
+    csrf_token  value of the header `X-CSRF-Token` of requests that change something; "" without a
+                session
+    """
 
     user: str
     superuser: bool

@@ -1,11 +1,11 @@
-// What can be done with messages of a destination: one call after the other until all is done, as
-// the broker does no more in one than it can without keeping others waiting.
+// Operations on messages of a destination. The broker limits the number of messages per request, so
+// requests are repeated until all messages are processed.
 
 import { post } from "./api.js";
 import { ask } from "./dialogs.js";
 import { count, many } from "./format.js";
-import { Place } from "./names.js";
-import { tell } from "./tell.js";
+import { DestinationRef } from "./destination_ref.js";
+import { notify } from "./notifications.js";
 
 const REASONS = {
   "not-found": "they no longer exist",
@@ -36,33 +36,33 @@ export async function carryOut(place, action, which, target = null) {
   return total;
 }
 
-/** What became of it, in words. */
+/** Describe the result of an operation. */
 export function outcome(verb, { processed, failed }) {
-  const said = `${many(processed, "message")} ${verb}`;
-  if (!failed.length) return said;
+  const summary = `${many(processed, "message")} ${verb}`;
+  if (!failed.length) return summary;
   const reasons = new Map();
   for (const { reason } of failed) reasons.set(reason, (reasons.get(reason) ?? 0) + 1);
-  const told = [...reasons].map(
+  const skipped = [...reasons].map(
     ([reason, times]) => `${count(times)} because ${REASONS[reason] ?? reason}`,
   );
-  return `${said}; skipped: ${told.join(", ")}`;
+  return `${summary}; skipped: ${skipped.join(", ")}`;
 }
 
-function tellOutcome(verb, result) {
-  tell(outcome(verb, result), result.failed.length ? "bad" : "good");
+function notifyOutcome(verb, result) {
+  notify(outcome(verb, result), result.failed.length ? "bad" : "good");
 }
 
 /** `what` names the messages ("3 messages", "all messages"), `which` as above. All give whether it
     was done. */
-export async function deleteMessages(place, what, which) {
+export async function deleteMessages(place, what, which, verb = "Delete") {
   const result = await ask({
-    title: `Delete ${what} of ${place}?`,
+    title: `${verb} ${what} of ${place}?`,
     text: ["They are deleted permanently and not delivered to any consumer."],
-    action: `Delete ${what}`,
+    action: `${verb} ${what}`,
     tone: "danger",
     submit: () => carryOut(place, "delete", which),
   });
-  if (result) tellOutcome("deleted", result);
+  if (result) notifyOutcome(verb === "Purge" ? "purged" : "deleted", result);
   return result !== null;
 }
 
@@ -86,9 +86,9 @@ export async function transferMessages(place, action, what, which) {
       },
     ],
     action: `${verb} ${what}`,
-    submit: ({ name, kind }) => carryOut(place, action, which, new Place(kind, name).told()),
+    submit: ({ name, kind }) => carryOut(place, action, which, new DestinationRef(kind, name).toBody()),
   });
-  if (result) tellOutcome(action === "move" ? "moved" : "copied", result);
+  if (result) notifyOutcome(action === "move" ? "moved" : "copied", result);
   return result !== null;
 }
 
@@ -101,7 +101,7 @@ export async function redeliverMessages(place, what, which) {
     action: `Redeliver ${what}`,
     submit: () => carryOut(place, "redeliver", which),
   });
-  if (result) tellOutcome("made ready", result);
+  if (result) notifyOutcome("made ready", result);
   return result !== null;
 }
 
@@ -112,6 +112,6 @@ export async function returnMessages(place, what, which) {
     action: `Redrive ${what}`,
     submit: () => carryOut(place, "redrive", which),
   });
-  if (result) tellOutcome("redriven", result);
+  if (result) notifyOutcome("redriven", result);
   return result !== null;
 }

@@ -5,8 +5,7 @@ import { session } from "./session.js";
 
 export const ROOT = new URL("../api/v1/", location.href.split("#")[0]);
 
-/** How long an answer may take, in ms. */
-const PATIENCE = 15_000;
+const TIMEOUT_MS = 15_000;
 
 /** A refusal, in the words of the API. `status` 0: there was no answer at all. */
 export class Refusal extends Error {
@@ -18,7 +17,7 @@ export class Refusal extends Error {
   }
 }
 
-/** Whether an error only says that nobody waits for the answer any more. */
+/** Whether an error means that the request was aborted by its caller. */
 export function abandoned(error) {
   return error instanceof DOMException && error.name === "AbortError";
 }
@@ -33,14 +32,14 @@ export function address(path, query = {}) {
 }
 
 async function refusalOf(response) {
-  let told = {};
+  let details = {};
   try {
-    told = (await response.json()).error ?? {};
+    details = (await response.json()).error ?? {};
   } catch {
     // a proxy may have answered; then there is only the status
   }
-  const { code = "no-code", message = `the broker responded with status ${response.status}` } = told;
-  return new Refusal(response.status, code, message, told);
+  const { code = "no-code", message = `the broker responded with status ${response.status}` } = details;
+  return new Refusal(response.status, code, message, details);
 }
 
 /**
@@ -51,8 +50,8 @@ async function refusalOf(response) {
 export async function call(method, path, { query, body, signal } = {}) {
   const headers = { Accept: "application/json", "X-Requested-With": "console" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  if (method !== "GET" && session.csrfTokenToken) headers["X-CSRF-Token"] = session.csrfTokenToken;
-  const limit = AbortSignal.timeout(PATIENCE);
+  if (method !== "GET" && session.csrfToken) headers["X-CSRF-Token"] = session.csrfToken;
+  const limit = AbortSignal.timeout(TIMEOUT_MS);
   let response;
   try {
     response = await fetch(address(path, query), {
@@ -66,7 +65,7 @@ export async function call(method, path, { query, body, signal } = {}) {
   } catch (error) {
     if (signal?.aborted) throw new DOMException("request aborted", "AbortError");
     if (error.name === "TimeoutError") {
-      throw new Refusal(0, "too-slow", `no response within ${PATIENCE / 1000} s`);
+      throw new Refusal(0, "too-slow", `no response within ${TIMEOUT_MS / 1000} s`);
     }
     throw new Refusal(0, "unreachable", "the broker cannot be reached");
   }

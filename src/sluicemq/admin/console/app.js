@@ -4,17 +4,17 @@ import { Refusal, get } from "./api.js";
 import { h, put } from "./dom.js";
 import { start, stop, take } from "./live.js";
 import { failure } from "./parts.js";
-import { loader } from "./places.js";
+import { loader } from "./navigation.js";
 import { here } from "./router.js";
 import { session } from "./session.js";
 import { Shell } from "./shell.js";
-import { whisper } from "./tell.js";
+import { announce } from "./notifications.js";
 
 let shell = null;
 let leaving = new AbortController();
 let turns = 0;
-/** The login is shown. */
-let outside = false;
+/** Whether the login page is open. */
+let loggedOut = false;
 
 async function begin() {
   // asked for together: the page that most people open first needs both
@@ -22,7 +22,7 @@ async function begin() {
   try {
     session.take(await get("session"));
   } catch (error) {
-    if (error instanceof Refusal && error.status === 401) return; // `lost` has shown the login
+    if (error instanceof Refusal && error.status === 401) return; // `lost` opens the login page
     put(
       document.body,
       h(
@@ -37,7 +37,7 @@ async function begin() {
 }
 
 async function enter(overview = null) {
-  outside = false;
+  loggedOut = false;
   shell ??= new Shell(() => session.lost(null));
   put(document.body, shell.element);
   shell.welcome();
@@ -47,8 +47,8 @@ async function enter(overview = null) {
 }
 
 async function login(refusal) {
-  if (outside) return;
-  outside = true;
+  if (loggedOut) return;
+  loggedOut = true;
   leaving.abort();
   stop();
   const { show } = await import("./pages/login.js");
@@ -67,18 +67,18 @@ async function turn(moved = true) {
   shell.mark(place.steps[0] ?? "");
   let page;
   try {
-    page = load ? await load() : await import("./pages/nowhere.js");
+    page = load ? await load() : await import("./pages/not_found.js");
   } catch {
     // the broker has been replaced by another version, whose files have other addresses
     if (mine === turns) {
-      const told = new Refusal(
+      const missing = new Refusal(
         0,
         "no-page",
         "This page is not available: the broker may have been updated. Reload the console.",
       );
       put(
         shell.main,
-        failure(told, () => location.reload()),
+        failure(missing, () => location.reload()),
       );
     }
     return;
@@ -91,7 +91,7 @@ async function turn(moved = true) {
     window.scrollTo(0, 0);
     const heading = shell.main.querySelector("h1");
     (heading ?? shell.main).focus({ preventScroll: true });
-    whisper(title);
+    announce(title);
   }
 }
 

@@ -1,19 +1,19 @@
-// The body of a message, of any kind: as text, as JSON with its parts told apart, as a table of its
+// The body of a message, of any kind: as text, as JSON with syntax highlighting, as a table of its
 // values, or byte by byte.
 
 import { h } from "./dom.js";
 import { facts, tag } from "./parts.js";
 
 const PER_LINE = 16;
-/** Bytes that are shown one by one. */
+/** Maximum number of bytes in a hex dump. */
 const MOST_BYTES = 16_384;
 
 const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|([{}[\],])|([^\s"{}[\],:]+)/g;
 /** Characters of a body in a list. */
 const PREVIEW = 160;
 
-/** JSON laid out in lines, its names, strings and other values told apart. Taken piece by piece as it
-    was sent: read as numbers, those with many digits would come out as others. */
+/** JSON laid out in lines, with syntax highlighting. The original tokens are used, because numbers
+    with many digits would lose precision if they were parsed. */
 function laidOut(text) {
   const nodes = [];
   let depth = 0;
@@ -37,9 +37,9 @@ function laidOut(text) {
 /** 16 bytes to a line: where, in hexadecimal, as text. */
 function dump(bytes) {
   const lines = [];
-  const shown = bytes.slice(0, MOST_BYTES);
-  for (let at = 0; at < shown.length; at += PER_LINE) {
-    const line = [...shown.slice(at, at + PER_LINE)];
+  const dumped = bytes.slice(0, MOST_BYTES);
+  for (let at = 0; at < dumped.length; at += PER_LINE) {
+    const line = [...dumped.slice(at, at + PER_LINE)];
     const hex = line.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
     const text = line.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : "·"));
     lines.push(
@@ -76,7 +76,7 @@ function typedMap(content) {
   );
 }
 
-/** JSON that is whole is laid out; everything else is shown as it is. */
+/** JSON that is whole is laid out; all other text is unchanged. */
 function asText(text) {
   const trimmed = text.trimStart();
   if (trimmed.startsWith("{") || trimmed.startsWith("[")) {
@@ -90,7 +90,7 @@ function asText(text) {
   return block("Body, text", "", text);
 }
 
-/** An element that shows it; `body` as the API tells it. */
+/** Return an element for a `body` of the API. */
 export function bodyView({ kind, encoding, value: content, class: named }) {
   if (kind === "none") return h("p", { class: "hint" }, "The message has no body.");
   switch (encoding) {

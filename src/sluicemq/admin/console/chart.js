@@ -1,7 +1,7 @@
 // A chart of figures over time, drawn as SVG, with its figures as a table beside it.
 //
 //     const flow = chart({title: "Flow", series: [{key: "publish_rate", label: "publish rate", tone: "water"}], …});
-//     flow.update(history);        // as the API's /history tells it
+//     flow.update(history);        // a response of /history
 //
 // A series may go `down` from the middle line: what leaves is then below what comes.
 
@@ -107,9 +107,9 @@ export class Chart {
 
   draw() {
     if (!this.history || !this.width) return;
-    const room = this.height - TOP - BOTTOM;
-    const zero = this.mirrored ? TOP + room / 2 : TOP + room;
-    const tall = this.mirrored ? room / 2 : room;
+    const plotHeight = this.height - TOP - BOTTOM;
+    const zero = this.mirrored ? TOP + plotHeight / 2 : TOP + plotHeight;
+    const tall = this.mirrored ? plotHeight / 2 : plotHeight;
     const highest = Math.max(0, ...this.series.flatMap((one) => known(this.history[one.key])));
     const top = ceiling(highest, this.least);
     this.drawing.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
@@ -189,13 +189,13 @@ export class Chart {
 
   /** What the drawing shows, in words. */
   summary() {
-    const told = this.series.map((one) => {
+    const descriptions = this.series.map((one) => {
       const values = known(this.history[one.key]);
       if (!values.length) return `${one.label}: nothing yet`;
       const range = `between ${this.format(Math.min(...values))} and ${this.format(Math.max(...values))}`;
       return `${one.label}: now ${this.format(values.at(-1))}, ${range}`;
     });
-    return `${this.title}, since ${clock(this.at(0), false)}. ${told.join("; ")}`;
+    return `${this.title}, since ${clock(this.at(0), false)}. ${descriptions.join("; ")}`;
   }
 
   point(x) {

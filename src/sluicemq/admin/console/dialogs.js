@@ -9,7 +9,7 @@ import { field, values } from "./fields.js";
  * Ask, and do. Gives what `submit` gave, or null if it was given up.
  *
  * {title, text: […], fields: […], action, tone: "danger", submit(values)}; `text` are paragraphs,
- * `fields` as in fields.js. What `submit` refuses is told in the dialog, which stays open.
+ * `fields` as in fields.js. An error of `submit` is displayed in the dialog, which stays open.
  */
 export function ask({ title, text = [], fields = [], action, tone = "", submit }) {
   const heading = unique("dialog");

@@ -41,8 +41,8 @@ export function put(element, ...children) {
 
 /** Set a text if it differs: what has not changed is not touched, nor read out again. */
 export function say(element, text) {
-  const wanted = String(text);
-  if (element.textContent !== wanted) element.textContent = wanted;
+  const content = String(text);
+  if (element.textContent !== content) element.textContent = content;
   return element;
 }
 
@@ -54,7 +54,7 @@ export function unique(prefix) {
   return `${prefix}-${numbers}`;
 }
 
-/** Text that only screen readers tell. */
+/** Text for screen readers only. */
 export function unseen(text) {
   return h("span", { class: "unseen" }, text);
 }

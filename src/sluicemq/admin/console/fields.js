@@ -60,7 +60,7 @@ function control(spec, id, hint) {
 
 /**
  * A field; `spec` has name, label, kind and more, see above. The key beside the label is `key`, or
- * the name if there is none; an empty key is not shown.
+ * the name if there is none; an empty key is omitted.
  */
 export function field(spec) {
   const id = unique("field");

@@ -1,16 +1,16 @@
-// Single keys: `/` to search, `g` and a letter to go somewhere, `?` for the list of them.
+// Single keys: `/` to search, `g` and the key of a page to open it, `?` for the list of them.
 //
-// They can be switched off, because who dictates presses keys without knowing (WCAG 2.1.4), and they
-// never count while something is being typed.
+// They can be disabled, because dictation software may trigger them unintentionally (WCAG 2.1.4),
+// and are ignored while an input has the focus.
 
 import { show } from "./dialogs.js";
 import { h } from "./dom.js";
-import { visible } from "./places.js";
+import { visiblePages } from "./navigation.js";
 import { go } from "./router.js";
 
 const STORED = "sluicemq.keys";
-/** ms for the letter after `g`. */
-const PATIENCE = 1_500;
+/** Time for the key after `g`. */
+const SEQUENCE_MS = 1_500;
 
 let leading = 0;
 
@@ -41,13 +41,13 @@ export function listen(actions) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
     if (typing(event.target) || !enabled()) return;
-    const led = Date.now() - leading < PATIENCE;
+    const led = Date.now() - leading < SEQUENCE_MS;
     leading = 0;
     if (led) {
-      const place = visible().find(({ keys }) => keys === event.key);
-      if (place) {
+      const page = visiblePages().find(({ keys }) => keys === event.key);
+      if (page) {
         event.preventDefault();
-        go(`#/${place.step}`);
+        go(`#/${page.step}`);
       }
       return;
     }
@@ -90,7 +90,7 @@ export function help() {
         keyed(["/"], "search"),
         keyed(["?"], "this list"),
         keyed(["d"], "dark mode"),
-        visible().map((place) => keyed(["g", place.keys], place.label)),
+        visiblePages().map((page) => keyed(["g", page.keys], page.label)),
         keyed(["Esc"], "close, or leave the search"),
       ),
     ),

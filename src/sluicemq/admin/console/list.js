@@ -7,7 +7,7 @@ import { loading } from "./parts.js";
 import { every } from "./live.js";
 import { here, remember } from "./router.js";
 import { Pager, Table } from "./table.js";
-import { whisper } from "./tell.js";
+import { announce } from "./notifications.js";
 
 /** ms after the last key in a filter until the broker is asked. */
 const PAUSE = 200;
@@ -15,11 +15,11 @@ const SIZE = 50;
 
 export class List {
   /**
-   * {path, fixed: {…}, filters: [control], sort, order, size, pace, table: {…}, none(filtered), signal,
-   *  told: false}
+   * {path, fixed: {…}, filters: [control], sort, order, size, interval, table: {…}, none(filtered), signal,
+   *  inUrl: false}
    *
    * `path` in the API, `fixed` parameters that are not the person's choice; `filters` as made by the
-   * functions below; `none` gives what is shown without items; with `told: false` nothing is kept in
+   * functions below; `none` returns the content of an empty list; with `inUrl: false` nothing is kept in
    * the address of the page, which belongs to another list.
    */
   constructor({
@@ -29,12 +29,12 @@ export class List {
     sort = "",
     order = "asc",
     size = SIZE,
-    pace = 3_000,
+    interval = 3_000,
     ...rest
   }) {
-    Object.assign(this, { path, fixed, filters, size, pace, ...rest });
+    Object.assign(this, { path, fixed, filters, size, interval, ...rest });
     this.usual = { sort, order };
-    const query = rest.told === false ? new URLSearchParams() : here().query;
+    const query = rest.inUrl === false ? new URLSearchParams() : here().query;
     this.page = Math.max(1, Number.parseInt(query.get("page") ?? "1", 10) || 1);
     this.sort = query.get("sort") ?? sort;
     this.order = query.get("order") ?? order;
@@ -58,7 +58,7 @@ export class List {
     this.table.element.hidden = this.pager.element.hidden = true;
     this.table.sorted(this.sort, this.order);
     this.look = loading(this.rows, () => this.ask(), this.signal);
-    this.ended = every(this.pace, () => this.look(), this.signal);
+    this.ended = every(this.interval, () => this.look(), this.signal);
   }
 
   get chosen() {
@@ -66,9 +66,9 @@ export class List {
   }
 
   async ask() {
-    this.asking?.abort();
-    const asking = new AbortController();
-    this.asking = asking;
+    this.request?.abort();
+    const request = new AbortController();
+    this.request = request;
     const query = {
       ...this.fixed,
       ...this.chosen,
@@ -76,7 +76,7 @@ export class List {
       page_size: this.size,
       ...(this.sort && { sort: this.sort, order: this.order }),
     };
-    const answer = await get(this.path, query, AbortSignal.any([asking.signal, this.signal]));
+    const answer = await get(this.path, query, AbortSignal.any([request.signal, this.signal]));
     this.show(answer);
   }
 
@@ -99,11 +99,11 @@ export class List {
       this.empty.hidden = !state;
     }
     if (this.rows.firstChild !== this.content) put(this.rows, this.content);
-    this.onShown?.(answer);
+    this.onUpdate?.(answer);
   }
 
   keep() {
-    if (this.told === false) return;
+    if (this.inUrl === false) return;
     const usual = this.sort === this.usual.sort && this.order === this.usual.order;
     remember({
       ...this.chosen,
@@ -117,14 +117,14 @@ export class List {
     this.page = 1;
     this.keep();
     await this.look();
-    whisper(this.total === 1 ? "1 found" : `${this.total} found`);
+    announce(this.total === 1 ? "1 found" : `${this.total} found`);
   }
 
   async turn(page) {
     this.page = page;
     this.keep();
     await this.look();
-    whisper(`Page ${page}`);
+    announce(`Page ${page}`);
   }
 
   async sortBy({ key, label, first = "asc" }) {
@@ -134,7 +134,7 @@ export class List {
     this.table.sorted(this.sort, this.order);
     this.keep();
     await this.look();
-    whisper(`Sorted by ${label}, ${this.order === "asc" ? "ascending" : "descending"}`);
+    announce(`Sorted by ${label}, ${this.order === "asc" ? "ascending" : "descending"}`);
   }
 }
 

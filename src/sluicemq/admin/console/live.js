@@ -1,7 +1,7 @@
 // The stream of live figures, and whether there is a broker at the other end.
 //
-// One stream for the page, closed while nobody looks at it: a browser keeps few connections to one
-// host, and a broker has better things to do than to tell a hidden tab its figures.
+// One stream for the page, closed while the page is hidden: browsers limit the connections to one
+// host, and hidden tabs need no statistics.
 
 import { ROOT, Refusal, get } from "./api.js";
 
@@ -12,12 +12,12 @@ const LAST = 8_000;
 const SILENCE = 12_000;
 
 const watchers = new Set();
-const onlookers = new Set();
+const stateWatchers = new Set();
 let source = null;
 let delay = FIRST;
 let retry = 0;
 let silence = 0;
-let wanted = false;
+let enabled = false;
 
 export const live = {
   /** "connecting", "live" or "gone". */
@@ -35,22 +35,22 @@ export function watch(callback, signal) {
 
 /** Call back when the state changes. */
 export function watchState(callback) {
-  onlookers.add(callback);
+  stateWatchers.add(callback);
 }
 
-/** Figures that were asked for, not told by the stream. */
+/** Take over statistics that were requested, not received from the stream. */
 export function take(overview) {
   live.overview = overview;
   for (const callback of watchers) callback(overview);
 }
 
-function become(state) {
+function setState(state) {
   if (live.state === state) return;
   live.state = state;
-  for (const callback of onlookers) callback(state);
+  for (const callback of stateWatchers) callback(state);
 }
 
-function heard() {
+function resetSilence() {
   clearTimeout(silence);
   silence = setTimeout(lose, SILENCE);
 }
@@ -64,30 +64,30 @@ function close() {
 
 function open() {
   close();
-  if (!wanted || document.hidden) return;
+  if (!enabled || document.hidden) return;
   source = new EventSource(new URL("events", ROOT), { withCredentials: true });
   source.addEventListener("overview", (event) => {
     delay = FIRST;
-    heard();
-    become("live");
+    resetSilence();
+    setState("live");
     take(JSON.parse(event.data));
   });
   source.addEventListener("logout", lose);
-  source.onopen = heard;
+  source.onopen = resetSilence;
   source.onerror = lose;
-  heard();
+  resetSilence();
 }
 
-/** The stream has ended: find out whether the broker or only the session has. A broker that keeps no
-    more streams than it has still tells its figures to who asks. */
+/** The stream has ended: find out whether the broker or only the session has. A broker at
+    its limit of streams still answers requests for statistics. */
 async function lose() {
   close();
   try {
     take(await get("overview"));
-    become("live");
+    setState("live");
   } catch (error) {
-    if (error instanceof Refusal && error.status === 401) return; // the login is shown
-    become("gone");
+    if (error instanceof Refusal && error.status === 401) return; // the login page is open
+    setState("gone");
   }
   clearTimeout(retry);
   retry = setTimeout(open, delay);
@@ -100,15 +100,15 @@ export function reconnect() {
   open();
 }
 
-/** Begin, when somebody is logged in. */
+/** Open the stream after a login. */
 export function start() {
-  wanted = true;
+  enabled = true;
   open();
 }
 
 /** Until the next `start`. */
 export function stop() {
-  wanted = false;
+  enabled = false;
   live.overview = null;
   live.state = "connecting";
   close();
@@ -118,14 +118,14 @@ document.addEventListener("visibilitychange", () => (document.hidden ? close() :
 
 /**
  * Call `step` now and then every `interval` ms, never twice at a time and not while the page is
- * hidden or the broker is gone; until `signal`. What `step` throws ends nothing: it tells it itself.
+ * hidden or the broker is gone; until `signal`. `step` must handle its own errors.
  */
 export function every(interval, step, signal) {
   let timer = 0;
-  const turn = async () => {
+  const run = async () => {
     if (!document.hidden && live.state !== "gone") await step();
-    if (!signal.aborted) timer = setTimeout(turn, interval);
+    if (!signal.aborted) timer = setTimeout(run, interval);
   };
   signal.addEventListener("abort", () => clearTimeout(timer));
-  return turn();
+  return run();
 }

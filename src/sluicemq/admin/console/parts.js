@@ -3,7 +3,7 @@
 import { Refusal, abandoned } from "./api.js";
 import { h, put, say } from "./dom.js";
 import { moment, span } from "./format.js";
-import { tell } from "./tell.js";
+import { notify } from "./notifications.js";
 
 /** The head of a page: its name, what belongs beside it, and what can be done there. */
 export function head(title, { beside = null, actions = [] } = {}) {
@@ -25,7 +25,7 @@ export function panel(title, content, { beside = null, kind = "" } = {}) {
   );
 }
 
-/** A button. A reason why it cannot be used is told to everybody, by the button itself. */
+/** A button. With a reason in `why` it is disabled, and its accessible name has the reason. */
 export function button(label, onclick, { tone = "", why = "", name = null } = {}) {
   if (!why) return h("button", { type: "button", class: tone, onclick, "aria-label": name }, label);
   return h(
@@ -36,7 +36,7 @@ export function button(label, onclick, { tone = "", why = "", name = null } = {}
       "aria-disabled": "true",
       "aria-label": name ? `${name}: ${why}` : `${label}: ${why}`,
       title: why,
-      onclick: () => tell(why, "bad"),
+      onclick: () => notify(why, "bad"),
     },
     label,
   );
@@ -52,26 +52,26 @@ export function command(text) {
   copy.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(text);
-      tell("Copied");
+      notify("Copied");
     } catch {
-      tell("The browser does not allow access to the clipboard", "bad");
+      notify("The browser does not allow access to the clipboard", "bad");
     }
   });
   return h("div", { class: "command" }, h("code", null, text), copy);
 }
 
-/** What is told where there is nothing to be seen yet: why, and what to do about it. */
+/** Content of an empty list: the reason, and what to do about it. */
 export function empty(title, ...content) {
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), content);
 }
 
 /** A refusal or another failure, in place of what was asked for. */
 export function failure(error, again = null) {
-  const said = error instanceof Refusal ? error.message : `Console error: ${error}`;
+  const text = error instanceof Refusal ? error.message : `Console error: ${error}`;
   return h(
     "div",
-    { class: "failure", role: "alert", "data-said": error.message },
-    h("p", null, said),
+    { class: "failure", role: "alert", "data-message": error.message },
+    h("p", null, text),
     again && h("button", { type: "button", onclick: again }, "Try again"),
   );
 }
@@ -102,9 +102,9 @@ export function reading(name, tone = "") {
 export function when(value) {
   if (!(value > 0)) return "–";
   const ago = Date.now() - value;
-  const told = ago >= 0 ? `${span(ago)} ago` : `in ${span(-ago)}`;
+  const relative = ago >= 0 ? `${span(ago)} ago` : `in ${span(-ago)}`;
   const iso = new Date(value).toISOString();
-  return h("time", { datetime: iso, title: `${told} (${iso})` }, moment(value));
+  return h("time", { datetime: iso, title: `${relative} (${iso})` }, moment(value));
 }
 
 /** A word that classifies. */
@@ -113,8 +113,8 @@ export function tag(text, tone = "") {
 }
 
 /**
- * Fill a part of a page by `load`, now and whenever what is given back is called; a failure is shown
- * in its place. Nothing is shown of an answer that came too late.
+ * Fill a part of a page by `load`, now and whenever the returned function is called; a failure is
+ * displayed in its place. Late responses are ignored.
  */
 export function loading(element, load, signal) {
   let turn = 0;
@@ -126,22 +126,22 @@ export function loading(element, load, signal) {
     } catch (error) {
       if (abandoned(error) || signal.aborted || mine !== turn) return;
       if (!(error instanceof Refusal)) console.error(error);
-      // the same once more is nothing that anybody has to be told
-      const there = element.querySelector(".failure")?.dataset.said === error.message;
+      // a repeated failure is not announced again
+      const there = element.querySelector(".failure")?.dataset.message === error.message;
       if (error.status !== 401 && !there) put(element, failure(error, again));
     }
   };
 }
 
-/** Do something that the broker may refuse; tells how it went. Gives whether it was done. */
-export async function attempt(action, said) {
+/** Run an operation and notify of its result. Returns whether it succeeded. */
+export async function attempt(action, message) {
   try {
     const result = await action();
-    tell(typeof said === "function" ? said(result) : said);
+    notify(typeof message === "function" ? message(result) : message);
     return true;
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
-    tell(error.message, "bad");
+    notify(error.message, "bad");
     return false;
   }
 }

@@ -4,9 +4,9 @@ const ROUND = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
 
 /** The next round number at or above `value`; its half is round, too. */
 export function ceiling(value, least) {
-  const wanted = Math.max(value, least);
-  const power = 10 ** Math.floor(Math.log10(wanted));
-  return (ROUND.find((step) => wanted <= step * power * 1.0001) ?? 10) * power;
+  const minimum = Math.max(value, least);
+  const power = 10 ** Math.floor(Math.log10(minimum));
+  return (ROUND.find((step) => minimum <= step * power * 1.0001) ?? 10) * power;
 }
 
 const MINUTE = 60_000;

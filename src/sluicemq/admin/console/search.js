@@ -4,8 +4,8 @@
 import { abandoned, get } from "./api.js";
 import { h, put, unique } from "./dom.js";
 import { compact } from "./format.js";
-import { Place } from "./names.js";
-import { visible } from "./places.js";
+import { DestinationRef } from "./destination_ref.js";
+import { visiblePages } from "./navigation.js";
 import { go } from "./router.js";
 
 /** ms after the last key until the broker is asked. */
@@ -16,7 +16,7 @@ export class Search {
   constructor() {
     this.found = [];
     this.at = -1;
-    this.asking = null;
+    this.request = null;
     this.timer = 0;
     const name = unique("found");
     this.list = h("ul", {
@@ -62,26 +62,26 @@ export class Search {
   }
 
   async ask() {
-    this.asking?.abort();
+    this.request?.abort();
     const text = this.input.value.trim();
     if (!text) {
       this.close();
       return;
     }
-    const asking = new AbortController();
-    this.asking = asking;
-    const wanted = text.toLowerCase();
-    const pages = visible()
-      .filter(({ label }) => label.toLowerCase().includes(wanted))
+    const request = new AbortController();
+    this.request = request;
+    const needle = text.toLowerCase();
+    const pages = visiblePages()
+      .filter(({ label }) => label.toLowerCase().includes(needle))
       .map(({ label, step }) => ({ label, note: "page", hash: `#/${step}` }));
     let named = [];
     try {
       const query = { filter: text, page_size: MOST, sort: "name" };
-      const { items } = await get("destinations", query, asking.signal);
+      const { items } = await get("destinations", query, request.signal);
       named = items.map((item) => ({
         label: item.name,
         note: `${item.kind}, ${compact(item.ready)} ready`,
-        hash: Place.of(item).href(),
+        hash: DestinationRef.of(item).href(),
         name: true,
       }));
     } catch (error) {
@@ -125,7 +125,7 @@ export class Search {
 
   close() {
     clearTimeout(this.timer);
-    this.asking?.abort();
+    this.request?.abort();
     this.found = [];
     this.at = -1;
     this.list.hidden = true;

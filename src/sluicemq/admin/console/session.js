@@ -1,6 +1,6 @@
-// Who is logged in, and what that user may do.
+// The user who is logged in, and its permissions.
 //
-// The broker decides; what is told here only saves people from trying what would be refused. A
+// The broker decides; the checks here only disable what the broker would reject. A
 // pattern is read as the broker reads it (model/access.py): `*` is any run of characters.
 
 const listeners = new Set();
@@ -35,14 +35,14 @@ export const session = {
     Object.assign(this, { user, superuser, csrfToken, permissions, known: true });
   },
 
-  /** Nobody is logged in any more; whoever listens shows the login. */
+  /** End the session; the listeners open the login page. */
   lost(refusal) {
     this.known = false;
     this.csrfToken = "";
     for (const listener of listeners) listener(refusal);
   },
 
-  /** Call back when a request was refused because nobody is logged in. */
+  /** Call back when a request was rejected because the session has ended. */
   onLost(listener) {
     listeners.add(listener);
   },

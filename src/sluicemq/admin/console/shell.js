@@ -5,10 +5,10 @@ import { h, put, s, say } from "./dom.js";
 import { compact } from "./format.js";
 import { help, listen } from "./keys.js";
 import { live, reconnect, watch, watchState } from "./live.js";
-import { entry, visible } from "./places.js";
+import { entry, visiblePages } from "./navigation.js";
 import { Search } from "./search.js";
 import { session } from "./session.js";
-import { tell, tellers, whisper } from "./tell.js";
+import { notify, notificationAreas, announce } from "./notifications.js";
 
 const STATES = {
   connecting: ["wait", "Connecting"],
@@ -16,7 +16,7 @@ const STATES = {
   gone: ["bad", "Not connected"],
 };
 
-/** The sign: a gate in the water. */
+/** The logo: a sluice. */
 export function sign() {
   return s(
     "svg",
@@ -43,7 +43,7 @@ function toggleTheme() {
   } catch {
     // without storage the choice lasts until the page is closed
   }
-  whisper(`Dark mode ${dark ? "on" : "off"}`);
+  announce(`Dark mode ${dark ? "on" : "off"}`);
 }
 
 export class Shell {
@@ -84,7 +84,7 @@ export class Shell {
       ),
       this.nav,
       h("div", { class: "stage" }, this.banner, this.main),
-      tellers(),
+      notificationAreas(),
     );
     listen({ search: () => this.search.focus(), theme: () => this.toggleTheme() });
     systemTheme.addEventListener("change", () => this.showTheme());
@@ -100,7 +100,7 @@ export class Shell {
       try {
         await remove("session");
       } catch (error) {
-        if (!abandoned(error)) tell(error.message, "bad");
+        if (!abandoned(error)) notify(error.message, "bad");
       }
       leave();
     });
@@ -131,7 +131,7 @@ export class Shell {
 
   /** Show the pages that the user may see. */
   welcome() {
-    this.links = visible().map((place) => {
+    this.links = visiblePages().map((place) => {
       const figure = h("span", { class: "rail-figure" });
       const link = h("a", { href: `#/${place.step}` }, h("span", null, place.label), figure);
       return { place, link, figure };
@@ -177,13 +177,13 @@ export class Shell {
         h(
           "p",
           null,
-          "The broker does not respond. The last known values are shown; the console reconnects every few seconds.",
+          "The broker does not respond. The last known values are displayed; the console reconnects every few seconds.",
         ),
         again,
       );
     } else if (this.banner.firstChild) {
       put(this.banner);
-      if (state === "live") tell("Reconnected to the broker");
+      if (state === "live") notify("Reconnected to the broker");
     }
   }
 }

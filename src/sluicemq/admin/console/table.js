@@ -8,10 +8,10 @@ import { count } from "./format.js";
  * columns: {key, label, show(item), same?(item), sort?: true, first?: "asc"|"desc", number?, wide?,
  *           rank?: 2|3, head?: true, hidden?: true}
  *
- * `show` gives a text or a node; `same` a text that tells whether it would be another one (without
- * it the text itself). `rank` 2 goes on narrow pages, 3 on middling ones too. `head` names the row.
+ * `show` gives a text or a node; `same` a text that changes whenever the content does (by default
+ * the content itself). `rank` 2 goes on narrow pages, 3 on middling ones too. `head` names the row.
  * A `hidden` label is for screen readers only. A table that is to `stack` shows each row as a card on
- * narrow pages; what its elements are is then said by roles, as styles may make browsers forget it.
+ * narrow pages; roles then state what its elements are, because styles may change that in browsers.
  */
 export class Table {
   constructor({ caption, columns, key, onSort = null, stack = false }) {
@@ -60,7 +60,7 @@ export class Table {
   update(items) {
     const before = this.rows;
     this.rows = new Map();
-    const wanted = items.map((item) => {
+    const elements = items.map((item) => {
       const key = this.key(item);
       const row = before.get(key) ?? this.row();
       this.rows.set(key, row);
@@ -69,10 +69,10 @@ export class Table {
     });
     const focused = document.activeElement;
     const now = this.body.children;
-    wanted.forEach((element, index) => {
+    elements.forEach((element, index) => {
       if (now[index] !== element) this.body.insertBefore(element, now[index] ?? null);
     });
-    while (now.length > wanted.length) now[now.length - 1].remove();
+    while (now.length > elements.length) now[now.length - 1].remove();
     // a row that has moved has lost the focus on the way
     if (focused !== document.activeElement && this.body.contains(focused)) {
       focused.focus({ preventScroll: true });
@@ -86,14 +86,14 @@ export class Table {
         ? h("th", { ...shared, scope: "row", role: "rowheader" })
         : h("td", { ...shared, role: "cell" });
     });
-    return { element: h("tr", { role: "row" }, cells), cells, shown: [] };
+    return { element: h("tr", { role: "row" }, cells), cells, texts: [] };
   }
 
   refresh(row, item) {
     this.columns.forEach((column, index) => {
       const text = column.same ? column.same(item) : String(column.show(item));
-      if (row.shown[index] === text) return;
-      row.shown[index] = text;
+      if (row.texts[index] === text) return;
+      row.texts[index] = text;
       put(row.cells[index], column.same ? column.show(item) : text);
     });
   }
@@ -104,7 +104,7 @@ function classes({ number, rank, wide, head }) {
   return named.filter(Boolean).join(" ") || null;
 }
 
-/** Buttons for the pages of a list of that name; `go(page)` is called with the one that is wanted. */
+/** Buttons for the pages of a list of that name; `go(page)` is called with the selected page. */
 export class Pager {
   constructor(name, go) {
     this.text = h("span", { class: "pager-text" });

@@ -1,11 +1,11 @@
-// The user who is logged in: rights, and the password.
+// The account of the current user: permissions and password.
 
 import { post } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
 import { button, empty, facts, head, panel, tag } from "../parts.js";
 import { session } from "../session.js";
-import { tell } from "../tell.js";
+import { notify } from "../notifications.js";
 import { permissionText } from "./users.js";
 
 export const title = () => "Your account";
@@ -74,5 +74,5 @@ async function changePassword() {
     // the session begins anew, with another secret
     submit: async (typed) => session.take(await post("session/password", typed)),
   });
-  if (done) tell("Password changed");
+  if (done) notify("Password changed");
 }

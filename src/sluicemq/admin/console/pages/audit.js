@@ -1,4 +1,4 @@
-// What has been done, and by whom: the last lines of the audit log.
+// The last entries of the audit log.
 
 import { get } from "../api.js";
 import { h, put } from "../dom.js";
@@ -8,7 +8,7 @@ import { Table } from "../table.js";
 
 export const title = () => "Audit";
 
-const PACE = 5_000;
+const REFRESH_MS = 5_000;
 const MOST = 200;
 /** Fields that have columns of their own. */
 const KNOWN = new Set(["time", "event", "user", "peer", "operation", "result"]);
@@ -33,7 +33,7 @@ export function show({ signal }) {
     },
     signal,
   );
-  every(PACE, look, signal);
+  every(REFRESH_MS, look, signal);
   const beside = h("p", { class: "about" }, `The last ${MOST} entries; the log file has all of them.`);
   return h("div", { class: "page" }, head("Audit", { beside }), panel(null, content));
 }

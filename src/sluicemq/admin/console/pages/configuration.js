@@ -1,11 +1,11 @@
-// The settings in force, and where each comes from.
+// The effective settings and their sources.
 
 import { get } from "../api.js";
 import { h, put } from "../dom.js";
 import { bytes, millis, span } from "../format.js";
 import { head, loading, panel, tag } from "../parts.js";
 import { Table } from "../table.js";
-import { whisper } from "../tell.js";
+import { announce } from "../notifications.js";
 
 export const title = () => "Configuration";
 
@@ -21,18 +21,18 @@ export function show({ signal }) {
   const content = h("div", null, table.element);
   let settings = [];
   const update = () => {
-    const wanted = filter.value.trim().toLowerCase();
+    const needle = filter.value.trim().toLowerCase();
     const found = settings.filter(
       ({ name, description = "", source }) =>
-        `${name} ${description}`.toLowerCase().includes(wanted) &&
+        `${name} ${description}`.toLowerCase().includes(needle) &&
         (!other.checked || source !== "default"),
     );
     table.update(found);
     return found.length;
   };
-  const told = () => whisper(`${update()} found`);
-  filter.addEventListener("input", told);
-  other.addEventListener("change", told);
+  const applyFilter = () => announce(`${update()} found`);
+  filter.addEventListener("input", applyFilter);
+  other.addEventListener("change", applyFilter);
   loading(
     content,
     async () => {

@@ -1,4 +1,4 @@
-// Who is connected; a connection can be closed.
+// The connections of clients; a connection can be closed.
 
 import { remove } from "../api.js";
 import { sending } from "../commands.js";
@@ -9,7 +9,7 @@ import { List, choiceFilter, textFilter } from "../list.js";
 import { live } from "../live.js";
 import { button, command, empty, head, panel, tag, when } from "../parts.js";
 import { session } from "../session.js";
-import { tell } from "../tell.js";
+import { notify } from "../notifications.js";
 
 export const title = () => "Connections";
 
@@ -130,7 +130,7 @@ async function close(item, list) {
     submit: ({ reason }) => remove(`connections/${item.id}`, { reason }),
   });
   if (!done) return;
-  tell(`Connection from ${item.peer} closed`);
+  notify(`Connection from ${item.peer} closed`);
   list.look();
 }
 

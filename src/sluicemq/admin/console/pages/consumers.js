@@ -1,4 +1,4 @@
-// Who consumes from a destination.
+// The consumers of a destination.
 
 import { receiving } from "../commands.js";
 import { h } from "../dom.js";
@@ -10,7 +10,7 @@ import { command, empty, panel, tag } from "../parts.js";
 export function show(place, signal) {
   const list = new List({
     path: "consumers",
-    fixed: { ...place.asked(), kind: place.kind },
+    fixed: { ...place.filterQuery(), kind: place.kind },
     table: { caption: "Consumers", stack: true, key: ({ id }) => id, columns: COLUMNS },
     none: () => none(place),
     signal,

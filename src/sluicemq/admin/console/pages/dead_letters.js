@@ -1,10 +1,10 @@
-// All queues of dead letters: why the messages are there, and what to do with them.
+// The dead-letter queues with the reasons of their messages.
 
 import { deleteMessages, returnMessages } from "../actions.js";
 import { h } from "../dom.js";
 import { compact, count, span } from "../format.js";
 import { List } from "../list.js";
-import { Place } from "../names.js";
+import { DestinationRef } from "../destination_ref.js";
 import { button, command, empty, head, panel, tag } from "../parts.js";
 import { session } from "../session.js";
 
@@ -41,7 +41,7 @@ function columns(onact) {
       head: true,
       same: (item) => JSON.stringify([item.name, item.sources]),
       show: (item) => [
-        h("a", { class: "name", href: Place.of(item).href() }, item.name),
+        h("a", { class: "name", href: DestinationRef.of(item).href() }, item.name),
         item.sources?.length > 0 && h("div", { class: "hint" }, `of ${item.sources.join(", ")}`),
       ],
     },
@@ -77,7 +77,7 @@ function columns(onact) {
             why,
             name: `Redrive all of ${item.name}…`,
           }),
-          button("Purge…", () => onact(item, deleteMessages), {
+          button("Purge…", () => onact(item, purgeMessages), {
             tone: "quiet small",
             why,
             name: `Purge ${item.name}…`,
@@ -88,8 +88,12 @@ function columns(onact) {
   ];
 }
 
+function purgeMessages(...messages) {
+  return deleteMessages(...messages, "Purge");
+}
+
 async function act(list, item, action) {
-  if (await action(Place.of(item), "all dead letters", { all: true })) list.look();
+  if (await action(DestinationRef.of(item), "all dead letters", { all: true })) list.look();
 }
 
 function none() {

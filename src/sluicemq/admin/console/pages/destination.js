@@ -5,14 +5,14 @@ import { ask } from "../dialogs.js";
 import { h, put } from "../dom.js";
 import { bytes, compact, count, many, perSecond, span } from "../format.js";
 import { every } from "../live.js";
-import { Place } from "../names.js";
+import { DestinationRef } from "../destination_ref.js";
 import { attempt, button, failure, head, loading, reading } from "../parts.js";
 import { go } from "../router.js";
 import { session } from "../session.js";
-import { tell } from "../tell.js";
+import { notify } from "../notifications.js";
 import { tags } from "./destinations.js";
 
-const PACE = 2_000;
+const REFRESH_MS = 2_000;
 
 const TABS = [
   ["messages", "Messages", () => import("./messages.js")],
@@ -23,18 +23,18 @@ const TABS = [
   ["settings", "Settings", () => import("./destination_settings.js")],
 ];
 
-function placeOf({ steps: [kind, name = ""], query }) {
-  return Place.read(kind, name, query);
+function destinationOf({ steps: [kind, name = ""], query }) {
+  return DestinationRef.read(kind, name, query);
 }
 
 export function title({ steps, query }) {
-  const { name } = placeOf({ steps, query });
+  const { name } = destinationOf({ steps, query });
   const [, , tab = "messages", id] = steps;
   return id ? `Message ${id} in ${name}` : `${name}: ${tab}`;
 }
 
 export function show(where) {
-  const place = placeOf(where);
+  const place = destinationOf(where);
   const [, , tab = "messages", id] = where.steps;
   if (tab === "messages" && id) {
     const element = h("div", { class: "page" });
@@ -69,7 +69,7 @@ class Destination {
     top.append(this.actions);
     this.element = h("div", { class: "page" }, top, this.figures, this.tabs(tab), this.tab);
     this.look = loading(this.figures, () => this.ask(), where.signal);
-    every(PACE, () => this.look(), where.signal);
+    every(REFRESH_MS, () => this.look(), where.signal);
     this.open(tab);
   }
 
@@ -138,11 +138,11 @@ class Destination {
     ];
   }
 
-  async pause(wanted) {
-    const said = wanted
+  async pause(paused) {
+    const message = paused
       ? `Delivery of ${this.place} paused; publishing still works`
       : `Delivery of ${this.place} resumed`;
-    await attempt(() => post(this.place.full(wanted ? "/pause" : "/resume")), said);
+    await attempt(() => post(this.place.full(paused ? "/pause" : "/resume")), message);
     await this.look();
     this.actions.querySelector("button")?.focus();
   }
@@ -164,7 +164,7 @@ class Destination {
       submit: ({ unacked: too = false }) => post(this.place.full("/purge"), { unacked: too }),
     });
     if (!answer) return;
-    tell(`${many(answer.purged, "message")} purged`);
+    notify(`${many(answer.purged, "message")} purged`);
     this.look();
   }
 
@@ -187,7 +187,7 @@ class Destination {
       submit: () => remove(this.place.path(), this.place.query({ force: consumers ? "true" : "" })),
     });
     if (!done) return;
-    tell(`${this.place} deleted`);
+    notify(`${this.place} deleted`);
     go("#/destinations");
   }
 }

@@ -7,7 +7,7 @@ import { compact, rate } from "../format.js";
 import { every } from "../live.js";
 import { loading, panel } from "../parts.js";
 
-const PACE = 5_000;
+const REFRESH_MS = 5_000;
 /** The broker remembers so many minutes of each destination. */
 const MINUTES = 10;
 
@@ -48,7 +48,7 @@ export function show(place, signal) {
     },
     signal,
   );
-  every(PACE, look, signal);
+  every(REFRESH_MS, look, signal);
   return h(
     "div",
     { class: "page" },

@@ -5,7 +5,7 @@ import { h, put } from "../dom.js";
 import { loading, panel } from "../parts.js";
 import { session } from "../session.js";
 import { changedSettings, settingFields } from "../settings.js";
-import { tell } from "../tell.js";
+import { notify } from "../notifications.js";
 
 export function show(place, signal, destination) {
   const content = h("div");
@@ -57,13 +57,13 @@ function form(
     alert.textContent = "";
     const changed = changedSettings(element, place.kind, settings);
     if (!Object.keys(changed).length) {
-      tell("No changes");
+      notify("No changes");
       return;
     }
     done.disabled = true;
     try {
       await send(place.path(), changed, { query: place.query({ expect: "existing" }) });
-      tell("Settings saved");
+      notify("Settings saved");
       destination.look();
       await again();
       document.querySelector(".tab form button[type=submit]")?.focus();

@@ -8,7 +8,7 @@ import { bytes, compact, count, perSecond, span } from "../format.js";
 import { standing } from "../gauge.js";
 import { List, choiceFilter, textFilter } from "../list.js";
 import { live } from "../live.js";
-import { Place } from "../names.js";
+import { DestinationRef } from "../destination_ref.js";
 import { button, command, empty, head, panel, tag } from "../parts.js";
 import { go } from "../router.js";
 import { session } from "../session.js";
@@ -77,7 +77,7 @@ const COLUMNS = [
     head: true,
     wide: true,
     same: (item) => `${keyOf(item)} ${item.temporary} ${item.paused}`,
-    show: (item) => [h("a", { class: "name", href: Place.of(item).href() }, item.name), tags(item)],
+    show: (item) => [h("a", { class: "name", href: DestinationRef.of(item).href() }, item.name), tags(item)],
   },
   number("ready", "Ready", compact, {
     same: (item) => String(item.ready),
@@ -139,7 +139,7 @@ async function make() {
     ],
     action: "Create",
     async submit({ name, kind, ...settings }) {
-      const made = new Place(kind, name);
+      const made = new DestinationRef(kind, name);
       for (const [setting, value] of Object.entries(settings)) if (!value) delete settings[setting];
       await send(made.path(), settings, { query: made.query({ expect: "new" }) });
       return made;

@@ -8,11 +8,11 @@ import { List } from "../list.js";
 import { every } from "../live.js";
 import { button, command, empty, facts, head, loading, panel, tag, when } from "../parts.js";
 import { Pager, Table } from "../table.js";
-import { tell } from "../tell.js";
+import { notify } from "../notifications.js";
 
 export const title = () => "Journal & pipeline";
 
-const PACE = 5_000;
+const REFRESH_MS = 5_000;
 const SIZE = 20;
 
 export function show({ signal }) {
@@ -42,8 +42,8 @@ class JournalPage {
     });
     this.writers = new List({
       path: "batches",
-      told: false,
-      pace: PACE,
+      inUrl: false,
+      interval: REFRESH_MS,
       table: {
         caption: "Batch writers",
         stack: true,
@@ -69,7 +69,7 @@ class JournalPage {
       panel(null, this.facts),
       this.rows,
     );
-    every(PACE, () => this.look(), signal);
+    every(REFRESH_MS, () => this.look(), signal);
   }
 
   async ask() {
@@ -113,7 +113,7 @@ class JournalPage {
       submit: () => remove(`journal/slots/${encodeURIComponent(name)}`),
     });
     if (!done) return;
-    tell(`Slot ${name} deleted`);
+    notify(`Slot ${name} deleted`);
     this.look();
   }
 }

@@ -19,7 +19,7 @@ const PASSWORD = [
 ];
 const TOKEN = [{ name: "token", label: "Token", kind: "password", required: true }];
 
-/** Show it instead of everything; `enter` goes on when somebody is logged in. */
+/** Replace the page by the login form; `enter` is called after the login. */
 export function show(refusal, enter) {
   document.title = "Log in · SluiceMQ";
   let specs = PASSWORD;

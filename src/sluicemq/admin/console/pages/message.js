@@ -1,11 +1,11 @@
-// One message: what it says about itself, its properties and its body.
+// One message: headers, properties and body.
 
 import { deleteMessages, redeliverMessages, returnMessages, transferMessages } from "../actions.js";
 import { address, get } from "../api.js";
 import { bodyView, value } from "../body.js";
 import { h, put } from "../dom.js";
 import { bytes, count } from "../format.js";
-import { Place } from "../names.js";
+import { DestinationRef } from "../destination_ref.js";
 import { button, empty, facts, head, loading, panel, tag, when } from "../parts.js";
 import { go, here } from "../router.js";
 import { session } from "../session.js";
@@ -74,7 +74,7 @@ function view(place, path, message) {
   );
   const named = Object.entries(properties);
   return [
-    message.dead_letter && grave(message.dead_letter),
+    message.dead_letter && deadLetterPanel(message.dead_letter),
     panel(
       "Body",
       [
@@ -82,7 +82,7 @@ function view(place, path, message) {
           h(
             "p",
             { class: "hint" },
-            `Only the first part of ${bytes(message.size)} is shown; the download is complete.`,
+            `Only the first part of ${bytes(message.size)} is displayed; the download is complete.`,
           ),
         bodyView(body),
       ],
@@ -102,19 +102,19 @@ function view(place, path, message) {
   ];
 }
 
-function grave({ reason, original_destination: origin, attempts, time }) {
-  const told = [["Reason", tag(reason, "bad")]];
+function deadLetterPanel({ reason, original_destination: origin, attempts, time }) {
+  const pairs = [["Reason", tag(reason, "bad")]];
   if (origin) {
-    const from = Place.of(origin);
-    told.push(["Original destination", h("a", { class: "name", href: from.href() }, String(from))]);
+    const from = DestinationRef.of(origin);
+    pairs.push(["Original destination", h("a", { class: "name", href: from.href() }, String(from))]);
   }
-  told.push(["Deliveries", count(attempts)], ["Time", when(Date.parse(time))]);
-  return panel("Dead letter", facts(told));
+  pairs.push(["Deliveries", count(attempts)], ["Time", when(Date.parse(time))]);
+  return panel("Dead letter", facts(pairs));
 }
 
 function headers(message) {
   const { reply_to: reply } = message;
-  const told = [
+  const pairs = [
     ["State", message.state],
     ["Subscription", message.subscription],
     ["Protocol", message.protocol],
@@ -127,8 +127,8 @@ function headers(message) {
     ["Attempts", count(message.attempts)],
     ["Message ID", message.message_id && h("code", null, message.message_id)],
     ["Correlation ID", message.correlation_id && h("code", null, message.correlation_id)],
-    ["Reply to", reply && h("a", { class: "name", href: Place.of(reply).href() }, reply.name)],
+    ["Reply to", reply && h("a", { class: "name", href: DestinationRef.of(reply).href() }, reply.name)],
     ["Type", message.type],
   ];
-  return told.filter(([, content]) => content);
+  return pairs.filter(([, content]) => content);
 }

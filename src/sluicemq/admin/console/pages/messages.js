@@ -11,11 +11,11 @@ import { every, live } from "../live.js";
 import { button, command, empty, loading, panel } from "../parts.js";
 import { here, remember } from "../router.js";
 import { session } from "../session.js";
-import { whisper } from "../tell.js";
+import { announce } from "../notifications.js";
 import { messageTable } from "./message_table.js";
 
 const SIZE = 50;
-const PACE = 4_000;
+const REFRESH_MS = 4_000;
 
 const STATES = [
   ["ready", "ready"],
@@ -53,7 +53,7 @@ class Messages {
     this.look = loading(this.rows, () => this.ask(), signal);
     this.element = panel(null, [this.filters(), this.bar, this.rows]);
     this.tools();
-    every(PACE, () => this.look(), signal);
+    every(REFRESH_MS, () => this.look(), signal);
   }
 
   filters() {
@@ -62,6 +62,7 @@ class Messages {
       { class: "filters" },
       field({
         name: "state",
+        key: "",
         label: "State",
         kind: "choice",
         options: STATES,
@@ -73,6 +74,7 @@ class Messages {
         { class: "grow field" },
         field({
           name: "selector",
+          key: "",
           label: "Selector",
           value: this.selector,
           placeholder: "color = 'red' AND JMSPriority > 4",
@@ -89,9 +91,9 @@ class Messages {
     return form;
   }
 
-  /** Messages of a topic wait in its subscriptions, each in its own line. */
+  /** Messages of a topic are listed by subscription. */
   async choose(form) {
-    const query = { ...this.place.asked(), page_size: 500 };
+    const query = { ...this.place.filterQuery(), page_size: 500 };
     const { items } = await get("subscriptions", query, this.signal).catch(() => ({ items: [] }));
     const options = items.map(({ name, label }) => [name, label || name]);
     if (!options.some(([name]) => name === this.subscription)) this.subscription = "";
@@ -102,6 +104,7 @@ class Messages {
       this.chooser,
       field({
         name: "subscription",
+        key: "",
         label: "Subscription",
         kind: "choice",
         options,
@@ -120,7 +123,7 @@ class Messages {
     this.cursors = [null];
     this.chosen.clear();
     this.keep();
-    this.look().then(() => whisper(this.foot.firstChild?.textContent || "No messages"));
+    this.look().then(() => announce(this.foot.firstChild?.textContent || "No messages"));
   }
 
   keep() {
@@ -222,10 +225,10 @@ class Messages {
     this.chosen.clear();
     this.keep();
     await this.look();
-    whisper(this.foot.firstChild?.textContent ?? "");
+    announce(this.foot.firstChild?.textContent ?? "");
   }
 
-  /** What the buttons are about: the chosen ones, or all that are shown here page by page. */
+  /** The messages that the buttons apply to: the selected ones, or all of the list. */
   scope() {
     const more = { ...(this.subscription && { subscription: this.subscription }) };
     if (this.chosen.size)

@@ -1,4 +1,4 @@
-// The overview: what flows, what is waiting, and how the broker is.
+// The overview: rates, backlogs and the state of the broker.
 
 import { get } from "../api.js";
 import { Chart } from "../chart.js";
@@ -7,23 +7,23 @@ import { h, put, say } from "../dom.js";
 import { bytes, compact, count, many, millis, perSecond, rate, span } from "../format.js";
 import { gauge, standing } from "../gauge.js";
 import { every, live, take, watch } from "../live.js";
-import { Place } from "../names.js";
+import { DestinationRef } from "../destination_ref.js";
 import { command, empty, facts, head, loading, panel, reading, tag } from "../parts.js";
 import { Table } from "../table.js";
 
 export const title = () => "Overview";
 
 const MINUTES = [10, 30, 60];
-/** ms between two looks at what the stream does not tell. */
-const PACE = 5_000;
+/** Interval of the requests for what the stream does not contain. */
+const REFRESH_MS = 5_000;
 const MOST = 8;
 
 export function show({ signal }) {
-  const shown = new Overview(signal);
-  watch((overview) => shown.update(overview), signal);
-  if (live.overview?.history) shown.draw(live.overview.history);
-  every(PACE, () => shown.look(), signal);
-  return shown.element;
+  const page = new Overview(signal);
+  watch((overview) => page.update(overview), signal);
+  if (live.overview?.history) page.draw(live.overview.history);
+  every(REFRESH_MS, () => page.look(), signal);
+  return page.element;
 }
 
 class Overview {
@@ -111,7 +111,7 @@ class Overview {
     return select;
   }
 
-  /** What the stream does not tell: the past, and where most is waiting. */
+  /** Request what the stream does not contain: the history and the largest backlogs. */
   async ask() {
     const [history, { items }] = await Promise.all([
       get("history", { minutes: this.minutes }, this.signal),
@@ -151,9 +151,9 @@ class Overview {
   }
 
   warn(alarms) {
-    const told = JSON.stringify(alarms);
-    if (told === this.warned) return;
-    this.warned = told;
+    const state = JSON.stringify(alarms);
+    if (state === this.warned) return;
+    this.warned = state;
     put(
       this.alarms,
       alarms.map(({ code, message }) =>
@@ -162,7 +162,7 @@ class Overview {
     );
   }
 
-  /** For those who have just begun. */
+  /** Explain the first steps while there are no destinations. */
   greet({ totals, listeners: open }) {
     const fresh = totals.destinations === 0;
     if (fresh === this.greeted) return;
@@ -191,20 +191,20 @@ class Overview {
   }
 
   keep({ journal, loop_lag_ms: lag, message_memory_bytes: bodies, broker_id: id }) {
-    const told = [
+    const pairs = [
       ["Broker ID", h("code", null, id)],
       ["Message memory", bytes(bodies)],
       ["Event loop lag (p50 / p99)", `${millis(lag?.p50)} / ${millis(lag?.p99)}`],
     ];
     const sync = journal.fdatasync_ms;
     if (journal.enabled) {
-      told.push(
+      pairs.push(
         ["Segments", `${count(journal.segments)}, ${bytes(journal.bytes)}`],
         ["Live records", count(journal.live_records)],
         ["fdatasync (p50 / p99)", `${millis(sync?.p50)} / ${millis(sync?.p99)}`],
       );
-    } else told.push(["Journal", "none; messages are kept in memory only"]);
-    put(this.journal, facts(told));
+    } else pairs.push(["Journal", "none; messages are kept in memory only"]);
+    put(this.journal, facts(pairs));
   }
 }
 
@@ -253,7 +253,7 @@ function busiest() {
         wide: true,
         same: (item) => `${item.kind} ${item.name}`,
         show: (item) => [
-          h("a", { class: "name", href: Place.of(item).href() }, item.name),
+          h("a", { class: "name", href: DestinationRef.of(item).href() }, item.name),
           item.kind === "topic" && tag("topic"),
         ],
       },

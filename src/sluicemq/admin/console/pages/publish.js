@@ -3,10 +3,10 @@
 import { Refusal, post } from "../api.js";
 import { h, put } from "../dom.js";
 import { field, values } from "../fields.js";
-import { Place } from "../names.js";
+import { DestinationRef } from "../destination_ref.js";
 import { panel } from "../parts.js";
 import { session } from "../session.js";
-import { tell } from "../tell.js";
+import { notify } from "../notifications.js";
 
 const KINDS = [
   ["text", "text"],
@@ -73,7 +73,7 @@ export function show(place, signal, destination) {
     done.disabled = true;
     try {
       const { id } = await post(place.full("/messages"), message(form));
-      tell(`Published as message ${id}`);
+      notify(`Published as message ${id}`);
       destination.look();
       form.elements.body.select();
     } catch (error) {
@@ -133,16 +133,16 @@ function bodyOf(kind, text) {
 /** What the form says, as the API takes it. */
 function message(form) {
   const { body_kind: kind, body } = values(form, FIRST);
-  const wanted = bodyOf(kind, body);
+  const request = bodyOf(kind, body);
   const properties = [...form.querySelectorAll(".property")].map((row) => {
     const [name, type, text] = row.querySelectorAll("input, select");
     return [name.value, typed(type.value, text.value)];
   });
-  if (properties.length) wanted.properties = Object.fromEntries(properties);
+  if (properties.length) request.properties = Object.fromEntries(properties);
   const { reply_to: reply, ...headers } = values(form, MORE);
   for (const [name, content] of Object.entries(headers)) {
-    if (content !== null && content !== "") wanted[name] = content;
+    if (content !== null && content !== "") request[name] = content;
   }
-  if (reply) wanted.reply_to = new Place("queue", reply).told();
-  return wanted;
+  if (reply) request.reply_to = new DestinationRef("queue", reply).toBody();
+  return request;
 }

@@ -1,4 +1,4 @@
-// The subscriptions of a destination: each has a line of messages of its own.
+// The subscriptions of a topic.
 
 import { remove } from "../api.js";
 import { ask } from "../dialogs.js";
@@ -8,12 +8,12 @@ import { standing } from "../gauge.js";
 import { List } from "../list.js";
 import { button, empty, panel, tag } from "../parts.js";
 import { session } from "../session.js";
-import { tell } from "../tell.js";
+import { notify } from "../notifications.js";
 
 export function show(place, signal) {
   const list = new List({
     path: "subscriptions",
-    fixed: place.asked(),
+    fixed: place.filterQuery(),
     table: {
       caption: "Subscriptions",
       stack: true,
@@ -96,13 +96,13 @@ async function deleteSubscription(place, item, list) {
     tone: "danger",
     submit: () =>
       remove("subscriptions", {
-        ...place.asked(),
+        ...place.filterQuery(),
         name: item.name,
         force: item.consumers ? "true" : "",
       }),
   });
   if (!done) return;
-  tell(`Subscription ${item.display_name || item.name} deleted`);
+  notify(`Subscription ${item.display_name || item.name} deleted`);
   list.look();
 }
 

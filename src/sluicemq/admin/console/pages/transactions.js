@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 import { count, many } from "../format.js";
 import { List } from "../list.js";
 import { button, empty, head, panel, tag, when } from "../parts.js";
-import { tell } from "../tell.js";
+import { notify } from "../notifications.js";
 
 export const title = () => "Transactions";
 
@@ -108,6 +108,6 @@ async function settle(list, { id, state, publishes, acks }, how) {
     submit: () => post(`transactions/${encodeURIComponent(id)}/${how}`),
   });
   if (!done) return;
-  tell(`Transaction ${id} ${commit ? "committed" : "rolled back"}`);
+  notify(`Transaction ${id} ${commit ? "committed" : "rolled back"}`);
   list.look();
 }

@@ -1,11 +1,11 @@
 // One user: rights, tokens and password.
 
 import { get, post, put as send, remove } from "../api.js";
-import { ask, show as tellAll } from "../dialogs.js";
+import { ask, show as showDialog } from "../dialogs.js";
 import { h, put } from "../dom.js";
 import { button, command, empty, facts, head, loading, panel, tag, when } from "../parts.js";
 import { go } from "../router.js";
-import { tell } from "../tell.js";
+import { notify } from "../notifications.js";
 import { permissionText } from "./users.js";
 
 const OPERATIONS = [
@@ -149,7 +149,7 @@ async function setPassword(name, path, again) {
     action: "Save",
     submit: ({ password }) => send(path, { password }, { query: { expect: "existing" } }),
   });
-  if (done) tell(`Password of ${name} changed`);
+  if (done) notify(`Password of ${name} changed`);
   if (done) again();
 }
 
@@ -182,7 +182,7 @@ async function deleteUser({ name }, path) {
     submit: ({ force }) => remove(path, force ? { force: "true" } : {}),
   });
   if (!done) return;
-  tell(`User ${name} deleted`);
+  notify(`User ${name} deleted`);
   go("#/users");
 }
 
@@ -218,7 +218,7 @@ async function grantPermission(name, path, again) {
     },
   });
   if (!done) return;
-  tell(`Permission granted to ${name}`);
+  notify(`Permission granted to ${name}`);
   again();
 }
 
@@ -257,7 +257,7 @@ async function createToken(name, path, again) {
     },
   });
   if (!made) return;
-  tellAll(
+  showDialog(
     "New token",
     h("p", null, "Copy the token now: it is not shown again."),
     command(made.token),

@@ -15,7 +15,7 @@ export function show(where) {
   if (where.steps[1]) return showUser(where);
   const list = new List({
     path: "users",
-    pace: 10_000,
+    interval: 10_000,
     table: { caption: "Users", stack: true, key: ({ name }) => name, columns: COLUMNS },
     none,
     signal: where.signal,
@@ -28,7 +28,7 @@ export function show(where) {
   );
 }
 
-/** Nobody in particular cannot say who may come in. */
+/** Without a login, users cannot be added over HTTP. */
 export function whyNot() {
   return session.user ? "" : "the first user is added with sluicemq users add";
 }

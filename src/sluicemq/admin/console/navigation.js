@@ -1,9 +1,9 @@
-// The pages there are: where, what they are called, which keys lead there, and who sees them.
+// The pages of the console: paths, labels, shortcut keys and required rights.
 
 import { session } from "./session.js";
 
 /** `step` is the first of the path; `keys` go after `g`. */
-export const PLACES = [
+export const PAGES = [
   { step: "", label: "Overview", keys: "o", load: () => import("./pages/overview.js") },
   {
     step: "destinations",
@@ -60,24 +60,24 @@ export const PLACES = [
   },
 ];
 
-/** Pages that no list names: one has to come from somewhere. */
-const OTHERS = new Map([
+/** Pages without an entry in the navigation. */
+const OTHER_PAGES = new Map([
   ["queue", () => import("./pages/destination.js")],
   ["topic", () => import("./pages/destination.js")],
   ["account", () => import("./pages/account.js")],
 ]);
 
-/** Those that the user may see. */
-export function visible() {
-  return PLACES.filter((place) => !place.superuser || session.superuser);
+/** Return the pages that the user may see. */
+export function visiblePages() {
+  return PAGES.filter((page) => !page.superuser || session.superuser);
 }
 
-/** What loads the page of a first step; null if there is none. */
+/** Return the loader of a page by the first step of its path, or null. */
 export function loader(step = "") {
-  return PLACES.find((place) => place.step === step)?.load ?? OTHERS.get(step) ?? null;
+  return PAGES.find((page) => page.step === step)?.load ?? OTHER_PAGES.get(step) ?? null;
 }
 
-/** The entry of the list that a page belongs to. */
+/** Return the step of the navigation entry that a page belongs to. */
 export function entry(step = "") {
   return step === "queue" || step === "topic" ? "destinations" : step;
 }

@@ -1,4 +1,4 @@
-// An address that no page has.
+// Page for unknown URLs.
 
 import { h } from "../dom.js";
 import { head } from "../parts.js";

@@ -14,8 +14,8 @@ function addressed(name, encoded) {
   return STEPS.has(name) ? ["~", base64(name)] : [encodeURIComponent(name), ""];
 }
 
-/** A destination: what tells it from all others. */
-export class Place {
+/** A reference to a destination: its kind and name. */
+export class DestinationRef {
   constructor(kind, name, encoded = "") {
     this.kind = kind;
     this.name = name;
@@ -25,12 +25,12 @@ export class Place {
 
   /** As it comes in lists of the API. */
   static of(item) {
-    return new Place(item.kind, item.name, item.name_base64 ?? "");
+    return new DestinationRef(item.kind, item.name, item.name_base64 ?? "");
   }
 
   /** As it stands in the address of a page. */
   static read(kind, segment, query) {
-    return new Place(kind, segment, query.get("name_base64") ?? "");
+    return new DestinationRef(kind, segment, query.get("name_base64") ?? "");
   }
 
   /** Its path in the API, below which is everything that belongs to it. */
@@ -48,15 +48,15 @@ export class Place {
     return this.base64 ? `${this.path(below)}?${this.search()}` : this.path(below);
   }
 
-  /** How it is told in the body of a request. */
-  told() {
+  /** Its fields in the body of a request. */
+  toBody() {
     return this.base64
       ? { kind: this.kind, name_base64: this.base64 }
       : { kind: this.kind, name: this.name };
   }
 
-  /** The query that asks lists of other things for what belongs to it. */
-  asked() {
+  /** The query that filters other lists by this destination. */
+  filterQuery() {
     return this.base64 ? { destination_base64: this.base64 } : { destination: this.name };
   }
 
