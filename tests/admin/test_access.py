@@ -77,7 +77,7 @@ def test_users_and_their_rights(
     with Client(port) as nobody:
         for method, path in (("GET", "/status"), ("POST", "/batches"), *READING):
             answer = nobody.ask(method, path)
-            assert (answer.status, answer.code) == (401, "authentication-missing"), path
+            assert (answer.status, answer.code) == (401, "authentication-required"), path
             assert answer.headers["www-authenticate"].startswith("Basic ")
     for shown in (basic("anna", SECRET), f"Bearer {token}", f"bearer  {token}", basic("x", token)):
         with Client(port, Authorization=shown) as anna:
@@ -88,12 +88,12 @@ def test_users_and_their_rights(
     with Client(port, Authorization=basic("anna", SECRET)) as anna:
         both = [row("jobs.a", b"1"), row("other", b"2"), row("other", b"3")]
         refused = anna.write(both)
-        assert (refused.status, refused.code) == (409, "refused")
+        assert (refused.status, refused.code) == (409, "rejected")
         assert [each["row"] for each in refused.json()["error"]["rejected"]] == [1, 2]
         assert "anna may not produce 'other'" in refused.json()["error"]["message"]
         # nor to the dead-letter queue
         assert anna.write(both, refused="dead-letter").code == "forbidden"
-        query = {"refused": "dead-letter", "dead_letter": "jobs.bad"}
+        query = {"bad_rows": "dead-letter", "dead_letter_queue": "jobs.bad"}
         assert anna.write(both, **query).json()["dead_lettered"] == 2
         assert anna.write([row("jobs.b")], batch=1).json()["written"] == 1
     with Client(port, Authorization=basic("root", SECRET)) as root:

@@ -257,7 +257,7 @@ async def test_csrf(api_fixture: ApiFixture) -> None:
             for shown in ("", "x", of_another):
                 victim.csrf = shown
                 answer = await attempt(victim, endpoint, OWN)
-                assert (answer.status, answer.code) == (403, "csrf"), endpoint
+                assert (answer.status, answer.code) == (403, "csrf-token-missing"), endpoint
     assert (await victim.ask("GET", "/session")).status == 200  # nor has it been logged out
     victim.csrf = right
     assert (await victim.ask("PUT", "/roles/r")).status == 201

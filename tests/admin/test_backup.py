@@ -45,14 +45,14 @@ def fill(broker: LocalBroker, count: int) -> None:
 
 
 def back_up(client: Client, name: str, **more: object) -> list[dict[str, Any]]:
-    answer = client.ask("POST", "/backup", json.dumps({"directory": name, **more}).encode())
+    answer = client.ask("POST", "/backups", json.dumps({"directory": name, **more}).encode())
     assert answer.status == 200, answer
     assert answer.headers["content-type"] == "application/x-ndjson"
     return [json.loads(line) for line in answer.body.splitlines()]
 
 
 def refused(client: Client, name: str, **more: object) -> tuple[int, str]:
-    answer = client.ask("POST", "/backup", json.dumps({"directory": name, **more}).encode())
+    answer = client.ask("POST", "/backups", json.dumps({"directory": name, **more}).encode())
     return answer.status, answer.code
 
 
@@ -66,7 +66,7 @@ def test_a_backup_is_made_told_and_listed(broker: LocalBroker, home: Path) -> No
         made = lines[-1]["backup"]
         again = back_up(client, "two", incremental_from="one")[-1]["backup"]
         assert Path(again["incremental_from"]).name == "one"
-        document = client.get("/backup").json()
+        document = client.get("/backups").json()
     assert document["directory"] == str(home)
     assert not document["running"]
     assert "[broker]" in document["configuration"]
@@ -120,14 +120,14 @@ def test_without_a_directory_there_are_no_backups(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
         assert refused(client, "one") == (409, "no-backup-directory")
-        assert client.get("/backup").json()["backups"] == []
+        assert client.get("/backups").json()["backups"] == []
 
 
 def test_without_a_journal_there_are_no_backups(start: Start, home: Path) -> None:
     environment = {"SLUICEMQ_BROKER__BACKUP_DIR": str(home)}
     broker = start(HTTP, options=("--ephemeral",), environment=environment)
     with Client(broker.port("http")) as client:
-        assert refused(client, "one") == (409, "ephemeral")
+        assert refused(client, "one") == (409, "no-journal")
 
 
 def test_only_a_superuser_may(broker: LocalBroker, home: Path, tmp_path: Path) -> None:
@@ -137,16 +137,16 @@ def test_only_a_superuser_may(broker: LocalBroker, home: Path, tmp_path: Path) -
         more = ["--superuser"] if superuser else []
         where = ["--data-dir", str(broker.directory), "--password-file", str(secret)]
         assert main(["users", "add", name, *where, *more]) == 0
-    code = "authentication-missing"
+    code = "authentication-required"
     with Client(broker.port("http")) as client:
         # the broker sees the users within a second
         wait_until(
-            lambda: client.get("/backup").status == 401, "the broker does not know the users"
+            lambda: client.get("/backups").status == 401, "the broker does not know the users"
         )
-        assert client.get("/backup").code == code
+        assert client.get("/backups").code == code
         assert refused(client, "one") == (401, code)
         client.headers["Authorization"] = _basic("anna", "a password of one's own")
-        assert client.get("/backup").code == "forbidden"
+        assert client.get("/backups").code == "forbidden"
         assert refused(client, "one") == (403, "forbidden")
         client.headers["Authorization"] = _basic("root", "a password of one's own")
         assert back_up(client, "one")[-1]["state"] == "done"
@@ -164,15 +164,15 @@ def test_one_at_a_time_and_one_that_is_broken_off_leaves_nothing(
     fill(broker, 3000)
     slow = http.client.HTTPConnection("127.0.0.1", broker.port("http"), timeout=TIMEOUT)
     body = json.dumps({"directory": "slow", "max_rate": 300_000}).encode()
-    slow.request("POST", "/api/v1/backup", body)
+    slow.request("POST", "/api/v1/backups", body)
     first = json.loads(slow.getresponse().readline())
     assert first["state"] == "copying"
     with Client(broker.port("http")) as client:
-        assert client.get("/backup").json()["running"]
+        assert client.get("/backups").json()["running"]
         assert refused(client, "fast") == (409, "backup-running")
         slow.close()
         deadline = time.monotonic() + 30
-        while client.get("/backup").json()["running"]:
+        while client.get("/backups").json()["running"]:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert not list(home.iterdir())

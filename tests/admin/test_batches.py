@@ -90,9 +90,9 @@ def test_a_part_is_written_once(start: Start) -> None:
             answer = again.write(rows(5), part=0, final="false").json()
             assert (answer["duplicate"], answer["written"]) == (True, 0)
         differing = client.write(rows(5, start=1), part=0, final="false")
-        assert (differing.status, differing.code) == (409, "batch-differs")
+        assert (differing.status, differing.code) == (409, "batch-conflict")
         skipped = client.write(rows(5), part=2)
-        assert (skipped.status, skipped.code) == (409, "batch-differs")
+        assert (skipped.status, skipped.code) == (409, "batch-conflict")
         assert client.write(rows(2), part=1, final="true").json()["written"] == 2
         assert client.write(rows(3), partition=1).json()["written"] == 3
         assert client.write(rows(4), batch=1).json()["written"] == 4
@@ -119,9 +119,9 @@ def test_other_rows_of_a_complete_partition_differ(start: Start) -> None:
             assert client.write(reordered[:5], part=0, final="false").json()["duplicate"] is True
             assert client.write(reordered[5:], part=1).json()["duplicate"] is True
             differing = client.write(rows(6, start=1), part=0)
-            assert (differing.status, differing.code) == (409, "batch-differs")
+            assert (differing.status, differing.code) == (409, "batch-conflict")
             differing = client.write(rows(6, "r"), part=0)
-            assert (differing.status, differing.code) == (409, "batch-differs")
+            assert (differing.status, differing.code) == (409, "batch-conflict")
             assert waiting(broker) == {"q": 6}
         broker.kill()
         broker.start()
@@ -212,7 +212,7 @@ def test_refused_rows_fail_the_part(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
         answer = client.write([GOOD[0], *BAD, GOOD[1]])
-        assert (answer.status, answer.code) == (409, "refused")
+        assert (answer.status, answer.code) == (409, "rejected")
         error = answer.json()["error"]
         assert error["rejected_rows"] == len(BAD)
         assert list(told(error)) == list(range(1, 1 + len(BAD)))
@@ -235,7 +235,7 @@ def test_refused_rows_are_left_out(start: Start) -> None:
 def test_refused_rows_become_dead_letters(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
-        query = {"refused": "dead-letter", "dead_letter": "bad.rows"}
+        query = {"bad_rows": "dead-letter", "dead_letter_queue": "bad.rows"}
         answer = client.write([GOOD[0], *BAD, GOOD[1]], **query).json()
         assert (answer["written"], answer["dead_lettered"]) == (2, len(BAD))
     assert waiting(broker) == {"ok": 2, "bad.rows": len(BAD)}
@@ -260,18 +260,18 @@ def test_what_the_broker_does_not_take(start: Start, tmp_path: Path) -> None:
     mixed = [row("small", b"x" * 10), row("small", b"x" * 11), row("unknown")]
     with Client(broker.port("http")) as client:
         refused = client.write(mixed)
-        assert (refused.status, refused.code) == (409, "refused")
+        assert (refused.status, refused.code) == (409, "rejected")
         assert list(told(refused.json()["error"])) == [1, 2]
-        query = {"refused": "dead-letter", "dead_letter": "dlq"}
+        query = {"bad_rows": "dead-letter", "dead_letter_queue": "dlq"}
         assert client.write(mixed, **query).json()["dead_lettered"] == 2
         assert waiting(broker) == {"small": 1, "dlq": 2}
         assert [message.body for message in written(broker)] == [b"x" * 10, b"x" * 11, b""]
         nowhere = client.write(mixed, batch=1, refused="dead-letter", dead_letter="unknown")
-        assert (nowhere.status, nowhere.code) == (409, "refused")
+        assert (nowhere.status, nowhere.code) == (409, "rejected")
         assert client.write([row("full")] * 2, batch=2).json()["written"] == 2
         for policy in ("fail", "drop", "dead-letter"):
             later = client.write([row("full"), row("small")], batch=3, refused=policy)
-            assert (later.status, later.code) == (503, "try-again")
+            assert (later.status, later.code) == (503, "temporarily-unavailable")
             assert later.headers["retry-after"] == "1"
         assert waiting(broker) == {"small": 1, "dlq": 2, "full": 2}
 
@@ -282,7 +282,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "partition": ("", 1 << 20),
     "part": ("1.0", 1 << 32),
     "final": ("perhaps",),
-    "refused": ("ignore",),
+    "bad_rows": ("ignore",),
     "dead_letter": ("",),
     "colour": ("red",),
 }
@@ -362,7 +362,7 @@ def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path
         for batch in range(2):
             rows_of = [row(f"{batch}{number}", b"") for number in range(3)]
             answer = client.write(rows_of, batch=batch)
-        assert (answer.status, answer.code) == (409, "refused")
+        assert (answer.status, answer.code) == (409, "rejected")
         assert "max_destinations_per_user" in answer.json()["error"]["message"]
         assert waiting(broker)["00"] == 1
         assert client.write(rows(1, "00"), batch=2).status == 200

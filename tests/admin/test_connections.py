@@ -299,7 +299,7 @@ async def test_nobody_logged_in_sees_nobody(api_fixture: ApiFixture) -> None:
     peopled(api_fixture, view(1, user=""))
     for method, path in (("GET", "/connections"), ("DELETE", "/connections/1")):
         answer = await api_fixture.http_client().ask(method, path)
-        assert (answer.status, answer.code) == (401, "authentication-missing")
+        assert (answer.status, answer.code) == (401, "authentication-required")
 
 
 @looped

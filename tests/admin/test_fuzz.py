@@ -24,7 +24,7 @@ from tests.model.test_rows import ROWS
 Read = TypeVar("Read")
 
 NAMES = st.sampled_from(
-    ["writer", "batch", "partition", "part", "final", "refused", "dead_letter", "more"]
+    ["writer", "batch", "partition", "part", "final", "bad_rows", "dead_letter_queue", "more"]
 )
 TEXTS = st.one_of(
     st.text(), st.integers().map(str), st.sampled_from(["true", "0", "drop", "\ud800", "٣"])

@@ -291,7 +291,7 @@ async def test_a_head_that_does_not_come() -> None:
     fixture.turn(LOOK)
     for transport in (silent, slow):
         [(status, body)] = answers(transport)
-        assert (status, b"too-slow" in body, transport.open) == (408, True, False)
+        assert (status, b"request-timeout" in body, transport.open) == (408, True, False)
     assert idle.open
 
 
@@ -313,7 +313,7 @@ async def test_a_body_that_comes_too_slowly() -> None:
             quick.session.receive(bytes(step))
         await fixture.rest()
     [(status, body)] = answers(slow)
-    assert (status, b"too-slow" in body, slow.open) == (408, True, False)
+    assert (status, b"request-timeout" in body, slow.open) == (408, True, False)
     assert quick.open
     assert fixture.bodies("q") == []
 

@@ -32,7 +32,7 @@ async def test_a_session(api_fixture: ApiFixture) -> None:
     assert (await other.ask("DELETE", "/session")).headers["set-cookie"].endswith("Max-Age=0")
     for http_client in (page, other):
         answer = await http_client.ask("GET", "/status")
-        assert (answer.status, answer.code) == (401, "authentication-missing")
+        assert (answer.status, answer.code) == (401, "authentication-required")
 
 
 @looped
@@ -60,7 +60,7 @@ async def test_what_is_no_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     page = api_fixture.http_client()
     for body in ({}, {"user": "anna"}, {"password": ""}):
-        assert (await page.ask("POST", "/session", body)).code == "authentication-missing"
+        assert (await page.ask("POST", "/session", body)).code == "authentication-required"
     for body in ({"user": "anna", "password": "x"}, {"token": "x"}):
         answer = await page.ask("POST", "/session", body)
         assert (answer.status, answer.code) == (401, "authentication-failed")

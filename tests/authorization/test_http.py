@@ -336,7 +336,7 @@ add(
 add("GET /metrics", "", ROOT_ONLY)
 add(f"GET {API}/configuration", "", ROOT_ONLY)
 add(f"GET {API}/audit", "", ROOT_ONLY, reveals=ROOT_ONLY, marker='"event"')
-add(f"GET {API}/backup", "", ROOT_ONLY, reveals=ROOT_ONLY, marker="users.json")
+add(f"GET {API}/backups", "", ROOT_ONLY, reveals=ROOT_ONLY, marker="users.json")
 
 
 @row(f"GET {API}/events", "", LOGGED_IN, reveals=RIGHTS, marker=QUEUE)
@@ -348,9 +348,9 @@ def _events(cell: HttpCell) -> None:
     cell.ask("GET", f"{API}/events?overview=true&destinations=true", watch=watch)
 
 
-@row(f"POST {API}/backup", "", ROOT_ONLY, changes=True)
+@row(f"POST {API}/backups", "", ROOT_ONLY, changes=True)
 def _back_up(cell: HttpCell) -> None:
-    cell.ask("POST", f"{API}/backup", {"directory": f"b{cell.number}"})
+    cell.ask("POST", f"{API}/backups", {"directory": f"b{cell.number}"})
 
 
 # connections
@@ -504,7 +504,7 @@ def _batch(cell: HttpCell, name: str, query: str = "", batch: int = 1) -> None:
 @row(f"POST {API}/batches", "to a queue", RIGHTS, right=Operation.PRODUCE, changes=True)
 def _write(cell: HttpCell) -> None:
     _batch(cell, QUEUE)
-    if b'"code":"refused"' in cell.received:
+    if b'"code":"rejected"' in cell.received:
         cell.outcome = DENIED
 
 
@@ -532,7 +532,12 @@ def _write_without_owner(cell: HttpCell) -> None:
 
 # the journal
 
-for _path in ("journal", "journal/segments/{first}", "journal/slots", "journal/slots/{name}"):
+for _path in (
+    "journal",
+    "journal/segments/{first_sequence}",
+    "journal/slots",
+    "journal/slots/{name}",
+):
     add(f"GET {API}/{_path}", "", ROOT_ONLY)
 add(f"GET {API}/journal/destinations", "", ROOT_ONLY, query="?numbers=1,2,3")
 add(f"PUT {API}/journal/slots/{{name}}", "", ROOT_ONLY, {"position": 1}, changes=True)

@@ -150,11 +150,11 @@ def test_the_first_of_a_list(api: Api, stub: Stub) -> None:
 @pytest.mark.parametrize(
     ("status", "code", "kind", "advice"),
     [
-        (401, "authentication-missing", AuthenticationMissing, "--user"),
+        (401, "authentication-required", AuthenticationMissing, "--user"),
         (401, "authentication-failed", AuthenticationFailed, "--token-file"),
         (403, "forbidden", AccessDenied, "permissions grant"),
         (404, "destination-not-found", ApiRefused, "sluicemq queues"),
-        (409, "refused", ApiRefused, ""),
+        (409, "rejected", ApiRefused, ""),
         (500, "internal-error", ApiRefused, ""),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_broker_that_hangs_up_at_once_is_asked_once(api: Api, stub: Stub) -> N
 def test_lines_come_one_by_one(api: Api, stub: Stub) -> None:
     stub.answers = [(200, b'{"n": 1}\n{"n": 2}\n')]
     assert [line["n"] for line in api.lines("/backup", {})] == [1, 2]
-    stub.answers = [(409, refusal("refused", "no"))]
+    stub.answers = [(409, refusal("rejected", "no"))]
     with pytest.raises(ApiRefused, match="no"):
         list(api.lines("/backup", {}))
 

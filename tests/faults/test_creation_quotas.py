@@ -134,7 +134,7 @@ def test_batch_creates_no_more_queues_than_the_quota(broker: LocalBroker) -> Non
             answer = client.write(
                 rows[start : start + NAMES_OF_A_PART], part=len(answers), final="false"
             )
-            assert (answer.status, answer.code) == (409, "refused")
+            assert (answer.status, answer.code) == (409, "rejected")
             assert "broker.max_destinations_per_user" in answer.body.decode()
         assert count_named(broker, "batch.") <= QUOTA
     expect_that_another_user_can_create(broker)

@@ -95,7 +95,9 @@ def test_patience_ends(stand: Stand) -> None:
     with HttpClient(stand.target, patience=0) as remote, pytest.raises(ConnectionLost) as raised:
         remote.request("GET", "/")
     assert str(stand.target) in str(raised.value)
-    stand.answers = [(503, b'{"error": {"code": "try-again", "message": "the queue is full"}}')]
+    stand.answers = [
+        (503, b'{"error": {"code": "temporarily-unavailable", "message": "the queue is full"}}')
+    ]
     with (
         HttpClient(stand.target, patience=0) as remote,
         pytest.raises(HttpRefusal, match="the queue is full"),

@@ -73,13 +73,13 @@ class BackupList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupEndpoints:
-    """Handlers of `/backup`, shared by all connections of a listener."""
+    """Handlers of `/backups`, shared by all connections of a listener."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     async def show(self, call: Call) -> BackupList:
-        """GET /backup"""
+        """GET /backups"""
         backups = self._backups()
         directory = backups.directory
         found: list[BackupView] = []
@@ -94,7 +94,7 @@ class BackupEndpoints:
         )
 
     async def create(self, call: Call) -> StreamingResponse:
-        """POST /backup"""
+        """POST /backups"""
         wanted: Wanted = call.body
         call.note = wanted.directory
         backups = self._backups()
@@ -242,12 +242,12 @@ def _name(text: str) -> str:
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
-    """Return the endpoints of /backup."""
+    """Return the endpoints of /backups."""
     handlers = BackupEndpoints(context)
     return [
         Endpoint(
             "GET",
-            "/backup",
+            "/backups",
             handlers.show,
             "The backups that the broker has made",
             Need.SUPERUSER,
@@ -255,7 +255,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         ),
         Endpoint(
             "POST",
-            "/backup",
+            "/backups",
             handlers.create,
             "Make a backup; the answer tells, a line at a time, how far it is",
             Need.SUPERUSER,

@@ -1,6 +1,6 @@
 """Endpoint that writes the parts of a batch of messages exactly once.
 
-    POST /batches?writer=W&batch=N&partition=N&part=N&final=BOOL[&refused=…][&dead_letter=QUEUE]
+    POST /batches?writer=W&batch=N&partition=N&part=N&final=BOOL[&bad_rows=…][&dead_letter_queue=QUEUE]
 
 The body is frames of rows (`sluicemq.model.rows`). The broker appends all messages of a part and
 the record of the part to the journal as one unit, and responds once that unit is on disk.
@@ -59,16 +59,16 @@ class BatchQuery(msgspec.Struct, frozen=True, kw_only=True):
     ]
     part: Annotated[int, Meta(ge=0, lt=1 << 32, description="A partition has parts, from 0.")]
     final: Annotated[bool, Meta(description="The last part of its partition.")] = False
-    refused: Annotated[
+    bad_rows: Annotated[
         Literal["fail", "drop", "dead-letter"],
         Meta(
             description="What becomes of rows that cannot be sent: nothing of the part is written, "
             "they are left out, or they go to a queue."
         ),
     ] = "fail"
-    dead_letter: Annotated[str, Meta(min_length=1, max_length=1024, description="That queue.")] = (
-        DEAD_LETTER
-    )
+    dead_letter_queue: Annotated[
+        str, Meta(min_length=1, max_length=1024, description="That queue.")
+    ] = DEAD_LETTER
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -115,8 +115,8 @@ class BatchEndpoints:
         query: BatchQuery = call.query
         if not query.writer.isprintable():
             raise Problem(400, "bad-parameter", "the parameter writer is printable characters")
-        if query.refused == "dead-letter":
-            call.demand(Operation.PRODUCE, query.dead_letter)
+        if query.bad_rows == "dead-letter":
+            call.demand(Operation.PRODUCE, query.dead_letter_queue)
         request = call.request
         size = announced(
             request, self._limits.part, "send the partition's rows as several parts of a batch"
@@ -234,11 +234,11 @@ class BatchEndpoints:
             (later if passing else refused)[reader.rows[place]] = str(error)
         if later:
             raise _later(later)
-        if query.refused == "fail":
+        if query.bad_rows == "fail":
             raise _refused(refused)
         letters = []
-        if query.refused == "dead-letter":
-            letters = self._letters(identity, reader, refused, query.dead_letter)
+        if query.bad_rows == "dead-letter":
+            letters = self._letters(identity, reader, refused, query.dead_letter_queue)
         rows = zip(reader.rows, reader.messages, strict=True)
         return Outcome([each for row, each in rows if row not in refused], letters, refused)
 
@@ -279,7 +279,7 @@ def _refused(refused: Mapping[int, str]) -> Problem:
         409,
         "rejected",
         f"{len(refused)} rows cannot be sent, the first of them is row {row}: {reason}. Nothing of "
-        "the part has been written; refused=drop leaves such rows out, refused=dead-letter puts "
+        "the part has been written; bad_rows=drop leaves such rows out, bad_rows=dead-letter puts "
         "them into a queue of their own",
         more=told_of(refused),
     )
@@ -289,7 +289,7 @@ def _later(refused: Mapping[int, str]) -> Problem:
     row, reason = min(refused.items())
     return Problem(
         503,
-        "try-again",
+        "temporarily-unavailable",
         f"{len(refused)} rows cannot be sent now, the first of them is row {row}: {reason}. "
         "Nothing of the part has been written; send it again",
         {"Retry-After": str(RETRY_SECONDS)},

@@ -162,7 +162,7 @@ def check_page(connection: HTTPConnection, session: BrowserSession) -> None:
     if not session.shows(connection.headers.get(CSRF_HEADER, "")):
         raise Problem(
             403,
-            "csrf",
+            "csrf-token-missing",
             f"what changes something shows the session's own token in the header {CSRF_HEADER}; "
             "GET /session tells it",
         )

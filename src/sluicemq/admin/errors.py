@@ -2,22 +2,22 @@
 
 raised                       status  code
 Problem                      its own
-AuthenticationMissing        401     authentication-missing
+AuthenticationMissing        401     authentication-required
 TooManyFailures              429     too-many-failures
-LoginBusy                    503     login-busy
+LoginBusy                    503     too-many-logins
 AuthenticationFailed         401     authentication-failed
 AccessDenied                 403     forbidden
 UserNotFound                 404     user-not-found
 UserExists                   409     user-exists
-other AccessError            409     refused
+other AccessError            409     rejected
 ProtocolError                400     bad-request
 FrameTooLarge                413     too-large
 BrokerStopping               503     stopping
-BatchConflict                409     batch-differs
+BatchConflict                409     batch-conflict
 LowDiskSpace                 507     low-disk-space
 LimitExceeded                409     limit-exceeded
 OSError: no space left       507     low-disk-space
-other BrokerError            409     refused
+other BrokerError            409     rejected
 anything else                500     internal-error; details are in the log
 """
 
@@ -102,21 +102,21 @@ def refusal(error: Exception) -> Response:
 
 
 _KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
-    (AuthenticationMissing, 401, "authentication-missing"),
+    (AuthenticationMissing, 401, "authentication-required"),
     (TooManyFailures, 429, "too-many-failures"),
-    (LoginBusy, 503, "login-busy"),
+    (LoginBusy, 503, "too-many-logins"),
     (AuthenticationFailed, 401, "authentication-failed"),
     (AccessDenied, 403, "forbidden"),
     (UserNotFound, 404, "user-not-found"),
     (UserExists, 409, "user-exists"),
-    (AccessError, 409, "refused"),
+    (AccessError, 409, "rejected"),
     (FrameTooLarge, 413, "too-large"),
     (ProtocolError, 400, "bad-request"),
     (BrokerStopping, 503, "stopping"),
-    (BatchConflict, 409, "batch-differs"),
+    (BatchConflict, 409, "batch-conflict"),
     (LowDiskSpace, 507, "low-disk-space"),
     (LimitExceeded, 409, "limit-exceeded"),
-    (BrokerError, 409, "refused"),
+    (BrokerError, 409, "rejected"),
 )
 
 

@@ -314,12 +314,14 @@ class HttpSession:
         state = protocol.conn.their_state
         in_body = state is h11.SEND_BODY and not protocol.flow.read_paused
         if in_body and self._in_body and received < self._patience * SLOWEST:
-            protocol.refuse(408, "too-slow", f"a body comes at {SLOWEST} bytes in a second or more")
+            protocol.refuse(
+                408, "request-timeout", f"a body comes at {SLOWEST} bytes in a second or more"
+            )
             return
         self._in_body = in_body
         if self._begun:
             said = f"the head of a request has not come within {self._patience:g} s"
-            protocol.refuse(408, "too-slow", said)
+            protocol.refuse(408, "request-timeout", said)
             return
         self._begun = self._waiting
         self._timer = self._transport.call_later(self._patience, self._look)

@@ -75,7 +75,7 @@ class JournalView(msgspec.Struct, frozen=True, kw_only=True):
 class Numbers(msgspec.Struct, frozen=True):
     """Which destinations are asked for."""
 
-    numbers: str = ""
+    ids: str = ""
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ def kept(journal: Journal) -> FileJournal:
     if not isinstance(journal, FileJournal):
         raise Problem(
             409,
-            "ephemeral",
+            "no-journal",
             "this broker keeps everything in memory (--ephemeral) and has no journal to read",
         )
     return journal
@@ -121,13 +121,13 @@ class JournalEndpoints:
         )
 
     async def destinations(self, call: Call) -> Named:
-        """GET /journal/destinations?numbers=3,17: those of these that exist, with kind (model.Kind)
+        """GET /journal/destinations?ids=3,17: those of these that exist, with kind (model.Kind)
         and name (base64 of its bytes). For a reader of whose segments none tells a name: the one
         that did has gone."""
         known = kept(self._journal).addresses
-        texts = call.query.numbers.split(",")
+        texts = call.query.ids.split(",")
         if len(texts) > MOST_NUMBERS:
-            raise Problem(400, "too-many-numbers", f"at most {MOST_NUMBERS} numbers at a time")
+            raise Problem(400, "too-many-ids", f"at most {MOST_NUMBERS} ids at a time")
         found: list[list[int | str]] = []
         for number in map(_number, texts):
             address = known.get(number)
@@ -161,7 +161,9 @@ class JournalEndpoints:
         """Return the readable parts of the segments, in ascending order."""
         durable = await asyncio.to_thread(read_durable, journal.directory)
         if durable is None:
-            raise Problem(503, "not-yet", "the journal does not say how far it is on disk")
+            raise Problem(
+                503, "journal-not-ready", "the journal does not say how far it is on disk"
+            )
         found = []
         # the cached position is never behind the one that the file has reported
         for segment in journal.segments:
@@ -252,7 +254,7 @@ def _missing(first: int, durable: DurableEnd) -> Problem:
     if first <= durable.segment:
         return Problem(
             404,
-            "segment-gone",
+            "segment-not-found",
             f"there is no segment {first} (any more): nothing in it was needed. A slot keeps what "
             "a reader has not read",
         )
@@ -280,7 +282,7 @@ def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
     if start >= end:
         raise Problem(
             416,
-            "beyond-the-end",
+            "range-not-satisfiable",
             f"{extent.size} bytes of the segment may be read now",
             {"Content-Range": f"bytes */{extent.size}"},
             {"size": extent.size, "sealed": extent.sealed},

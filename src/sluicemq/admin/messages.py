@@ -81,7 +81,9 @@ class MessageLookupQuery(msgspec.Struct, kw_only=True, frozen=True):
     """Of one message."""
 
     subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
-    max_body: Annotated[int, Meta(ge=0, le=LARGEST_VIEW, description="Bytes of the body.")] = 65536
+    max_body_bytes: Annotated[
+        int, Meta(ge=0, le=LARGEST_VIEW, description="Bytes of the body.")
+    ] = 65536
 
 
 class SubscriptionChoiceQuery(msgspec.Struct, kw_only=True, frozen=True):
@@ -287,7 +289,7 @@ class MessageEndpoints:
         summary = item(self._broker, delivery, message, state_of(delivery), None)
         properties, dead = property_views(message), death_view(message)
         fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
-        fields["body"] = await body_view(message, query.max_body)
+        fields["body"] = await body_view(message, query.max_body_bytes)
         return MessageView(**fields, properties=properties, dead_letter=dead)
 
     async def body(self, call: Call) -> Response:

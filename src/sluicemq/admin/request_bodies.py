@@ -88,7 +88,7 @@ async def read_chunks(request: Request) -> AsyncIterator[bytes]:
             if chunk:
                 yield chunk
     except ClientDisconnect:
-        raise Problem(400, "disconnected", "the body was not sent to its end") from None
+        raise Problem(400, "client-disconnected", "the body was not sent to its end") from None
 
 
 def may_be_unread(request: Request) -> bool:

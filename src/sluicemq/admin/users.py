@@ -250,7 +250,7 @@ def _changer(call: Call) -> str:
     if not call.identity.name:
         raise Problem(
             409,
-            "no-users",
+            "authentication-disabled",
             "this broker asks nobody who they are; its owner adds the first user, on its own "
             "machine: sluicemq users add NAME --superuser",
         )

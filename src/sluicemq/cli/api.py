@@ -262,7 +262,7 @@ class Api:
         code, message = error_in(answer)
         told = f"{self.where}: {message}"
         if answer.status == 401:
-            kind = AuthenticationMissing if code == "authentication-missing" else None
+            kind = AuthenticationMissing if code == "authentication-required" else None
             return noted(
                 (kind or AuthenticationFailed)(told),
                 "Log in with --user NAME (and --password-file FILE), or with --token-file FILE.",

@@ -151,7 +151,7 @@ def list_backups(
         if directory is not None:
             raise ConfigurationError("--url lists the broker's own backups; leave out DIR")
         with Api(place.target()) as api:
-            found = api.get("/backup")["backups"]
+            found = api.get("/backups")["backups"]
     if as_json:
         print_json(found)
     elif found:
@@ -228,7 +228,7 @@ def _create(
     extras = sources(config)
     with suppress(ConnectionLost, RequestRefused), Api(place.target()) as api:
         # a running broker knows the configuration it was started with
-        document = api.get("/backup")
+        document = api.get("/backups")
         extras[CONFIGURATION_NAME] = document["configuration"].encode()
         users = Path(document["users_file"])
         if users.exists():
@@ -261,7 +261,7 @@ def _ask(
         body["incremental_from"] = str(previous)
     with Api(place.target()) as api, _progress("copying", 0) as advance:
         done = 0
-        for line in api.lines("/backup", body):
+        for line in api.lines("/backups", body):
             if line["state"] == "done":
                 return msgspec.convert(line["backup"], Manifest)
             if line["state"] == "failed":

@@ -89,7 +89,7 @@ def show(
     for item in items:
         # the list does not include these fields
         try:
-            item["dead_letter"] = api.get(at / item["id"], max_body=0)["dead_letter"]
+            item["dead_letter"] = api.get(at / item["id"], max_body_bytes=0)["dead_letter"]
         except ApiRefused as error:
             if error.code != "message-not-found":
                 raise

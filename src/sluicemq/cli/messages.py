@@ -115,7 +115,7 @@ def show_message(
 ) -> QueryResult:
     """Show one message with its headers, properties and body."""
     at = destination(address_of(name)) / "messages" / message
-    item = api.get(at, max_body=max_body)
+    item = api.get(at, max_body_bytes=max_body)
     return QueryResult(item, details(item))
 
 

@@ -125,7 +125,7 @@ class HttpRefusal(RequestRefused):
     """Error response of the broker.
 
     status  HTTP status
-    code    error code: "batch-differs", "segment-gone", ...
+    code    error code: "batch-conflict", "segment-not-found", ...
     answer  the whole response body
     """
 

@@ -65,7 +65,7 @@ export async function call(method, path, { query, body, signal } = {}) {
   } catch (error) {
     if (signal?.aborted) throw new DOMException("request aborted", "AbortError");
     if (error.name === "TimeoutError") {
-      throw new Refusal(0, "too-slow", `no response within ${TIMEOUT_MS / 1000} s`);
+      throw new Refusal(0, "request-timeout", `no response within ${TIMEOUT_MS / 1000} s`);
     }
     throw new Refusal(0, "unreachable", "the broker cannot be reached");
   }

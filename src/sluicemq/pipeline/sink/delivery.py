@@ -23,8 +23,8 @@ MOST_REASONS: Final = 20
 """Number of reasons in a commit message; further ones are counted together."""
 OTHER_REASONS: Final = "other reasons"
 
-_CONFLICT: Final = "batch-differs"
-_REFUSED: Final = "refused"
+_CONFLICT: Final = "batch-conflict"
+_REFUSED: Final = "rejected"
 
 
 class Batch(NamedTuple):
@@ -83,10 +83,10 @@ class _Refused(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     written: int
-    already: bool = False
-    latest: int = 0
+    duplicate: bool = False
+    latest_batch: int = 0
     dead_lettered: int = 0
-    refused: list[_Refused] = []
+    rejected: list[_Refused] = []
     rejected_rows: int = 0
 
 
@@ -159,8 +159,8 @@ class Delivery:
             "partition": self._batch.partition,
             "part": part.number,
             "final": "true" if final else "false",
-            "refused": self._options.bad_rows.value,
-            "dead_letter": self._options.dead_letters,
+            "bad_rows": self._options.bad_rows.value,
+            "dead_letter_queue": self._options.dead_letters,
         }
         self._waiting = part
         self._remote.send("POST", f"{PATH}?{urlencode(query)}", part.frames)
@@ -180,17 +180,17 @@ class Delivery:
                 f"response: {error}"
             ) from None
         written = self.written
-        if answer.already:
+        if answer.duplicate:
             written.already += part.rows
-            written.latest = max(written.latest, answer.latest)
+            written.latest = max(written.latest, answer.latest_batch)
             return
         written.written += answer.written + answer.dead_lettered
         written.dead_lettered += answer.dead_lettered
         written.dropped += answer.rejected_rows - answer.dead_lettered
-        for refused in answer.refused:
+        for refused in answer.rejected:
             written.count(refused.reason)
-        if answer.rejected_rows > len(answer.refused):
-            written.count(OTHER_REASONS, answer.rejected_rows - len(answer.refused))
+        if answer.rejected_rows > len(answer.rejected):
+            written.count(OTHER_REASONS, answer.rejected_rows - len(answer.rejected))
 
     def _refusal(self, refusal: HttpRefusal, part: Part) -> RequestRefused:
         location = f"part {part.number} of partition {self._batch.partition}"

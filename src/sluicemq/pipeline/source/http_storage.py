@@ -63,13 +63,13 @@ class _Durable(msgspec.Struct):
 
 
 class _Segment(msgspec.Struct):
-    first: int
+    first_sequence: int
     size: int
     sealed: bool
 
 
 class _State(msgspec.Struct):
-    identity: str
+    broker_id: str
     segments: list[_Segment]
     durable: _Durable | None = None
 
@@ -168,17 +168,19 @@ class HttpStorage(JournalStorage):
             ) from error
         durable = state.durable
         if durable is None:
-            return JournalState(state.identity[:IDENTITY_DIGITS], None, (), ())
-        segments = [segment for segment in state.segments if segment.first <= durable.segment]
+            return JournalState(state.broker_id[:IDENTITY_DIGITS], None, (), ())
+        segments = [
+            segment for segment in state.segments if segment.first_sequence <= durable.segment
+        ]
         return JournalState(
-            state.identity[:IDENTITY_DIGITS],
+            state.broker_id[:IDENTITY_DIGITS],
             DurableEnd(durable.segment, durable.offset, durable.sequence),
-            tuple(segment.first for segment in segments),
+            tuple(segment.first_sequence for segment in segments),
             tuple(
                 0
                 if segment.sealed
                 else durable.offset
-                if segment.first == durable.segment
+                if segment.first_sequence == durable.segment
                 else segment.size
                 for segment in segments
             ),
@@ -202,7 +204,7 @@ class HttpStorage(JournalStorage):
         found = {}
         for start in range(0, len(requested), NUMBERS):
             asked = ",".join(map(str, requested[start : start + NUMBERS]))
-            data = self._ask("GET", f"{API}/destinations?numbers={quote(asked)}").body
+            data = self._ask("GET", f"{API}/destinations?ids={quote(asked)}").body
             for number, kind, name in _destinations.decode(data).destinations:
                 found[number] = Address(Kind(kind), decode_name(base64.b64decode(name)))
         return found

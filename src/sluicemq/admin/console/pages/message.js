@@ -27,7 +27,7 @@ export function fill(element, place, id, signal) {
   loading(
     content,
     async () => {
-      const query = place.query({ max_body: MOST_BODY, subscription });
+      const query = place.query({ max_body_bytes: MOST_BODY, subscription });
       const message = await get(place.path(path), query, signal);
       put(actions, tools(place, message));
       put(content, view(place, path, message));
