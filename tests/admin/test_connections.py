@@ -14,7 +14,7 @@ from sluicemq.admin.connections import may_see
 from sluicemq.admin.server_interface import ConnectionView
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
-from sluicemq.model.access import EVERYBODY, NOBODY
+from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.jmq.client import BlockingJmqClient
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
@@ -289,7 +289,7 @@ async def test_others_see_their_own(api_fixture: ApiFixture) -> None:
 
 def test_who_is_nobody_has_no_connections_of_his_own() -> None:
     """Else those of all who are nobody either would be his."""
-    assert not may_see(NOBODY, view(1, user=""))
+    assert not may_see(ANONYMOUS, view(1, user=""))
     assert may_see(EVERYBODY, view(1, user=""))
 
 

@@ -15,7 +15,7 @@ from sluicemq.admin.caller import is_ours, read_authorization
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.journal import Extent, read_range
 from sluicemq.admin.routing import Call, Endpoint, parameters
-from sluicemq.model.access import EVERYBODY, NOBODY
+from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.rows import RowValues, frame
@@ -104,7 +104,7 @@ def test_every_row_is_a_message_or_refused(rows: list[RowValues]) -> None:
     for number in reader.refused:
         _, letter = reader.message(number)
         assert letter.body == rows[number][2]
-    nobody = PartReader(NOBODY, 1_000, 64)
+    nobody = PartReader(ANONYMOUS, 1_000, 64)
     nobody.take(memoryview(frame(rows))[4:])
     assert nobody.messages == []
 

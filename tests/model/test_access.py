@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.model.access import (
+    ANONYMOUS,
     EVERYBODY,
-    NOBODY,
     Identity,
     Operation,
     Permission,
@@ -90,8 +90,8 @@ def test_superusers_and_nobody() -> None:
     assert Identity("root", superuser=True).may(Operation.DELETE, "x")
     assert EVERYBODY.may(Operation.DELETE, "x")
     assert EVERYBODY.sees("x")
-    assert not any(NOBODY.may(operation, "x") for operation in Operation)
-    assert not NOBODY.sees("x")
+    assert not any(ANONYMOUS.may(operation, "x") for operation in Operation)
+    assert not ANONYMOUS.sees("x")
 
 
 def test_a_verdict_is_the_same_when_asked_again_and_after_many_others() -> None:

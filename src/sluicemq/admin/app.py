@@ -70,7 +70,7 @@ from sluicemq.admin.routing import (
     parameters,
     read_query,
 )
-from sluicemq.model.access import NOBODY, Identity, Operation
+from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.errors import AccessDenied, JournalFailed
 from sluicemq.protocols.access import demand
 
@@ -87,7 +87,7 @@ HEADERS: Final = {
 """Default headers of responses: browsers must not render a response as a page, embed it in a
 frame, or cache it. An endpoint can override them."""
 
-NOT_ASKED: Final = RequestIdentity(NOBODY, lambda: NOBODY)
+NOT_ASKED: Final = RequestIdentity(ANONYMOUS, lambda: ANONYMOUS)
 """Identity of requests to endpoints that need no login."""
 
 SERVICES: Final[tuple[Callable[[ApiContext], list[Endpoint]], ...]] = (
@@ -205,7 +205,7 @@ class Application:
         if size <= SMALL_BYTES:
             call.body = _decoded(endpoint, await _read(call.request, size))
             return _response(call, await endpoint.handler(call))
-        async with self._budget.room(size):
+        async with self._budget.reserve(size):
             call.body = _decoded(endpoint, await _read(call.request, size))
             return _response(call, await endpoint.handler(call))
 

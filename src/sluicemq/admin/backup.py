@@ -39,7 +39,7 @@ from sluicemq.journal.manifest import Manifest, read_manifest
 from sluicemq.model.errors import JournalError
 
 LINES: Final = "application/x-ndjson"
-TELL_SECONDS: Final = 0.5
+REPORT_SECONDS: Final = 0.5
 """Minimum interval between two progress lines."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
@@ -95,8 +95,8 @@ class BackupEndpoints:
 
     async def create(self, call: Call) -> StreamingResponse:
         """POST /backups"""
-        wanted: Wanted = call.body
-        call.note = wanted.directory
+        requested: Wanted = call.body
+        call.note = requested.directory
         backups = self._backups()
         journal = kept(self._context.broker.journal)
         home = backups.directory
@@ -107,14 +107,14 @@ class BackupEndpoints:
                 "this broker has no directory for backups: broker.backup_dir in its configuration "
                 "names one",
             )
-        target = home / _name(wanted.directory)
+        target = home / _name(requested.directory)
         previous = None
-        if wanted.incremental_from is not None:
-            previous = home / _name(wanted.incremental_from)
+        if requested.incremental_from is not None:
+            previous = home / _name(requested.incremental_from)
             await asyncio.to_thread(_check_previous, previous)
         if not _running.acquire(blocking=False):
             raise Problem(409, "backup-running", "another backup is being made; wait for its end")
-        work = _Work(journal.directory, target, previous, wanted, backups)
+        work = _Work(journal.directory, target, previous, requested, backups)
         try:
             await asyncio.to_thread(work.take_name)
         except BaseException:
@@ -142,18 +142,18 @@ class _Work:
         journal: Path,
         target: Path,
         previous: Path | None,
-        wanted: Wanted,
+        requested: Wanted,
         backups: Backups,
     ) -> None:
         self._journal = journal
         self._target = target
         self._previous = previous
-        self._wanted = wanted
+        self._requested = requested
         self._backups = backups
         self._given_up = threading.Event()
         self._loop = asyncio.get_running_loop()
-        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._told = 0.0
+        self._reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._last_report = 0.0
 
     def take_name(self) -> None:
         """Create the target directory. Raises Problem if it exists."""
@@ -172,22 +172,22 @@ class _Work:
         """Yield the lines of the response: progress, then the result."""
         try:
             while True:
-                line = await self._said.get()
+                line = await self._reports.get()
                 yield msgspec.json.encode(line) + b"\n"
                 if line["state"] != "copying":
                     return
         finally:
             self._given_up.set()
 
-    def _tell(self, line: dict[str, Any]) -> None:
+    def _report(self, line: dict[str, Any]) -> None:
         with suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self._said.put_nowait, line)
+            self._loop.call_soon_threadsafe(self._reports.put_nowait, line)
 
     def _copying(self, progress: CopyProgress) -> None:
         now = time.monotonic()
-        if now - self._told >= TELL_SECONDS:
-            self._told = now
-            self._tell({"state": "copying", "processed": progress.done, "total": progress.total})
+        if now - self._last_report >= REPORT_SECONDS:
+            self._last_report = now
+            self._report({"state": "copying", "processed": progress.done, "total": progress.total})
 
     def _make(self, peer: str) -> None:
         name = self._target.name
@@ -197,8 +197,8 @@ class _Work:
                 self._target,
                 extras=self._backups.sources(),
                 previous=self._previous,
-                link=self._wanted.hard_links,
-                rate=self._wanted.max_rate,
+                link=self._requested.hard_links,
+                rate=self._requested.max_rate,
                 on_progress=self._copying,
                 cancelled=self._given_up.is_set,
             )
@@ -213,7 +213,7 @@ class _Work:
             line = {"state": "failed", "error": {"code": code, "message": str(error)}}
         finally:
             _running.release()
-        self._tell(line)
+        self._report(line)
 
 
 def _described(manifest: Manifest) -> dict[str, Any]:

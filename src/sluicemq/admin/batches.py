@@ -1,6 +1,7 @@
 """Endpoint that writes the parts of a batch of messages exactly once.
 
-    POST /batches?writer=W&batch=N&partition=N&part=N&final=BOOL[&bad_rows=…][&dead_letter_queue=QUEUE]
+    POST /batches?writer=W&batch=N&partition=N&part=N&final=BOOL
+        [&bad_rows=…][&dead_letter_queue=QUEUE]
 
 The body is frames of rows (`sluicemq.model.rows`). The broker appends all messages of a part and
 the record of the part to the journal as one unit, and responds once that unit is on disk.
@@ -34,7 +35,7 @@ PART_ROWS: Final = 32_768
 """Maximum number of rows of a part. Writing a part blocks the event loop."""
 TOGETHER_BYTES: Final = 256 * 1024 * 1024
 """Total size limit, in bytes, of the bodies being read or written at the same time."""
-MOST_TOLD: Final = 100
+MAX_REPORTED: Final = 100
 """Maximum number of refused rows that a response lists."""
 DEAD_LETTER: Final = "sluicemq.sink.dlq"
 
@@ -98,7 +99,7 @@ class Outcome(NamedTuple):
     """Messages and dead letters to write for a part, and refused rows with their reasons."""
 
     messages: list[Addressed]
-    letters: list[Addressed]
+    dead_letters: list[Addressed]
     refused: dict[int, str]
 
 
@@ -121,7 +122,7 @@ class BatchEndpoints:
         size = announced(
             request, self._limits.part, "send the partition's rows as several parts of a batch"
         )
-        async with self._budget.room(size):
+        async with self._budget.reserve(size):
             body = bytearray()
             async for chunk in read_chunks(request):
                 body += chunk
@@ -190,28 +191,28 @@ class BatchEndpoints:
             outcome = self._sort(identity, reader, query)
         try:
             answered = broker.batches.write(
-                part, outcome.messages + outcome.letters, identity.creator
+                part, outcome.messages + outcome.dead_letters, identity.creator
             )
         except BatchRefused:
             # rare; checking every message beforehand would take as long as writing it
             outcome = self._sort(identity, reader, query)
             answered = broker.batches.write(
-                part, outcome.messages + outcome.letters, identity.creator
+                part, outcome.messages + outcome.dead_letters, identity.creator
             )
         broker.traffic_of("http").published += len(outcome.messages)
         await self._durable(answered.sequence)
         return Written(
             written=len(outcome.messages),
             duplicate=False,
-            dead_lettered=len(outcome.letters),
-            **told_of(outcome.refused),
+            dead_lettered=len(outcome.dead_letters),
+            **refusal_report(outcome.refused),
         )
 
     async def _known(self, found: BatchAnswer, writer: str) -> Written:
         latest = self._broker.batches.writers[writer].batch
         await self._durable(found.sequence)
         return Written(
-            written=0, duplicate=True, latest_batch=latest, dead_lettered=0, **told_of({})
+            written=0, duplicate=True, latest_batch=latest, dead_lettered=0, **refusal_report({})
         )
 
     async def _durable(self, sequence: int) -> None:
@@ -236,37 +237,37 @@ class BatchEndpoints:
             raise _later(later)
         if query.bad_rows == "fail":
             raise _refused(refused)
-        letters = []
+        dead_letters = []
         if query.bad_rows == "dead-letter":
-            letters = self._letters(identity, reader, refused, query.dead_letter_queue)
+            dead_letters = self._dead_letters(identity, reader, refused, query.dead_letter_queue)
         rows = zip(reader.rows, reader.messages, strict=True)
-        return Outcome([each for row, each in rows if row not in refused], letters, refused)
+        return Outcome([each for row, each in rows if row not in refused], dead_letters, refused)
 
-    def _letters(
+    def _dead_letters(
         self, identity: Identity, reader: PartReader, refused: Mapping[int, str], queue: str
     ) -> list[Addressed]:
         """Return the dead letters of refused rows. Raises Problem if the queue refuses one."""
         address = Address(Kind.QUEUE, queue)
         wall = self._broker.clock.wall
-        letters = []
+        dead_letters = []
         rows = sorted(refused)
         for row in rows:
             origin, message = reader.message(row)
-            letter = dead_letter_of(message, origin, refused[row], 0, wall)
-            letter.destination = address
-            letters.append((address, letter))
-        refusals = self._broker.batches.check(letters, identity.creator)
-        told = {rows[place]: f"as a dead letter, too: {error}" for place, error, _ in refusals}
+            dead_letter = dead_letter_of(message, origin, refused[row], 0, wall)
+            dead_letter.destination = address
+            dead_letters.append((address, dead_letter))
+        refusals = self._broker.batches.check(dead_letters, identity.creator)
+        reasons = {rows[place]: f"as a dead letter, too: {error}" for place, error, _ in refusals}
         if any(passing for _, _, passing in refusals):
-            raise _later(told)
-        if told:
-            raise _refused(told)
-        return letters
+            raise _later(reasons)
+        if reasons:
+            raise _refused(reasons)
+        return dead_letters
 
 
-def told_of(refused: Mapping[int, str]) -> dict[str, Any]:
-    """Return the JSON fields for refused rows: their number and the first MOST_TOLD of them."""
-    first = sorted(refused.items())[:MOST_TOLD]
+def refusal_report(refused: Mapping[int, str]) -> dict[str, Any]:
+    """Return the JSON fields for refused rows: their number and the first MAX_REPORTED of them."""
+    first = sorted(refused.items())[:MAX_REPORTED]
     return {
         "rejected": [Refusal(row, reason) for row, reason in first],
         "rejected_rows": len(refused),
@@ -281,7 +282,7 @@ def _refused(refused: Mapping[int, str]) -> Problem:
         f"{len(refused)} rows cannot be sent, the first of them is row {row}: {reason}. Nothing of "
         "the part has been written; bad_rows=drop leaves such rows out, bad_rows=dead-letter puts "
         "them into a queue of their own",
-        more=told_of(refused),
+        more=refusal_report(refused),
     )
 
 
@@ -293,7 +294,7 @@ def _later(refused: Mapping[int, str]) -> Problem:
         f"{len(refused)} rows cannot be sent now, the first of them is row {row}: {reason}. "
         "Nothing of the part has been written; send it again",
         {"Retry-After": str(RETRY_SECONDS)},
-        told_of(refused),
+        refusal_report(refused),
     )
 
 

@@ -54,8 +54,8 @@ class Caller:
     """
 
     __slots__ = (
+        "_last_authorization",
         "_login_handle",
-        "_shown",
         "_transport",
         "access",
         "gone",
@@ -68,7 +68,7 @@ class Caller:
     def __init__(self, transport: Transport, access: Access, host: str, tls: bool = False) -> None:
         """Create the client of a connection; `host` is the host name of the listener."""
         self._transport = transport
-        self._shown = ""
+        self._last_authorization = ""
         self._login_handle: LoginHandle | None = None
         self.access = access
         self.host = host
@@ -100,7 +100,7 @@ class Caller:
 
     async def _by_header(self, authorization: str) -> RequestIdentity:
         login_handle = self._login_handle
-        if login_handle is not None and authorization == self._shown:
+        if login_handle is not None and authorization == self._last_authorization:
             identity = login_handle()
             if identity is not None:
                 return RequestIdentity(identity, login_handle)
@@ -108,7 +108,7 @@ class Caller:
         credentials = read_authorization(authorization)
         identity = await self.login(credentials)
         self._login_handle = login_handle = self.access.login_handle(credentials)
-        self._shown = authorization
+        self._last_authorization = authorization
         return RequestIdentity(identity, login_handle)
 
     def _current_guest(self) -> Identity | None:
@@ -179,15 +179,15 @@ def is_browser(connection: HTTPConnection) -> bool:
 def read_authorization(header: str) -> Credentials:
     """Return the credentials in an `Authorization` header (RFC 7617, RFC 6750); empty credentials
     for an empty header. Raises Problem for an invalid header."""
-    scheme, _, shown = header.partition(" ")
-    shown = shown.strip()
+    scheme, _, value = header.partition(" ")
+    value = value.strip()
     if not header:
         return Credentials()
-    if scheme.lower() == "bearer" and shown:
-        return Credentials(token=shown)
+    if scheme.lower() == "bearer" and value:
+        return Credentials(token=value)
     if scheme.lower() == "basic":
         try:
-            user, colon, password = base64.b64decode(shown, validate=True).decode().partition(":")
+            user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
             colon = ""
         if colon:

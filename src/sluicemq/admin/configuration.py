@@ -29,8 +29,8 @@ class ConfigurationEndpoints:
 
     async def list(self, call: Call) -> Settings:
         """GET /configuration"""
-        wanted = call.query.filter
-        return Settings([each for each in self._configuration.settings() if wanted in each.name])
+        substring = call.query.filter
+        return Settings([each for each in self._configuration.settings() if substring in each.name])
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:

@@ -22,7 +22,7 @@ from sluicemq.model.access import Identity
 
 LONGEST_REASON: Final = 200
 """Maximum length of the reason for closing a connection, in characters."""
-_SAID: Final = "closed by an administrator"
+_CLOSE_REASON: Final = "closed by an administrator"
 
 
 class ConnectionQuery(PageQuery, kw_only=True, frozen=True):
@@ -108,8 +108,8 @@ class ConnectionEndpoints:
         reason = " ".join(printable(call.query.reason).split())
         number = _number(call)
         view = self._connections.get(number)
-        said = f"{_SAID}: {reason}" if reason else _SAID
-        if view is None or not self._connections.close(number, said):
+        message = f"{_CLOSE_REASON}: {reason}" if reason else _CLOSE_REASON
+        if view is None or not self._connections.close(number, message):
             raise _missing()
         call.note = f"{view.protocol} of {printable(view.user) or 'nobody'} at {view.peer} {reason}"
 
@@ -122,8 +122,10 @@ def may_see(identity: Identity, view: ConnectionView) -> bool:
 def _is_meant(query: ConnectionQuery, view: ConnectionView) -> bool:
     if query.protocol and view.protocol != query.protocol:
         return False
-    wanted = query.filter
-    return not wanted or any(wanted in text for text in (view.peer, view.user, view.client_id))
+    substring = query.filter
+    return not substring or any(
+        substring in text for text in (view.peer, view.user, view.client_id)
+    )
 
 
 def _item(view: ConnectionView) -> ConnectionItem:

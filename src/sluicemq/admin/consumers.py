@@ -60,9 +60,9 @@ class ConsumerEndpoints:
     async def list(self, call: Call) -> Page[ConsumerItem]:
         """GET /consumers"""
         query: ConsumerQuery = call.query
-        wanted = query.destination
+        name = query.destination
         if query.destination_base64:
-            wanted = decode_name(from_base64("destination_base64", query.destination_base64))
+            name = decode_name(from_base64("destination_base64", query.destination_base64))
         kind = KINDS.get(query.kind)
         slices = TimeSlices(self._broker)
         found: list[ConsumerItem] = []
@@ -70,7 +70,7 @@ class ConsumerEndpoints:
             destination = attached.consumer.subscription.destination
             address = destination.address
             if (
-                (not wanted or address.name == wanted)
+                (not name or address.name == name)
                 and (kind is None or address.kind is kind)
                 and (not query.connection or attached.connection == query.connection)
                 and sees(call.identity, destination)

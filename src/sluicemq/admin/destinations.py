@@ -363,11 +363,11 @@ class DestinationEndpoints:
         call.status = 201 if there is None else 200
         return self._view(found(self._context, call))
 
-    def _changed(self, wanted: Wanted) -> dict[str, Any]:
+    def _changed(self, requested: Wanted) -> dict[str, Any]:
         defaults = self._broker.settings.defaults
         changed: dict[str, Any] = {}
         for name in DestinationSettings.__struct_fields__:
-            value = getattr(wanted, name)
+            value = getattr(requested, name)
             if value is None:
                 changed[name] = getattr(defaults, name)
             elif value is not UNSET:
@@ -468,8 +468,8 @@ def _by_figure(entry: tuple[Any, str, int, Destination]) -> tuple[Any, str, int]
 
 
 def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
-    wanted = query.filter.lower()
-    pattern = matcher(wanted) if "*" in wanted else None
+    name_filter = query.filter.lower()
+    pattern = matcher(name_filter) if "*" in name_filter else None
     kind = query.kind
     temporary = query.temporary
 
@@ -478,10 +478,10 @@ def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
             return False
         if temporary is not None and destination.temporary != temporary:
             return False
-        if not wanted:
+        if not name_filter:
             return True
         name = destination.name.lower()
-        return pattern.match(name) is not None if pattern is not None else wanted in name
+        return pattern.match(name) is not None if pattern is not None else name_filter in name
 
     return is_meant
 

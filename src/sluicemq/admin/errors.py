@@ -67,22 +67,22 @@ class Problem(SluiceError):
         self,
         status: int,
         code: str,
-        said: str,
+        message: str,
         headers: Mapping[str, str] | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(said)
+        super().__init__(message)
         self.status = status
         self.code = code
         self.headers = dict(headers or {})
         self.more = dict(more or {})
 
 
-def document(code: str, said: str, more: Mapping[str, Any] | None = None) -> bytes:
+def document(code: str, message: str, more: Mapping[str, Any] | None = None) -> bytes:
     """Return the JSON body of an error response."""
     # the message may quote names that are not UTF-8
-    said = said.encode("utf-8", "backslashreplace").decode()
-    return msgspec.json.encode({"error": {"code": code, "message": said, **(more or {})}})
+    message = message.encode("utf-8", "backslashreplace").decode()
+    return msgspec.json.encode({"error": {"code": code, "message": message, **(more or {})}})
 
 
 def answer(content: Any, status: int = 200) -> Response:
@@ -144,6 +144,6 @@ def _problem(error: Exception) -> Problem:
 def _of_routing(error: HTTPException) -> Problem:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
-        said = f"that is not done here; what is: {allowed}"
-        return Problem(405, "method-not-allowed", said, error.headers)
+        message = f"that is not done here; what is: {allowed}"
+        return Problem(405, "method-not-allowed", message, error.headers)
     return Problem(error.status_code, "not-found", "there is nothing at this path")

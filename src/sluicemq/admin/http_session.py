@@ -82,10 +82,10 @@ class HttpService:
         self.config.load()
         self.state = ServerState()
         self.patience = patience
-        said = logging.getLogger("uvicorn.error")
-        if not any(isinstance(handler, _Forward) for handler in said.handlers):
-            said.addHandler(_Forward())
-            said.propagate = False
+        logger = logging.getLogger("uvicorn.error")
+        if not any(isinstance(handler, _Forward) for handler in logger.handlers):
+            logger.addHandler(_Forward())
+            logger.propagate = False
 
 
 class UvicornTransport(asyncio.Transport):
@@ -149,14 +149,14 @@ class Http11(H11Protocol):
         cycle.keep_alive = False
         return True
 
-    def refuse(self, status: int, code: str, said: str) -> None:
+    def refuse(self, status: int, code: str, message: str) -> None:
         """Send an error response unless a response has begun, and close the connection."""
         if self.cycle is not None:
             # the application may still be handling the request; its response is dropped
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = document(code, said)
+            body = document(code, message)
             headers = [
                 ("Content-Type", MEDIA_TYPE),
                 ("Content-Length", str(len(body))),
@@ -320,8 +320,8 @@ class HttpSession:
             return
         self._in_body = in_body
         if self._begun:
-            said = f"the head of a request has not come within {self._patience:g} s"
-            protocol.refuse(408, "request-timeout", said)
+            message = f"the head of a request has not come within {self._patience:g} s"
+            protocol.refuse(408, "request-timeout", message)
             return
         self._begun = self._waiting
         self._timer = self._transport.call_later(self._patience, self._look)

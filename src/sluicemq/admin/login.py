@@ -56,15 +56,15 @@ class LoginEndpoints:
 
     async def login(self, call: Call) -> Response:
         """POST /session. A caller who needs no login gets no session."""
-        wanted: Login = call.body
+        requested: Login = call.body
         caller = call.caller
         caller.access.renew()
         guest = caller.access.guest
         if guest is not None:
             return answer(self._view(guest, None))
-        if not wanted.password and not wanted.token:
+        if not requested.password and not requested.token:
             raise AuthenticationMissing("log in with a user name and a password, or with a token")
-        credentials = Credentials(wanted.user, wanted.password, wanted.token)
+        credentials = Credentials(requested.user, requested.password, requested.token)
         return self._begin(call, await caller.login(credentials), credentials)
 
     async def show(self, call: Call) -> SessionView:
@@ -81,20 +81,20 @@ class LoginEndpoints:
 
     async def change_password(self, call: Call) -> Response:
         """POST /session/password. Ends all sessions with the old password and renews this one."""
-        wanted: NewPassword = call.body
+        requested: NewPassword = call.body
         name = call.identity.name
         if self._users.user(name) is None or call.caller.access.guest is not None:
-            said = "who is known without a password has none to be changed here"
-            raise Problem(409, "no-password", said)
-        if wanted.current_password.startswith(TOKEN_PREFIX):
+            message = "who is known without a password has none to be changed here"
+            raise Problem(409, "no-password", message)
+        if requested.current_password.startswith(TOKEN_PREFIX):
             raise AuthenticationFailed("a token is no password")
-        if (await call.caller.login(Credentials(name, wanted.current_password))).name != name:
+        if (await call.caller.login(Credentials(name, requested.current_password))).name != name:
             raise AuthenticationFailed("that is not the password")
-        await self._users.set_password(call.by, name, wanted.new_password)
+        await self._users.set_password(call.by, name, requested.new_password)
         if call.who.session is None:
             return answer(self._view(call.identity, None))
         self._sessions.end(call.who.session)
-        return self._begin(call, call.identity, Credentials(name, wanted.new_password))
+        return self._begin(call, call.identity, Credentials(name, requested.new_password))
 
     def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
         secret, session = self._sessions.begin(call.caller.access.login_handle(credentials))

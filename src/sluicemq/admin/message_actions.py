@@ -129,7 +129,7 @@ class MessageActionRun:
         """True if the request must not handle more messages."""
         return (
             self._ended
-            or self.room == 0
+            or self.remaining == 0
             or len(self.failed) >= MOST_FAILURES
             or self.call.caller.gone
             or perf_counter() > self._until
@@ -141,7 +141,7 @@ class MessageActionRun:
         return self._ended
 
     @property
-    def room(self) -> int:
+    def remaining(self) -> int:
         """Number of messages that may still be handled; -1 = unlimited."""
         return self._limit - self.done if self._limit else -1
 
@@ -287,7 +287,7 @@ class ActionEndpoints:
         cursor = Cursor(line, until, priority, last)
         while cursor.priority >= 0 and not work.over() and not work.subscription.closed:
             chosen: list[Delivery] = []
-            for delivery in cursor.look(STEP if work.room < 0 else min(STEP, work.room)):
+            for delivery in cursor.look(STEP if work.remaining < 0 else min(STEP, work.remaining)):
                 work.scanned += 1
                 if selector is None or selects(work.broker, selector, delivery):
                     if body.action == "delete":

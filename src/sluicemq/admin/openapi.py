@@ -37,12 +37,12 @@ class Refused(msgspec.Struct, frozen=True):
 
 def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     """Return the document as JSON values."""
-    shown = [endpoint for endpoint in endpoints if endpoint.prefix == PREFIX]
-    types = [Refused, *_types(shown)]
+    documented = [endpoint for endpoint in endpoints if endpoint.prefix == PREFIX]
+    types = [Refused, *_types(documented)]
     found, schemas = schema_components(types, ref_template=PLACE)
     refs = {id(kind): schema for kind, schema in zip(types, found, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint in shown:
+    for endpoint in documented:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, refs)
     return {
         "openapi": "3.1.0",
@@ -133,11 +133,11 @@ def _in_query(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
     _, schemas = schema_components([endpoint.query], ref_template=PLACE)
     [schema] = schemas.values()
     required = schema.get("required", ())
-    for name, said in schema["properties"].items():
+    for name, property_schema in schema["properties"].items():
         parameter = {"name": name, "in": "query", "required": name in required}
-        if "description" in said:
-            parameter["description"] = said.pop("description")
-        yield {**parameter, "schema": said}
+        if "description" in property_schema:
+            parameter["description"] = property_schema.pop("description")
+        yield {**parameter, "schema": property_schema}
 
 
 def _responses(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _responses(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
     if endpoint.created:
         statuses[201] = done
     return {
-        **{str(status): said for status, said in statuses.items()},
+        **{str(status): response for status, response in statuses.items()},
         "4XX": refused,
         "503": refused,
     }

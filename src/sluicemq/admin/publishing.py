@@ -124,9 +124,9 @@ class PublishingEndpoints:
         prefix = "" if message.durability else "m"
         return Published(id=f"{prefix}{message.sequence}")
 
-    def _message(self, address: Address, wanted: Publication) -> Message:
+    def _message(self, address: Address, publication: Publication) -> Message:
         """Return the message. Raises Problem for an invalid request."""
-        kind, body = _body(wanted)
+        kind, body = _body(publication)
         most = self._context.limits.publish
         if len(body) > most:
             raise Problem(
@@ -138,32 +138,36 @@ class PublishingEndpoints:
             body,
             kind,
             Origin.INTERNAL,
-            _DURABILITIES[wanted.durability],
+            _DURABILITIES[publication.durability],
             wall,
-            wall + wanted.ttl_ms if wanted.ttl_ms else 0,
-            wanted.priority,
-            wall + wanted.delay_ms if wanted.delay_ms else 0,
-            wanted.message_id,
-            wanted.correlation_id,
-            wanted.reply_to.address if wanted.reply_to is not None else None,
-            wanted.type,
-            properties_of(wanted.properties) or None,
+            wall + publication.ttl_ms if publication.ttl_ms else 0,
+            publication.priority,
+            wall + publication.delay_ms if publication.delay_ms else 0,
+            publication.message_id,
+            publication.correlation_id,
+            publication.reply_to.address if publication.reply_to is not None else None,
+            publication.type,
+            properties_of(publication.properties) or None,
         )
 
 
-def _body(wanted: Publication) -> tuple[BodyKind, bytes]:
-    given = [each for each in (wanted.body, wanted.body_base64, wanted.body_json) if each != UNSET]
+def _body(publication: Publication) -> tuple[BodyKind, bytes]:
+    given = [
+        each
+        for each in (publication.body, publication.body_base64, publication.body_json)
+        if each != UNSET
+    ]
     if len(given) > 1:
         raise Problem(400, "bad-body", "give one of body, body_base64 and body_json")
     kind, body = BodyKind.NONE, b""
-    if isinstance(wanted.body, str):
-        kind, body = BodyKind.TEXT, wanted.body.encode()
-    elif isinstance(wanted.body_base64, str):
-        kind, body = BodyKind.BYTES, from_base64("body_base64", wanted.body_base64)
-    elif isinstance(wanted.body_json, msgspec.Raw):
-        kind, body = BodyKind.JSON, bytes(wanted.body_json)
-    if isinstance(wanted.body_kind, str):
-        kind = _KINDS[wanted.body_kind]
+    if isinstance(publication.body, str):
+        kind, body = BodyKind.TEXT, publication.body.encode()
+    elif isinstance(publication.body_base64, str):
+        kind, body = BodyKind.BYTES, from_base64("body_base64", publication.body_base64)
+    elif isinstance(publication.body_json, msgspec.Raw):
+        kind, body = BodyKind.JSON, bytes(publication.body_json)
+    if isinstance(publication.body_kind, str):
+        kind = _KINDS[publication.body_kind]
         _expect(kind, body)
     return kind, body
 

@@ -31,7 +31,7 @@ class BodyBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def room(self, size: int) -> AsyncIterator[None]:
+    async def reserve(self, size: int) -> AsyncIterator[None]:
         """Wait until a body of that size fits into the budget; reserve the memory in the
         context."""
         size = min(size, self.size)
@@ -58,8 +58,8 @@ class BodyBudget:
     def _give_back(self, size: int) -> None:
         self._free += size
         while self._waiting and self._waiting[0][0] <= self._free:
-            wanted, future = self._waiting.popleft()
-            self._free -= wanted
+            waiting_size, future = self._waiting.popleft()
+            self._free -= waiting_size
             future.set_result(None)
 
 

@@ -224,15 +224,15 @@ class RouteTable:
     def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
         """Return the endpoint and the parameters of the path. Raises Problem if none matches."""
         parts = raw_path.split(b"/")[1:]
-        found = _walk(self._root, parts, 0)
+        found = _match(self._root, parts, 0)
         if found is None:
             raise Problem(404, "not-found", "there is nothing at this path")
         node, values = found
         endpoint = node.endpoints.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             allowed = sorted({*node.endpoints, *(["HEAD"] if "GET" in node.endpoints else [])})
-            said = f"that is not done here; what is: {', '.join(allowed)}"
-            raise Problem(405, "method-not-allowed", said, {"Allow": ", ".join(allowed)})
+            message = f"that is not done here; what is: {', '.join(allowed)}"
+            raise Problem(405, "method-not-allowed", message, {"Allow": ", ".join(allowed)})
         names = [
             part.strip("{*}") for part in endpoint.full_path.split("/") if part.startswith("{")
         ]
@@ -242,17 +242,17 @@ class RouteTable:
         }
 
 
-def _walk(node: _Node, parts: list[bytes], at: int) -> tuple[_Node, list[bytes]] | None:
+def _match(node: _Node, parts: list[bytes], at: int) -> tuple[_Node, list[bytes]] | None:
     """Match the parts from index `at`. Literal parts take precedence over parameters, parameters
     over `{*rest}`."""
     if at == len(parts):
         return (node, []) if node.endpoints else None
     part = parts[at]
     literal = node.literal.get(part)
-    if literal is not None and (found := _walk(literal, parts, at + 1)) is not None:
+    if literal is not None and (found := _match(literal, parts, at + 1)) is not None:
         return found
     if node.parameter is not None and part:
-        found = _walk(node.parameter, parts, at + 1)
+        found = _match(node.parameter, parts, at + 1)
         if found is not None:
             return found[0], [part, *found[1]]
     if node.rest is not None:
@@ -322,8 +322,8 @@ def parameters(endpoint: Endpoint, query: Mapping[str, str]) -> Any:
     except msgspec.ValidationError as error:
         raise Problem(400, "bad-parameter", f"in the parameters: {error}") from None
     except UnicodeEncodeError:  # raised for the value of a Literal parameter
-        said = f"a value of {', '.join(query)} is not UTF-8"
-        raise Problem(400, "bad-parameter", said) from None
+        message = f"a value of {', '.join(query)} is not UTF-8"
+        raise Problem(400, "bad-parameter", message) from None
 
 
 @cache

@@ -103,21 +103,21 @@ class SlotEndpoints:
                 raise Problem(404, "slot-not-found", str(error)) from None
 
 
-def _create_or_advance(slots: Slots, name: str, wanted: Wanted) -> tuple[Slot, bool]:
+def _create_or_advance(slots: Slots, name: str, requested: Wanted) -> tuple[Slot, bool]:
     """Create or advance a slot. Return it, and True if it is new."""
     try:
         slot = slots.get(name)
     except RecordNotFound:
         if len(slots.list()) >= MOST_SLOTS:
-            said = f"there are {MOST_SLOTS} slots already; drop some that nobody uses"
-            raise Problem(409, "too-many-slots", said) from None
-        return slots.create(name, wanted.position, wanted.limit_bytes), True
+            message = f"there are {MOST_SLOTS} slots already; drop some that nobody uses"
+            raise Problem(409, "too-many-slots", message) from None
+        return slots.create(name, requested.position, requested.limit_bytes), True
     if slot.lost:
         raise Problem(409, "slot-lost", slot.describe_loss(name))
-    if wanted.position < slot.position:
-        said = f"the slot {name} is at {slot.position} and cannot go back"
-        raise Problem(409, "slot-ahead", said, more={"position": slot.position})
-    return slots.advance(name, wanted.position), False
+    if requested.position < slot.position:
+        message = f"the slot {name} is at {slot.position} and cannot go back"
+        raise Problem(409, "slot-ahead", message, more={"position": slot.position})
+    return slots.advance(name, requested.position), False
 
 
 def _name(call: Call) -> str:

@@ -84,19 +84,19 @@ class SubscriptionEndpoints:
     async def list(self, call: Call) -> Page[SubscriptionItem]:
         """GET /subscriptions"""
         query: SubscriptionQuery = call.query
-        wanted = _topic_name(query)
-        if wanted:
-            topic = self._broker.find(Address(Kind.TOPIC, wanted))
+        topic_name = _topic_name(query)
+        if topic_name:
+            topic = self._broker.find(Address(Kind.TOPIC, topic_name))
             topics = [] if topic is None else [topic]
         else:
             topics = list(self._broker.destinations.values())
         slices = TimeSlices(self._broker)
         found: list[SubscriptionItem] = []
         for topic in topics:
-            shown_topic = sees(call.identity, topic)
+            topic_is_visible = sees(call.identity, topic)
             for subscription in list(topic.subscriptions.values()):
                 if (
-                    (shown_topic or subscription.durable)  # the owner may lack permissions
+                    (topic_is_visible or subscription.durable)  # the owner may lack permissions
                     and _is_meant(query, topic, subscription)
                     and sees_subscription(call.identity, subscription)
                 ):
@@ -151,12 +151,12 @@ def _topic_name(query: SubscriptionQuery | SubscriptionDeletionQuery) -> str:
 def _is_meant(query: SubscriptionQuery, topic: Destination, subscription: Subscription) -> bool:
     if query.durable is not None and subscription.durable != query.durable:
         return False
-    wanted = query.filter
+    substring = query.filter
     return (
-        not wanted
-        or wanted in topic.name
-        or wanted in subscription.name
-        or wanted in unquote(subscription.name)
+        not substring
+        or substring in topic.name
+        or substring in subscription.name
+        or substring in unquote(subscription.name)
     )
 
 

@@ -114,10 +114,10 @@ class TransactionEndpoints:
         await wait_until_durable(self._broker, self._broker.transactions.rollback(transaction))
 
     def _find(self, call: Call) -> Transaction:
-        wanted = call.names["id"]
+        transaction_id = call.names["id"]
         transactions = self._broker.transactions
         for each in (*transactions.prepared.values(), *transactions.open.values()):
-            if id_of(each) == wanted and may_administer_transaction(call.identity, each):
+            if id_of(each) == transaction_id and may_administer_transaction(call.identity, each):
                 call.note = f"{len(each.sends)} sent, {len(each.acks)} taken"
                 if each.xid:
                     xid = _xid(each.xid)

@@ -124,13 +124,13 @@ class UserEndpoints:
     async def put(self, call: Call) -> ChangedUser:
         """PUT /users/{name}"""
         by = _changer(call)
-        name, wanted = call.names["name"], call.body
+        name, requested = call.names["name"], call.body
         expect = call.query.expect
         change = UserChange(
-            password="" if wanted.password is None else _given(wanted.password),
-            superuser=_given(wanted.superuser),
-            roles=None if wanted.roles is UNSET else tuple(dict.fromkeys(wanted.roles)),
-            allow_digest=_given(wanted.allow_digest),
+            password="" if requested.password is None else _given(requested.password),
+            superuser=_given(requested.superuser),
+            roles=None if requested.roles is UNSET else tuple(dict.fromkeys(requested.roles)),
+            allow_digest=_given(requested.allow_digest),
         )
         for role in change.roles or ():
             self._role(role)
@@ -173,12 +173,12 @@ class UserEndpoints:
 
     async def add_token(self, call: Call) -> NewToken:
         """POST /users/{name}/tokens"""
-        wanted: WantedToken = call.body
+        requested: WantedToken = call.body
         number, token = await self._directory.add_token(
-            _changer(call), call.names["name"], wanted.label, wanted.expires
+            _changer(call), call.names["name"], requested.label, requested.expires
         )
         call.note = number
-        return NewToken(id=number, token=token, expires=wanted.expires)
+        return NewToken(id=number, token=token, expires=requested.expires)
 
     async def remove_token(self, call: Call) -> None:
         """DELETE /users/{name}/tokens/{id}"""
@@ -261,8 +261,8 @@ def _given(value: Given | UnsetType) -> Given | None:
     return None if isinstance(value, UnsetType) else value
 
 
-def _permission(wanted: WantedPermission) -> Permission:
-    return Permission(wanted.pattern, frozenset(wanted.operations), wanted.ignore_case)
+def _permission(requested: WantedPermission) -> Permission:
+    return Permission(requested.pattern, frozenset(requested.operations), requested.ignore_case)
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:

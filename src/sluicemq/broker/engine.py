@@ -25,7 +25,7 @@ from sluicemq.broker.dispatch import dispatch, serve_one
 from sluicemq.broker.heldmessages import HeldMessages
 from sluicemq.broker.pending_queue import Selector
 from sluicemq.broker.publishing import PublishOperations
-from sluicemq.broker.registry import shown_creator
+from sluicemq.broker.registry import creator_text
 from sluicemq.broker.scans import StartDeadline, unlimited
 from sluicemq.broker.selectors import CompiledSelector, compile_selector
 from sluicemq.broker.settings import BrokerSettings
@@ -256,7 +256,7 @@ class Broker(PublishOperations):
         names = {each.name for each in existing if each.owner == creator}
         if name not in names and len(names) >= limit:
             raise QuotaExceeded(
-                f"{shown_creator(creator)} has {limit} durable subscriptions, the limit of a user "
+                f"{creator_text(creator)} has {limit} durable subscriptions, the limit of a user "
                 "(broker.max_subscriptions_per_user); unsubscribe from some first"
             )
 

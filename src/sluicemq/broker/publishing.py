@@ -65,7 +65,7 @@ class PublishOperations(Registry):
         self._unit: list[Staged] = []
         self._confirmations: deque[tuple[int, Callable[[], None]]] = deque()
         self._settlements: list[Callable[[], None]] = []
-        self._settled: deque[tuple[int, Callable[[], None]]] = deque()
+        self._commit_callbacks: deque[tuple[int, Callable[[], None]]] = deque()
         self._flushing = False
         self._syncing = False
         """True while a timer runs for records not yet synced, or held back for the next write."""
@@ -365,7 +365,7 @@ class PublishOperations(Registry):
                 if settled <= journal.written:
                     callback()
                 else:
-                    self._settled.append((settled, callback))
+                    self._commit_callbacks.append((settled, callback))
         if self.core.event_recorder.end_iteration():
             if journal.pending or self._overdue or self.stopping:
                 self.core.event_recorder.write()
@@ -388,7 +388,7 @@ class PublishOperations(Registry):
         self._overdue = True
 
     def _on_written(self, sequence: int) -> None:
-        settled = self._settled
+        settled = self._commit_callbacks
         while settled and settled[0][0] <= sequence:
             settled.popleft()[1]()
         if sequence > self.journal.durable and not self._syncing:

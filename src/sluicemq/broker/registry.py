@@ -305,7 +305,7 @@ class Registry:
         limit = self.settings.max_destinations_per_user
         if creator is not None and limit and self.created[creator] + count > limit:
             raise QuotaExceeded(
-                f"{address}: {shown_creator(creator)} created {limit} destinations that still "
+                f"{address}: {creator_text(creator)} created {limit} destinations that still "
                 "exist, the limit of a user (broker.max_destinations_per_user); delete some first"
             )
 
@@ -420,6 +420,6 @@ def _change(counter: Counter[_Key], key: _Key, change: int) -> None:
         del counter[key]
 
 
-def shown_creator(creator: str) -> str:
+def creator_text(creator: str) -> str:
     """Return the text that identifies the user in a quota error."""
     return f"user {creator}" if creator else "users without a name"

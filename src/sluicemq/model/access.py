@@ -126,5 +126,5 @@ class Identity:
 EVERYBODY: Final = Identity("", superuser=True)
 """Identity of every connection to a broker without users."""
 
-NOBODY: Final = Identity("")
+ANONYMOUS: Final = Identity("")
 """Identity of unauthenticated connections to a broker with users: no permissions."""

@@ -142,8 +142,8 @@ class BatchRefused(BrokerError):
 class ActionRefused(BrokerError):
     """The state of a message does not permit an action. `reason` is a code for programs."""
 
-    def __init__(self, reason: str, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
         self.reason = reason
 
 
@@ -154,8 +154,8 @@ class SelectorError(BrokerError):
     position  0-based offset in characters
     """
 
-    def __init__(self, said: str, position: int) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
         self.position = position
 
 

@@ -62,13 +62,13 @@ class Distribution:
         count = self.count
         if not count:
             return 0.0
-        wanted = part * count
+        rank = part * count
         seen = 0
         for number, here in enumerate(self.counts):
-            if here and seen + here >= wanted:
+            if here and seen + here >= rank:
                 lower = BOUNDS[number - 1] if number else 0.0
                 upper = _upper(number, self.longest)
-                inside = lower + (upper - lower) * max(0.0, wanted - seen) / here
+                inside = lower + (upper - lower) * max(0.0, rank - seen) / here
                 return min(inside, self.longest)
             seen += here
         return self.longest

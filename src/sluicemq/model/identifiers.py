@@ -36,16 +36,16 @@ def to_identifier(name: str, dotted: bool = False) -> str:
     alike = "_" in name and {match.start() for match in _LOOK_ALIKE.finditer(name)}
     if not alike and (_USUAL_DOTTED if dotted else _USUAL).match(name):
         return name
-    said: list[str] = []
+    parts: list[str] = []
     for place, character in enumerate(name):
         kind = unicodedata.category(character)
         # Java classifies UTF-16 units, and a surrogate is not a letter
         fits = kind in (_PART if place else _START) and character <= "\uffff"
         if (fits and not (alike and place in alike)) or (dotted and place and character == "."):
-            said.append(character)
+            parts.append(character)
         else:
-            said.append(_WORDS.get(character) or f"_x{ord(character):04X}_")
-    return "".join(said)
+            parts.append(_WORDS.get(character) or f"_x{ord(character):04X}_")
+    return "".join(parts)
 
 
 def from_identifier(identifier: str) -> str:

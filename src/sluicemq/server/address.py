@@ -168,12 +168,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _mistake(text: str, what: str) -> ConfigurationError:
-    shown = text if len(text) <= 200 else f"{text[:200]}…"
-    before, at, after = shown.rpartition("@")
+    displayed = text if len(text) <= 200 else f"{text[:200]}…"
+    before, at, after = displayed.rpartition("@")
     scheme, separator, userinfo = before.partition("://")
     if at and separator and ":" in userinfo:
-        shown = f"{scheme}://{userinfo.partition(':')[0]}:***@{after}"
-    return ConfigurationError(f"address {shown!r}: {what}")
+        displayed = f"{scheme}://{userinfo.partition(':')[0]}:***@{after}"
+    return ConfigurationError(f"address {displayed!r}: {what}")
 
 
 def _parse_scheme(text: str, scheme: str) -> tuple[str, bool, bool]:

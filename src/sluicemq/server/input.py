@@ -172,8 +172,8 @@ class InputBudget:
         self._reader = None
         self._exhausted_since = -1
         if self._suspended:
-            room = max(1, (self.limit - self.used) // READ_BYTES)
-            for holder in list(islice(self._suspended, room)):
+            capacity = max(1, (self.limit - self.used) // READ_BYTES)
+            for holder in list(islice(self._suspended, capacity)):
                 self._resume(holder)
 
     def review(self, now: int) -> None:

@@ -37,9 +37,9 @@ def peer_user(certificate: Mapping[str, Any], kind: str) -> str:
     if kind == "cn":
         names = [value for name, value in _attributes(certificate) if name == "commonName"]
         return names[-1] if names else ""
-    wanted = {"san-dns": "DNS", "san-email": "email"}[kind]
+    entry_type = {"san-dns": "DNS", "san-email": "email"}[kind]
     for name, value in certificate.get("subjectAltName", ()):
-        if name == wanted:
+        if name == entry_type:
             return cast(str, value)
     return ""
 

@@ -419,11 +419,11 @@ class Server:
                     await self._reload.wait()
             except TimeoutError:
                 pass
-            told = self._reload.is_set()
+            reload_requested = self._reload.is_set()
             self._reload.clear()
             for listener in self.listeners:
                 if listener.tls is not None:
-                    await (listener.tls.reload() if told else listener.tls.look())
+                    await (listener.tls.reload() if reload_requested else listener.tls.look())
 
     def _fail(self, error: Exception) -> None:
         """Log a fatal error and stop without notifying the clients."""

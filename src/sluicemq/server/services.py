@@ -63,8 +63,8 @@ def console_addresses(opened: Iterable[Opened]) -> Iterator[str]:
         url = each.url
         if url.protocol == "http" and not url.path:
             host = socket.gethostname() if is_wildcard(url.host) else url.host
-            shown = f"[{host}]" if ":" in host else host
-            yield f"{'https' if url.tls else 'http'}://{shown}:{url.port}/console/"
+            bracketed = f"[{host}]" if ":" in host else host
+            yield f"{'https' if url.tls else 'http'}://{bracketed}:{url.port}/console/"
 
 
 def _is_reachable(listener: Opened) -> bool:

@@ -49,7 +49,7 @@ class Tls:
         self._seen = self._files()
         self._reminded = time.monotonic()
         self.context, self._chain = load(options)
-        self._tell("certificate in service")
+        self._log("certificate in service")
 
     async def reload(self) -> None:
         """Reload the files. If they are invalid, log the error and keep the old context."""
@@ -62,7 +62,7 @@ class Tls:
         except ConfigurationError as error:
             log.error("certificate refused; the one before stays", url=url, error=str(error))
         else:
-            self._tell("certificate replaced")
+            self._log("certificate replaced")
 
     async def look(self) -> None:
         """Reload if a file has changed since the last check; repeat warnings once a day."""
@@ -71,7 +71,7 @@ class Tls:
         elif time.monotonic() - self._reminded >= REMIND_SECONDS:
             self._warn()
 
-    def _tell(self, event: str) -> None:
+    def _log(self, event: str) -> None:
         own = self._chain.own
         log.info(
             event,

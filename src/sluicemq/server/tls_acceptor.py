@@ -39,7 +39,7 @@ _HANDSHAKE: Final = 0x16
 """Type of a TLS record that carries a handshake message (RFC 8446, section 5.1)."""
 _MAJOR: Final = 3
 """Major version in the header of every TLS record."""
-_SHOWN: Final = 16
+_PEEK_BYTES: Final = 16
 
 log = structlog.get_logger("sluicemq.tls")
 
@@ -111,7 +111,7 @@ class TlsAcceptor:
     def _readable(self, arrival: Arrival) -> None:
         """Peek at the first bytes of a connection without consuming them."""
         try:
-            first = arrival.socket.recv(_SHOWN, socket.MSG_PEEK)
+            first = arrival.socket.recv(_PEEK_BYTES, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:

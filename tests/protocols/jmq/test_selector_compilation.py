@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.model.access import NOBODY
+from sluicemq.model.access import ANONYMOUS
 from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.session import JmqSession
@@ -199,6 +199,6 @@ def test_rights_are_asked_for_again_when_the_selector_is_there(harness: ThreadHa
     peer = harness.connect(access=RecordedAccess("q: browse"))
     peer.put(request(peer, H.BROWSE, JMQSelector=long_selector()))
     assert isinstance(peer.session, JmqSession)
-    peer.session._connection.identity = NOBODY  # the permission has been revoked meanwhile
+    peer.session._connection.identity = ANONYMOUS  # the permission has been revoked meanwhile
     harness.finish()
     assert [status(packet) for packet in peer.receive()] == [403]

@@ -11,7 +11,7 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
-from sluicemq.model.access import EVERYBODY, NOBODY, Identity, Operation, Permission
+from sluicemq.model.access import ANONYMOUS, EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.errors import (
     AccessDenied,
     AccessError,
@@ -162,28 +162,28 @@ def log() -> Iterator[list[dict[str, Any]]]:
         # without users: everybody, but only from this host
         ("auto", False, "phpmq://", False, "", EVERYBODY),
         ("auto", False, "vibemq://", True, "", EVERYBODY),
-        ("auto", False, "phpmq://0.0.0.0", False, "", NOBODY),
+        ("auto", False, "phpmq://0.0.0.0", False, "", ANONYMOUS),
         ("auto", False, "vibemq://0.0.0.0", True, "", None),
         ("auto", False, "phpmq+unix:///s", False, "", EVERYBODY),
         # with users: a login is required where the protocol has one
         ("auto", True, "phpmq://", False, "", EVERYBODY),
         ("auto", True, "vibemq://", True, "", None),
         ("auto", True, "vibemq+unix:///s", True, "", None),
-        ("auto", True, "phpmq://0.0.0.0", False, "", NOBODY),
+        ("auto", True, "phpmq://0.0.0.0", False, "", ANONYMOUS),
         ("auto", True, "phpmq://0.0.0.0?user=anna", False, "", "anna"),
         ("auto", True, "phpmq://?user=anna", False, "", "anna"),
-        ("auto", True, "phpmq://?user=ghost", False, "", NOBODY),
+        ("auto", True, "phpmq://?user=ghost", False, "", ANONYMOUS),
         ("auto", True, "auto://:1?user=anna", True, "", None),
-        ("auto", True, "auto://0.0.0.0:1", False, "", NOBODY),
+        ("auto", True, "auto://0.0.0.0:1", False, "", ANONYMOUS),
         ("always", False, "vibemq://", True, "", None),
-        ("always", False, "phpmq://", False, "", NOBODY),
+        ("always", False, "phpmq://", False, "", ANONYMOUS),
         ("always", True, "phpmq://?user=anna", False, "", "anna"),
         ("never", True, "vibemq://", True, "", EVERYBODY),
         ("never", True, "phpmq://", False, "", EVERYBODY),
         # a certificate names the user
         ("auto", False, "phpmq+tls://0.0.0.0", False, "anna", EVERYBODY),
         ("auto", True, "phpmq+tls://0.0.0.0", False, "anna", "anna"),
-        ("auto", True, "phpmq+tls://?user=anna", False, "ghost", NOBODY),
+        ("auto", True, "phpmq+tls://?user=anna", False, "ghost", ANONYMOUS),
         ("auto", True, "vibemq+tls://", True, "anna", "anna"),
         ("auto", True, "vibemq+tls://", True, "ghost", None),
     ],

@@ -127,18 +127,18 @@ class _Tally:
 class DestinationMetrics:
     """Collector of the metrics of destinations and subscriptions, one per broker."""
 
-    def __init__(self, broker: Broker, shown: ExportedDestinations) -> None:
+    def __init__(self, broker: Broker, exported: ExportedDestinations) -> None:
         self._broker = broker
-        self._shown = shown
+        self._exported = exported
         self._ages = Ages(broker)
 
     async def collect(self, into: Exposition, wall: int) -> None:
         """Add all families of destinations and subscriptions, as of `wall` ms."""
-        shown = self._shown
+        exported = self._exported
         self._ages.begin(wall)
         rows: list[tuple[str, Values]] = []
         subscriptions: dict[str, Values] = {}
-        tallies = {each: _Tally() for each in shown.sums}
+        tallies = {each: _Tally() for each in exported.sums}
         for each in tallies:
             each.begin()
         kinds = dict.fromkeys(_KINDS, 0)
@@ -155,10 +155,10 @@ class DestinationMetrics:
                 graves.add(destination.settings.dead_letter_queue)
             if destination.name.endswith(DEAD_LETTERS_END) and not destination.topic:
                 dead += destination.waiting
-            labels = shown.labels(destination)
+            labels = exported.labels(destination)
             row = counters_of(destination.statistics) + self._gauges(destination)
             if labels is None:
-                tallies[shown.sum_of(destination)].add(row)
+                tallies[exported.sum_of(destination)].add(row)
                 continue
             rows.append((labels, row))
             if destination.topic:
@@ -226,7 +226,7 @@ class DestinationMetrics:
             if not subscription.durable and not subscription.shared:
                 continue
             own = text_of(subscription.name)
-            if len(rows) >= self._shown.limit or len(own) > LONGEST_NAME:
+            if len(rows) >= self._exported.limit or len(own) > LONGEST_NAME:
                 continue
             rows[f'destination="{name}",subscription="{escape(own)}"'] = (
                 subscription.waiting,

@@ -147,8 +147,8 @@ def wants_openmetrics(accept: str) -> bool:
         media = media.lower()
         if media in weights:
             weights[media] = max(weights[media], _weight(parameters))
-    wanted = weights["application/openmetrics-text"]
-    return wanted > 0 and wanted >= weights["text/plain"]
+    openmetrics_weight = weights["application/openmetrics-text"]
+    return openmetrics_weight > 0 and openmetrics_weight >= weights["text/plain"]
 
 
 def _weight(parameters: Sequence[str]) -> float:

@@ -75,7 +75,7 @@ class MetricsPage:
         compiled = "true" if vitals.compiled else "false"
         into.add_info(f.BUILD, vitals.version, platform.python_version(), compiled)
         into.add(f.DESTINATIONS_LIMIT, broker.settings.max_destinations)
-        into.add(f.SERIES_LIMIT, self._figures.shown.limit)
+        into.add(f.SERIES_LIMIT, self._figures.exported.limit)
         into.add(f.MESSAGE_MEMORY, core.memory)
         into.add(f.MESSAGE_BUDGET, core.memory_budget)
         into.add(f.MESSAGE_LIMIT, broker.settings.memory_limit)
@@ -127,9 +127,9 @@ class MetricsPage:
             return
         # run on a thread: a hanging file system must not block the event loop
         sealed = [segment for segment in journal.segments if segment.sealed]
-        room, slots, idle = await asyncio.to_thread(_on_disk, journal, sealed)
-        into.add(f.DISK_FREE, room.f_bavail * room.f_frsize)
-        into.add(f.DISK_SIZE, room.f_blocks * room.f_frsize)
+        disk, slots, idle = await asyncio.to_thread(_on_disk, journal, sealed)
+        into.add(f.DISK_FREE, disk.f_bavail * disk.f_frsize)
+        into.add(f.DISK_SIZE, disk.f_blocks * disk.f_frsize)
         space = journal.space_state()
         into.add(f.DISK_LEVEL, int(space.level))
         into.add(f.DISK_THRESHOLD, space.threshold)

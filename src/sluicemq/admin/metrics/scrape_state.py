@@ -37,8 +37,8 @@ class ScrapeState:
         """Create the state; `limit` is the maximum number of exported destinations."""
 
         self.open = open
-        self.shown = ExportedDestinations(broker, limit)
-        self.destinations = DestinationMetrics(broker, self.shown)
+        self.exported = ExportedDestinations(broker, limit)
+        self.destinations = DestinationMetrics(broker, self.exported)
         self.requests = RequestCounts()
         self.pauses = Pauses()
         self.spans = spans

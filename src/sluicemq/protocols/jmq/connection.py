@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from sluicemq.broker import Broker, Delivery
 from sluicemq.broker.selectors import CompiledSelector, known_selector
-from sluicemq.model.access import NOBODY, Identity, Operation
+from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.errors import AccessDenied, ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Property
 from sluicemq.protocols.access import Access, demand
@@ -150,7 +150,7 @@ class Connection:
         self.pressed = pressed
         self.traffic = broker.traffic_of("jmq")
         self.number = coordinator.uid()
-        self.identity: Identity = NOBODY
+        self.identity: Identity = ANONYMOUS
         self.level = Level.HIGHEST
         self.sender = Sender()
         self.outbound = Outbound()

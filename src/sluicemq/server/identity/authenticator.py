@@ -27,7 +27,7 @@ from weakref import WeakSet
 
 import structlog
 
-from sluicemq.model.access import EVERYBODY, NOBODY, Identity, Permission
+from sluicemq.model.access import ANONYMOUS, EVERYBODY, Identity, Permission
 from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.protocols.access import (
     TOKEN_PREFIX,
@@ -210,13 +210,13 @@ class Authenticator:
             if not self.required:
                 return EVERYBODY
             identity = self._user_snapshot.identity(certified)
-            return None if logs_in and identity is NOBODY else identity
+            return None if logs_in and identity is ANONYMOUS else identity
         if not logs_in:
             if listener.user:
                 return self._user_snapshot.identity(listener.user)
             insecure = self._config.insecure_public
             required = self._config.auth.required
-            return EVERYBODY if is_open(listener.url, "", required, insecure) else NOBODY
+            return EVERYBODY if is_open(listener.url, "", required, insecure) else ANONYMOUS
         if self.required or (listener.url.public and not self._config.insecure_public):
             return None
         return EVERYBODY
@@ -250,7 +250,7 @@ class Authenticator:
             self.refresh()
             identity = self._user_snapshot.identity(user)
             same = self._password_mark(user) == password_mark
-            return identity if same and identity is not NOBODY else None
+            return identity if same and identity is not ANONYMOUS else None
 
         return held if token else known
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluicemq.model.access import NOBODY, Identity
+from sluicemq.model.access import ANONYMOUS, Identity
 from sluicemq.protocols.access import Account
 from sluicemq.server.identity.passwords import UNKNOWN
 from sluicemq.server.identity.records import Database, TokenRecord
@@ -30,12 +30,12 @@ class UserSnapshot:
         }
 
     def identity(self, name: str) -> Identity:
-        """Return the identity of a user, with its rights; NOBODY if there is no such user."""
+        """Return the identity of a user, with its rights; ANONYMOUS if there is no such user."""
         known = self._identities.get(name)
         if known is None:
             user = self.database.users.get(name)
             if user is None:
-                return NOBODY
+                return ANONYMOUS
             known = Identity(name, self.database.rights(name), user.superuser)
             self._identities[name] = known
         return known

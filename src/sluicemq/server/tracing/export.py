@@ -43,7 +43,7 @@ class Export:
         self._exporter = exporter
         self._make = make
         self._waiting: deque[SpanRecord] = deque()
-        self._wanted = Event()
+        self._wakeup = Event()
         self._ending = False
         self._well = True
         self._thread = Thread(target=self._run, name="tracing", daemon=True)
@@ -57,20 +57,20 @@ class Export:
             return
         self._waiting.append(span_record)
         if waiting + 1 == BATCH:
-            self._wanted.set()
+            self._wakeup.set()
 
     def close(self) -> None:
         """Send the remaining spans within FAREWELL_SECONDS and stop the thread."""
         self._ending = True
-        self._wanted.set()
+        self._wakeup.set()
         self._thread.join(FAREWELL_SECONDS)
         self._exporter.shutdown()
 
     def _run(self) -> None:
         ending = False
         while not ending:
-            self._wanted.wait(PATIENCE_SECONDS)
-            self._wanted.clear()
+            self._wakeup.wait(PATIENCE_SECONDS)
+            self._wakeup.clear()
             ending = self._ending  # records queued before the flag was set are still sent
             while self._waiting:
                 self._send()

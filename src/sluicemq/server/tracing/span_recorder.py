@@ -91,12 +91,12 @@ class _Taken(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """Message that is not durable yet. `shown` is True if its publish span is recorded."""
+    """Message that is not durable yet. `recorded` is True if its publish span is recorded."""
 
     sequence: int
     taken: _Taken
     facts: Facts
-    shown: bool
+    recorded: bool
 
 
 class _Handling(NamedTuple):
@@ -204,7 +204,7 @@ class SpanRecorder:
             return
         now = time_ns()
         while written and written[0].sequence <= sequence:
-            _, taken, facts, shown = written.popleft()
+            _, taken, facts, recorded = written.popleft()
             context = taken.context
             self._done(
                 SpanRecord(
@@ -222,7 +222,7 @@ class SpanRecorder:
                     "",
                 )
             )
-            if not shown:
+            if not recorded:
                 self._published(taken, facts, now)
 
     def delivered(self, subscription: Subscription, delivery: Delivery) -> object:
