@@ -55,7 +55,7 @@ def _space_alarms(context: ApiContext) -> Iterator[AlarmView]:
         yield AlarmView(
             "disk-full",
             f"The disk of the journal has {space.free} bytes left and the reserve is used up: "
-            f"nothing is delivered or accepted until there is room.{held}",
+            f"nothing is delivered or accepted until space is freed.{held}",
         )
     else:
         yield AlarmView(
@@ -112,9 +112,7 @@ def alarms(
     late = lag.quantile(0.99)
     if lag.count >= ENOUGH and late > SLOW_LOOP_SECONDS:
         found.append(
-            AlarmView(
-                "loop-slow", f"One turn in a hundred comes {late * 1000:.0f} ms late or more."
-            )
+            AlarmView("loop-slow", f"The p99 of the event loop's lag is {late * 1000:.0f} ms.")
         )
     old = [
         each
@@ -125,8 +123,8 @@ def alarms(
         found.append(
             AlarmView(
                 "prepared",
-                f"{len(old)} prepared transactions have waited for their manager's word for more "
-                "than an hour. What they have taken is kept back until then.",
+                f"{len(old)} prepared transactions have waited more than an hour for the decision "
+                "of their transaction manager. Their messages stay unacked until then.",
             )
         )
     return found

@@ -238,7 +238,7 @@ def _decoded(endpoint: Endpoint, body: bytes) -> Any:
     try:
         return msgspec.json.decode(body, type=endpoint.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, "bad-body", f"the body is not what is wanted here: {error}") from None
+        raise Problem(400, "bad-body", f"the body is not valid: {error}") from None
 
 
 def _response(call: Call, content: Any) -> Response:

@@ -13,13 +13,13 @@ from sluicemq.admin.server_interface import AuditLine, AuditLog
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """How many lines, at most."""
+    """Maximum number of lines."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 class Lines(msgspec.Struct, frozen=True):
-    """The latest first."""
+    """Lines of the audit log, latest first."""
 
     items: list[AuditLine]
 
@@ -43,7 +43,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             "/audit",
             handlers.list,
-            "What has been done, and by whom: the last lines",
+            "Last lines of the audit log",
             Need.SUPERUSER,
             query=AuditQuery,
             answer=Lines,

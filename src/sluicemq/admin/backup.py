@@ -48,22 +48,22 @@ log = structlog.get_logger("sluicemq.backup")
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A backup to be made."""
+    """Settings of a new backup."""
 
-    directory: Annotated[str, Meta(description="Its name within the configured directory.")]
+    directory: Annotated[str, Meta(description="Name of the backup in the configured directory.")]
     incremental_from: Annotated[
-        str | None, Meta(description="An earlier one, which it shares what it can with.")
+        str | None, Meta(description="Earlier backup whose unchanged files are shared.")
     ] = None
     hard_links: Annotated[
-        bool, Meta(description="Share sealed segments with the data directory, if it can be.")
+        bool, Meta(description="Share sealed segments with the data directory, if possible.")
     ] = False
     max_rate: Annotated[
-        int, Meta(ge=0, le=1 << 50, description="Bytes in a second to copy at most; 0 = all.")
+        int, Meta(ge=0, le=1 << 50, description="Maximum bytes copied per second; 0 = no limit.")
     ] = 0
 
 
 class BackupList(msgspec.Struct, frozen=True, kw_only=True):
-    """The backups in the configured directory, and what else the next one will hold."""
+    """Backups in the configured directory, and the files that the next backup will include."""
 
     directory: str | None
     running: bool
@@ -235,8 +235,8 @@ def _name(text: str) -> str:
         raise Problem(
             400,
             "bad-name",
-            "a backup's name has up to 100 letters, digits and . _ - and begins with a letter or "
-            "a digit",
+            "a backup's name has up to 100 characters (A-Z a-z 0-9 . _ -) and begins with one of "
+            "A-Z a-z 0-9",
         )
     return text
 
@@ -257,7 +257,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "POST",
             "/backups",
             handlers.create,
-            "Make a backup; the answer tells, a line at a time, how far it is",
+            "Create a backup; the response reports its progress, one line at a time",
             Need.SUPERUSER,
             body=Wanted,
             media=LINES,

@@ -15,25 +15,23 @@ from sluicemq.admin.time_slices import TimeSlices
 
 
 class WritersQuery(PageQuery, kw_only=True, frozen=True):
-    """In the order in which they wrote last."""
+    """Order of the writers, by the time of their last part."""
 
     order: Annotated[
-        Literal["asc", "desc"], Meta(description="`desc`: whoever wrote last comes first.")
+        Literal["asc", "desc"], Meta(description="`desc`: most recent writer first.")
     ] = "desc"
 
 
 class WriterView(msgspec.Struct, frozen=True):
-    """A writer, the user that it belongs to ("" = nobody yet), and its latest batch."""
+    """A writer, the user who owns it ("" = no owner yet), and its latest batch."""
 
     writer: str
     owner: str
     batch: int
-    partitions_done: Annotated[int, Meta(description="Partitions that have come to their end.")]
-    parts_open: Annotated[int, Meta(description="Parts of partitions that have not.")]
-    rows: Annotated[int, Meta(description="Of the batch, so far.")]
-    last_seen: Annotated[
-        int, Meta(description="When its last part was written, ms since the epoch.")
-    ]
+    partitions_done: Annotated[int, Meta(description="Number of complete partitions.")]
+    parts_open: Annotated[int, Meta(description="Number of parts of incomplete partitions.")]
+    rows: Annotated[int, Meta(description="Number of rows of the batch so far.")]
+    last_seen: Annotated[int, Meta(description="Time of its last part in ms since the epoch.")]
 
 
 class WriterEndpoints:

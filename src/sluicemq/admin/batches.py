@@ -51,24 +51,27 @@ class BatchQuery(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             min_length=1,
             max_length=255,
-            description="Who writes: a name that stays the same when the writer starts again.",
+            description="Name of the writer; the same after the writer restarts.",
         ),
     ]
     batch: Annotated[int, Meta(ge=0, le=_LARGEST, description="Number of the batch; ascending.")]
     partition: Annotated[
-        int, Meta(ge=0, lt=_MOST_PARTITIONS, description="A batch has partitions, from 0.")
+        int,
+        Meta(
+            ge=0, lt=_MOST_PARTITIONS, description="Number of the partition in the batch, from 0."
+        ),
     ]
-    part: Annotated[int, Meta(ge=0, lt=1 << 32, description="A partition has parts, from 0.")]
-    final: Annotated[bool, Meta(description="The last part of its partition.")] = False
+    part: Annotated[int, Meta(ge=0, lt=1 << 32, description="Number of the part, from 0.")]
+    final: Annotated[bool, Meta(description="True for the last part of its partition.")] = False
     bad_rows: Annotated[
         Literal["fail", "drop", "dead-letter"],
         Meta(
-            description="What becomes of rows that cannot be sent: nothing of the part is written, "
-            "they are left out, or they go to a queue."
+            description="Handling of rows that cannot be sent: reject the part, omit the rows, or "
+            "send them to a dead-letter queue."
         ),
     ] = "fail"
     dead_letter_queue: Annotated[
-        str, Meta(min_length=1, max_length=1024, description="That queue.")
+        str, Meta(min_length=1, max_length=1024, description="Queue for `bad_rows=dead-letter`.")
     ] = DEAD_LETTER
 
 
@@ -257,7 +260,10 @@ class BatchEndpoints:
             dead_letter.destination = address
             dead_letters.append((address, dead_letter))
         refusals = self._broker.batches.check(dead_letters, identity.creator)
-        reasons = {rows[place]: f"as a dead letter, too: {error}" for place, error, _ in refusals}
+        reasons = {
+            rows[place]: f"the dead-letter queue refuses it: {error}"
+            for place, error, _ in refusals
+        }
         if any(passing for _, _, passing in refusals):
             raise _later(reasons)
         if reasons:

@@ -163,8 +163,8 @@ def check_page(connection: HTTPConnection, session: BrowserSession) -> None:
         raise Problem(
             403,
             "csrf-token-missing",
-            f"what changes something shows the session's own token in the header {CSRF_HEADER}; "
-            "GET /session tells it",
+            f"requests that change something require the session's CSRF token in the header "
+            f"{CSRF_HEADER}; GET /session returns it",
         )
 
 

@@ -10,13 +10,13 @@ from sluicemq.admin.server_interface import Configuration, SettingView
 
 
 class ConfigurationQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Only settings that have that in their name."""
+    """Only settings whose names contain `filter`."""
 
     filter: str = ""
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """In the order of the documentation."""
+    """Settings in the order of the documentation."""
 
     items: list[SettingView]
 

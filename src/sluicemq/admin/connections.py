@@ -26,12 +26,15 @@ _CLOSE_REASON: Final = "closed by an administrator"
 
 
 class ConnectionQuery(PageQuery, kw_only=True, frozen=True):
-    """Which connections, and in what order."""
+    """Selection and order of connections."""
 
     filter: Annotated[
-        str, Meta(description="Text anywhere in the peer's address, the user or the client id.")
+        str,
+        Meta(
+            description="Only connections with this text in the peer's address, user or client ID."
+        ),
     ] = ""
-    protocol: Annotated[str, Meta(description="That the client speaks.")] = ""
+    protocol: Annotated[str, Meta(description="Only connections with this protocol.")] = ""
     sort: Literal[
         "id",
         "protocol",
@@ -48,18 +51,22 @@ class ConnectionQuery(PageQuery, kw_only=True, frozen=True):
 
 
 class ClosingQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Why a connection is closed."""
+    """Options for closing a connection."""
 
     reason: Annotated[
-        str, Meta(max_length=LONGEST_REASON, description="What its client and the log are told.")
+        str,
+        Meta(
+            max_length=LONGEST_REASON,
+            description="Reason sent to the client and written to the log.",
+        ),
     ] = ""
 
 
 class ConnectionItem(msgspec.Struct, kw_only=True, frozen=True):
     """A connection. `started` is in ms since the epoch.
 
-    state  connecting, open, blocked (nothing is read from it for now), slow (it does not read what
-           waits for it), or closing
+    state  connecting, open, blocked (the broker has paused reading from it), slow (the client does
+           not read its output), or closing
     """
 
     id: int
@@ -157,7 +164,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             "/connections",
             handlers.list,
-            "Who is connected",
+            "List the connections",
             query=ConnectionQuery,
             answer=Page[ConnectionItem],
         ),

@@ -19,21 +19,25 @@ from sluicemq.model.destination import Kind, decode_name
 
 
 class ConsumerQuery(PageQuery, kw_only=True, frozen=True):
-    """Which consumers, and in what order."""
+    """Selection and order of consumers."""
 
-    destination: Annotated[str, Meta(description="Its name, exactly.")] = ""
-    destination_base64: Annotated[str, Meta(description="The same, for names of any bytes.")] = ""
-    kind: Annotated[Literal["", "queue", "topic"], Meta(description="Of the destination.")] = ""
-    connection: Annotated[int, Meta(ge=0, description="Its id; 0 = of all.")] = 0
+    destination: Annotated[str, Meta(description="Exact name of the destination.")] = ""
+    destination_base64: Annotated[str, Meta(description="The same name in base64.")] = ""
+    kind: Annotated[Literal["", "queue", "topic"], Meta(description="Kind of the destination.")] = (
+        ""
+    )
+    connection: Annotated[int, Meta(ge=0, description="ID of the connection; 0 = all.")] = 0
     sort: Literal["id", "destination", "connection", "credit", "unacked", "delivered"] = "id"
 
 
 class ConsumerItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """A consumer.
 
-    subscription  of the topic; "" at a queue          credit    messages it may still be given
-    active        false while it stands by             unacked   messages it holds
-    delivered     messages it was given in all
+    subscription  subscription of the topic; "" for a queue
+    credit        number of messages that may still be delivered to it
+    active        false while it is on standby
+    unacked       number of unacknowledged messages
+    delivered     total number of messages delivered to it
     """
 
     id: int
@@ -111,7 +115,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             "/consumers",
             handlers.list,
-            "Who receives from where",
+            "List the consumers",
             query=ConsumerQuery,
             answer=Page[ConsumerItem],
         )

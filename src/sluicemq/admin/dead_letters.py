@@ -40,7 +40,7 @@ OTHERS: Final = "(others)"
 
 
 class DeadLetterQuery(PageQuery, kw_only=True, frozen=True):
-    """In what order."""
+    """Order of the dead-letter queues."""
 
     sort: Literal["name", "ready"] = "name"
 
@@ -48,10 +48,10 @@ class DeadLetterQuery(PageQuery, kw_only=True, frozen=True):
 class DeadLetterItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """A dead-letter queue.
 
-    reasons    how often each of them is told by the first thousand messages at most
-    scanned    so many were looked at
-    oldest_ms  age of the oldest message; null if there is none
-    sources    destinations that send their dead letters here, as far as the caller sees them
+    reasons    number of messages by reason, among at most the first thousand
+    scanned    number of messages examined
+    oldest_ms  age of the oldest message; null if the queue is empty
+    sources    destinations that use this dead-letter queue and are visible to the caller
     """
 
     kind: str
@@ -188,7 +188,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             "/dead-letters",
             handlers.index,
-            "Dead-letter queues, and why messages are there",
+            "List the dead-letter queues with the reasons of their messages",
             query=DeadLetterQuery,
             answer=Page[DeadLetterItem],
         )

@@ -62,13 +62,17 @@ Sort = Literal[
 
 
 class DestinationQuery(PageQuery, kw_only=True, frozen=True):
-    """Which destinations, and in what order."""
+    """Selection and order of destinations."""
 
-    kind: Annotated[Literal["queue", "topic"] | None, Meta(description="Only these.")] = None
+    kind: Annotated[
+        Literal["queue", "topic"] | None, Meta(description="Only destinations of this kind.")
+    ] = None
     filter: Annotated[
-        str, Meta(description="Text anywhere in the name; with `*`, a pattern for all of it.")
+        str, Meta(description="Text anywhere in the name; with `*`, a pattern for the whole name.")
     ] = ""
-    temporary: Annotated[bool | None, Meta(description="Only those that are, or are not.")] = None
+    temporary: Annotated[
+        bool | None, Meta(description="Only temporary destinations, or only others.")
+    ] = None
     sort: Sort = "name"
 
 
@@ -109,20 +113,21 @@ class DestinationItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
 
 
 class Policy(msgspec.Struct, kw_only=True, frozen=True):
-    """What the settings come to: the queue that dead letters go to, "" if there are none."""
+    """Effective policy: the dead-letter queue, "" if dead letters are disabled."""
 
     dead_letter_queue: str
 
 
 class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=True):
-    """A destination, with its settings. Times in ms, sizes in bytes; 0 = no limit, never.
+    """A destination with its settings. Times in ms, sizes in bytes; 0 = no limit, never.
 
-    configured   the configuration file declares it: its settings come back at the next start
-    created      ms since the epoch
-    created_by   the broker, configuration, management, or the protocol of the client
-    explicit     names of the settings that were set on purpose; the others are defaults, of the
+    configured   true if the configuration file declares it, which restores its settings at the
+                 next start
+    created      time of creation in ms since the epoch
+    created_by   broker, configuration, management, or the protocol of the client
+    explicit     names of the settings that were set explicitly; the others are defaults of the
                  broker or of that protocol
-    blocked_publishes  messages of producers that wait for room
+    blocked_publishes  number of messages of publishers that are blocked by its limits
     """
 
     settings: dict[str, int | bool | str | None]
@@ -135,8 +140,8 @@ class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=
 
 
 class Wanted(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Settings of a destination, named as in the configuration; times in ms, sizes in bytes. What
-    is left out stays as it is, `null` stands for the broker's default."""
+    """Settings of a destination, named as in the configuration; times in ms, sizes in bytes.
+    Omitted settings stay unchanged; `null` selects the broker's default."""
 
     max_messages: Count = UNSET
     max_bytes: Count = UNSET
@@ -159,30 +164,31 @@ class Wanted(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
 
 
 class PutQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """What is expected."""
+    """Precondition of the request."""
 
     expect: Annotated[
         Literal["new", "existing"] | None,
         Meta(
-            description="Refuse it if that is not so: `new` never alters, `existing` never creates."
+            description="Required state: `new` only creates a destination, `existing` only changes "
+            "one."
         ),
     ] = None
 
 
 class DestinationDeletionQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """How."""
+    """Options for deleting a destination."""
 
-    force: Annotated[bool, Meta(description="Even if it has consumers.")] = False
+    force: Annotated[bool, Meta(description="Delete it even if it has consumers.")] = False
 
 
 class PurgeBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """What is dropped: all that waits, and with `unacked` what is in flight."""
+    """Messages to drop: all ready and scheduled ones; with `unacked`, unacked ones as well."""
 
     unacked: bool = False
 
 
 class Purged(msgspec.Struct, kw_only=True, frozen=True):
-    """How many messages were dropped."""
+    """Number of messages dropped."""
 
     purged: int
 
@@ -341,11 +347,11 @@ class DestinationEndpoints:
             raise Problem(
                 409,
                 "destination-temporary",
-                "it belongs to a connection and goes with it: its settings are not changed",
+                "the destination is temporary: its settings cannot be changed",
             )
         changed = self._changed(call.body)
         if queue := changed.get("dead_letter_queue"):
-            # else whoever may create one could fill any other by letting messages expire
+            # otherwise its creator could fill any other queue with expired messages
             call.demand(Operation.PRODUCE, queue)
         usual = broker.provenance_of(CreatedBy.MANAGEMENT)
         base, provenance = broker.settings.defaults, usual
@@ -396,7 +402,7 @@ class DestinationEndpoints:
             raise Problem(
                 409,
                 "destination-in-use",
-                f"it has {destination.consumers} consumers; with force=true it goes anyway",
+                f"it has {destination.consumers} consumers; delete it with force=true",
             )
         dropped = await purge_destination(broker, destination, False)
         if not destination.removed:

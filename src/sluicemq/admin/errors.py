@@ -144,6 +144,6 @@ def _problem(error: Exception) -> Problem:
 def _of_routing(error: HTTPException) -> Problem:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
-        message = f"that is not done here; what is: {allowed}"
+        message = f"method not allowed; allowed methods: {allowed}"
         return Problem(405, "method-not-allowed", message, error.headers)
     return Problem(error.status_code, "not-found", "there is nothing at this path")

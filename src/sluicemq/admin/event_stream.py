@@ -38,10 +38,12 @@ _KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
 class EventQuery(DestinationQuery, kw_only=True, frozen=True):
-    """What is wanted; all but the first two say which destinations, as for `/destinations`."""
+    """Events to send; the other parameters select destinations, as for `/destinations`."""
 
-    overview: Annotated[bool, Meta(description="Figures of the broker, each second.")] = True
-    destinations: Annotated[bool, Meta(description="A page of destinations, each 2 s.")] = False
+    overview: Annotated[bool, Meta(description="Send the overview every second.")] = True
+    destinations: Annotated[bool, Meta(description="Send a page of destinations every 2 s.")] = (
+        False
+    )
 
 
 class EventStream(Response):
@@ -145,7 +147,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             "/events",
             handlers.stream,
-            "What happens, as it happens",
+            "Stream of events",
             query=EventQuery,
             media=MEDIA_TYPE,
         )

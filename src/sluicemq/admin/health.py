@@ -18,7 +18,7 @@ _READY: Final = "serving"
 
 
 class StatusView(msgspec.Struct, frozen=True):
-    """Which broker this is: `broker_id` of its data directory, `pid` of its process."""
+    """Identity of the broker: `broker_id` of its data directory, `pid` of its process."""
 
     version: str
     broker_id: str
@@ -26,7 +26,7 @@ class StatusView(msgspec.Struct, frozen=True):
 
 
 class HealthView(msgspec.Struct, frozen=True):
-    """What the broker is about to do. Ready is one that is serving."""
+    """State of the broker; `ready` while it serves clients."""
 
     state: State
 

@@ -46,7 +46,7 @@ class Extent(NamedTuple):
 
 
 class Durable(msgspec.Struct, frozen=True):
-    """How far the journal is on disk: a place in a segment, and the last sequence number."""
+    """End of the durable part of the journal: offset in a segment, and last sequence number."""
 
     segment: int
     offset: int
@@ -73,7 +73,7 @@ class JournalView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """Which destinations are asked for."""
+    """Numbers of the requested destinations, separated by commas."""
 
     ids: str = ""
 
@@ -121,9 +121,9 @@ class JournalEndpoints:
         )
 
     async def destinations(self, call: Call) -> Named:
-        """GET /journal/destinations?ids=3,17: those of these that exist, with kind (model.Kind)
-        and name (base64 of its bytes). For a reader of whose segments none tells a name: the one
-        that did has gone."""
+        """GET /journal/destinations?ids=3,17: return the requested destinations that exist, with
+        kind (model.Kind) and name (base64 of its bytes). Readers need it if the segment with a
+        destination's record has been deleted."""
         known = kept(self._journal).addresses
         texts = call.query.ids.split(",")
         if len(texts) > MOST_NUMBERS:
@@ -162,7 +162,7 @@ class JournalEndpoints:
         durable = await asyncio.to_thread(read_durable, journal.directory)
         if durable is None:
             raise Problem(
-                503, "journal-not-ready", "the journal does not say how far it is on disk"
+                503, "journal-not-ready", "the durable end of the journal is not known yet"
             )
         found = []
         # the cached position is never behind the one that the file has reported
@@ -255,14 +255,15 @@ def _missing(first: int, durable: DurableEnd) -> Problem:
         return Problem(
             404,
             "segment-not-found",
-            f"there is no segment {first} (any more): nothing in it was needed. A slot keeps what "
-            "a reader has not read",
+            f"segment {first} does not exist or was deleted because it was no longer needed. "
+            "Create a slot to retain unread segments",
         )
     return Problem(404, "not-found", f"there is no segment {first} yet")
 
 
 def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
-    """Where to start and end (exclusive), and whether that was asked for (RFC 9110, 14.1.2)."""
+    """Return the start, the end (exclusive), and True if the client sent a range (RFC 9110,
+    14.1.2)."""
     if not header:
         return 0, extent.size, False
     found = _RANGE.match(header.strip())

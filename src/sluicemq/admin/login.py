@@ -27,7 +27,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class NewPassword(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One's own: what it is, and what it is to be."""
+    """Current and new password of the caller."""
 
     current_password: str
     new_password: Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -84,7 +84,7 @@ class LoginEndpoints:
         requested: NewPassword = call.body
         name = call.identity.name
         if self._users.user(name) is None or call.caller.access.guest is not None:
-            message = "who is known without a password has none to be changed here"
+            message = "the caller was authenticated without a password, so it cannot be changed"
             raise Problem(409, "no-password", message)
         if requested.current_password.startswith(TOKEN_PREFIX):
             raise AuthenticationFailed("a token is no password")
@@ -128,7 +128,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             answer=SessionView,
             audited=False,
         ),
-        Endpoint("GET", "/session", handlers.show, "Who one is", answer=SessionView),
+        Endpoint("GET", "/session", handlers.show, "Show the caller's session", answer=SessionView),
         Endpoint("DELETE", "/session", handlers.logout, "Log out", status=204),
         Endpoint(
             "POST",

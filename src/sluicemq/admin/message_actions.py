@@ -61,12 +61,12 @@ Action = Literal["delete", "move", "copy", "redeliver", "redrive"]
 
 
 class ActionBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """What is done with which messages: one of `ids`, `selector` and `all` says with which.
+    """An action, and its messages: given by `ids`, `selector` or `all`.
 
-    target  of move and copy
-    state   with a selector, or all: those that wait, or are delayed
-    after   `next` of the answer before
-    limit   so many at most; 0 = all
+    target  destination of move and copy
+    state   with `selector` or `all`: only ready messages, or only scheduled ones
+    after   `next` of the previous response
+    limit   maximum number of messages; 0 = all
     """
 
     action: Action
@@ -81,18 +81,18 @@ class ActionBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
 
 class Failure(msgspec.Struct, kw_only=True, frozen=True):
-    """A message with which it was not done, and why."""
+    """A message that the action could not be applied to, and the reason."""
 
     id: str
     reason: str
 
 
 class Done(msgspec.Struct, kw_only=True, frozen=True):
-    """What has been done.
+    """Result of an action.
 
-    processed  with how many messages
-    scanned  how many were looked at
-    next     to be sent as `after`, to go on; null when there are no more
+    processed  number of messages that the action was applied to
+    scanned    number of messages examined
+    next       cursor to send as `after` to continue; null if there are no more messages
     """
 
     processed: int
@@ -355,7 +355,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "POST",
             "/destinations/{kind}/{name}/messages/actions",
             handlers.post,
-            "Delete, move, copy, redeliver messages, or send dead letters back",
+            "Delete, move, copy, redeliver or redrive messages",
             body=ActionBody,
             answer=Done,
         )

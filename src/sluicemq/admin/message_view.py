@@ -88,10 +88,11 @@ class AddressView(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
 
 
 class DeathView(msgspec.Struct, kw_only=True, frozen=True):
-    """Why and where a message became a dead letter.
+    """Origin of a dead letter, and the reason why it became one.
 
-    original_destination  where it was; `subscription` is that of a topic
-    time          as it was noted: ISO 8601
+    original_destination  destination that it was published to
+    subscription          subscription of a topic that it was in; otherwise ""
+    time                  time at which it became a dead letter, in ISO 8601
     """
 
     reason: str

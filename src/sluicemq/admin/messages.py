@@ -4,9 +4,8 @@ A request selects a page by its offset or by the cursor of the previous page (`n
 `after`). The cursor is the position of that page's last message and survives concurrent changes.
 Skipped messages are not read (broker/cursor.py).
 
-With a selector every message has to be looked at. A request does so for as long, and with as many,
-as its limits allow, giving the loop back all the while; then it answers with what it has found, and
-`next` says where to go on.
+With a selector every message has to be examined. A request does so in time slices, within limits of
+time and of messages; then it returns the messages found so far, and `next` to continue.
 """
 
 from __future__ import annotations
@@ -66,44 +65,44 @@ State = Literal["ready", "unacked", "scheduled"]
 
 
 class MessageQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Which messages."""
+    """Selection of messages."""
 
     subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
-    selector: Annotated[str, Meta(description="As in JMS; only what it selects.")] = ""
+    selector: Annotated[str, Meta(description="Only messages that match this JMS selector.")] = ""
     state: State = "ready"
-    offset: Annotated[int, Meta(ge=0, le=MOST, description="Messages to pass over.")] = 0
-    after: Annotated[str, Meta(description="`next` of the page before; instead of offset.")] = ""
+    offset: Annotated[int, Meta(ge=0, le=MOST, description="Number of messages to skip.")] = 0
+    after: Annotated[str, Meta(description="`next` of the previous page; replaces `offset`.")] = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 50
-    body: Annotated[bool, Meta(description="With the beginning of each body.")] = False
+    body: Annotated[bool, Meta(description="Include the beginning of each body.")] = False
 
 
 class MessageLookupQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Of one message."""
+    """Options for reading one message."""
 
     subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
     max_body_bytes: Annotated[
-        int, Meta(ge=0, le=LARGEST_VIEW, description="Bytes of the body.")
+        int, Meta(ge=0, le=LARGEST_VIEW, description="Maximum bytes of the body.")
     ] = 65536
 
 
 class SubscriptionChoiceQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Where the message is."""
+    """Subscription that contains the message."""
 
     subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
 
 
 class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A message as lists show it. Times in ms since the epoch, 0 = none; sizes in bytes.
+    """A message in a list. Times in ms since the epoch, 0 = none; sizes in bytes.
 
-    id          number in the journal; with an `m` before it if it is in memory only
-    position    place among those of its state, from 0; null if that is not known
-    protocol    by which it came; `http` for this API and batches
-    body_kind   of the body: none, text, json, bytes, map, stream, object
-    timestamp   by the client's clock where its protocol has a timestamp, else as `published`
-    published   when the broker took the message, by the broker's clock
-    deliver_at  no consumer gets it before; of a delayed one the end of the delay
-    attempts    deliveries so far
-    unacked_by  who has an unacked one: a consumer, or a transaction that has not ended
+    id          number in the journal; with the prefix `m` if the message is in memory only
+    position    position among the messages of its state, from 0; null if unknown
+    protocol    protocol it was published with; `http` for this API and batches
+    body_kind   none, text, json, bytes, map, stream, object
+    timestamp   time by the client's clock if its protocol has a timestamp; otherwise `published`
+    published   time at which the broker accepted the message, by the broker's clock
+    deliver_at  earliest time of delivery; for a scheduled message, the end of the delay
+    attempts    number of deliveries so far
+    unacked_by  holder of an unacked message: a consumer, or a transaction that has not ended
     """
 
     id: str
@@ -132,11 +131,11 @@ class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
 
 
 class MessagePage(msgspec.Struct, kw_only=True, frozen=True):
-    """Some messages.
+    """A page of messages.
 
-    total    how many are in that state; null with a selector
-    next     to be sent as `after`; null when there are no more
-    scanned  how many were looked at
+    total    number of messages in the requested state; null with a selector
+    next     cursor to send as `after`; null if there are no more messages
+    scanned  number of messages examined
     """
 
     items: list[MessageItem]

@@ -23,7 +23,8 @@ _WORD: Final = re.compile(r"[A-Za-z0-9]+")
 
 
 class ErrorView(msgspec.Struct, frozen=True):
-    """What is wrong. `code` is for programs, `message` for people; some have more."""
+    """Description of an error. `code` is for programs, `message` for people; some errors have
+    further fields."""
 
     code: str
     message: str
@@ -49,8 +50,8 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "info": {
             "title": "SluiceMQ",
             "version": __version__,
-            "description": "A message broker: its administration, and what pipelines need. Sizes "
-            "are in bytes, times in ms since the epoch, durations in ms, rates per second.",
+            "description": "Administration of a message broker, and endpoints for data pipelines. "
+            "Sizes are in bytes, times in ms since the epoch, durations in ms, rates per second.",
         },
         "servers": [{"url": PREFIX}],
         "paths": paths,

@@ -32,28 +32,34 @@ _TIME_DIGITS: Final = 3
 
 
 class OverviewQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """How old the figures may be."""
+    """Options of the overview."""
 
     fresh: Annotated[
-        bool, Meta(description="Of this moment, not of the last second; for superusers.")
+        bool,
+        Meta(description="Compute current totals instead of the last sample; superusers only."),
     ] = False
 
 
 class HistoryQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Of what, and how far back."""
+    """Destination and period of the history."""
 
-    destination: Annotated[str, Meta(description="Its name; without one: all together.")] = ""
-    name_base64: Annotated[str, Meta(description="The same, for names of any bytes.")] = ""
+    destination: Annotated[
+        str, Meta(description="Name of the destination; without it, totals.")
+    ] = ""
+    name_base64: Annotated[str, Meta(description="The same name in base64.")] = ""
     kind: Literal["queue", "topic"] = "queue"
     minutes: Annotated[
-        int, Meta(ge=1, le=60, description="There are 60 of the totals, 10 of a destination.")
+        int, Meta(ge=1, le=60, description="Up to 60 for totals, up to 10 for a destination.")
     ] = MINUTES
 
 
 class HistoryView(msgspec.Struct, kw_only=True, frozen=True):
-    """Samples, the latest last; the last one was taken at `end` (ms since the epoch). in, out:
-    messages/s; waiting, unacked: messages; lag_ms and fdatasync_ms: how late the event loop was and
-    how long the disk took, at worst but for one in a hundred (of a destination they are empty)."""
+    """Samples in ascending order of time; the last one was taken at `end` (ms since the epoch).
+
+    publish_rate, deliver_rate  messages/s
+    ready, unacked              number of messages
+    loop_lag_ms, fdatasync_ms   p99 of event loop lag and fdatasync; empty for a destination
+    """
 
     step_ms: int
     end: int
@@ -66,7 +72,7 @@ class HistoryView(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class QuantilesView(msgspec.Struct, frozen=True):
-    """Durations of about the last minute, in ms: of half of them at most p50."""
+    """Quantiles of durations in about the last minute, in ms."""
 
     p50: float
     p99: float
@@ -74,8 +80,8 @@ class QuantilesView(msgspec.Struct, frozen=True):
 
 
 class TotalsView(msgspec.Struct, kw_only=True, frozen=True):
-    """All destinations and connections; counters since the start, rates in messages/s, bytes of
-    bodies."""
+    """Totals of all destinations and connections. Counters since the start, rates in messages/s,
+    bytes of bodies."""
 
     destinations: int
     queues: int
@@ -128,8 +134,13 @@ class ListenerItem(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class InputItem(msgspec.Struct, kw_only=True, frozen=True):
-    """Unfinished input of all connections: bytes, how many there may be, the connections that hold
-    it, and how many of them are not read until there is room."""
+    """Unfinished input of all connections.
+
+    buffered_bytes  size of the input
+    limit_bytes     maximum size
+    connections     number of connections with unfinished input
+    paused          number of those whose reading is paused
+    """
 
     buffered_bytes: int
     limit_bytes: int

@@ -15,8 +15,8 @@ class PageQuery(msgspec.Struct, kw_only=True, frozen=True):
     frozen=True)`, with a `sort: Literal[…]`)."""
 
     page: Annotated[int, Meta(ge=1, le=1_000_000, description="The first page is 1.")] = 1
-    page_size: Annotated[int, Meta(ge=1, le=500, description="Items of a page.")] = 100
-    order: Annotated[Literal["asc", "desc"], Meta(description="Of what `sort` names.")] = "asc"
+    page_size: Annotated[int, Meta(ge=1, le=500, description="Number of items per page.")] = 100
+    order: Annotated[Literal["asc", "desc"], Meta(description="Order of the `sort` field.")] = "asc"
 
     @property
     def part(self) -> slice:
@@ -25,7 +25,7 @@ class PageQuery(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Page(msgspec.Struct, Generic[Item], kw_only=True, frozen=True):
-    """Some items of a list, and how many there are in all."""
+    """A page of a list, and the total number of items."""
 
     items: list[Item]
     page: int

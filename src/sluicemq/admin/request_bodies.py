@@ -67,9 +67,7 @@ def announced(request: Request, limit: int, what_to_do: str) -> int:
     """Return the length of the body. Raises Problem if it is unknown or above the limit."""
     text = request.headers.get("content-length", "")
     if not text:
-        raise Problem(
-            411, "length-required", "say how long the body is: a Content-Length is needed here"
-        )
+        raise Problem(411, "length-required", "the request needs a Content-Length")
     # h11 has verified that it is a number
     if len(text) > _MOST_DIGITS or int(text) > limit:
         raise Problem(

@@ -47,7 +47,7 @@ class Need(Enum):
     """Access requirement of an endpoint that needs no operation on a destination."""
 
     NOTHING = "everybody, without a login"
-    USER = "any user, who is shown or may change what the permissions allow"
+    USER = "any user; permissions limit the visible and changeable resources"
     SUPERUSER = "a superuser"
 
 
@@ -231,7 +231,7 @@ class RouteTable:
         endpoint = node.endpoints.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             allowed = sorted({*node.endpoints, *(["HEAD"] if "GET" in node.endpoints else [])})
-            message = f"that is not done here; what is: {', '.join(allowed)}"
+            message = f"method not allowed; allowed methods: {', '.join(allowed)}"
             raise Problem(405, "method-not-allowed", message, {"Allow": ", ".join(allowed)})
         names = [
             part.strip("{*}") for part in endpoint.full_path.split("/") if part.startswith("{")

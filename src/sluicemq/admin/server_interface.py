@@ -270,12 +270,13 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     event       login | login failed | login refused | denied | change | user added | user changed |
                 user removed | role added | role changed | role removed
-    peer, user  who, from where; of changes of users, `changed_by` says that and `user` who it is
-    method      password | token | digest
-    reason      a login was refused
-    retry_after  s until another attempt is looked at
-    operation   was asked for
-    result      done, or the status it was refused with
+    peer, user   address and user of the client; for changes of users, `user` is the changed user
+                 and `changed_by` the user who made the change
+    method       password | token | digest
+    reason       reason for a refused login
+    retry_after  seconds until another login attempt is accepted
+    operation    requested operation
+    result       done, or the status of the error response
     """
 
     time: int

@@ -27,10 +27,10 @@ _Answer = TypeVar("_Answer")
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a slot is to be.
+    """Settings of a slot.
 
-    position     everything up to this sequence number has been done
-    limit_bytes  what may be kept for it alone; only of one that is created
+    position     sequence number up to which the reader has processed the journal
+    limit_bytes  maximum bytes retained for this slot alone; only for a new slot
     """
 
     position: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -38,9 +38,9 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SlotView(msgspec.Struct, frozen=True):
-    """A slot, as it is.
+    """A slot.
 
-    created    ms since the epoch
+    created        time of creation in ms since the epoch
     lost           true if segments that it needs may have been deleted
     idle_expired   true if it was lost because its reader did not advance it
     last_advanced  time of the last advance in ms since the epoch; 0 = never
@@ -109,7 +109,7 @@ def _create_or_advance(slots: Slots, name: str, requested: Wanted) -> tuple[Slot
         slot = slots.get(name)
     except RecordNotFound:
         if len(slots.list()) >= MOST_SLOTS:
-            message = f"there are {MOST_SLOTS} slots already; drop some that nobody uses"
+            message = f"there are {MOST_SLOTS} slots already; delete unused ones"
             raise Problem(409, "too-many-slots", message) from None
         return slots.create(name, requested.position, requested.limit_bytes), True
     if slot.lost:

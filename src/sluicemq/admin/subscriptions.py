@@ -33,30 +33,33 @@ _OF_JMS: Final = re.compile(r"(?:shared-)?(?:durable|group|shared|consumer):([^/
 
 
 class SubscriptionQuery(PageQuery, kw_only=True, frozen=True):
-    """Which subscriptions, and in what order."""
+    """Selection and order of subscriptions."""
 
-    destination: Annotated[str, Meta(description="Name of the topic, exactly.")] = ""
-    destination_base64: Annotated[str, Meta(description="The same, for names of any bytes.")] = ""
-    filter: Annotated[str, Meta(description="Text anywhere in its name or the topic's.")] = ""
-    durable: Annotated[bool | None, Meta(description="Only those that are, or are not.")] = None
+    destination: Annotated[str, Meta(description="Exact name of the topic.")] = ""
+    destination_base64: Annotated[str, Meta(description="The same name in base64.")] = ""
+    filter: Annotated[str, Meta(description="Text anywhere in its name or that of the topic.")] = ""
+    durable: Annotated[
+        bool | None, Meta(description="Only durable subscriptions, or only others.")
+    ] = None
     sort: Literal["destination", "name", "ready", "unacked", "consumers"] = "destination"
 
 
 class SubscriptionDeletionQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Which subscription is deleted."""
+    """Subscription to delete."""
 
-    name: Annotated[str, Meta(description="As the list shows it.")]
+    name: Annotated[str, Meta(description="Name of the subscription, as in the list.")]
     destination: Annotated[str, Meta(description="Name of the topic.")] = ""
-    destination_base64: Annotated[str, Meta(description="The same, for names of any bytes.")] = ""
-    force: Annotated[bool, Meta(description="Even if it has consumers.")] = False
+    destination_base64: Annotated[str, Meta(description="The same name in base64.")] = ""
+    force: Annotated[bool, Meta(description="Delete it even if it has consumers.")] = False
 
 
 class SubscriptionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """A subscription.
 
-    name              by which it is deleted
-    owner             user that it belongs to; left out if it belongs to nobody, or is not durable
-    client_id, label  what its JMS client calls itself and it; of others "" and the name
+    name          name that identifies it, for example to delete it
+    owner         user who owns it; absent if it has no owner or is not durable
+    client_id     client ID of its JMS client; "" for other protocols
+    display_name  name that its JMS client uses; `name` for other protocols
     """
 
     destination: str
@@ -129,7 +132,7 @@ class SubscriptionEndpoints:
             raise Problem(
                 409,
                 "subscription-in-use",
-                f"it has {len(subscription.consumers)} consumers; with force=true it goes anyway",
+                f"it has {len(subscription.consumers)} consumers; delete it with force=true",
             )
         kept = subscription.durable
         broker.unsubscribe(subscription)

@@ -33,11 +33,11 @@ from sluicemq.protocols.jmq.ids import decode_xid
 from sluicemq.protocols.ownership import may_administer_transaction
 
 _PROTOCOL = "jmq"
-"""Only JMQ has transactions that last longer than a request."""
+"""Protocol of all transactions: only JMQ has transactions that last longer than a request."""
 
 
 class TransactionQuery(PageQuery, kw_only=True, frozen=True):
-    """Which transactions, and in what order."""
+    """Selection and order of transactions."""
 
     state: Annotated[Literal["", "open", "prepared"], Meta(description='"" = both.')] = ""
     sort: Literal["started", "state", "publishes", "acks"] = "started"

@@ -36,35 +36,35 @@ Expect = Annotated[
 
 
 class ListQuery(PageQuery, kw_only=True, frozen=True):
-    """Which users or roles."""
+    """Selection of users or roles."""
 
-    filter: Annotated[str, Meta(description="Only names that have this in them.")] = ""
+    filter: Annotated[str, Meta(description="Only names that contain this text.")] = ""
     sort: Literal["name"] = "name"
 
 
 class ExpectQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be there."""
+    """Precondition of the request."""
 
     expect: Expect = ""
 
 
 class ForceQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether to insist."""
+    """Options for removing users and superusers."""
 
     force: Annotated[
-        bool, Meta(description="Even the last superuser, and the last user at all.")
+        bool, Meta(description="Allow it even for the last superuser or the last user.")
     ] = False
 
 
 class PatternQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which permission."""
+    """Permission to revoke."""
 
     pattern: Pattern
 
 
 class WantedUser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a user is to be; what is left out stays as it is. A password of null is none: such a
-    user has only tokens."""
+    """Settings of a user; omitted fields stay unchanged. A password of null removes the password:
+    such a user can log in with tokens only."""
 
     password: Password | UnsetType | None = UNSET
     superuser: bool | UnsetType = UNSET
@@ -73,31 +73,31 @@ class WantedUser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ChangedUser(UserView, frozen=True, kw_only=True):
-    """A user that has been added or altered. `warnings` say what was accepted but would better be
-    done otherwise, such as a short password."""
+    """A user that has been added or changed. `warnings` describes accepted settings that are not
+    recommended, such as a short password."""
 
     warnings: list[str]
 
 
 class WantedPermission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Some operations on the destinations whose names match."""
+    """Operations on the destinations whose names match the pattern."""
 
     pattern: Pattern
     operations: Annotated[list[Operation], Meta(min_length=1, max_length=20)]
     ignore_case: Annotated[
-        bool, Meta(description="Letter case of names does not matter, as VibeMQ has it.")
+        bool, Meta(description="Ignore the letter case of names, as VibeMQ does.")
     ] = False
 
 
 class WantedToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a token is for, and until when; seconds since the epoch, 0 = for ever."""
+    """Label and expiration time of a token; seconds since the epoch, 0 = never expires."""
 
     label: Annotated[str, Meta(max_length=200)] = ""
     expires: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token. It is told this once."""
+    """A new token. `token` is returned only once."""
 
     id: str
     token: str
@@ -251,7 +251,7 @@ def _changer(call: Call) -> str:
         raise Problem(
             409,
             "authentication-disabled",
-            "this broker asks nobody who they are; its owner adds the first user, on its own "
+            "this broker has no users and requires no login; add the first user on the broker's "
             "machine: sluicemq users add NAME --superuser",
         )
     return call.by
