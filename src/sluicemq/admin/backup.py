@@ -249,7 +249,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             "/backups",
             handlers.show,
-            "The backups that the broker has made",
+            "List the backups",
             Need.SUPERUSER,
             answer=BackupList,
         ),

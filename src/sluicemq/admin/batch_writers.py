@@ -73,7 +73,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             "/batches",
             handlers.list,
-            "Writers of batches",
+            "List the writers of batches",
             Need.SUPERUSER,
             query=WritersQuery,
             answer=Page[WriterView],

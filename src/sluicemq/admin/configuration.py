@@ -41,7 +41,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             "/configuration",
             handlers.list,
-            "The settings in force, and where they come from; not those of destinations",
+            "List the effective settings and their sources, except those of destinations",
             Need.SUPERUSER,
             query=ConfigurationQuery,
             answer=Settings,

@@ -169,7 +169,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             answer=Page[ConnectionItem],
         ),
         Endpoint(
-            "GET", "/connections/{id}", handlers.show, "One connection", answer=ConnectionItem
+            "GET", "/connections/{id}", handlers.show, "Show a connection", answer=ConnectionItem
         ),
         Endpoint(
             "DELETE",

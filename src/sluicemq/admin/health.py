@@ -63,10 +63,10 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
     """Return the endpoints of /status and /health."""
     handlers = HealthEndpoints(context)
     live = Endpoint(
-        "GET", "/health/live", handlers.live, "The process answers", Need.NOTHING, answer=HealthView
+        "GET", "/health/live", handlers.live, "Liveness check", Need.NOTHING, answer=HealthView
     )
     ready = Endpoint(
-        "GET", "/health/ready", handlers.ready, "It can be used", Need.NOTHING, answer=HealthView
+        "GET", "/health/ready", handlers.ready, "Readiness check", Need.NOTHING, answer=HealthView
     )
     return [
         Endpoint("GET", "/status", handlers.status, "Try a connection", answer=StatusView),

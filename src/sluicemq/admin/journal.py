@@ -296,12 +296,19 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
     handlers = JournalEndpoints(context.broker.journal)
     need = Need.SUPERUSER
     return [
-        Endpoint("GET", "/journal", handlers.show, "Its segments", need, answer=JournalView),
+        Endpoint(
+            "GET",
+            "/journal",
+            handlers.show,
+            "List the segments of the journal",
+            need,
+            answer=JournalView,
+        ),
         Endpoint(
             "GET",
             "/journal/segments/{first_sequence}",
             handlers.segment,
-            "Bytes of a segment, all or a Range",
+            "Read a segment or a byte range of it",
             need,
             media=_OCTETS,
             besides=(206,),
@@ -310,7 +317,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             "/journal/destinations",
             handlers.destinations,
-            "Names of destinations, by number",
+            "List names of destinations by number",
             need,
             query=Numbers,
             answer=Named,

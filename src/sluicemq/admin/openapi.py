@@ -181,4 +181,4 @@ class OpenApiEndpoints:
 def endpoints(table: Callable[[], Iterable[Endpoint]]) -> list[Endpoint]:
     """Return the endpoints of /openapi.json; `table` returns all endpoints."""
     handlers = OpenApiEndpoints(table)
-    return [Endpoint("GET", "/openapi.json", handlers.show, "This document", Need.NOTHING)]
+    return [Endpoint("GET", "/openapi.json", handlers.show, "OpenAPI document", Need.NOTHING)]

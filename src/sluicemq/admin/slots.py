@@ -149,10 +149,10 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
     one = "/journal/slots/{name}"
     need = Need.SUPERUSER
     return [
-        Endpoint("GET", "/journal/slots", handlers.list, "All slots", need, answer=SlotList),
+        Endpoint("GET", "/journal/slots", handlers.list, "List the slots", need, answer=SlotList),
         Endpoint("GET", one, handlers.show, "A slot", need, answer=SlotView),
         Endpoint(
             "PUT", one, handlers.put, "Create or advance a slot", need, body=Wanted, answer=SlotView
         ),
-        Endpoint("DELETE", one, handlers.delete, "Drop a slot", need, status=204),
+        Endpoint("DELETE", one, handlers.delete, "Delete a slot", need, status=204),
     ]

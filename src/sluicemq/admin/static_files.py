@@ -176,8 +176,8 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
     return [
         Endpoint("GET", path, handler, summary, Need.NOTHING, prefix="", media="text/html")
         for path, handler, summary in (
-            ("/", handlers.enter, "To the console"),
-            ("/console", handlers.enter, "To the console"),
+            ("/", handlers.enter, "Redirect to the console"),
+            ("/console", handlers.enter, "Redirect to the console"),
             ("/console/{*rest}", handlers.serve, "The console's files"),
         )
     ]

@@ -195,7 +195,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             "/subscriptions",
             handlers.list,
-            "Subscriptions of topics",
+            "List the subscriptions of topics",
             query=SubscriptionQuery,
             answer=Page[SubscriptionItem],
         ),

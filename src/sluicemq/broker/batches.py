@@ -179,9 +179,9 @@ class Batches:
             if part.part < len(known):
                 if part.final or known[part.part] != (part.digest, part.rows):
                     raise BatchConflict(
-                        f"{_name(part)} is not what it was when it was written first: the rows of "
-                        "the query, or their order, have changed. Order them by something that "
-                        "does not change, or make transactions large enough for a partition"
+                        f"{_name(part)} differs from the part that was written first: the rows of "
+                        "the query, or their order, have changed. Order the rows by a stable key, "
+                        "or allow transactions large enough for a partition"
                     )
                 return BatchAnswer(True, writer.sequence)
         if part.part > len(known):

@@ -47,7 +47,7 @@ _DMQ_REASONS: Final = {
 """Values of JMS_SUN_DMQ_UNDELIVERED_REASON; ERROR for reasons given by clients."""
 _DMQ_COMMENTS: Final = {
     "expired": "the message expired before it was acknowledged",
-    "overflow": "the destination was full, and the message made room for others",
+    "overflow": "the destination was full, and the message was dropped for others",
     "max-attempts": "the message was delivered as often as it may be and not acknowledged",
     "client": "a consumer could not process the message",
 }
@@ -73,7 +73,7 @@ def dead_letter_of(message: Message, origin: str, reason: str, attempts: int, wa
     """
     properties = dict(message.properties or {})
     for name in DMQ_PROPERTIES:
-        properties.pop(name, None)  # from an earlier stay in a dead-letter queue
+        properties.pop(name, None)  # left by an earlier dead-letter queue
     properties[REASON] = reason
     properties[ORIGIN] = origin
     properties[ATTEMPTS] = attempts

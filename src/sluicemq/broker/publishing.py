@@ -137,7 +137,7 @@ class PublishOperations(Registry):
             raise LowDiskSpace(
                 f"the disk of the journal is nearly full: {space.free} bytes are free, and "
                 f"persistent messages are accepted again from {space.resume} bytes on. Consume "
-                "or purge messages, or make room on the disk"
+                "or purge messages, or free disk space"
             )
 
     def expect_memory(self) -> None:

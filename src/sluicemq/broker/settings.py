@@ -11,30 +11,30 @@ from sluicemq.model.destination import DestinationSettings
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for the whole broker.
+    """Settings of the whole broker.
 
-    auto_create_queues, auto_create_topics   a destination comes into being by being used
+    auto_create_queues, auto_create_topics   destinations are created by use
     max_destinations  0 = no limit
-    max_destinations_per_user       that one user has created; 0 = no limit
-    max_subscriptions_per_user      durable ones that one user has created; 0 = no limit
-    max_temporary_destinations_per_connection  of one connection; 0 = no limit
+    max_destinations_per_user       destinations created by one user; 0 = no limit
+    max_subscriptions_per_user      durable subscriptions created by one user; 0 = no limit
+    max_temporary_destinations_per_connection  0 = no limit
     destination_idle_timeout  ms until an unused automatic destination is removed; 0 = never
     memory_budget     bytes of messages kept in memory; the bodies of journaled ones beyond it are
                       read back from the segments
-    message_overhead  bytes a message is counted with beside its body
+    message_overhead  bytes added to the body when the memory of a message is counted
     chunk_deliveries  deliveries in a chunk of a backlog
-    selectors         what one selector may cost
-    selector_load     nodes of the selectors that one message may have to be evaluated with at a
-                      destination (routing.py); 0 = not limited
+    selectors         limits of one selector
+    selector_load     maximum number of selector nodes evaluated for one message of a destination
+                      (routing.py); 0 = no limit
     memory_limit      bytes, those of open transactions included, at which messages are refused that
                       are not journaled or belong to a transaction
     max_transaction_bytes     bytes of messages in an open transaction; 0 = no limit
     max_transaction_messages  messages in an open transaction; 0 = no limit
-    max_batch_writers     writers of batches that are remembered
+    max_batch_writers     maximum number of known writers of batches
     dead_letter_retry ms after which a message is offered again to a dead-letter queue that was full
     defaults          settings of automatically created destinations
-    default_fields    names of the settings among `defaults` that were set on purpose, beside those
-                      that differ from the usual ones
+    default_fields    names of the settings in `defaults` that were set explicitly, besides those
+                      that differ from their default values
     """
 
     auto_create_queues: bool = True

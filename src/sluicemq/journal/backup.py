@@ -281,8 +281,8 @@ def _end(journal: Path, position: int) -> DurableEnd:
             raise damaged(journal, 0, "the journal ends before its snapshot")
         if time.monotonic() > deadline:
             raise JournalError(
-                f"the broker that has {journal} open does not say how far its journal is on disk: "
-                "it may be starting still; try again later"
+                f"the broker that has {journal} open has not recorded its durable end yet: it may "
+                "still be starting; try again later"
             )
         time.sleep(0.05)
 

@@ -28,20 +28,20 @@ of memory, whether or not it has a record."""
 class Segment:
     """State of one segment in the owner's thread.
 
-    first    the number in its name
-    base     the sequence number that index 0 of the columns stands for
+    first    number in its name
+    base     sequence number of index 0 of the columns
     live     settlements awaited, by sequence - base
     held     the same for references in memory; empty as long as there are none
     places   offset / 8 of each record, by sequence - base; 0 = no record. Only until it is sealed
-    records  how many there are, the INDEX record not counted; 0 until it is sealed
-    previous that of the segment before it, or 0
-    end      offset where its records end; 0 as long as it is filled
+    records  number of records without the INDEX record; 0 until it is sealed
+    previous number of the previous segment, or 0
+    end      end offset of its records; 0 while it is being filled
     last     highest sequence number in it; 0 until it is sealed
-    size     bytes; only of a sealed one
-    changed  `live` is not as the last snapshot has it
-    packed   what the last snapshot has
+    size     bytes; only of a sealed segment
+    changed  True if `live` differs from the last snapshot
+    packed   `live` as stored in the last snapshot
     alive    live records at the last snapshot
-    before   the same at the one before; -1 = there was none
+    before   live records at the snapshot before that; -1 = none
     """
 
     __slots__ = (

@@ -24,7 +24,7 @@ _MOST_REMEMBERED: Final = 1024
 
 
 class Operation(StrEnum):
-    """What may be permitted on a destination.
+    """Operation on a destination that a permission can grant.
 
     PRODUCE  send to it; it comes into being if it may do so by itself
     CONSUME  receive from it, acknowledge, give back; it comes into being likewise
@@ -45,7 +45,7 @@ class Operation(StrEnum):
 
 
 class Permission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Some operations on the destinations whose names match `pattern`.
+    """Operations on the destinations whose names match `pattern`.
 
     ignore_case  letter case does not matter there, as in VibeMQ: set for what is granted by a
                  VibeMQ client or taken over from a VibeMQ server

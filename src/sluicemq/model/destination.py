@@ -53,7 +53,7 @@ def is_temporary(name: str) -> bool:
 
 
 class Overflow(StrEnum):
-    """What happens to a message that would exceed a limit of its destination."""
+    """Handling of a message that would exceed a limit of its destination."""
 
     REJECT = "reject-new"
     DROP_OLDEST = "drop-oldest"

@@ -66,7 +66,7 @@ class DestinationConflict(BrokerError):
 
 
 class DestinationPrivate(BrokerError):
-    """Only the connection that created a temporary destination may consume from it."""
+    """A connection other than its creator tried to consume from a temporary destination."""
 
 
 class DestinationInUse(BrokerError):
@@ -74,7 +74,7 @@ class DestinationInUse(BrokerError):
 
 
 class SubscriptionNotFound(BrokerError):
-    """No subscription has that name."""
+    """Subscription not found."""
 
 
 class SubscriptionInUse(BrokerError):
@@ -102,7 +102,7 @@ class TransactionError(BrokerError):
 
 
 class TransactionNotFound(TransactionError):
-    """No transaction has that identifier."""
+    """Transaction not found."""
 
 
 class TransactionEnded(TransactionError):
@@ -206,7 +206,7 @@ class UserExists(AccessError):
 
 
 class UserNotFound(AccessError):
-    """No user has that name."""
+    """User not found."""
 
 
 class ProtocolError(SluiceError):

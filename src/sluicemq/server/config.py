@@ -190,7 +190,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         about(
             "A message whose dead-letter queue is full stays in its queue and is moved after this "
-            "time if there is room.",
+            "time if it has capacity.",
             Unit.MILLISECONDS,
             ge=100,
             le=3_600_000,

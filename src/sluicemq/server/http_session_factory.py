@@ -28,8 +28,8 @@ class HttpSessionFactory:
         *,
         local: bool = False,
     ) -> None:
-        """`local`: whoever can connect is the owner of the data. To make the application takes
-        some time, which the first to connect need not wait for."""
+        """`local`: only the owner of the data can connect. Creating the application takes some
+        time, which the first to connect need not wait for."""
         self._authenticator = authenticator
         self._local = local
         body = options.max_frame_bytes
@@ -55,7 +55,7 @@ class HttpSessionFactory:
         else:
             access = self._authenticator.open(transport, options, logs_in=True)
         url = options.url
-        # behind TLS a page's own name has no certificate here; who listens publicly has accepted
-        # that whoever reaches the port may use it, by whatever name
+        # behind TLS a page's own name has no certificate here; a public listener has accepted
+        # that every client that reaches the port may use it, by any name
         name = "" if url.public or url.tls else url.host
         return HttpSession(transport, self._http, access, host=name, tls=url.tls)

@@ -1,4 +1,4 @@
-"""Who the clients are and what they may do.
+"""Authentication of clients, their permissions, and the user database.
 
 records        what the user database holds, and the form of its file
 changes        database in, database out: every change that can be made

@@ -1,7 +1,7 @@
-"""What is written down about logins, refusals and changes; never a secret.
+"""Audit log of logins, refusals and changes; it never contains a secret.
 
-One line each through the logger `sluicemq.audit`, whatever `logging.level` says. The last of them
-are kept in memory, to be shown.
+Each event is one line of the logger `sluicemq.audit`, regardless of `logging.level`. The last lines
+are kept in memory for the HTTP API.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from sluicemq.server.identity.records import Database
 
 LOGGER: Final = "sluicemq.audit"
 _LONGEST: Final = 300
-"""Characters of what a client has named."""
+"""Maximum number of characters of a name given by a client."""
 _USUAL: Final = ("login", "login failed", "login refused", "denied", "change")
-"""Events that are counted from the start, as 0: who watches sees the first one come."""
+"""Events whose counters exist from the start, so that a monitor sees the first increment."""
 _MOST_KEPT: Final = 1000
 """Lines in memory."""
 
 
 class Audit:
-    """The audit log; says nothing if it is not `enabled`. `counts` has the lines, said or not, by
-    what they tell of."""
+    """Audit log; it writes nothing if it is not `enabled`. `counts` has the number of events by
+    kind, written or not."""
 
     __slots__ = ("_kept", "_log", "counts")
 
@@ -56,12 +56,12 @@ class Audit:
         )
 
     def refused(self, peer: str, user: str, why: str) -> None:
-        """Write that an attempt was not looked at. `why` is "too many failures" (of the user from
+        """Write that an attempt was not checked. `why` is "too many failures" (of the user from
         that address), "too many waiting" or "connection closed" (before its turn)."""
         self._say("login refused", peer=peer, user=audited_user(user), reason=why)
 
     def denied(self, peer: str, user: str, what: str) -> None:
-        """A user may not do what it asked for."""
+        """Write that an operation was denied to a user."""
         self._say("denied", peer=peer, user=user or "(nobody)", operation=_printable(what))
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:

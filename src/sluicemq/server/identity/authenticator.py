@@ -1,4 +1,4 @@
-"""Whom each connection acts as: what `sluicemq.protocols.access` asks for.
+"""Authentication of connections: implements `sluicemq.protocols.access`.
 
     connection          protocol has logins              has none
     certificate         the user it names, and everybody if the broker knows no users
@@ -59,7 +59,7 @@ from sluicemq.server.identity.user_snapshot import UserSnapshot
 from sluicemq.server.listener_settings import Listener, is_open
 
 LOCAL: Final = Identity("(local)", superuser=True)
-"""Who may open the admin socket: the owner of the data, who could change all of it anyway."""
+"""Identity of clients of the admin socket: only the owner of the data can open it."""
 MOST_CHANGES: Final = 64
 """Changes of users that may be under way."""
 
@@ -169,7 +169,7 @@ class Authenticator:
         return not self._has_admin_token and self._user_snapshot.all_by_digest
 
     def close(self) -> None:
-        """No more checks and changes; those under way are finished."""
+        """Stop checks and changes; those in progress are finished."""
         self._logins.close()
         self._upgrades.close()
         self._changes.shutdown()
@@ -327,7 +327,7 @@ class ConnectionAccess:
         self._transport = transport
         self._guest = guest
         self._check: LoginCheck | None = None
-        """The login that waits for its turn."""
+        """Login that waits in the queue of checks."""
         self.renew()
         if self.guest is EVERYBODY:
             authenticator.note_anonymous(self)
@@ -374,7 +374,7 @@ class ConnectionAccess:
         self._authenticator.audit.denied(peer, identity.name, what)
 
     def answer(self, callback: Callable[[], None]) -> None:
-        """Call back in a later turn."""
+        """Call back in a later event loop iteration."""
         self._transport.call_later(0, callback)
 
     def by(self) -> str:

@@ -1,4 +1,4 @@
-"""Every change to the user database: a database in, another one out.
+"""Changes to the user database: pure functions from one database to another.
 
 None of them touches a file, and none hashes: that takes time, and the file is locked meanwhile.
 """
@@ -18,7 +18,7 @@ Change = Callable[[Database], Database]
 
 MOST_USERS: Final = 10_000
 MOST_PERMISSIONS: Final = 1000
-"""Of one user or role."""
+"""Maximum number of permissions of one user or role."""
 
 
 def add_user(database: Database, name: str, user: UserRecord) -> Database:

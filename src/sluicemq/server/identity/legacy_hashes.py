@@ -32,7 +32,7 @@ _FORM: Final = re.compile(
     r"\$2[abxy]\$(\d\d)\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{30}[.CGKOSWaeimquy26]\Z"
 )
 _SALT: Final = "u" * 21 + "e"
-"""Of hashes that are made to spend time."""
+"""Salt of hashes that are computed only to spend time."""
 
 
 def bcrypt_cost(stored: str) -> int:

@@ -32,7 +32,7 @@ CallSoon = Callable[..., Any]
 """Makes a call on the loop's thread: `loop.call_soon_threadsafe`."""
 
 Verdict = bool | AccessError
-"""Whether what the client has shown is right, or why that is not looked at."""
+"""Result of a check of credentials, or the reason why they were not checked."""
 
 Verify = Callable[[str, str, int], bool]
 """Checks a password in a thread: `passwords.verify`."""
@@ -121,12 +121,12 @@ class LoginQueue:
         self._running: set[tuple[str, str]] = set()
         """Address and user of the checks in the threads."""
         self._waiting: OrderedDict[str, dict[LoginCheck, None]] = OrderedDict()
-        """By address, the one whose turn is next first; none is empty."""
+        """Waiting checks by address, the next address first; no list is empty."""
         self.size = 0
         """Checks that wait."""
 
     def submit(self, check: LoginCheck) -> None:
-        """Check it when its turn comes. The answer may come at once."""
+        """Queue a check. Its `answer` may be called at once."""
         own = len(self._waiting.get(check.address, ()))
         if self.size >= self._most:
             heaviest = max(self._waiting, key=lambda address: len(self._waiting[address]))
@@ -148,7 +148,7 @@ class LoginQueue:
             check.answer(AuthenticationFailed("the connection ends before the login is checked"))
 
     def close(self) -> None:
-        """Check nothing more and answer nobody."""
+        """Stop all checks and call no `answer`."""
         self._waiting.clear()
         self.size = 0
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -161,7 +161,7 @@ class LoginQueue:
             del self._waiting[check.address]
 
     def _next(self) -> LoginCheck | None:
-        """Take the check whose turn it is out of the queue."""
+        """Remove the next check from the queue and return it."""
         for address, checks in self._waiting.items():
             for check in checks:
                 if (address, check.user) not in self._running:
@@ -186,7 +186,7 @@ class LoginQueue:
         try:
             right = self._verify(check.stored, check.password, check.highest)
         except Exception as error:
-            # a slot that is not given back would be lost for ever
+            # a slot that is not released would be lost until the restart
             log.error("a password cannot be checked", exc_info=error)
             right = False
         with suppress(RuntimeError):  # the loop has been closed meanwhile

@@ -1,4 +1,4 @@
-"""Logins: what a client shows, and whom it admits.
+"""Logins: verification of credentials.
 
     valid token, proven password or digest ──> admitted at once, always
     the pair (address, user) is refused ─────> TooManyFailures, with the seconds to wait
@@ -60,15 +60,15 @@ if TYPE_CHECKING:
     from sluicemq.server.identity.user_snapshot import UserSnapshot
 
 ADMIN: Final = Identity("(admin token)", superuser=True)
-"""Who shows the admin token. No user can have that name."""
+"""Name of the client that presents the admin token. No user can have that name."""
 LOCAL: Final = "local"
 """The address, in the queue and the failure table, of all clients of Unix sockets."""
 TOKENS: Final = "(token)"
-"""The user of wrong tokens in the failure table: they name nobody."""
+"""User of wrong tokens in the failure table: a wrong token names no user."""
 
 
 class ProvenDigests:
-    """Keyed digests of what has been right; the least recently used one makes room."""
+    """Keyed digests of verified credentials; the least recently used one is evicted."""
 
     __slots__ = ("_digests", "_key", "_most")
 
@@ -149,7 +149,7 @@ class Logins:
         self._proven = ProvenDigests(settings.password_cache_size)
 
     def begin(self, peer: str, credentials: Credentials, admitted: Admitted) -> LoginCheck | None:
-        """Find out whom the credentials admit; `admitted` may be called at once. Return the check
+        """Verify credentials; `admitted` may be called at once. Return the check
         that waits for its turn, if one does: see `cancel`."""
         user, password, token, digest, nonce = credentials
         if not token and password.startswith(TOKEN_PREFIX):
@@ -270,7 +270,7 @@ class Logins:
         self._audit.login(login.peer, identity.name, how)
 
     def failed(self, login: _Login, how: str) -> None:
-        """Note that a client has shown what is wrong."""
+        """Record a failed login."""
         wait = self._failures.wait(login.address, login.name)
         self._audit.login_failed(login.peer, login.given_user, how, wait)
 

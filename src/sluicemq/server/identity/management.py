@@ -33,7 +33,7 @@ class UserManagement:
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
 
-    # --- what there is -----------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------
 
     def names(self) -> list[str]:
         """Return all user names, sorted (`UserDirectory`)."""
@@ -136,8 +136,7 @@ class UserManagement:
                 return changes.without_user(database, name)
             if [*database.users] == [name]:
                 raise AccessDenied(
-                    f"{name} is the last user; a broker started without users asks nobody who they "
-                    "are"
+                    f"{name} is the last user; a broker started without users requires no login"
                 )
             return changes.remove_user(database, name)
 

@@ -31,7 +31,7 @@ PARALLELISM: Final = 1
 _hasher: Final = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=PARALLELISM)
 
 NO_DIGEST: Final = "0"
-"""Stands for the digest form of a user who has none, so that the comparison takes as long."""
+"""Digest form compared for a user without one, so that the comparison takes as long."""
 UNKNOWN: Final = (
     f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={PARALLELISM}"
     "$c2x1aWNlbXEtbm8tdXNlcg$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"

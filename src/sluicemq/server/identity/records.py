@@ -1,4 +1,4 @@
-"""The user database, and the form of its file.
+"""Records of the user database, and the format of its file.
 
     {"version": 1, "changed_by": "root on the command line",
      "users": {"anna": {"password": "$argon2id$…", "digest": "", "superuser": false,

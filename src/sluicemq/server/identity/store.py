@@ -25,7 +25,7 @@ from sluicemq.server.identity.records import VERSION, Database, decode, encode
 MAX_FILE: Final = 64 * 1024**2
 """Bytes; 10,000 users with many permissions take less."""
 LOCK_SECONDS: Final = 10.0
-"""How long to wait for whoever is changing it; a change takes milliseconds."""
+"""Seconds to wait for the lock of the file; a change takes milliseconds."""
 _LOCK_POLL: Final = 0.01
 
 _Stamp = tuple[int, int, int, int]
@@ -63,7 +63,7 @@ class UserStore:
         return self._stamp is not None
 
     def change(self, change: Change, by: str) -> Database:
-        """Carry out a change; it is on disk afterwards. `by` is for the audit log.
+        """Apply a change; it is on disk afterwards. `by` is for the audit log.
 
         Raises what `change` raises, ConfigurationError if the file is damaged, OSError.
         """

@@ -16,7 +16,7 @@ _RANDOM_BYTES: Final = 32
 
 
 def make_token(label: str, now: int, expires: int = 0) -> tuple[str, TokenRecord]:
-    """A new token and what is kept of it. Times are seconds since the epoch; 0 = never."""
+    """A new token and its stored form. Times are seconds since the epoch; 0 = never."""
     token = TOKEN_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     record = TokenRecord(
         id=secrets.token_hex(4),

@@ -32,7 +32,7 @@ from sluicemq.server.identity.passwords import MAX_PASSWORD, hash_password
 from sluicemq.server.identity.store import UserStore
 
 BY: Final = "the broker (bcrypt replaced by argon2id at the first login)"
-"""For the audit log."""
+"""Author of the changes in the audit log."""
 AT_ONCE: Final = 16
 """Hashes that one change of the file replaces: it takes 0.4 s, and other changes wait for it."""
 MOST_WAITING: Final = 1000
@@ -70,10 +70,10 @@ class PasswordUpgrades:
         self._call_soon = call_soon
         self._written = written
         self._replaced: dict[str, str] = {}
-        """By hash, the one that it has replaced. Set before the file is written, so that no
-        login sees a hash there that is not in here."""
+        """Replaced hashes by their new hash. Set before the file is written, so that no login sees
+        a hash there that is not in here."""
         self._waiting: dict[str, tuple[str, str]] = {}
-        """By user, the stored hash and the password."""
+        """Stored hash and password by user."""
         self._running = False
         self._paused = False
         self._closed = False
@@ -122,7 +122,7 @@ class PasswordUpgrades:
             # another process is changing the file: these users are offered again
             log.info("bcrypt hashes are not replaced yet", error=str(error))
         except Exception as error:
-            # whatever it is: if this never ended, no hash would be replaced any more
+            # any error: if this never ended, no further hash would be replaced
             fault = str(error) or type(error).__name__
         with suppress(RuntimeError):  # the loop has been closed meanwhile
             self._call_soon(self._done, fault)

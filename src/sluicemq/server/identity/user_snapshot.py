@@ -9,7 +9,8 @@ from sluicemq.server.identity.records import Database, TokenRecord
 
 
 class UserSnapshot:
-    """See the module. Identities are made when first asked for, and shared by connections."""
+    """Snapshot of the user database. Identities are created on first use; connections share
+    them."""
 
     __slots__ = ("_identities", "_tokens", "all_by_digest", "database", "highest_cost")
 
@@ -19,7 +20,7 @@ class UserSnapshot:
         self.all_by_digest = bool(users) and all(
             user.digest and not user.tokens for user in users if user.password or user.tokens
         )
-        """Whoever can log in at all can do so by digest."""
+        """True if every user who can log in can do so with a digest."""
         self.highest_cost = database.highest_cost
         """The highest cost of a bcrypt hash; 0 if there is none."""
         self._identities: dict[str, Identity] = {}
