@@ -103,8 +103,8 @@ def test_a_part_is_one_unit_and_visible_once_durable() -> None:
     assert waited == [3]
     assert sorted(bodies(queue)) == ["a", "b", "c"]
     records = list(fixture.journal.read_from(0))
-    unit = [r for r in records if r.type in (RecordType.MESSAGE, RecordType.BATCH)]
-    assert [r.type for r in unit] == [RecordType.MESSAGE] * 3 + [RecordType.BATCH]
+    unit = [r for r in records if r.type in (RecordType.MESSAGE, RecordType.BATCH_PART)]
+    assert [r.type for r in unit] == [RecordType.MESSAGE] * 3 + [RecordType.BATCH_PART]
     assert [bool(r.flags & UNIT_END) for r in unit] == [False] * 3 + [True]
     assert [r.sequence for r in unit] == [unit[0].sequence + n for n in (0, 1, 3, 4)]
     assert decode_batch(unit[-1].body) == replace(FIRST, rows=4)
@@ -263,9 +263,12 @@ def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
     fixture.broker.flush()
     assert [message.body for message in fixture.dead()] == [b"over"]
     assert queue.statistics.dead_lettered == 1
-    about = (RecordType.DESTINATION, RecordType.SETTINGS)  # of the dead-letter queue, before it
+    about = (
+        RecordType.DESTINATION_CREATED,
+        RecordType.DESTINATION_SETTINGS,
+    )  # of the dead-letter queue, before it
     unit = [r for r in fixture.journal.read_from(start) if r.type not in about]
-    assert [r.type for r in unit] == [RecordType.MESSAGE, RecordType.BATCH]
+    assert [r.type for r in unit] == [RecordType.MESSAGE, RecordType.BATCH_PART]
 
 
 def test_a_stopping_broker_refuses_batches_but_answers_repetitions() -> None:

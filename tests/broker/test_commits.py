@@ -301,7 +301,9 @@ def test_small_commit_needs_no_parts() -> None:
     start = journal.durable + 1
     fixture.broker.transactions.commit(fill(fixture.broker))
     fixture.broker.flush()
-    assert RecordType.PREPARED not in {record.type for record in journal.read_from(start)}
+    assert RecordType.TRANSACTION_PREPARED not in {
+        record.type for record in journal.read_from(start)
+    }
 
 
 def test_commit_is_answered_when_it_is_durable(disk: Disk) -> None:

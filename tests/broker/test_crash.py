@@ -435,7 +435,7 @@ def test_a_journal_without_delivery_records_restores_no_attempts(tmp_path: Path)
     disk.crash()
     assert disk.read(disk.broker.queue("q").queue).attempts == {"a": 1}
     types = {record.type for record in disk.journal.read_from(0)}
-    assert not types & {RecordType.DELIVERED, RecordType.GAUGE}
+    assert not types & {RecordType.DELIVERED, RecordType.DEPTH}
     disk.journal.close()
 
 

@@ -144,7 +144,7 @@ def test_a_crash_can_neither_lose_nor_double_a_dead_letter() -> None:
     give_up(fixture, fixture.queue(dead_letter=True), "second")
     sent, dead, ended = journal.read_from(start)
     assert sent.type == dead.type == RecordType.MESSAGE
-    assert ended.type == RecordType.SETTLED
+    assert ended.type == RecordType.COMPLETED
     assert (ended.kind, ended.sequences) == (Cause.DEAD_LETTERED, [sent.sequence])
     assert not dead.flags & UNIT_END
     assert ended.flags & UNIT_END

@@ -207,7 +207,7 @@ def test_a_crash_can_neither_lose_nor_double_a_moved_message() -> None:
     fixture.broker.move(source.queue, target)
     fixture.broker.flush()
     moved, ended = journal.read_from(sequence + 1)
-    assert (moved.type, ended.type) == (RecordType.MESSAGE, RecordType.SETTLED)
+    assert (moved.type, ended.type) == (RecordType.MESSAGE, RecordType.COMPLETED)
     assert (ended.kind, ended.sequences) == (Cause.MOVED, [sequence])
     assert [record.flags & UNIT_END for record in (moved, ended)] == [0, UNIT_END]
 

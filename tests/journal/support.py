@@ -30,7 +30,7 @@ def put(journal: FileJournal, body: bytes = b"hello", references: int = 1) -> in
 
 
 def take(journal: FileJournal, *sequences: int) -> int:
-    return journal.append_settled(1, journal.destination(ORDERS), 1, list(sequences), T0)
+    return journal.append_completed(1, journal.destination(ORDERS), 1, list(sequences), T0)
 
 
 def reopen(directory: Path, options: JournalOptions = TINY) -> FileJournal:

@@ -52,7 +52,7 @@ def test_the_columns_match_the_records(tmp_path: Path) -> None:
     number = journal.destination(ORDERS)
     message = make_message(b"twotwo", priority=7, expiration=99, message_id="id", timestamp=12)
     second = journal.append_message(message, number, 3)
-    journal.append_settled(5, number, 1, [first], 13)
+    journal.append_completed(5, number, 1, [first], 13)
     journal.seal()
     journal.sync()
     path = segments_of(tmp_path)[0]

@@ -466,10 +466,10 @@ def test_rows_have_the_fields_the_broker_needs(tmp_path: Path) -> None:
         b"12345", address=topic, priority=9, expiration=T0 + 5, deliver_at=T0 + 1, routes=(4, 5, 6)
     )
     sequence = journal.append_message(message, number, 3)
-    journal.append_settled(4, number, 1, [sequence], T0)
+    journal.append_completed(4, number, 1, [sequence], T0)
     many = journal.append_message(make_message(b"", address=topic), number, 1000)
     gone = journal.append_message(make_message(b"", address=topic), number)
-    journal.append_settled(4, number, 1, [gone, many], T0)
+    journal.append_completed(4, number, 1, [gone, many], T0)
     journal.close()
     journal = reopen(tmp_path)
     first, second = rows_of(journal)
@@ -485,11 +485,11 @@ def test_events_come_in_order_and_only_those_after_the_snapshot(tmp_path: Path) 
     journal.recovery.done()
     journal.snapshot_source = lambda: b"the broker's state"
     number = journal.destination(ORDERS)
-    journal.append_entry(RecordType.SETTINGS, b"before", T0)
+    journal.append_entry(RecordType.DESTINATION_SETTINGS, b"before", T0)
     journal.seal()
     journal.commit()
     journal.sync()
-    journal.append_entry(RecordType.SETTINGS, b"after", T0)
+    journal.append_entry(RecordType.DESTINATION_SETTINGS, b"after", T0)
     sequence = put(journal)
     take(journal, sequence)
     journal.forget_destination(ORDERS)
@@ -499,9 +499,9 @@ def test_events_come_in_order_and_only_those_after_the_snapshot(tmp_path: Path) 
     assert recovery.state == b"the broker's state"
     events = list(recovery.events())
     assert [e.type for e in events] == [
-        RecordType.SETTINGS,
-        RecordType.SETTLED,
-        RecordType.DESTINATION_GONE,
+        RecordType.DESTINATION_SETTINGS,
+        RecordType.COMPLETED,
+        RecordType.DESTINATION_DELETED,
         RecordType.STOPPED,
     ]
     assert events[0].payload == b"after"
@@ -519,7 +519,7 @@ def test_a_tool_that_opens_the_journal_keeps_the_brokers_state(tmp_path: Path) -
     journal.snapshot_source = lambda: b"state"
     journal.seal()
     journal.sync()
-    journal.append_entry(RecordType.SETTINGS, b"after", T0)
+    journal.append_entry(RecordType.DESTINATION_SETTINGS, b"after", T0)
     journal.close()
     for _ in range(2):
         journal = reopen(tmp_path)

@@ -1,6 +1,7 @@
 """Endpoint that writes the parts of a batch of messages exactly once.
 
-    POST /batches?writer=W&batch=N&partition=N&part=N&final=BOOL[&bad_rows=…][&dead_letter_queue=QUEUE]
+    POST
+    /batches?writer=W&batch=N&partition=N&part=N&final=BOOL[&bad_rows=…][&dead_letter_queue=QUEUE]
 
 The body is frames of rows (`sluicemq.model.rows`). The broker appends all messages of a part and
 the record of the part to the journal as one unit, and responds once that unit is on disk.

@@ -223,7 +223,7 @@ class Overview:
                 bytes=stats.bytes,
                 durable_sequence=broker.journal.durable,
                 live_records=stats.live,
-                relocated_records=stats.carried,
+                relocated_records=stats.relocated,
                 group_commits=stats.groups,
                 records_written=stats.records,
                 written_bytes=stats.written_bytes,

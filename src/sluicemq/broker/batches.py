@@ -230,7 +230,7 @@ class Batches:
         for destination, message in accepted:
             broker.accept(destination, message, last=False)
         wall = broker.clock.wall
-        sequence = broker.journal.append_entry(RecordType.BATCH, encode(part), wall)
+        sequence = broker.journal.append_entry(RecordType.BATCH_PART, encode(part), wall)
         broker.show_unit()
         self.remember(part, wall, sequence)
         return BatchAnswer(False, sequence)

@@ -158,7 +158,7 @@ class Commits:
                 ended.append(ack[0])
                 deliveries += 1
             record = broker.journal.append_entry(
-                RecordType.PREPARED,
+                RecordType.TRANSACTION_PREPARED,
                 encode(Prepared(b"", messages, stored_acks(ended))),
                 broker.clock.wall,
                 references=1,

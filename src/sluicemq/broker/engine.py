@@ -270,7 +270,7 @@ class Broker(PublishOperations):
 
     def _note_subscription(self, subscription: Subscription) -> None:
         self.core.settled = self.journal.append_entry(
-            RecordType.SUBSCRIPTION,
+            RecordType.SUBSCRIPTION_CREATED,
             encode(SubscriptionEntry.of(subscription)),
             self.clock.wall,
             destination=self.number(subscription.destination),
@@ -296,7 +296,7 @@ class Broker(PublishOperations):
         if subscription.durable:
             del self.durable_subscriptions[subscription.number]
             self.core.settled = self.journal.append_entry(
-                RecordType.SUBSCRIPTION_GONE,
+                RecordType.SUBSCRIPTION_DELETED,
                 encode(SubscriptionEntry.of(subscription)),
                 self.clock.wall,
                 destination=topic.number,

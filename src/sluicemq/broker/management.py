@@ -113,7 +113,7 @@ def delete(broker: Broker, subscription: Subscription, deliveries: Iterable[Deli
     if not recorded:
         return 0
     broker.core.event_recorder.write()
-    return broker.journal.append_settled(
+    return broker.journal.append_completed(
         subscription.number,
         subscription.destination.number,
         Cause.PURGED,

@@ -178,34 +178,34 @@ class _Recovery:
             self._take(decode_state(self.recovery.state))
         for record in self.recovery.events():
             kind = record.type
-            if kind == RecordType.SETTLED:
+            if kind == RecordType.COMPLETED:
                 self._settled(record.subscription, record.sequences)
             elif kind == RecordType.DELIVERED:
                 sequences = record.sequences
                 self._delivered(record.subscription, sequences, repeat(1, len(sequences)))
             elif kind == RecordType.REDELIVERED:
                 self._delivered(*decode_redelivered(record.body))
-            elif kind == RecordType.BATCH:
+            elif kind == RecordType.BATCH_PART:
                 part = decode_batch(record.payload)
                 self.broker.batches.remember(part, record.time // 1000, 0)
-            elif kind == RecordType.CLOCK:
+            elif kind == RecordType.CLOCK_STEP:
                 step = decode_clock(record.payload)
                 if step:
                     self.broker.core.clock_log.steps.append((record.sequence, step))
-            elif kind == RecordType.SETTINGS:
+            elif kind == RecordType.DESTINATION_SETTINGS:
                 settings = decode_settings(record.payload)
                 self.declared[settings.address] = settings
-            elif kind == RecordType.DESTINATION_GONE:
+            elif kind == RecordType.DESTINATION_DELETED:
                 address = self.recovery.address_of(record)
                 self.declared.pop(address, None)
                 for number, entry in list(self.subscriptions.items()):
                     if address == entry.address:
                         del self.subscriptions[number]
-            elif kind == RecordType.SUBSCRIPTION:
+            elif kind == RecordType.SUBSCRIPTION_CREATED:
                 entry = decode_subscription(record.payload)
                 self.subscriptions[entry.number] = entry
                 self._skip_number(entry.number)
-            elif kind == RecordType.SUBSCRIPTION_GONE:
+            elif kind == RecordType.SUBSCRIPTION_DELETED:
                 self.subscriptions.pop(decode_subscription(record.payload).number, None)
             elif kind == RecordType.REQUEUED:
                 requeue = decode_requeue(record.payload)
@@ -216,11 +216,11 @@ class _Recovery:
                 if requeue.attempts:
                     key = (requeue.subscription, record.reference)
                     self.attempts[key] = requeue.attempts
-            elif kind == RecordType.ATTEMPTED:
+            elif kind == RecordType.DELIVERY_ATTEMPTS:
                 self._attempted(decode_attempts(record.payload))
-            elif kind == RecordType.PREPARED:
+            elif kind == RecordType.TRANSACTION_PREPARED:
                 self.payloads[record.sequence] = record.payload
-            elif kind == RecordType.RESOLVED:
+            elif kind == RecordType.TRANSACTION_RESOLVED:
                 self.payloads.pop(record.reference, None)
         for number, attempts in self.flying.items():
             for sequence, count in attempts.items():
@@ -363,7 +363,7 @@ class _Recovery:
         journal = self.broker.journal
         wall = self.broker.clock.wall
         for number, sequences in self.orphans.items():
-            journal.append_settled(number, number, Cause.DISCARDED, sequences, wall)
+            journal.append_completed(number, number, Cause.DISCARDED, sequences, wall)
         for address, settings in self.declared.items():
             if settings.temporary:
                 journal.forget_destination(address)

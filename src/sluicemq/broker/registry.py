@@ -271,7 +271,7 @@ class Registry:
     def note_settings(self, destination: Destination) -> None:
         """Journal the settings that a destination is to have after a restart."""
         self.journal.append_entry(
-            RecordType.SETTINGS,
+            RecordType.DESTINATION_SETTINGS,
             encode(StoredSettings.of(destination, self.settings.defaults)),
             self.clock.wall,
             destination=self.number(destination),
@@ -406,7 +406,7 @@ class Registry:
             destination.set_number(number)
             if destination.owner is not None or destination.automatic:
                 self.journal.append_entry(
-                    RecordType.SETTINGS,
+                    RecordType.DESTINATION_SETTINGS,
                     encode(StoredSettings.of(destination, self.settings.defaults)),
                     self.clock.wall,
                     destination=number,

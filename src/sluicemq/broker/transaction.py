@@ -304,7 +304,7 @@ class Transactions:
     def _append_prepared(self, payload: bytes, last: bool = True) -> int:
         broker = self._broker
         return broker.journal.append_entry(
-            RecordType.PREPARED, payload, broker.clock.wall, references=1, last=last
+            RecordType.TRANSACTION_PREPARED, payload, broker.clock.wall, references=1, last=last
         )
 
     def adopt(
@@ -438,7 +438,7 @@ class Transactions:
         wall = broker.clock.wall
         for subscription, sequences in acked.items():
             left -= 1
-            sequence = broker.journal.append_settled(
+            sequence = broker.journal.append_completed(
                 subscription.number,
                 subscription.destination.number,
                 Cause.ACKNOWLEDGED,
@@ -484,7 +484,7 @@ class Transactions:
     def resolve(self, transaction: Transaction, record: int, committed: bool) -> int:
         """Journal the end of the PREPARED record at `record`."""
         return self._broker.journal.append_entry(
-            RecordType.RESOLVED,
+            RecordType.TRANSACTION_RESOLVED,
             encode(Resolved(transaction.xid, committed)),
             self._broker.clock.wall,
             reference=record,

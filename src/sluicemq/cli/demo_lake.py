@@ -31,9 +31,9 @@ def fill(directory: Path, lake: Path) -> int:
 
 def traffic(lake: Path) -> Mapping[str, tuple[int, int]]:
     """Return per destination, from gold, the number of messages published and acknowledged."""
-    gold = Lake(lake).table("gold").read(["destination", "messages_in", "acknowledged"])
+    gold = Lake(lake).table("gold").read(["destination", "published", "acknowledged"])
     sums: pa.Table = gold.group_by("destination").aggregate(
-        [("messages_in", "sum"), ("acknowledged", "sum")]
+        [("published", "sum"), ("acknowledged", "sum")]
     )
     return {
         row["destination"]: (row["messages_in_sum"], row["acknowledged_sum"])

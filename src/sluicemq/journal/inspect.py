@@ -283,7 +283,7 @@ def dump(
             seen = view
             for number, kind, text in view.index.summary["destinations"] if view.index else ():
                 names[number] = Address(Kind(kind), text)
-        if record.type in (RecordType.DESTINATION, RecordType.DESTINATION_GONE):
+        if record.type in (RecordType.DESTINATION_CREATED, RecordType.DESTINATION_DELETED):
             names[record.destination] = record.address
         destination = names.get(record.destination)
         if types and record.type not in types:

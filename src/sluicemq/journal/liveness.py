@@ -1,10 +1,10 @@
 """Reference counts and locations of live records.
 
-Each segment has one byte per sequence number for the references that SETTLED records have not yet
+Each segment has one byte per sequence number for the references that COMPLETED records have not yet
 released. After the first `retain`, it has another one for references that do not survive a
 restart. A byte of 255 means that the count is above 254 and stored in a dictionary.
 
-A record that was moved forward (CARRIED) keeps its old number as its identity; `carried` maps it
+A record that was moved forward (RELOCATED) keeps its old number as its identity; `carried` maps it
 to the new number.
 """
 
@@ -98,12 +98,12 @@ class Segment:
 class Liveness:
     """Segments of a journal with the references of all their records."""
 
-    __slots__ = ("_firsts", "carried", "held_many", "live_many", "segments")
+    __slots__ = ("_firsts", "held_many", "live_many", "relocated", "segments")
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
         self._firsts: list[int] = []
-        self.carried: dict[int, int] = {}
+        self.relocated: dict[int, int] = {}
         self.live_many: dict[int, int] = {}
         self.held_many: dict[int, int] = {}
 
@@ -126,8 +126,8 @@ class Liveness:
 
     def locate(self, sequence: int) -> tuple[Segment, int]:
         """Return the segment and the current number of a record. Raises RecordNotFound."""
-        if self.carried:
-            sequence = self.carried.get(sequence, sequence)
+        if self.relocated:
+            sequence = self.relocated.get(sequence, sequence)
         segment = self.find(sequence)
         if segment is None:
             raise RecordNotFound(f"no record {sequence}, or its segment has been removed")
@@ -161,7 +161,7 @@ class Liveness:
                 self._settle_moved(sequence)
 
     def _settle_moved(self, sequence: int) -> None:
-        place = self.carried.get(sequence)
+        place = self.relocated.get(sequence)
         if place is None:
             return
         segment = self.find(place)
@@ -224,7 +224,7 @@ class Liveness:
         """Move the record from `sequence` to `to`, which already has its references."""
         held = self.held(segment, sequence)
         self.expect(segment, sequence, 0)
-        self.carried[identity] = to
+        self.relocated[identity] = to
         if held:
             _set(segment.held, sequence - segment.base, sequence, 0, self.held_many)
             self._hold(target, to, held)
@@ -233,7 +233,7 @@ class Liveness:
 
     def _forget_moved(self, segment: Segment, place: int, identity: int) -> None:
         if not segment.live[place - segment.base] and not self.held(segment, place):
-            self.carried.pop(identity, None)
+            self.relocated.pop(identity, None)
 
     @staticmethod
     def _lower(column: bytearray, index: int, sequence: int, many: dict[int, int]) -> int:

@@ -2,7 +2,7 @@
 
 A segment goes when a snapshot that is on disk says that nothing in it is live. (That the journal
 says so now is not enough: a crash could take the settlements back.) What pins a segment of which
-little is live is written anew as CARRIED records, a slice per group, and settled under its old
+little is live is written anew as RELOCATED records, a slice per group, and settled under its old
 number wherever it is then.
 """
 
@@ -142,8 +142,8 @@ class Mover:
     carry   moves the record with that number out of the segment; returns its bytes
     """
 
-    def __init__(self, carry: Callable[[Segment, int], int]) -> None:
-        self._carry = carry
+    def __init__(self, relocate: Callable[[Segment, int], int]) -> None:
+        self._relocate = relocate
         self._work: deque[tuple[Segment, list[int]]] = deque()
 
     def take(self, segments: list[Segment]) -> None:
@@ -170,7 +170,7 @@ class Mover:
                 self._work.popleft()
                 continue
             try:
-                moved += self._carry(segment, left.pop())
+                moved += self._relocate(segment, left.pop())
             except BaseException:
                 self._work.popleft()
                 raise

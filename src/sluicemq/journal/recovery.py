@@ -19,8 +19,8 @@ from sluicemq.journal.format import (
     Record,
     RecordType,
     decode_address,
+    decode_completed,
     decode_record,
-    decode_settled,
     record_size,
 )
 from sluicemq.journal.index import Index, build_index
@@ -57,15 +57,15 @@ LARGEST_SPAN: Final = 4 * SPAN_LIMIT
 
 _PRIORITIES: Final = bytes(range(10))
 _EVENTS: Final = re.compile(rb"[^\x01\x0c\x0e\x14]")
-"""Pattern for a column of types: all types except MESSAGE, CARRIED, INDEX and GAUGE."""
+"""Pattern for a column of types: all types except MESSAGE, RELOCATED, INDEX and GAUGE."""
 _APPLIED: Final = re.compile(
     b"[%c%c%c%c%c]"
     % (
-        RecordType.SETTLED,
-        RecordType.RESOLVED,
-        RecordType.CARRIED,
-        RecordType.DESTINATION,
-        RecordType.DESTINATION_GONE,
+        RecordType.COMPLETED,
+        RecordType.TRANSACTION_RESOLVED,
+        RecordType.RELOCATED,
+        RecordType.DESTINATION_CREATED,
+        RecordType.DESTINATION_DELETED,
     )
 )
 
@@ -73,14 +73,14 @@ _APPLIED: Final = re.compile(
 _FOREIGN_TIMES: Final = bytes(
     (
         RecordType.MESSAGE,
-        RecordType.DESTINATION,
-        RecordType.DESTINATION_GONE,
-        RecordType.CARRIED,
+        RecordType.DESTINATION_CREATED,
+        RecordType.DESTINATION_DELETED,
+        RecordType.RELOCATED,
         RecordType.SNAPSHOT,
         RecordType.INDEX,
         RecordType.STARTED,
         RecordType.STOPPED,
-        RecordType.NUMBERED,
+        RecordType.SEQUENCE_RESERVED,
     )
 )
 """Types with the time of a client, of an earlier record or of the journal itself."""
@@ -245,8 +245,8 @@ class Recovery:
         self._names.update(self.addresses)
         self.next_number = snapshot.next_number
         pairs = array("Q")
-        pairs.frombytes(snapshot.carried)
-        self.liveness.carried.update(zip(pairs[::2], pairs[1::2], strict=True))
+        pairs.frombytes(snapshot.relocated)
+        self.liveness.relocated.update(zip(pairs[::2], pairs[1::2], strict=True))
 
     def _open(
         self, first: int, following: int | None, durable: DurableEnd | None, verify: bool
@@ -431,28 +431,28 @@ class Recovery:
         liveness = self.liveness
         for part in self.parts:
             for record in self._after(part, self._live_position, _APPLIED):
-                if record.type == RecordType.SETTLED:
-                    liveness.settle(decode_settled(record.body)[1])
-                elif record.type == RecordType.RESOLVED:
+                if record.type == RecordType.COMPLETED:
+                    liveness.settle(decode_completed(record.body)[1])
+                elif record.type == RecordType.TRANSACTION_RESOLVED:
                     liveness.settle([record.reference])
-                elif record.type == RecordType.CARRIED:
-                    self._carry(record)
-                elif record.type == RecordType.DESTINATION:
+                elif record.type == RecordType.RELOCATED:
+                    self._relocate(record)
+                elif record.type == RecordType.DESTINATION_CREATED:
                     self.addresses[record.destination] = decode_address(record.body)
                     self.next_number = max(self.next_number, record.destination + 1)
                 else:
                     self.addresses.pop(record.destination, None)
 
-    def _carry(self, record: Record) -> None:
+    def _relocate(self, record: Record) -> None:
         liveness = self.liveness
-        old = liveness.carried.get(record.reference, record.reference)
+        old = liveness.relocated.get(record.reference, record.reference)
         segment = liveness.find(old)
         if segment is not None:
             liveness.expect(segment, old, 0)
         if record.references:
-            liveness.carried[record.reference] = record.sequence
+            liveness.relocated[record.reference] = record.sequence
         else:
-            liveness.carried.pop(record.reference, None)
+            liveness.relocated.pop(record.reference, None)
 
     def _after(self, part: Part, position: int, types: re.Pattern[bytes]) -> Iterator[Record]:
         """Iterate over the records of some types after a position, in order."""
@@ -488,7 +488,7 @@ class Recovery:
         return 0
 
     def address_of(self, record: Record) -> Address:
-        """Return the address in a DESTINATION or DESTINATION_GONE record."""
+        """Return the address in a DESTINATION or DESTINATION_DELETED record."""
         return decode_address(record.body)
 
     def rows(self) -> Iterator[Row]:
@@ -561,14 +561,14 @@ class Recovery:
             )
 
     def _moved(self) -> Iterator[Row]:
-        """Iterate over the live CARRIED messages, under their original sequence numbers."""
+        """Iterate over the live RELOCATED messages, under their original sequence numbers."""
         for part in self.parts:
             segment, _, index = part
             types = bytes(index.columns["type"])
-            if RecordType.CARRIED not in types:
+            if RecordType.RELOCATED not in types:
                 continue
             left = self._left_by_row(part)
-            for match in re.finditer(b"%c" % RecordType.CARRIED, types):
+            for match in re.finditer(b"%c" % RecordType.RELOCATED, types):
                 row = match.start()
                 if not left[row] or index.columns["flags"][row] & ENTRY:
                     continue
@@ -645,7 +645,7 @@ def _names_in(view: SegmentView, heads: bytes) -> dict[int, Address]:
     offset = SEGMENT_HEADER_BYTES
     for start in range(0, len(heads), 56):
         size = int.from_bytes(heads[start : start + 4], "little")
-        if heads[start + 44] in (RecordType.DESTINATION, RecordType.DESTINATION_GONE):
+        if heads[start + 44] in (RecordType.DESTINATION_CREATED, RecordType.DESTINATION_DELETED):
             record = decode_record(view.view, offset, size)
             found[record.destination] = record.address
         offset += size + 7 & -8

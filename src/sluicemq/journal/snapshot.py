@@ -69,7 +69,7 @@ class Snapshot(msgspec.Struct, array_like=True):
     state: bytes
     next_number: int
     addresses: list[tuple[int, Kind, bytes]]
-    carried: bytes
+    relocated: bytes
     segments: list[SegmentState]
 
     @property
@@ -191,7 +191,7 @@ def decode_snapshot(data: bytes, path: Path) -> Snapshot:
         snapshot = _decode(payload)
     except msgspec.MsgspecError as error:
         raise damaged(path, SNAPSHOT_HEAD.size, f"the snapshot cannot be read: {error}") from error
-    if len(snapshot.carried) % 16:
+    if len(snapshot.relocated) % 16:
         raise damaged(path, SNAPSHOT_HEAD.size, "the snapshot ends within a pair of numbers")
     return snapshot
 

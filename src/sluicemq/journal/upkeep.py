@@ -31,7 +31,7 @@ from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 class Upkeep:
     """Snapshots and space reclamation of a journal.
 
-    carry         appends the record again as CARRIED with its remaining references; returns its
+    carry         appends the record again as RELOCATED with its remaining references; returns its
                   segment, sequence number and bytes
     failed        called with an error that shows that the journal cannot be trusted
     fraction      live fraction below which the live records of a segment are moved out
@@ -45,7 +45,6 @@ class Upkeep:
     __slots__ = (
         "_allowance",
         "_capture",
-        "_carry",
         "_directory",
         "_drop_slots",
         "_failed",
@@ -56,6 +55,7 @@ class Upkeep:
         "_lookup",
         "_mover",
         "_position",
+        "_relocate",
         "_slots",
         "_space",
         "_warn",
@@ -73,7 +73,7 @@ class Upkeep:
         writer: Writer,
         fraction: float,
         allowance: int,
-        carry: Callable[[Record, int], tuple[Segment, int, int]],
+        relocate: Callable[[Record, int], tuple[Segment, int, int]],
         failed: Callable[[BaseException], None],
         idle_timeout: int,
         warn: Callable[[str], None],
@@ -85,7 +85,7 @@ class Upkeep:
         self._lookup = lookup
         self._slots = slots
         self._writer = writer
-        self._carry = carry
+        self._relocate = relocate
         self._failed = failed
         self._idle_timeout = idle_timeout
         self._idle: set[str] = set()
@@ -134,9 +134,9 @@ class Upkeep:
             for number, address in addresses.items()
         ]
         pairs = array("Q")
-        for pair in self._liveness.carried.items():
+        for pair in self._liveness.relocated.items():
             pairs.extend(pair)
-        snapshot.carried = pairs.tobytes()
+        snapshot.relocated = pairs.tobytes()
         self._capture = capture
         self._allowance.discount(HEADER_BYTES)
 
@@ -296,7 +296,7 @@ class Upkeep:
         if not left and not liveness.held(segment, sequence):
             return 0
         record = self._lookup.read(segment, sequence)
-        target, place, size = self._carry(record, left)
+        target, place, size = self._relocate(record, left)
         self._allowance.spend(size)
         liveness.move(segment, sequence, record.identity, target, place)
         return size

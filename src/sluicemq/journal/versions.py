@@ -51,7 +51,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalError
 
 OLDEST: Final = 1
-LAST_TYPE: Final = {1: RecordType.NUMBERED, 2: RecordType.CLOCK}
+LAST_TYPE: Final = {1: RecordType.SEQUENCE_RESERVED, 2: RecordType.CLOCK_STEP}
 """Highest record type of each format version."""
 
 

@@ -31,7 +31,7 @@ def traffic() -> list[Row]:
             journal.dead_letter(3 * number + 2, message, "overflow")
         elif number > 5:
             journal.event(3 * number + 2, Event.ACKNOWLEDGED, message - 2 * (number % 2))
-        journal.gauge(3 * number, number, 1)
+        journal.depth(3 * number, number, 1)
     return journal.rows
 
 

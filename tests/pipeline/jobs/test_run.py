@@ -23,7 +23,7 @@ from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.run import Job, Step, Supervisor
 from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from tests.pipeline.jobs.events import Row, rows, sorted_rows
-from tests.pipeline.source.support import SMALL, deliver, gauge, message, put, redeliver, settle
+from tests.pipeline.source.support import SMALL, deliver, depth, message, put, redeliver, settle
 
 LETTERS = Address(Kind.QUEUE, "orders.dlq")
 
@@ -45,7 +45,7 @@ class Traffic:
         story = {"deadLetterReason": "overflow", "originalQueue": "orders"}
         put(self.journal, message(b"0", LETTERS, properties=story))
         settle(self.journal, numbers[:1], Cause.DEAD_LETTERED)
-        gauge(self.journal, 4)
+        depth(self.journal, 4)
         self.journal.sync()
 
     def job(self, **options: Any) -> Job:

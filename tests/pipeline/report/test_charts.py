@@ -36,9 +36,9 @@ def shapes(scene: Scene, role: str) -> list[Shape]:
 
 def test_bars_are_as_high_as_their_rates() -> None:
     line = timeline(
-        row(0, messages_in=60, acknowledged=30),
-        row(0, protocol="jmq", messages_in=60),
-        row(1, messages_in=120),
+        row(0, published=60, acknowledged=30),
+        row(0, protocol="jmq", published=60),
+        row(1, published=120),
     )
     scene = charts.traffic(line, (), SIZE)
     # The legend's square, then the bars. Lower layers are drawn over the higher ones.
@@ -58,7 +58,7 @@ def test_bars_are_as_high_as_their_rates() -> None:
 
 
 def test_many_bins_are_one_area() -> None:
-    line = timeline(*(row(minute, messages_in=60) for minute in range(180)))
+    line = timeline(*(row(minute, published=60) for minute in range(180)))
     (area,) = [
         shape
         for shape in shapes(charts.traffic(line, (), SIZE), "in-phpmq")
@@ -71,7 +71,7 @@ def test_many_bins_are_one_area() -> None:
 
 
 def test_little_traffic_is_told_per_minute() -> None:
-    scene = charts.traffic(timeline(row(0, messages_in=3)), (), SIZE)
+    scene = charts.traffic(timeline(row(0, published=3)), (), SIZE)
     texts = [shape.text for shape in scene.shapes if isinstance(shape, Text)]
     assert texts[0] == "messages/min"
     assert "3" in texts
@@ -84,7 +84,7 @@ def test_little_traffic_is_told_per_minute() -> None:
 
 def test_anomalies_are_marked_where_they_began() -> None:
     report = build(
-        gold(*(row(minute, messages_in=1) for minute in range(10))),
+        gold(*(row(minute, published=1) for minute in range(10))),
         anomalies(
             anomaly(id="1", minute=START + timedelta(minutes=2), severity="warning"),
             anomaly(id="2", minute=START + timedelta(minutes=2), severity="critical"),

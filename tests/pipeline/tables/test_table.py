@@ -123,8 +123,10 @@ def test_empty_text_is_null_in_a_partition(made: Made) -> None:
 
 def test_rows_without_the_partition_columns(made: Made) -> None:
     made(partitions=("day",)).append(events(0, 2))
-    made().append(pa.table({"item": pa.array([7], pa.int32())}))
-    assert made().read(["item"], pc.field("day").is_null())["item"].to_pylist() == [7]
+    made().append(pa.table({"record_index": pa.array([7], pa.int32())}))
+    assert made().read(["record_index"], pc.field("day").is_null())["record_index"].to_pylist() == [
+        7
+    ]
     assert made().read().num_rows == 3
 
 
@@ -160,7 +162,7 @@ def test_columns_are_added_and_never_change(made: Made) -> None:
     assert found["sequence"] == [0, 1, 2, 3, 4, 9]
     assert found["state"] == [None, None, None, "a", None, None]
     assert found["added"] == [None, 1.5, None, None, None, 2.5]
-    assert found["event"] == ["message", None, "message", "message", "message", None]
+    assert found["event"] == ["published", None, "published", "published", "published", None]
     assert made().read(version=before).column_names == COLUMNS.names
     with pytest.raises(SchemaMismatch, match="'sequence' is int64 in the table and string"):
         made().append(pa.table({"sequence": ["1"]}), "run", 3)

@@ -330,7 +330,7 @@ class _Transfer:
         for subscription, count in attempts.items():
             if count:
                 journal.append_entry(
-                    RecordType.ATTEMPTED,
+                    RecordType.DELIVERY_ATTEMPTS,
                     encode_attempts(subscription, [(sequence, count)]),
                     self._broker.clock.wall,
                     last=False,
@@ -358,7 +358,7 @@ class _Transfer:
 
     def _end_unit(self, number: int, messages: int) -> None:
         part = BatchPart(WRITER, number, 0, 0, True, 0, messages)
-        self._journal.append_entry(RecordType.BATCH, encode(part), self._broker.clock.wall)
+        self._journal.append_entry(RecordType.BATCH_PART, encode(part), self._broker.clock.wall)
         self._journal.sync()
 
     # --- prepared transactions -----------------------------------------------------------------
@@ -387,7 +387,11 @@ class _Transfer:
                     acks.setdefault(self._subscription(address, name), []).append(sequence)
             payload = encode(Prepared(branch.xid, _stored(branch.sends), list(acks.items())))
             self._journal.append_entry(
-                RecordType.PREPARED, payload, self._broker.clock.wall, references=1, last=False
+                RecordType.TRANSACTION_PREPARED,
+                payload,
+                self._broker.clock.wall,
+                references=1,
+                last=False,
             )
         self._end_unit(number, len(held))
         self._outcome.transactions = len(branches)

@@ -107,7 +107,7 @@ def run(
         if output is not None:
             spark.dataSource.register(TableSource)
             writer = frames.write.format("sluicemq-table").mode("append")
-            writer.option("kind", kind).option("path", str(output)).save()
+            writer.option("format", kind).option("path", str(output)).save()
         if lines is not None:
             for row in frames.orderBy(*_ORDER).mapInArrow(_json, "line string").toLocalIterator():
                 lines.write(row[0])

@@ -137,10 +137,12 @@ class Writer:
         self._named = choose_named(self._named, destinations)
         rows = bronze(self._missing(events, done, "bronze"), self._named, self._lake.broker)
         writer = rows.write.format("sluicemq-table").mode("append")
-        writer = writer.option("kind", self._lake.kind)
+        writer = writer.option("format", self._lake.kind)
         writer = writer.option("path", str(self._lake.path("bronze")))
-        writer = writer.option("partitions", ",".join(BRONZE_PARTITIONS)).option("sort", "sequence")
-        writer.option("application", self._application).option("version", str(done.last)).save()
+        writer = writer.option("partitionBy", ",".join(BRONZE_PARTITIONS)).option(
+            "sortBy", "sequence"
+        )
+        writer.option("txnAppId", self._application).option("txnVersion", str(done.last)).save()
 
     def _silver(self, events: DataFrame, found: pa.Table, done: Done) -> None:
         java = bool(set(pc.unique(found["protocol"]).to_pylist()) - set(_NO_JAVA))

@@ -21,7 +21,7 @@ class Timeline:
     arrivals  published messages, per protocol (palette.PROTOCOLS), most frequent first
     latency   bins x buckets (pipeline/histogram.py): messages by the time from published to
               acknowledged
-    backlog, in_flight   latest gauges at the end of each bin; None without any gauge
+    backlog, unacked   latest gauges at the end of each bin; None without any gauge
     seconds   seconds of each bin within the period
     """
 
@@ -33,7 +33,7 @@ class Timeline:
     dead_lettered: Counts
     latency: Counts
     backlog: Counts | None
-    in_flight: Counts | None
+    unacked: Counts | None
     seconds: NDArray[np.float64]
 
     def merged(self, factor: int) -> Self:
@@ -55,7 +55,7 @@ class Timeline:
             dead_lettered=total(self.dead_lettered),
             latency=total(self.latency),
             backlog=None if self.backlog is None else self.backlog[ends],
-            in_flight=None if self.in_flight is None else self.in_flight[ends],
+            unacked=None if self.unacked is None else self.unacked[ends],
             seconds=np.add.reduceat(self.seconds, starts),
         )
 
@@ -83,8 +83,8 @@ class Queue:
     broker: str
     name: str
     kind: str
-    messages_in: int
-    bytes_in: int
+    published: int
+    published_bytes: int
     acknowledged: int
     redelivered: int
     expired: int
@@ -187,8 +187,8 @@ class Report:
     since: int | None = None
     until: int | None = None
     timeline: Timeline | None = None
-    messages_in: int = 0
-    bytes_in: int = 0
+    published: int = 0
+    published_bytes: int = 0
     acknowledged: int = 0
     redelivered: int = 0
     expired: int = 0

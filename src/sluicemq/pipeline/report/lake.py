@@ -27,7 +27,7 @@ from sluicemq.pipeline.tables.reading import dataset
 TABLES: Final = ("bronze", "silver", "gold", "anomalies")
 DEAD_LETTER_COLUMNS: Final = (
     "broker",
-    "message",
+    "message_sequence",
     "destination",
     "dead_lettered",
     "reason",
@@ -39,7 +39,7 @@ DEAD_LETTER_COLUMNS: Final = (
     "body",
 )
 """Columns of silver for the examples of dead dead_letters."""
-_CHOICE: Final = ("broker", "message", "dead_lettered", "reason")
+_CHOICE: Final = ("broker", "message_sequence", "dead_lettered", "reason")
 
 
 def report_lake(
@@ -154,8 +154,8 @@ def _dead_letters(silver: Table, chosen: pc.Expression) -> pa.Table:
     rows = dataset(silver.storage, silver.snapshot())
     all_of_them = rows.to_table(columns=list(_CHOICE), filter=chosen)
     picked = _newest(all_of_them)
-    messages = picked["message"].combine_chunks()
-    chosen &= pc.field("message").isin(messages)
+    messages = picked["message_sequence"].combine_chunks()
+    chosen &= pc.field("message_sequence").isin(messages)
     # another broker's message with the same number may be included; `build` takes the newest
     return rows.to_table(columns=list(DEAD_LETTER_COLUMNS), filter=chosen)
 

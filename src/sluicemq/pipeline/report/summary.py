@@ -40,8 +40,8 @@ def _anomalies(report: Report) -> str:
 
 
 def _traffic(report: Report) -> str:
-    text = f"{words.things(report.messages_in, 'message')} came in"
-    if report.peak_at is not None and report.messages_in > 1:
+    text = f"{words.things(report.published, 'message')} came in"
+    if report.peak_at is not None and report.published > 1:
         text += (
             f"; the busiest minute was {words.brief(report.peak_at * MINUTE)} "
             f"({words.rate(report.peak / MINUTE)})"
@@ -82,8 +82,8 @@ def _dead_letters(report: Report) -> str:
     number = report.dead_lettered
     became = "became a dead letter" if number == 1 else "became dead letters"
     text = f"{words.things(number, 'message')} {became}"
-    if report.messages_in:
-        part = number / report.messages_in
+    if report.published:
+        part = number / report.published
         share = "less than 0.01%" if part < 0.0001 else f"{part:.2%}"
         text += f" ({share} of those that came in)"
     if report.reasons:

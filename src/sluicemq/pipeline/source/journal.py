@@ -22,7 +22,7 @@ OPEN_SEGMENTS: Final = 12
 MOST_NAMES: Final = 1 << 18
 MANY_NAMES: Final = 1000
 MOST_TAILS: Final = 3
-MOST_CARRIED: Final = 8
+MOST_RELOCATED: Final = 8
 """Maximum number of segments whose moved messages are cached."""
 MOST_WITHOUT: Final = 1 << 16
 """Maximum number of segments that are remembered to contain no moved message."""
@@ -49,7 +49,8 @@ class Tail:
         for heads, data, base, stop in scan_segment(segment, self.at, end, _ignore):
             types = heads["type"]
             named = np.flatnonzero(
-                (types == RecordType.DESTINATION) | (types == RecordType.DESTINATION_GONE)
+                (types == RecordType.DESTINATION_CREATED)
+                | (types == RecordType.DESTINATION_DELETED)
             )
             for row in named.tolist():
                 start = int(heads["offset"][row]) - base
@@ -82,13 +83,13 @@ def _ignore(start: int, stop: int) -> None:
 
 def _messages(heads: Heads) -> Heads:
     types = heads["type"]
-    moved = (types == RecordType.CARRIED) & (heads["flags"] & ENTRY == 0)
+    moved = (types == RecordType.RELOCATED) & (heads["flags"] & ENTRY == 0)
     return heads.take((types == RecordType.MESSAGE) | moved)
 
 
 _tails: OrderedDict[tuple[str, int], Tail] = OrderedDict()
 _names: OrderedDict[tuple[str, int], Address | None] = OrderedDict()
-_carried: OrderedDict[tuple[str, int], Heads] = OrderedDict()
+_relocated: OrderedDict[tuple[str, int], Heads] = OrderedDict()
 """Records moved to sealed segments, sorted by `reference`."""
 _without: OrderedDict[tuple[str, int], None] = OrderedDict()
 """Sealed segments without a moved record."""
@@ -227,7 +228,7 @@ class Journal:
                 moved = self._moved(place)
             except (RecordNotFound, JournalDamaged):
                 continue
-            self._match(moved, "reference", RecordType.CARRIED, unique, rows, at, by, has)
+            self._match(moved, "reference", RecordType.RELOCATED, unique, rows, at, by, has)
         return at[back], by[back], has[back]
 
     def _table(self, segment: Segment) -> Heads | None:
@@ -240,23 +241,23 @@ class Journal:
         key = (self.identity, self.state.firsts[place])
         if key in _without:
             return None
-        if key in _carried:
-            _carried.move_to_end(key)
-            return _carried[key]
+        if key in _relocated:
+            _relocated.move_to_end(key)
+            return _relocated[key]
         segment = self.segment(place)
         table = None
-        carried = str(int(RecordType.CARRIED))
-        if segment.index is None or carried in segment.index.summary["types"]:
+        relocated = str(int(RecordType.RELOCATED))
+        if segment.index is None or relocated in segment.index.summary["types"]:
             everything = self._table(segment)
             if everything is not None:
-                moved = everything.take(everything["type"] == RecordType.CARRIED)
+                moved = everything.take(everything["type"] == RecordType.RELOCATED)
                 if moved.count:
                     ordered = moved.take(np.argsort(moved["reference"], kind="stable"))
                     table = ordered.with_only(*_REMEMBERED)
         if segment.index is not None and table is not None:
-            _carried[key] = table
-            if len(_carried) > MOST_CARRIED:
-                _carried.popitem(last=False)
+            _relocated[key] = table
+            if len(_relocated) > MOST_RELOCATED:
+                _relocated.popitem(last=False)
         elif segment.index is not None:
             _without[key] = None
             if len(_without) > MOST_WITHOUT:

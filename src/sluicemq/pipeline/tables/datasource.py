@@ -8,11 +8,12 @@ is never part of the table; `vacuum` deletes it.
 
 Options, besides `path`:
 
-    kind            delta (default), iceberg or parquet
-    partitions      columns, comma-separated, by which a new table is partitioned
-    sort            columns, comma-separated, by which a new table's files are sorted
-    application     who writes; of a stream its query id unless given
-    version         of a batch write, >= 0: written once per application. Streams use the batch id
+    format          delta (default), iceberg or parquet
+    partitionBy     partition columns of a new table, comma-separated
+    sortBy          columns by which the files of a new table are sorted, comma-separated
+    txnAppId        application id of the write; default for a stream: its query id
+    txnVersion      version of a batch write, >= 0; each version of an application is written once.
+                    Streams use the batch id
     storage.NAME    credentials and the like for object storage
 """
 
@@ -40,7 +41,11 @@ from sluicemq.pipeline.tables.files import DataFile, write_rows
 from sluicemq.pipeline.tables.table import tagged
 
 _QUERY = "sql.streaming.queryId"
-_OPTIONS = frozenset({"path", "kind", "partitions", "sort", "application", "version"})
+_OPTIONS = {
+    name.lower(): name
+    for name in ("path", "format", "partitionBy", "sortBy", "txnAppId", "txnVersion")
+}
+"""Names of the options; Spark compares them in lower case."""
 _SPARK = frozenset({"checkpointlocation", "queryname"})
 """Spark hands these of its own on."""
 
@@ -63,25 +68,25 @@ class _Job:
             for name, value in given.items()
             if name.startswith("storage.")
         }
-        unknown = {name for name in given if not name.startswith("storage.")} - _OPTIONS - _SPARK
+        unknown = {name for name in given if not name.startswith("storage.")} - {*_OPTIONS} - _SPARK
         if unknown:
             raise ConfigurationError(
                 f'format("sluicemq-table") has no option {", ".join(sorted(unknown))}; '
-                f"it has {', '.join(sorted(_OPTIONS))} and storage.NAME"
+                f"it has {', '.join(_OPTIONS.values())} and storage.NAME"
             )
         if "path" not in given:
             raise ConfigurationError(
                 'format("sluicemq-table") needs the option "path": the directory of the table'
             )
         self.table: Table = table(
-            given.get("kind", "delta"),
+            given.get("format", "delta"),
             given["path"],
-            partitions=_names(given.get("partitions")),
-            sort=_names(given.get("sort")),
+            partitions=_names(given.get("partitionby")),
+            sort=_names(given.get("sortby")),
             storage_options=storage,
         )
-        self.application = given.get("application")
-        self.version = _number(given.get("version"))
+        self.application = given.get("txnappid")
+        self.version = _number(given.get("txnversion"))
         self.schema = plain(to_arrow_schema(schema, timezone="UTC"))
         self.overwrite = overwrite
         self.layout = self.table.layout()
@@ -126,7 +131,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.job = _Job(options, schema, overwrite)
         if self.job.version is not None:
             raise ConfigurationError(
-                'the option "version" is for batch writes: a stream numbers its batches itself'
+                'the option "txnVersion" is for batch writes: a stream numbers its batches itself'
             )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -141,7 +146,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             if not _files(messages):
                 return
             raise ConfigurationError(
-                'Spark does not tell which streaming query this is; set the option "application" '
+                'Spark does not tell which streaming query this is; set the option "txnAppId" '
                 "to a name of the query that no other writer of the table has"
             )
         self.job.commit(messages, Tag(application, batchId))
@@ -191,5 +196,5 @@ def _number(text: str | None) -> int | None:
         return int(text)
     except ValueError:
         raise ConfigurationError(
-            f'the option "version" is a whole number from 0, not {text!r}'
+            f'the option "txnVersion" is a whole number from 0, not {text!r}'
         ) from None

@@ -93,7 +93,7 @@ class AckCommands:
         if pending:
             self._pending = []
             data = b"".join(pending)
-            self._broker.when_settled(lambda: self._connection.write(data))
+            self._broker.when_completed(lambda: self._connection.write(data))
 
     def _blocks(self, packet: Packet) -> list[tuple[int, bytes]]:
         """Return consumer id and SysMessageID of each block. Raises Refused."""

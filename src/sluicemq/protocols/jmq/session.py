@@ -579,7 +579,7 @@ class JmqSession:
     def _when_on_disk(self, callback: Callable[[], None]) -> None:
         """Call `callback` when all requests of the client are answered."""
         broker = self._connection.broker
-        broker.when_settled(partial(broker.when_durable, self._producers.last_sync, callback))
+        broker.when_completed(partial(broker.when_durable, self._producers.last_sync, callback))
 
     def _give_back(self) -> None:
         """Release transactions, then sessions.
