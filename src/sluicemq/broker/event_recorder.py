@@ -75,10 +75,10 @@ class EventRecorder:
                     subscription.redelivered.append((delivery.sequence, delivery.attempts))
 
     def record_depth(
-        self, destination: Destination, waiting: int, in_flight: int, consumers: int
+        self, destination: Destination, ready: int, unacked: int, consumers: int
     ) -> None:
         """Record the depth of a journaled destination."""
-        body = DEPTH.pack(waiting, in_flight, consumers, 0)
+        body = DEPTH.pack(ready, unacked, consumers, 0)
         self.kept.append((RecordType.DEPTH, body, self._clock.wall, destination.number))
 
     def end_iteration(self) -> bool:

@@ -36,7 +36,7 @@ def traffic(lake: Path) -> Mapping[str, tuple[int, int]]:
         [("published", "sum"), ("acknowledged", "sum")]
     )
     return {
-        row["destination"]: (row["messages_in_sum"], row["acknowledged_sum"])
+        row["destination"]: (row["published_sum"], row["acknowledged_sum"])
         for row in sums.to_pylist()
     }
 

@@ -332,8 +332,8 @@ def decode_depth(body: bytes) -> tuple[int, int, int]:
     """Return the counts of ready and unacked messages and consumers. Raises JournalDamaged."""
     if len(body) != DEPTH.size:
         raise JournalDamaged(f"a GAUGE record has {len(body)} bytes, not {DEPTH.size}")
-    waiting, in_flight, consumers, _ = DEPTH.unpack(body)
-    return waiting, in_flight, consumers
+    ready, unacked, consumers, _ = DEPTH.unpack(body)
+    return ready, unacked, consumers
 
 
 def encode_address(address: Address) -> bytes:

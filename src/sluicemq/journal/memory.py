@@ -39,7 +39,7 @@ class MemoryJournal:
     """Journal in memory; implements `port.Journal`.
 
     With `history`, it keeps every record for `read_from`. Without, it keeps none, and records of
-    deliveries and gauges are disabled because they could not be read.
+    deliveries and depths are disabled because they could not be read.
     """
 
     __slots__ = (

@@ -472,7 +472,7 @@ class Recovery:
     # --- queries of the broker -------------------------------------------------------------------
 
     def events(self) -> Iterator[Record]:
-        """Iterate over the records after `position` in order, except messages and gauges."""
+        """Iterate over the records after `position` in order, except messages and depths."""
         for part in self.parts:
             yield from self._after(part, self.position, _EVENTS)
 

@@ -53,7 +53,7 @@ def url(broker: LocalBroker) -> str:
 
 
 def until_now(broker: LocalBroker) -> dict[str, str]:
-    """The broker goes on writing, if only gauges."""
+    """The broker goes on writing, if only depth events."""
     return {"endingoffsets": str(DirectoryStorage(broker.directory).state().next)}
 
 
@@ -67,7 +67,7 @@ def place_at(url: str) -> HttpStorage:
         {},
         {"includeheaders": "false", "columns": "sequence,destination,message_sequence,attempts"},
         {"destinations": "caf*"},
-        {"events": "redelivered,gauge"},
+        {"events": "redelivered,depth"},
         {"startingoffsets": "1700", "endingoffsets": "1900"},
         {"columns": "published,protocol", "events": "delivered"},
     ],

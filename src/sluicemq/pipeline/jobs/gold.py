@@ -3,7 +3,7 @@
     gold(events)            rows of GOLD
     combine(older, newer)   one row for each key of either
 
-Counts and histograms are added, the latest gauge wins, and rates and percentiles are derived. So
+Counts and histograms are added, the latest depth wins, and rates and percentiles are derived. So
 
     gold(all)  =  combine(gold(some), gold(the others))
 

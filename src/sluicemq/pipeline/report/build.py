@@ -115,7 +115,7 @@ def _fill(report: Report, read: Read, found: Sums, top: int) -> None:
 
 
 def _busiest(found: Sums) -> pa.Table:
-    """Return all destinations by descending traffic, with sums and latest gauges or null."""
+    """Return all destinations by descending traffic, with sums and latest depths or null."""
     rows, depths = found.destinations, found.depths
     place = pc.index_in(_one(reading.keys(rows)), value_set=depths.keys)
     latest = pa.array(depths.latest()).take(place)

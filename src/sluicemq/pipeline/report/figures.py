@@ -21,7 +21,7 @@ class Timeline:
     arrivals  published messages, per protocol (palette.PROTOCOLS), most frequent first
     latency   bins x buckets (pipeline/histogram.py): messages by the time from published to
               acknowledged
-    backlog, unacked   latest gauges at the end of each bin; None without any gauge
+    backlog, unacked   latest depths at the end of each bin; None without any depth event
     seconds   seconds of each bin within the period
     """
 
@@ -178,7 +178,7 @@ class Report:
 
     since, until   the period, in minutes since 1970; `until` is exclusive
     peak, peak_at  messages published in the busiest minute, and that minute
-    backlog        ready messages at the end of the period; None without any gauge
+    backlog        ready messages at the end of the period; None without any depth event
     others         sum of the destinations beyond `queues`; None if there are none
     """
 

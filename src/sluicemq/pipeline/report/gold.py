@@ -43,12 +43,12 @@ _TICKS: Final = MINUTE * 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Depths:
-    """All gauges, by destination and then by time.
+    """All depth events, by destination and then by time.
 
-    They are stored compactly, because a report reads more gauges than other rows.
+    They are stored compactly, because a report reads more depth events than other rows.
 
     keys    keys of destinations, see `keys`
-    code    index of each gauge's destination in `keys`
+    code    index of each event's destination in `keys`
     minute  minutes since 1970
     values  GAUGES
     """
@@ -62,13 +62,13 @@ class Depths:
         return len(self.code)
 
     def latest(self) -> NDArray[np.int64]:
-        """Return the index of the latest gauge of each destination in `keys`."""
+        """Return the index of the latest depth of each destination in `keys`."""
         return np.flatnonzero(np.diff(self.code, append=-1))
 
     def level(self, name: str, bins: Bins) -> Counts:
-        """Return the sum of a gauge over all destinations at the end of each bin.
+        """Return the sum of a depth over all destinations at the end of each bin.
 
-        A destination keeps the value of its latest gauge; before its first one, it has the same
+        A destination keeps the value of its latest depth; before its first one, it has the same
         value."""
         value = self.values[name]
         first = np.diff(self.code, prepend=-1) != 0
@@ -184,7 +184,7 @@ def minutes(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 class _Gauging:
-    """Collects gauges from chunks."""
+    """Collects depth events from chunks."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}

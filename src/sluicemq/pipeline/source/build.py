@@ -400,7 +400,7 @@ class Batch:
             return pa.nulls(self.rows, array.type)
         return array.take(pa.array(places, mask=places < 0))
 
-    # --- gauges ---------------------------------------------------------
+    # --- depths ---------------------------------------------------------
 
     def _depth(self, words: Callable[[Integers], Column]) -> pa.Array:
         values = np.zeros(self.rows, np.int64)
