@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sluicemq.broker import BatchPart, Broker, BrokerSettings, ManualClock
+from sluicemq.broker import BatchPart, Broker, EngineSettings, ManualClock
 from sluicemq.broker.batches import LONGEST_WRITER, MOST_PARTITIONS, RETENTION_MS
-from sluicemq.broker.codec import State, WriterState, decode_batch, decode_state, encode
+from sluicemq.broker.codec import EngineState, WriterState, decode_batch, decode_state, encode
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import UNIT_END, RecordType
@@ -43,7 +43,7 @@ def rows(
 class Lives:
     """A broker on disk, and the next one on the same directory."""
 
-    def __init__(self, directory: Path, settings: BrokerSettings | None = None) -> None:
+    def __init__(self, directory: Path, settings: EngineSettings | None = None) -> None:
         self.directory = directory
         self.settings = settings
         self.clock = ManualClock()
@@ -219,7 +219,7 @@ def test_names_and_numbers_have_limits(wrong: dict[str, int]) -> None:
 
 
 def test_every_refusal_is_reported_and_nothing_is_published() -> None:
-    fixture = BrokerFixture(BrokerSettings(auto_create_topics=False, memory_limit=0))
+    fixture = BrokerFixture(EngineSettings(auto_create_topics=False, memory_limit=0))
     fixture.queue("full", max_messages=1)
     fixture.queue("small", max_message_bytes=3)
     full, small = Address(Kind.QUEUE, "full"), Address(Kind.QUEUE, "small")
@@ -286,7 +286,7 @@ def test_a_stopping_broker_refuses_batches_but_answers_repetitions() -> None:
 
 
 def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
-    fixture = BrokerFixture(BrokerSettings(max_batch_writers=2))
+    fixture = BrokerFixture(EngineSettings(max_batch_writers=2))
     for name in "abac":
         batch = 1 if name == "a" and fixture.broker.batches.writers else 0
         fixture.broker.write_batch(replace(FIRST, writer=name, batch=batch), [])
@@ -295,7 +295,7 @@ def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
 
 
 def test_the_oldest_writer_of_the_same_owner_is_forgotten_first() -> None:
-    fixture = BrokerFixture(BrokerSettings(max_batch_writers=3))
+    fixture = BrokerFixture(EngineSettings(max_batch_writers=3))
     for name, owner in (("a", "anna"), ("b", "bert"), ("c", "bert"), ("d", "bert")):
         fixture.broker.write_batch(replace(FIRST, writer=name, owner=owner), [])
     assert list(fixture.broker.batches.writers) == ["a", "c", "d"]
@@ -330,7 +330,7 @@ def test_a_limit_that_was_lowered_holds_after_the_next_part(tmp_path: Path) -> N
     lives = Lives(tmp_path)
     for name in "abcd":
         lives.write(replace(FIRST, writer=name), name)
-    lives.settings = BrokerSettings(max_batch_writers=2)
+    lives.settings = EngineSettings(max_batch_writers=2)
     lives.restart(sealed=True)
     lives.write(replace(FIRST, writer="e"), "e")
     assert list(lives.broker.batches.writers) == ["d", "e"]
@@ -358,7 +358,7 @@ def test_many_partitions_take_little_space() -> None:
 )
 def test_writers_that_end_within_a_number_are_damage(writer: WriterState) -> None:
     with pytest.raises(JournalDamaged, match="within a number"):
-        decode_state(encode(State([], [], [], [], [], [], writers=[writer])))
+        decode_state(encode(EngineState([], [], [], [], [], [], writers=[writer])))
 
 
 def test_a_record_of_a_batch_that_cannot_be_read_is_damage() -> None:

@@ -13,7 +13,7 @@ from msgspec.msgpack import Ext
 
 from sluicemq.broker import Broker, Destination, ManualClock, Subscription, Window
 from sluicemq.broker.codec import (
-    State,
+    EngineState,
     as_text,
     decode_attempts,
     decode_prepared,
@@ -518,7 +518,7 @@ def test_entries_that_cannot_be_read_are_damage(
 
 def test_a_state_that_ends_within_a_number_is_damage() -> None:
     with pytest.raises(JournalDamaged, match="within a number"):
-        decode_state(encode(State([], [], [(1, bytes(9))], [], [], [])))
+        decode_state(encode(EngineState([], [], [(1, bytes(9))], [], [], [])))
 
 
 # --- what prepared transactions and durable subscriptions keep over a restart -------------------

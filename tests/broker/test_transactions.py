@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import BrokerSettings, Destination, Transaction
+from sluicemq.broker import Destination, EngineSettings, Transaction
 from sluicemq.journal.format import UNIT_END, RecordType
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Overflow
@@ -139,7 +139,7 @@ def test_limits_refuse_a_send_when_it_is_made_not_at_the_commit() -> None:
 
 
 def test_a_commit_that_fails_has_done_nothing() -> None:
-    fixture = BrokerFixture(BrokerSettings(auto_create_queues=False))
+    fixture = BrokerFixture(EngineSettings(auto_create_queues=False))
     queue, gone = fixture.queue(), fixture.queue("gone")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sluicemq.journal import FileJournal, JournalOptions, Row
+from sluicemq.journal import FileJournal, JournalOptions, LiveRow
 from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
@@ -37,7 +37,7 @@ def reopen(directory: Path, options: JournalOptions = TINY) -> FileJournal:
     return FileJournal.open(directory, options)
 
 
-def rows_of(journal: FileJournal) -> list[Row]:
+def rows_of(journal: FileJournal) -> list[LiveRow]:
     return list(journal.recovery.rows())
 
 

@@ -12,7 +12,7 @@ import pytest
 from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
 from sluicemq.journal.format import FORMAT_VERSION, HEADER_BYTES, encode_record
 from sluicemq.journal.inspect import check
-from sluicemq.journal.segment import SegmentView, record_offsets
+from sluicemq.journal.segment import MappedSegment, record_offsets
 from sluicemq.journal.snapshot import list_snapshots
 from sluicemq.journal.writer import read_durable
 from sluicemq.model.destination import Address, Kind
@@ -71,7 +71,7 @@ def written(tmp_path: Path) -> Path:
 def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_unit(written: Path, tmp_path: Path) -> None:
     path = segments_of(written)[0]
     data = path.read_bytes()
-    view = SegmentView(path)
+    view = MappedSegment(path)
     ends = [offset + (size + 7 & -8) for offset, size in record_offsets(view.view, view.size)]
     view.close()
     assert ends[-1] == len(data)
@@ -226,7 +226,7 @@ def test_sequence_numbers_too_far_apart_for_memory_are_damage(written: Path) -> 
     path = segments_of(written)[0]
     (written / "durable").unlink()
     data = bytearray(path.read_bytes())
-    view = SegmentView(path)
+    view = MappedSegment(path)
     *_, (offset, size) = record_offsets(view.view, view.size)
     view.close()
     data[offset + 8 : offset + 16] = (1 << 40).to_bytes(8, "little")
@@ -240,7 +240,7 @@ def test_a_priority_without_meaning_is_damage(written: Path) -> None:
     path = segments_of(written)[0]
     (written / "durable").unlink()
     data = bytearray(path.read_bytes())
-    view = SegmentView(path)
+    view = MappedSegment(path)
     *_, (offset, size) = record_offsets(view.view, view.size)
     view.close()
     data[offset + 46] = 10
@@ -259,7 +259,7 @@ def test_an_index_whose_sequence_numbers_do_not_ascend_is_damage(tmp_path: Path)
     journal.sync()
     crash(journal)
     path = segments_of(tmp_path)[0]
-    view = SegmentView(path)
+    view = MappedSegment(path)
     assert view.index is not None
     numbers, index_offset = view.index.sequences.tolist(), view.index_offset
     view.close()
@@ -317,7 +317,7 @@ def test_a_crash_while_sealing_costs_nothing(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "a", directory)
         (directory / path.name).write_bytes(data[:cut])
         assert bodies(recover(directory)) == [b"sealed"]
-        view = SegmentView(directory / path.name)
+        view = MappedSegment(directory / path.name)
         assert view.index is not None
         view.verify()
         view.close()

@@ -136,7 +136,7 @@ class SubscriptionEntry(msgspec.Struct, array_like=True):
         return Address(Kind.TOPIC, as_text(self.topic))
 
 
-class StoredMessage(msgspec.Struct, array_like=True):
+class PreparedMessage(msgspec.Struct, array_like=True):
     """Message inside a prepared transaction.
 
     meta    message_id to native, encoded as in the journal's messages; own fields in older journals
@@ -163,7 +163,7 @@ class StoredMessage(msgspec.Struct, array_like=True):
     sender: Text | None = None
 
     @classmethod
-    def of(cls, message: Message) -> StoredMessage:
+    def of(cls, message: Message) -> PreparedMessage:
         """Pack a message that is to be published when the transaction commits."""
         return cls(
             message.destination.kind,
@@ -218,7 +218,7 @@ class Prepared(msgspec.Struct, array_like=True):
     """
 
     xid: bytes
-    sends: list[StoredMessage]
+    sends: list[PreparedMessage]
     acks: list[tuple[int, list[int]]]
     owner: str = ""
     parts: list[int] = []
@@ -277,7 +277,7 @@ class WriterState(msgspec.Struct, array_like=True):
     owner: str = ""
 
 
-class State(msgspec.Struct, array_like=True):
+class EngineState(msgspec.Struct, array_like=True):
     """Engine's part of a snapshot: all state that the live messages do not contain.
 
     pending    (subscription, sequences as packed u64) of each durable subscription of a topic, and
@@ -351,7 +351,7 @@ decode_resolved = _decoder(Resolved)
 decode_batch = _decoder(BatchPart)
 
 
-def decode_state(payload: bytes) -> State:
+def decode_state(payload: bytes) -> EngineState:
     """Decode the engine's part of a snapshot. Raises JournalDamaged."""
     state = _decode_state(payload)
     if (
@@ -369,7 +369,7 @@ def decode_state(payload: bytes) -> State:
     return state
 
 
-_decode_state = _decoder(State)
+_decode_state = _decoder(EngineState)
 
 
 def encode_attempts(subscription: int, counts: list[tuple[int, int]]) -> bytes:

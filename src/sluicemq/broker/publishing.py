@@ -16,7 +16,7 @@ from sluicemq.broker.delivery import RECORDED, UNJOURNALED, Delivery
 from sluicemq.broker.destination import Destination, Parked
 from sluicemq.broker.registry import Registry
 from sluicemq.broker.scans import Scans, StartDeadline
-from sluicemq.broker.settings import BrokerSettings
+from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import Cause
 from sluicemq.journal.port import Journal
@@ -51,7 +51,7 @@ class PublishOperations(Registry):
         self,
         journal: Journal,
         clock: Clock,
-        settings: BrokerSettings,
+        settings: EngineSettings,
         start_deadline: StartDeadline,
     ) -> None:
         scans = Scans(start_deadline, lambda: self.wake())

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from sluicemq.broker.clocklog import decode_clock
 from sluicemq.broker.codec import (
     Attempts,
+    EngineState,
     Prepared,
-    State,
     StoredSettings,
     SubscriptionEntry,
     as_text,
@@ -43,7 +43,7 @@ from sluicemq.model.errors import ConfigurationError, SelectorError
 
 if TYPE_CHECKING:
     from sluicemq.broker.destination import Destination
-    from sluicemq.journal.recovery import Recovery, Row
+    from sluicemq.journal.recovery import LiveRow, Recovery
 
 
 def snapshot(broker: Broker) -> bytes:
@@ -87,7 +87,7 @@ def snapshot(broker: Broker) -> bytes:
                     attempts.append(Attempts(number, [(delivery.sequence, delivery.attempts - 1)]))
                 if number in flying:
                     flying[number].append(delivery)
-    state = State(
+    state = EngineState(
         [
             StoredSettings.of(d, broker.settings.defaults)
             for d in broker.destinations.values()
@@ -226,7 +226,7 @@ class _Recovery:
             for sequence, count in attempts.items():
                 self.delivered[number, sequence] = count
 
-    def _take(self, state: State) -> None:
+    def _take(self, state: EngineState) -> None:
         for settings in state.settings:
             self.declared[settings.address] = settings
         self.broker.next_subscription = state.next_subscription
@@ -342,7 +342,7 @@ class _Recovery:
             settings.grouped,
         )
 
-    def _destination(self, row: Row) -> Destination | None:
+    def _destination(self, row: LiveRow) -> Destination | None:
         """Return the destination of a row; None if it is deleted or was temporary.
 
         After a crash a temporary destination may have messages that were not acknowledged.
@@ -395,7 +395,7 @@ class _Recovery:
         broker.adopt_subscription(subscription)
 
     def _distribute(
-        self, topic: Destination, row: Row, held: dict[tuple[int, int], list[Delivery]]
+        self, topic: Destination, row: LiveRow, held: dict[tuple[int, int], list[Delivery]]
     ) -> int:
         """Add a topic's message to the subscriptions that still have to deliver it; return their
         number.
@@ -421,7 +421,7 @@ class _Recovery:
         return count
 
     def _hold(
-        self, topic: Destination, row: Row, held: dict[tuple[int, int], list[Delivery]]
+        self, topic: Destination, row: LiveRow, held: dict[tuple[int, int], list[Delivery]]
     ) -> int:
         """Add a message that the topic's group has not ended; return the number of subscriptions.
 
@@ -445,7 +445,7 @@ class _Recovery:
             self._place(subscription, row, held, SHARED)
         return len(takers)
 
-    def _orphan(self, row: Row, references: int) -> None:
+    def _orphan(self, row: LiveRow, references: int) -> None:
         """Record that `references` ends which the journal awaits will not be journaled."""
         if references > 0:
             self.orphans.setdefault(row.destination, []).extend([row.sequence] * references)
@@ -453,7 +453,7 @@ class _Recovery:
     def _place(
         self,
         subscription: Subscription,
-        row: Row,
+        row: LiveRow,
         held: dict[tuple[int, int], list[Delivery]],
         journaled: int = RECORDED,
     ) -> None:

@@ -14,7 +14,7 @@ from sluicemq.broker.codec import StoredSettings, encode
 from sluicemq.broker.core import Core
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.scans import Scans
-from sluicemq.broker.settings import BrokerSettings
+from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import RecordType
 from sluicemq.journal.port import Journal
@@ -45,7 +45,7 @@ class Registry:
     """Part of the broker that looks up, creates and counts destinations."""
 
     def __init__(
-        self, journal: Journal, clock: Clock, settings: BrokerSettings, scans: Scans
+        self, journal: Journal, clock: Clock, settings: EngineSettings, scans: Scans
     ) -> None:
         self.journal = journal
         self.clock = clock

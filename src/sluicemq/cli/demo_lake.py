@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.jobs.run import Job, Supervisor
+from sluicemq.pipeline.jobs.run import PipelineJob, Supervisor
 from sluicemq.pipeline.jobs.upkeep import find_anomalies
 from sluicemq.pipeline.report import report_lake
 from sluicemq.pipeline.session import session
@@ -21,7 +21,7 @@ def fill(directory: Path, lake: Path) -> int:
     place = Lake(lake)
     spark = session("sluicemq-demo", log=place.log)
     try:
-        job = Job(source={"path": str(directory)}, lake=place)
+        job = PipelineJob(source={"path": str(directory)}, lake=place)
         events = Supervisor(spark, job).run(interval=None)
         find_anomalies(spark, place)
         return events

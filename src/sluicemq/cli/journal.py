@@ -30,7 +30,7 @@ from sluicemq.journal import FileJournal
 from sluicemq.journal.compact import compact as compact_journal
 from sluicemq.journal.directory import read_identity
 from sluicemq.journal.format import Cause, RecordType, decode_depth, decode_redelivered
-from sluicemq.journal.inspect import Entry, Report
+from sluicemq.journal.inspect import Entry, InspectionReport
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
 from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slots
@@ -359,7 +359,7 @@ def _line(entry: Entry) -> str:
     return "  ".join(parts)
 
 
-def _print_report(report: Report, place: Path, console: Console) -> None:
+def _print_report(report: InspectionReport, place: Path, console: Console) -> None:
     console.print(
         f"{place}: {report.segments} segments, {size(report.bytes)}, {report.records} records, "
         f"{report.live} live",

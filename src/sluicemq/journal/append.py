@@ -29,7 +29,7 @@ from sluicemq.journal.format import (
     encode_completed,
     encode_record,
 )
-from sluicemq.journal.liveness import LARGEST, Liveness, Segment
+from sluicemq.journal.liveness import LARGEST, Liveness, LiveSegment
 from sluicemq.journal.meta import encode_meta
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.model.destination import Address
@@ -95,7 +95,7 @@ class Appender:
         """Begin a new segment. The caller has set the `end` of the previous one."""
         segments = self._liveness.segments
         previous = segments[-1].first if segments else 0
-        self._segment = segment = Segment(self._next, previous)
+        self._segment = segment = LiveSegment(self._next, previous)
         self._liveness.add(segment)
         self._live = segment.live
         self._places = segment.places
@@ -310,7 +310,7 @@ class Appender:
     def release(self, sequence: int) -> bool:
         return self._liveness.release(sequence)
 
-    def _relocate(self, record: Record, left: int) -> tuple[Segment, int, int]:
+    def _relocate(self, record: Record, left: int) -> tuple[LiveSegment, int, int]:
         """Append a record again as RELOCATED with `left` references.
 
         Return its segment, sequence number and bytes.

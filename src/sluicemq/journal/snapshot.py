@@ -26,7 +26,7 @@ from zlib import compress, crc32
 import msgspec
 
 from sluicemq.journal.format import FORMAT_VERSION
-from sluicemq.journal.liveness import Liveness, Segment
+from sluicemq.journal.liveness import Liveness, LiveSegment
 from sluicemq.journal.segment import damaged
 from sluicemq.journal.space import NO_SPACE, Unreserved
 from sluicemq.journal.writer import write_whole
@@ -92,8 +92,8 @@ class Capture:
     def __init__(
         self,
         snapshot: Snapshot,
-        raw: list[tuple[Segment, SegmentState]],
-        finished: list[Segment],
+        raw: list[tuple[LiveSegment, SegmentState]],
+        finished: list[LiveSegment],
     ) -> None:
         self.snapshot = snapshot
         self.raw = raw

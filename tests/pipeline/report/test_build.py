@@ -11,7 +11,7 @@ import pytest
 from sluicemq.pipeline import histogram
 from sluicemq.pipeline.report import build
 from sluicemq.pipeline.report.build import MOST_EXAMPLES, NO_REASON
-from sluicemq.pipeline.report.figures import Percentiles, Report
+from sluicemq.pipeline.report.figures import Percentiles, ReportFigures
 from sluicemq.pipeline.report.scale import MINUTE
 from tests.pipeline.report.sample import (
     START,
@@ -160,7 +160,7 @@ def test_pieces_of_a_table_make_the_same_report() -> None:
     assert sum(reason.count for reason in whole.reasons) == whole.dead_lettered > 0
 
 
-def figures(report: Report) -> object:
+def figures(report: ReportFigures) -> object:
     line = report.timeline
     assert line is not None
     assert line.backlog is not None

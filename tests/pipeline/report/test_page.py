@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.pipeline.report import Report, build, render, write
-from sluicemq.pipeline.report.figures import LakeTable, Progress, State
+from sluicemq.pipeline.report import ReportFigures, build, render, write
+from sluicemq.pipeline.report.figures import LakeState, LakeTable, Progress
 from tests.pipeline.report.sample import (
     START,
     anomalies,
@@ -46,7 +46,7 @@ HOSTILE = [
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-def page(report: Report) -> ElementTree.Element:
+def page(report: ReportFigures) -> ElementTree.Element:
     """The page as a tree. What HTML does not read as markup (script, style) is taken out first."""
     text = re.sub(r"(?s)<(script|style)>.*?</\1>", r"<\1/>", render(report))
     return ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>"))
@@ -56,7 +56,7 @@ def words_of(tree: ElementTree.Element) -> str:
     return " ".join(" ".join(tree.itertext()).split())
 
 
-def full(names: list[str]) -> Report:
+def full(names: list[str]) -> ReportFigures:
     """A report in which each name stands in every place that takes one."""
     return build(
         gold(
@@ -95,7 +95,7 @@ def full(names: list[str]) -> Report:
             )
         ),
         title=names[0],
-        state=State(
+        state=LakeState(
             "delta",
             (LakeTable("gold", 12, 3, 4096, 7, START),),
             (Progress(names[0], 123_456, START, behind=7),),
@@ -272,7 +272,7 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(
     write(build(gold()), path)
     first = path.read_text()
 
-    def failing(_: Report) -> str:
+    def failing(_: ReportFigures) -> str:
         raise ValueError("no page")
 
     monkeypatch.setattr("sluicemq.pipeline.report.page.render", failing)

@@ -22,7 +22,7 @@ from sluicemq.pipeline.tables.errors import (
     TableError,
     TableNotFound,
 )
-from sluicemq.pipeline.tables.snapshot import Change, Outrun, Snapshot
+from sluicemq.pipeline.tables.snapshot import Change, Outrun, TableSnapshot
 from tests.pipeline.tables.rows import COLUMNS, NAMES, events, sorted_rows
 
 Made = Callable[..., Table]
@@ -197,7 +197,7 @@ def test_appends_during_compaction_survive(made: Made, monkeypatch: pytest.Monke
     busy = made()
     commit = type(busy)._commit
 
-    def slow(self: Table, base: Snapshot, change: Change) -> None:
+    def slow(self: Table, base: TableSnapshot, change: Change) -> None:
         if self is busy and made().committed("meanwhile") is None:
             made().append(events(30, 5), "meanwhile", 0)
         commit(self, base, change)
@@ -218,7 +218,7 @@ def test_compaction_leaves_alone_what_was_rewritten(
         COLUMNS.get_field_index("event"), COLUMNS.field("event"), pa.array(["changed"])
     )
 
-    def slow(self: Table, base: Snapshot, change: Change) -> None:
+    def slow(self: Table, base: TableSnapshot, change: Change) -> None:
         if self is busy and made().committed("meanwhile") is None:
             made().upsert(newer, ["sequence"], "meanwhile", 0)
         commit(self, base, change)
@@ -256,7 +256,7 @@ def test_a_writer_that_always_loses_says_so(made: Made, monkeypatch: pytest.Monk
     made().append(events(0, 1))
     loser = made()
 
-    def lost(self: Table, base: Snapshot, change: Change) -> None:
+    def lost(self: Table, base: TableSnapshot, change: Change) -> None:
         raise Outrun
 
     monkeypatch.setattr(type(loser), "_commit", lost)

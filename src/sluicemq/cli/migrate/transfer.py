@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.broker import Broker, BrokerSettings, Destination, Subscription, compile_selector
-from sluicemq.broker.codec import BatchPart, Prepared, StoredMessage, encode, encode_attempts
+from sluicemq.broker import Broker, Destination, EngineSettings, Subscription, compile_selector
+from sluicemq.broker.codec import BatchPart, Prepared, PreparedMessage, encode, encode_attempts
 from sluicemq.broker.recovery import recover
 from sluicemq.cli.migrate.ledger import NAME, Ledger
 from sluicemq.cli.migrate.plan import Key, Plan, SourceMessage, key_of
@@ -102,7 +102,7 @@ def transfer(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -
         ledger = Ledger(data_dir / NAME)
         journal = FileJournal.open(data_dir / JOURNAL)
         try:
-            settings = BrokerSettings(defaults=plan.defaults or DestinationSettings())
+            settings = EngineSettings(defaults=plan.defaults or DestinationSettings())
             broker = Broker(journal, SystemClock(), settings)
             recover(broker, journal.recovery)
             _check_names(plan, broker.destinations)
@@ -406,5 +406,5 @@ def _branch_key(xid: bytes) -> Key:
     return key_of("xid", Address(Kind.QUEUE, ""), xid)
 
 
-def _stored(messages: Iterable[Message]) -> list[StoredMessage]:
-    return [StoredMessage.of(message) for message in messages]
+def _stored(messages: Iterable[Message]) -> list[PreparedMessage]:
+    return [PreparedMessage.of(message) for message in messages]

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from sluicemq.pipeline.decode.frames import decode
-from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.tables.datasource import TableSource
 
 MOST_TROUBLES: Final = 100
@@ -88,7 +88,7 @@ class Summary(NamedTuple):
 def run(
     spark: SparkSession,
     paths: Sequence[str | Path],
-    options: Options | None = None,
+    options: DecodeOptions | None = None,
     *,
     output: str | Path | None = None,
     kind: str = "parquet",

@@ -14,12 +14,12 @@ from sluicemq.pipeline.report import gold as reading
 from sluicemq.pipeline.report.figures import (
     Anomaly,
     Counts,
+    DestinationFigures,
     Example,
+    LakeState,
     Percentiles,
-    Queue,
     Reason,
-    Report,
-    State,
+    ReportFigures,
     Timeline,
 )
 from sluicemq.pipeline.report.gold import DEPTHS, DESTINATION, SUMMED, Read, Sums
@@ -46,13 +46,13 @@ def build(
     anomalies: pa.Table | None = None,
     dead_letters: pa.Table | None = None,
     *,
-    state: State | None = None,
+    state: LakeState | None = None,
     title: str = "SluiceMQ",
     since: datetime | None = None,
     until: datetime | None = None,
     top: int = TOP,
     made: datetime | None = None,
-) -> Report:
+) -> ReportFigures:
     """Compute the figures of a report.
 
     gold          rows of a gold table (pipeline/jobs/schemas.py) in any order, in memory or as a
@@ -70,7 +70,7 @@ def build(
     read = gold if callable(gold) else reading.rows_of(gold)
     if first is not None or end is not None:
         read = reading.between(read, first, end)
-    report = Report(
+    report = ReportFigures(
         title=title, made=made or datetime.now(UTC), since=first, until=end, state=state
     )
     found = reading.sums(read)
@@ -82,7 +82,7 @@ def build(
     return report
 
 
-def _fill(report: Report, read: Read, found: Sums, top: int) -> None:
+def _fill(report: ReportFigures, read: Read, found: Sums, top: int) -> None:
     """Set all figures that come from gold."""
     minute = reading.minutes(found.flows["minute"])
     report.since = int(minute.min()) if report.since is None else report.since
@@ -155,8 +155,8 @@ def _timeline(found: Sums, latency: Counts, bins: Bins, since: int, until: int) 
     )
 
 
-def _queue(row: dict[str, Any], latency: Counts, arrivals: Counts) -> Queue:
-    return Queue(
+def _queue(row: dict[str, Any], latency: Counts, arrivals: Counts) -> DestinationFigures:
+    return DestinationFigures(
         broker=row["broker"],
         name=row["destination"],
         kind=row["destination_kind"],
@@ -186,7 +186,7 @@ def _counted(reasons: pa.Table) -> dict[str, int]:
 
 
 def _add_anomalies(
-    report: Report, table: pa.Table | None, first: int | None, end: int | None
+    report: ReportFigures, table: pa.Table | None, first: int | None, end: int | None
 ) -> None:
     """Add the anomalies by descending severity, then by descending time."""
     if table is None:

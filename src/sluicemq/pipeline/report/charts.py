@@ -13,7 +13,7 @@ from sluicemq.pipeline.report.figures import Anomaly, Counts, Timeline
 from sluicemq.pipeline.report.palette import PROTOCOLS
 from sluicemq.pipeline.report.plot import Key, Plot
 from sluicemq.pipeline.report.scale import MINUTE, minute_of
-from sluicemq.pipeline.report.scene import Area, Boxes, Lines, Scene, Spot
+from sluicemq.pipeline.report.scene import Area, Boxes, Polylines, Scene, Spot
 
 Size = tuple[int, int]
 Values = NDArray[Any]
@@ -49,7 +49,7 @@ def traffic(timeline: Timeline, anomalies: Sequence[Anomaly], size: Size) -> Sce
         {f"in-{name}": timeline.arrivals[name] / timeline.seconds * factor for name in protocols},
     )
     steps = [_steps(plot, out * factor)]
-    plot.scene.shapes += [Lines(steps, "out-halo"), Lines(steps, "out")]
+    plot.scene.shapes += [Polylines(steps, "out-halo"), Polylines(steps, "out")]
     plot.base_line()
     plot.spots(
         [
@@ -88,7 +88,7 @@ def backlog(timeline: Timeline, size: Size) -> Scene:
     )
     plot.value_axis(float(max(waiting.max(), unacked.max())), whole=True)
     _stack(plot, {"waiting": waiting})
-    plot.scene.shapes.append(Lines([_steps(plot, unacked)], "unacked"))
+    plot.scene.shapes.append(Polylines([_steps(plot, unacked)], "unacked"))
     plot.base_line()
     plot.spots(
         [

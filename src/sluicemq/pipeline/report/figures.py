@@ -74,7 +74,7 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class DestinationFigures:
     """One destination in the period, or all those without a row of their own.
 
     arrivals  published messages for a small chart, with its own bins
@@ -164,7 +164,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LakeState:
     """State of the lake. `kind` is the format of its tables."""
 
     kind: str
@@ -173,7 +173,7 @@ class State:
 
 
 @dataclass(slots=True)
-class Report:
+class ReportFigures:
     """All figures of a report. Without traffic, `timeline` is None.
 
     since, until   the period, in minutes since 1970; `until` is exclusive
@@ -198,14 +198,14 @@ class Report:
     peak_at: int | None = None
     backlog: int | None = None
     latency: Percentiles = field(default_factory=Percentiles)
-    queues: tuple[Queue, ...] = ()
-    others: Queue | None = None
+    queues: tuple[DestinationFigures, ...] = ()
+    others: DestinationFigures | None = None
     other_count: int = 0
     brokers: int = 1
     reasons: tuple[Reason, ...] = ()
     anomalies: tuple[Anomaly, ...] = ()
     anomaly_count: int = 0
-    state: State | None = None
+    state: LakeState | None = None
 
     @property
     def seconds(self) -> int:

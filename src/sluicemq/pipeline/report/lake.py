@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.report.build import MOST_EXAMPLES, MOST_REASONS, TOP, build
-from sluicemq.pipeline.report.figures import LakeTable, Progress, Report, State
+from sluicemq.pipeline.report.figures import LakeState, LakeTable, Progress, ReportFigures
 from sluicemq.pipeline.report.gold import Read
 from sluicemq.pipeline.report.page import write
 from sluicemq.pipeline.report.scale import MINUTE, minute_of
@@ -55,7 +55,7 @@ def report_lake(
     storage_options: Mapping[str, str] | None = None,
     source: Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Report:
+) -> ReportFigures:
     """Write the report of a lake to `out`, and its charts into the directory `png` if given.
 
     lake          directory or URI of gold, silver and anomalies; missing tables are left out, and
@@ -176,7 +176,7 @@ def _newest(dead_letters: pa.Table) -> pa.Table:
     return dead_letters.take(pa.array(order[keep]))
 
 
-def _state(kind: str, tables: Mapping[str, Table], source: Mapping[str, str] | None) -> State:
+def _state(kind: str, tables: Mapping[str, Table], source: Mapping[str, str] | None) -> LakeState:
     described = []
     commits: list[Commit] = []
     for name, each in tables.items():
@@ -194,7 +194,7 @@ def _state(kind: str, tables: Mapping[str, Table], source: Mapping[str, str] | N
         )
         if name == "gold":
             commits = history
-    return State(kind, tuple(described), _progress(commits, source))
+    return LakeState(kind, tuple(described), _progress(commits, source))
 
 
 def _progress(commits: Sequence[Commit], source: Mapping[str, str] | None) -> tuple[Progress, ...]:

@@ -19,7 +19,7 @@ from sluicemq.model.message import BodyKind, Durability, Origin
 from sluicemq.pipeline.schema import HEADERS, TIME, Event
 from sluicemq.pipeline.source.headers import Headers, array_of, decode_fields
 from sluicemq.pipeline.source.heads import Column, Heads
-from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers
 from sluicemq.pipeline.source.names import Names
 from sluicemq.pipeline.source.selection import (
@@ -126,7 +126,7 @@ class DeadLetterMetas(NamedTuple):
 NO_DEAD_LETTERS: Final = DeadLetterMetas(np.zeros(0, np.int64), pa.array([], pa.binary()))
 
 
-class Batch:
+class BatchRecords:
     """Records that become the rows of one batch.
 
     codes         event code of each record
@@ -145,7 +145,7 @@ class Batch:
         places: Integers,
         dead_letters: DeadLetterMetas,
         names: Names,
-        journal: Journal,
+        journal: SourceJournal,
         failed: Failed,
     ) -> None:
         self._heads = heads

@@ -14,7 +14,12 @@ from sluicemq.journal.format import ENTRY, RecordType, decode_address
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.heads import Column, Heads, index_heads
-from sluicemq.pipeline.source.journal_storage import Integers, JournalState, JournalStorage, Segment
+from sluicemq.pipeline.source.journal_storage import (
+    Integers,
+    JournalState,
+    JournalStorage,
+    StoredSegment,
+)
 from sluicemq.pipeline.source.names import Names
 from sluicemq.pipeline.source.segment_scan import scan_segment
 
@@ -31,7 +36,7 @@ MOST_WITHOUT: Final = 1 << 16
 _REMEMBERED: Final = ("sequence", "time", "reference", "type", "origin")
 
 
-class Tail:
+class UnindexedTail:
     """Messages and destinations of a segment without an index, up to the offset `at`."""
 
     __slots__ = ("_parts", "_table", "addresses", "at")
@@ -42,7 +47,7 @@ class Tail:
         self._parts: list[Heads] = []
         self._table: Heads | None = None
 
-    def extend(self, segment: Segment, end: int) -> None:
+    def extend(self, segment: StoredSegment, end: int) -> None:
         """Add the records up to `end`, without those that are damaged."""
         if self.at >= end:
             return
@@ -87,7 +92,7 @@ def _messages(heads: Heads) -> Heads:
     return heads.take((types == RecordType.MESSAGE) | moved)
 
 
-_tails: OrderedDict[tuple[str, int], Tail] = OrderedDict()
+_tails: OrderedDict[tuple[str, int], UnindexedTail] = OrderedDict()
 _names: OrderedDict[tuple[str, int], Address | None] = OrderedDict()
 _relocated: OrderedDict[tuple[str, int], Heads] = OrderedDict()
 """Records moved to sealed segments, sorted by `reference`."""
@@ -95,14 +100,14 @@ _without: OrderedDict[tuple[str, int], None] = OrderedDict()
 """Sealed segments without a moved record."""
 
 
-class Journal:
+class SourceJournal:
     """Journal as seen by one task or plan."""
 
     def __init__(self, place: JournalStorage, identity: str) -> None:
         self.place = place
         self.identity = identity
         self._state: JournalState | None = None
-        self._open: OrderedDict[int, Segment] = OrderedDict()
+        self._open: OrderedDict[int, StoredSegment] = OrderedDict()
 
     @property
     def state(self) -> JournalState:
@@ -111,7 +116,7 @@ class Journal:
             self._state = self.place.state()
         return self._state
 
-    def segment(self, place: int) -> Segment:
+    def segment(self, place: int) -> StoredSegment:
         """Return the segment at index `place` of `state.firsts`. Raises as JournalStorage.open."""
         first = self.state.firsts[place]
         segment = self._open.get(first)
@@ -124,12 +129,12 @@ class Journal:
             self._open.move_to_end(first)
         return segment
 
-    def tail(self, segment: Segment) -> Tail:
+    def tail(self, segment: StoredSegment) -> UnindexedTail:
         """Return the messages and destinations of a segment without an index."""
         key = (self.identity, segment.first)
         tail = _tails.get(key)
         if tail is None:
-            tail = _tails[key] = Tail()
+            tail = _tails[key] = UnindexedTail()
             if len(_tails) > MOST_TAILS:
                 _tails.popitem(last=False)
         else:
@@ -139,13 +144,13 @@ class Journal:
 
     # --- names ---------------------------------------------------------
 
-    def names(self, segment: Segment) -> Names:
+    def names(self, segment: StoredSegment) -> Names:
         """Return the destination names in the segment's index; none if it has no index."""
         if segment.index is None:
             return Names({})
         return Names.of_summary(segment.index.summary)
 
-    def complete(self, names: Names, segment: Segment, numbers: Column) -> None:
+    def complete(self, names: Names, segment: StoredSegment, numbers: Column) -> None:
         """Add to `names` the destinations of `numbers` that the journal still knows.
 
         A sealed segment names every destination it refers to. A segment without an index also
@@ -173,7 +178,7 @@ class Journal:
                 _names.popitem(last=False)
         names.add({number: address for number, address in found.items() if address is not None})
 
-    def _find(self, numbers: set[int], segment: Segment) -> dict[int, Address]:
+    def _find(self, numbers: set[int], segment: StoredSegment) -> dict[int, Address]:
         found: dict[int, Address] = {}
 
         def look(known: dict[int, Address]) -> bool:
@@ -231,7 +236,7 @@ class Journal:
             self._match(moved, "reference", RecordType.RELOCATED, unique, rows, at, by, has)
         return at[back], by[back], has[back]
 
-    def _table(self, segment: Segment) -> Heads | None:
+    def _table(self, segment: StoredSegment) -> Heads | None:
         if segment.index is None:
             return self.tail(segment).messages
         return index_heads(segment.index)

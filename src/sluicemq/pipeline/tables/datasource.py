@@ -51,7 +51,7 @@ _SPARK = frozenset({"checkpointlocation", "queryname"})
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TableCommitMessage(WriterCommitMessage):
     """What one task has written. query: id of the streaming query that it belongs to."""
 
     files: list[DataFile]
@@ -95,9 +95,9 @@ class _Job:
             added(self.table.schema(), self.schema)
         self.table.close()
 
-    def write(self, batches: Iterator[pa.RecordBatch], query: str | None) -> Written:
+    def write(self, batches: Iterator[pa.RecordBatch], query: str | None) -> TableCommitMessage:
         rows = (fitted(pa.Table.from_batches([batch]), self.schema) for batch in batches)
-        return Written(write_rows(self.table.storage, self.layout, rows), query)
+        return TableCommitMessage(write_rows(self.table.storage, self.layout, rows), query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], tag: Tag | None) -> None:
         self.table.add(_files(messages), self.schema, tag, overwrite=self.overwrite)
@@ -107,14 +107,14 @@ class _Job:
             self.table.storage.remove(file.path)
 
 
-class BatchWriter(DataSourceArrowWriter):
+class TableBatchWriter(DataSourceArrowWriter):
     """df.write"""
 
     def __init__(self, options: dict[str, str], schema: StructType, overwrite: bool) -> None:
         self.job = _Job(options, schema, overwrite)
         self.tag = tagged(self.job.application, self.job.version)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TableCommitMessage:
         return self.job.write(iterator, None)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -124,7 +124,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.job.abort(messages)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class TableStreamWriter(DataSourceStreamArrowWriter):
     """df.writeStream"""
 
     def __init__(self, options: dict[str, str], schema: StructType, overwrite: bool) -> None:
@@ -134,13 +134,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 'the option "txnVersion" is for batch writes: a stream numbers its batches itself'
             )
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TableCommitMessage:
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty(_QUERY)
         return self.job.write(iterator, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        queries = {message.query for message in messages if isinstance(message, Written)}
+        queries = {message.query for message in messages if isinstance(message, TableCommitMessage)}
         application = self.job.application or next(iter(queries - {None}), None)
         if application is None:
             if not _files(messages):
@@ -162,11 +162,11 @@ class TableSource(DataSource):
     def name(cls) -> str:
         return "sluicemq-table"
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(dict(self.options), schema, overwrite)
+    def writer(self, schema: StructType, overwrite: bool) -> TableBatchWriter:
+        return TableBatchWriter(dict(self.options), schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        return StreamWriter(dict(self.options), schema, overwrite)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TableStreamWriter:  # noqa: N802
+        return TableStreamWriter(dict(self.options), schema, overwrite)
 
     def schema(self) -> StructType:
         raise ConfigurationError(_READ)
@@ -182,7 +182,12 @@ _READ = (
 
 
 def _files(messages: Sequence[WriterCommitMessage | None]) -> list[DataFile]:
-    return [file for message in messages if isinstance(message, Written) for file in message.files]
+    return [
+        file
+        for message in messages
+        if isinstance(message, TableCommitMessage)
+        for file in message.files
+    ]
 
 
 def _names(text: str | None) -> tuple[str, ...]:
