@@ -55,7 +55,7 @@ def test_parameters(query: dict[str, str]) -> None:
     assert 0 <= read.partition < 1 << 20
     assert 0 <= read.part < 1 << 32
     assert 0 < len(read.writer) < 256
-    assert read.refused in ("fail", "drop", "dead-letter")
+    assert read.bad_rows in ("fail", "drop", "dead-letter")
 
 
 @given(

@@ -466,7 +466,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             messages,
             handlers.index,
-            "Messages that wait, are in flight or delayed",
+            "Ready, unacked or scheduled messages",
             need,
             query=MessageQuery,
             answer=MessagePage,

@@ -67,9 +67,9 @@ class Transaction:
                   commit has begun and the original has been deleted
     parts   records that hold the first of `sends` and `acks`, in order
     xid     XA transaction id, set by `prepare`
-    record  sequence of its PREPARED record, set by `prepare`
+    record  sequence of its TRANSACTION_PREPARED record, set by `prepare`
     payload payload of that record, set by `prepare`
-    told    callbacks for the end of the transaction; their argument is True if it was committed
+    on_end  callbacks for the end of the transaction; their argument is True if it was committed
     done    callbacks for a durable and applied preparation or commit
     owner   user that began it; "" = no owner: it precedes the first user, or was migrated
     """
