@@ -15,7 +15,7 @@ class ConfigurationQuery(msgspec.Struct, frozen=True, kw_only=True):
     filter: str = ""
 
 
-class Settings(msgspec.Struct, frozen=True):
+class SettingList(msgspec.Struct, frozen=True):
     """Settings in the order of the documentation."""
 
     items: list[SettingView]
@@ -27,10 +27,12 @@ class ConfigurationEndpoints:
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
 
-    async def list(self, call: Call) -> Settings:
+    async def list(self, call: Call) -> SettingList:
         """GET /configuration"""
         substring = call.query.filter
-        return Settings([each for each in self._configuration.settings() if substring in each.name])
+        return SettingList(
+            [each for each in self._configuration.settings() if substring in each.name]
+        )
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
@@ -44,6 +46,6 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "List the effective settings and their sources, except those of destinations",
             Need.SUPERUSER,
             query=ConfigurationQuery,
-            answer=Settings,
+            answer=SettingList,
         ),
     ]

@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.durability import wait_until_durable
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.pagination import Page, PageQuery, page_with
 from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.purge import purge_destination
@@ -112,7 +112,7 @@ class DestinationItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     deliver_rate: float
 
 
-class Policy(msgspec.Struct, kw_only=True, frozen=True):
+class EffectiveSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Effective policy: the dead-letter queue, "" if dead letters are disabled."""
 
     dead_letter_queue: str
@@ -131,7 +131,7 @@ class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=
     """
 
     settings: dict[str, int | bool | str | None]
-    effective: Policy
+    effective: EffectiveSettings
     configured: bool
     created: int
     created_by: str
@@ -139,7 +139,7 @@ class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=
     blocked_publishes: int
 
 
-class Wanted(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class DestinationRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Settings of a destination, named as in the configuration; times in ms, sizes in bytes.
     Omitted settings stay unchanged; `null` selects the broker's default."""
 
@@ -181,13 +181,13 @@ class DestinationDeletionQuery(msgspec.Struct, kw_only=True, frozen=True):
     force: Annotated[bool, Meta(description="Delete it even if it has consumers.")] = False
 
 
-class PurgeBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class PurgeRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Messages to drop: all ready and scheduled ones; with `unacked`, unacked ones as well."""
 
     unacked: bool = False
 
 
-class Purged(msgspec.Struct, kw_only=True, frozen=True):
+class PurgeResult(msgspec.Struct, kw_only=True, frozen=True):
     """Number of messages dropped."""
 
     purged: int
@@ -322,7 +322,7 @@ class DestinationEndpoints:
         return DestinationView(
             **self._figures(destination),
             settings=asdict(settings),
-            effective=Policy(dead_letter_queue=printable(queue)),
+            effective=EffectiveSettings(dead_letter_queue=printable(queue)),
             configured=self._context.configuration.declares(destination.address),
             created=destination.created,
             created_by=destination.provenance.created_by.value,
@@ -342,9 +342,9 @@ class DestinationEndpoints:
                 raise not_found(address)
             self._check_name(address.name)
         elif query.expect == "new":
-            raise Problem(409, "destination-exists", f"{printable(str(address))} exists already")
+            raise ApiError(409, "destination-exists", f"{printable(str(address))} exists already")
         elif there.temporary:
-            raise Problem(
+            raise ApiError(
                 409,
                 "destination-temporary",
                 "the destination is temporary: its settings cannot be changed",
@@ -369,7 +369,7 @@ class DestinationEndpoints:
         call.status = 201 if there is None else 200
         return self._view(found(self._context, call))
 
-    def _changed(self, requested: Wanted) -> dict[str, Any]:
+    def _changed(self, requested: DestinationRequest) -> dict[str, Any]:
         defaults = self._broker.settings.defaults
         changed: dict[str, Any] = {}
         for name in DestinationSettings.__struct_fields__:
@@ -386,9 +386,9 @@ class DestinationEndpoints:
     def _check_name(self, name: str) -> None:
         most = self._context.limits.name
         if not 0 < len(encode_name(name)) <= most:
-            raise Problem(400, "bad-name", f"the name of a destination has 1 to {most} bytes")
+            raise ApiError(400, "bad-name", f"the name of a destination has 1 to {most} bytes")
         if is_temporary(name):
-            raise Problem(
+            raise ApiError(
                 400,
                 "bad-name",
                 f"names with {TEMPORARY} are for temporary destinations, which clients create",
@@ -399,7 +399,7 @@ class DestinationEndpoints:
         broker = self._broker
         destination = found(self._context, call)
         if destination.consumers and not call.query.force:
-            raise Problem(
+            raise ApiError(
                 409,
                 "destination-in-use",
                 f"it has {destination.consumers} consumers; delete it with force=true",
@@ -410,13 +410,13 @@ class DestinationEndpoints:
         call.note = f"with {dropped} messages"
         await wait_until_durable(broker, broker.journal.next_sequence())
 
-    async def purge(self, call: Call) -> Purged:
+    async def purge(self, call: Call) -> PurgeResult:
         """POST /destinations/{kind}/{name}/purge"""
         broker = self._broker
         purged = await purge_destination(broker, found(self._context, call), call.body.unacked)
         call.note = f"purged {purged}"
         await wait_until_durable(broker, broker.journal.next_sequence())
-        return Purged(purged=purged)
+        return PurgeResult(purged=purged)
 
     async def pause(self, call: Call) -> DestinationItem:
         """POST /destinations/{kind}/{name}/pause"""
@@ -448,9 +448,9 @@ def sees(identity: Identity, destination: Destination) -> bool:
     return identity.superuser or (not destination.temporary and identity.sees(destination.name))
 
 
-def not_found(address: Address) -> Problem:
+def not_found(address: Address) -> ApiError:
     """Return the error for a missing destination."""
-    return Problem(
+    return ApiError(
         404, "destination-not-found", f"there is no {kind_of(address)} {printable(address.name)}"
     )
 
@@ -519,7 +519,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.put,
             "Create a destination or change its settings",
             query=PutQuery,
-            body=Wanted,
+            body=DestinationRequest,
             answer=DestinationView,
             created=True,
         ),
@@ -538,8 +538,8 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.purge,
             "Purge a destination",
             Operation.MANAGE,
-            body=PurgeBody,
-            answer=Purged,
+            body=PurgeRequest,
+            answer=PurgeResult,
         ),
         Endpoint(
             "POST",

@@ -87,7 +87,7 @@ class AddressView(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     name_base64: str | None = None
 
 
-class DeathView(msgspec.Struct, kw_only=True, frozen=True):
+class DeadLetterView(msgspec.Struct, kw_only=True, frozen=True):
     """Origin of a dead letter, and the reason why it became one.
 
     original_destination  destination that it was published to
@@ -116,7 +116,7 @@ def property_views(message: Message) -> dict[str, PropertyView]:
     return {printable(name): _view(value) for name, value in (message.properties or {}).items()}
 
 
-def death_view(message: Message) -> DeathView | None:
+def death_view(message: Message) -> DeadLetterView | None:
     """Return the dead-letter view of a message; None if it is not a dead letter."""
     properties = message.properties or {}
     reason = properties.get(REASON)
@@ -124,7 +124,7 @@ def death_view(message: Message) -> DeathView | None:
         return None
     origin = origin_of(message)
     attempts = properties.get(ATTEMPTS)
-    return DeathView(
+    return DeadLetterView(
         reason=printable(str(reason)),
         original_destination=address_view(origin.address) if origin is not None else None,
         subscription=printable(origin.subscription) if origin is not None else "",

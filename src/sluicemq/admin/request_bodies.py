@@ -15,7 +15,7 @@ from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 
 SMALL_BYTES: Final = 64 * 1024
 """Default maximum size of a body in bytes."""
@@ -58,8 +58,8 @@ class BodyBudget:
     def _give_back(self, size: int) -> None:
         self._free += size
         while self._waiting and self._waiting[0][0] <= self._free:
-            waiting_size, future = self._waiting.popleft()
-            self._free -= waiting_size
+            first_size, future = self._waiting.popleft()
+            self._free -= first_size
             future.set_result(None)
 
 
@@ -67,10 +67,10 @@ def announced(request: Request, limit: int, what_to_do: str) -> int:
     """Return the length of the body. Raises Problem if it is unknown or above the limit."""
     text = request.headers.get("content-length", "")
     if not text:
-        raise Problem(411, "length-required", "the request needs a Content-Length")
+        raise ApiError(411, "length-required", "the request needs a Content-Length")
     # h11 has verified that it is a number
     if len(text) > _MOST_DIGITS or int(text) > limit:
-        raise Problem(
+        raise ApiError(
             413,
             "too-large",
             f"the body has more than {limit} bytes; {what_to_do}",
@@ -86,7 +86,7 @@ async def read_chunks(request: Request) -> AsyncIterator[bytes]:
             if chunk:
                 yield chunk
     except ClientDisconnect:
-        raise Problem(400, "client-disconnected", "the body was not sent to its end") from None
+        raise ApiError(400, "client-disconnected", "the body was not sent to its end") from None
 
 
 def may_be_unread(request: Request) -> bool:

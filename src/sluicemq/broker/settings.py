@@ -10,7 +10,7 @@ from sluicemq.broker.selectors import SelectorLimits
 from sluicemq.model.destination import DestinationSettings
 
 
-class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the whole broker.
 
     auto_create_queues, auto_create_topics   destinations are created by use
