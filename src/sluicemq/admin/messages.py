@@ -465,7 +465,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             messages,
             handlers.index,
-            "Ready, unacked or scheduled messages",
+            "List ready, unacked or scheduled messages",
             need,
             query=MessageQuery,
             answer=MessagePage,
