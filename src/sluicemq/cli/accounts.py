@@ -241,8 +241,7 @@ class FileAccounts:
                 return changes.without_user(database, name)
             if [*database.users] == [name]:
                 raise AccessDenied(
-                    f"{name} is the last user; a broker started without users asks nobody who they "
-                    "are"
+                    f"{name} is the last user; a broker started without users requires no login"
                 )
             return changes.remove_user(database, name)
 

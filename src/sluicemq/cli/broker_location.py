@@ -128,7 +128,7 @@ class BrokerLocation(NamedTuple):
             if getattr(self, option) is not None:
                 raise UsageError(
                     f"--{option.replace('_', '-')} goes with --url; the socket in the data "
-                    "directory asks nobody who they are"
+                    "directory requires no login"
                 )
         return HttpTarget("localhost", 0, path=str(self.socket()))
 

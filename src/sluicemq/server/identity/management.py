@@ -136,8 +136,7 @@ class UserManagement:
                 return changes.without_user(database, name)
             if [*database.users] == [name]:
                 raise AccessDenied(
-                    f"{name} is the last user; a broker started without users asks nobody who they "
-                    "are"
+                    f"{name} is the last user; a broker started without users requires no login"
                 )
             return changes.remove_user(database, name)
 
