@@ -1,4 +1,4 @@
-"""What keeps a migration from doing harm: a source in use, names that are taken, Ctrl-C."""
+"""Safety of a migration: a source in use, names that are taken, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def test_a_running_source_is_recognised_before_the_first_write(
         assert "nothing has been written" in result.err
         assert not (tmp_path / "data").exists()
         # one may look all the same
-        shown = run("migrate", "vibemq", str(store.path), "--to", "data", "--dry-run")
-        assert shown.code == 0
-        assert "note: the source is in use" in shown.out
+        preview = run("migrate", "vibemq", str(store.path), "--to", "data", "--dry-run")
+        assert preview.code == 0
+        assert "note: the source is in use" in preview.out
         assert usage(store.path)
     assert usage(store.path) == ""
     assert migrate("vibemq", store.path)["messages"]["imported"] == 10
@@ -77,7 +77,7 @@ def test_a_running_source_is_recognised_before_the_first_write(
 def test_a_lock_is_seen_without_a_look_at_processes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container other processes are not to be seen, but their locks are."""
+    """In a container other processes are not visible, but their locks are."""
     monkeypatch.setattr("sluicemq.cli.migrate.sqlite._writer", lambda path: 0)
     with connected(store.path, "WAL"):
         assert "holds a lock on" in usage(store.path)
@@ -135,7 +135,7 @@ def test_the_configuration_counts_too(store: Store, run: Run, tmp_path: Path) ->
 
 
 def test_dead_letters_for_a_fan_out_are_set_aside(store: Store, migrate: Migrate) -> None:
-    """VibeMQ's dead letters are in no queue; here `orders.dlq` can only be one of the two."""
+    """VibeMQ's dead letters are in no queue; here `orders.dlq` would be their queue and a topic."""
     store.queue("orders.dlq", mode=1)
     store.dead({"id": "d", "queueName": "orders", "timestamp": "2026-02-18T10:30:00Z"}, 0)
     report = migrate("vibemq", store.path)

@@ -38,10 +38,10 @@ CREATE TABLE permissions (id INTEGER PRIMARY KEY AUTOINCREMENT,
     queue_pattern TEXT NOT NULL, operations TEXT NOT NULL, created_at INTEGER NOT NULL,
     UNIQUE(username, queue_pattern));
 """
-"""As VibeMQ 1.8 makes it."""
+"""Schema of VibeMQ 1.8."""
 CREATED = 1_795_373_964
 CHIEF = "$2b$12$j8a3swuct5DkpugvSoWLb.mjnS.T/XmzrFJM4kIYZvevPkri6fOlK"
-"""What VibeMQ 1.8 has stored for its superuser with the password `one-secret`."""
+"""Hash that VibeMQ 1.8 stores for its superuser with the password `one-secret`."""
 GUARDED = {"SuperuserPassword": "one-secret"}
 
 
@@ -322,7 +322,7 @@ def test_missing_signs_of_users_are_reported(source: Path, migrate: Migrate) -> 
 
 
 def test_a_database_without_its_log_is_reported(source: Path, run: Run, tmp_path: Path) -> None:
-    """All that a running broker has may be in auth.db-wal."""
+    """All data of a running broker may be in auth.db-wal."""
     made = tmp_path / "made.db"
     with closing(sqlite3.connect(made)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -365,7 +365,7 @@ def test_the_environment_is_read_as_docker_does(
 def test_the_settings_file_counts_more_than_the_environment(
     source: Path, migrate: Migrate, tmp_path: Path
 ) -> None:
-    """As in the server itself: appsettings.json, VIBEMQ_CONFIG_PATH, the environment, and
+    """The order is the server's own: appsettings.json, VIBEMQ_CONFIG_PATH, the environment, and
     appsettings.Production.json."""
     write(source, Port=3001)
     write(source, "more.json", Port=3002, MaxConnections=12)
