@@ -16,7 +16,7 @@ MESSAGES = [b"%d" % number for number in range(300)]
 
 @pytest.fixture
 def broker(tmp_path: Path) -> LocalBroker:
-    """Not started."""
+    """A broker that is not started."""
     home = tmp_path / "home"
     home.mkdir()
     urls = ["phpmq://127.0.0.1:0", "http://127.0.0.1:0"]
@@ -31,7 +31,7 @@ def send(broker: LocalBroker) -> None:
 
 
 def received(directory: Path) -> list[bytes]:
-    """By a broker that starts there."""
+    """Return the messages that a broker delivers from the directory."""
     with (
         LocalBroker(directory, ["phpmq://127.0.0.1:0"]) as broker,
         BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client,

@@ -1,4 +1,4 @@
-"""Which broker is asked, and as whom."""
+"""Address and credentials of the broker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_socket_by_url() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "place", "shown"),
+    ("environment", "place", "authorization"),
     [
         ({}, BrokerLocation(url=HERE), ""),
         ({}, BrokerLocation(HERE, "anna", Path("secret")), basic("anna", "pass word")),
@@ -75,13 +75,16 @@ def test_a_socket_by_url() -> None:
         ),
     ],
 )
-def test_who_asks(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], place: BrokerLocation, shown: str
+def test_credentials_of_requests(
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    place: BrokerLocation,
+    authorization: str,
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(f"SLUICEMQ_{name}", value)
     target = place.target()
-    assert target.authorization == shown
+    assert target.authorization == authorization
     assert "pw" not in str(target)
 
 
@@ -100,7 +103,7 @@ def test_who_asks(
         (BrokerLocation(ca=Path("ca"), data_dir=Path("d")), "--ca goes with --url"),
     ],
 )
-def test_what_makes_no_sense(
+def test_contradictory_options_are_refused(
     monkeypatch: pytest.MonkeyPatch, place: BrokerLocation, says: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
@@ -122,7 +125,7 @@ def test_a_password_over_an_open_network_is_warned_about(
         assert capfd.readouterr().err == ""
 
 
-def test_the_broker_does_not_take_them_for_settings(
+def test_broker_ignores_environment_variables_of_clients(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICEMQ_URL", HERE)

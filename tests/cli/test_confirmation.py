@@ -144,7 +144,7 @@ def test_over_tls_messages_arrive_once(run: Run, ports: LocalBroker) -> None:
 
 
 def test_msglite_answers_within_a_second_tick() -> None:
-    """The original broker answers a ready with timeout 0 only after up to one second."""
+    """The original broker takes up to one second to answer a ready with timeout 0."""
 
     def serve(connection: socket.socket) -> None:
         received = b""
@@ -161,7 +161,7 @@ def test_msglite_answers_within_a_second_tick() -> None:
 
 
 def test_a_phpmq_broker_that_knows_no_probe_confirms_by_its_message() -> None:
-    """It stores the message of the probe as any other, and has dispatches of three packets."""
+    """The broker stores the probe's message as any other; its dispatches have three packets."""
     stored: list[bytes] = []
 
     def serve(connection: socket.socket) -> None:

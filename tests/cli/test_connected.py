@@ -66,7 +66,7 @@ def test_a_consumer_and_its_connection(ask: Run, broker: RunningBroker) -> None:
         assert closed.code == 0
         with pytest.raises(ConnectionLost):
             client.receive(10)
-    # what it held waits again
+    # its unacked messages are ready again
     assert listed(ask, "queues", "show", "consumed")["ready"] == 2
     assert "There are no consumers of consumed" in ask("consumers", "consumed").err
 
