@@ -1,4 +1,4 @@
-"""How a start ends that cannot succeed: with an exit code that says whether another one could."""
+"""Exit codes of a failed start: they distinguish errors that a restart may solve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_damaged_journal_ends_the_start_as_a_failed_one_does(run: Run, tmp_pat
 
 
 def test_more_signals_while_it_stops_do_not_change_the_exit_code(tmp_path: Path) -> None:
-    """Until the process has gone: the interpreter's end, too, takes a while."""
+    """Signals may arrive until the process has ended, and the interpreter's end takes a while."""
     broker = LocalBroker(tmp_path / "data", ["msglite://127.0.0.1:0", "http://127.0.0.1:0"]).start()
     pid = broker.pid
     ended: list[int] = []
