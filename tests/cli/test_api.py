@@ -133,7 +133,7 @@ def test_all_pages_of_a_list(api: Api, stub: Stub) -> None:
     assert all(query["kind"] == ["queue"] for query in queries)
 
 
-def test_a_list_that_shrinks_meanwhile_ends(api: Api, stub: Stub) -> None:
+def test_list_ends_if_items_are_removed_meanwhile(api: Api, stub: Stub) -> None:
     stub.answers = [
         (200, json.dumps({"items": [1] * 500, "total": 900}).encode()),
         (200, json.dumps({"items": [], "total": 500}).encode()),
@@ -182,7 +182,7 @@ def test_answers_of_another_server_are_errors(
         api.get("/things")
 
 
-def test_a_kept_connection_that_was_closed_is_opened_again(api: Api, stub: Stub) -> None:
+def test_closed_keep_alive_connection_is_reopened(api: Api, stub: Stub) -> None:
     stub.answers = [(200, b"1"), None, (200, b"2")]
     assert [api.get("/a"), api.get("/b")] == [1, 2]
     assert len(stub.requests) == 3
@@ -196,14 +196,14 @@ def test_changing_requests_are_sent_once(api: Api, stub: Stub) -> None:
     assert [method for method, _, _ in stub.requests] == ["GET", "POST"]
 
 
-def test_a_broker_that_hangs_up_at_once_is_asked_once(api: Api, stub: Stub) -> None:
+def test_request_is_not_repeated_if_the_broker_closes_at_once(api: Api, stub: Stub) -> None:
     stub.answers = [None]
     with pytest.raises(ConnectionLost):
         api.get("/a")
     assert len(stub.requests) == 1
 
 
-def test_lines_come_one_by_one(api: Api, stub: Stub) -> None:
+def test_lines_are_decoded_one_by_one(api: Api, stub: Stub) -> None:
     stub.answers = [(200, b'{"n": 1}\n{"n": 2}\n')]
     assert [line["n"] for line in api.lines("/backup", {})] == [1, 2]
     stub.answers = [(409, refusal("rejected", "no"))]
@@ -211,7 +211,7 @@ def test_lines_come_one_by_one(api: Api, stub: Stub) -> None:
         list(api.lines("/backup", {}))
 
 
-def test_text_that_is_not_utf_8_is_a_mistake_of_the_command_line(api: Api) -> None:
+def test_text_that_is_not_utf_8_is_a_usage_error(api: Api) -> None:
     with pytest.raises(UsageError, match="is not UTF-8"):
         api.post("/a", {"reason": "\udcff"})
 

@@ -141,7 +141,7 @@ def test_idle(run: Call) -> None:
             assert each.messages == 15
 
 
-def test_a_quick_look_prints_tables(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_without_a_scenario_prints_tables(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "QUICK", command.QUICK[-1:])
     answer = run("bench", *SHORT)
     assert answer.code == 0

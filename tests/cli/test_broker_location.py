@@ -27,7 +27,7 @@ def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def test_options_go_before_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_options_override_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLUICEMQ_URL", "http://elsewhere:1")
     assert str(BrokerLocation(url=HERE).target()) == HERE
     assert str(BrokerLocation().target()) == "http://elsewhere:1"
@@ -95,7 +95,7 @@ def test_credentials_of_requests(
         (BrokerLocation(HERE, "anna"), "no terminal to ask for the password"),
         (BrokerLocation(HERE, password_file=Path("secret")), "--password-file goes with --user"),
         (BrokerLocation(HERE, "anna", token_file=Path("token")), "leave out --user"),
-        (BrokerLocation("http://a:b@127.0.0.1", "anna"), "the URL says who logs in"),
+        (BrokerLocation("http://a:b@127.0.0.1", "anna"), "the URL contains the user"),
         (BrokerLocation(HERE, ca=Path("ca")), "only with https"),
         (BrokerLocation("phpmq://127.0.0.1"), "names the HTTP listener"),
         (BrokerLocation(HERE, "anna", Path("none")), "none: the file cannot be read"),
@@ -111,7 +111,7 @@ def test_contradictory_options_are_refused(
         place.target()
 
 
-def test_a_password_over_an_open_network_is_warned_about(
+def test_credentials_over_plain_http_print_a_warning(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     BrokerLocation("http://10.0.0.5", token_file=Path("token")).target()

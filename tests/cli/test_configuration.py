@@ -64,7 +64,7 @@ def test_docs(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == describe()
 
 
-def test_what_a_running_broker_has_in_force(run: Run, broker: RunningBroker) -> None:
+def test_effective_configuration_of_a_running_broker(run: Run, broker: RunningBroker) -> None:
     found = json.loads(run("config", "show", "--live", "--json", *broker.where).out)
     named = {each["name"]: each for each in found}
     assert named["broker.data_dir"]["value"] == str(broker.data_dir)

@@ -130,7 +130,9 @@ def test_a_refused_message_is_an_error(run: Run, broker: RunningBroker, protocol
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_confirming_leaves_no_destination(run: Run, broker: RunningBroker, protocol: str) -> None:
+def test_confirmation_creates_no_destination(
+    run: Run, broker: RunningBroker, protocol: str
+) -> None:
     url = f"{getattr(broker, protocol)}?queue=only.{protocol}"
     assert run("send", url, "x").code == 0
     names = [each["name"] for each in json.loads(run("queues", "--json", *broker.where).out)]
@@ -160,7 +162,7 @@ def test_msglite_answers_within_a_second_tick() -> None:
         client.confirm()
 
 
-def test_a_phpmq_broker_that_knows_no_probe_confirms_by_its_message() -> None:
+def test_phpmq_broker_without_probes_confirms_by_a_message() -> None:
     """The broker stores the probe's message as any other; its dispatches have three packets."""
     stored: list[bytes] = []
 

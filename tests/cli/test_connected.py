@@ -71,7 +71,7 @@ def test_a_consumer_and_its_connection(ask: Run, broker: RunningBroker) -> None:
     assert "There are no consumers of consumed" in ask("consumers", "consumed").err
 
 
-def test_a_connection_that_is_not_there(ask: Run) -> None:
+def test_missing_connection_is_an_error(ask: Run) -> None:
     result = ask("connections", "close", "999999", "x/y", "--yes")
     assert result.code == 1
     assert result.err.count("there is no such connection") == 2

@@ -47,7 +47,7 @@ def test_a_queue_from_beginning_to_end(ask: Run) -> None:
     assert "sluicemq queues" in gone.err
 
 
-def test_topics_are_no_queues(ask: Run) -> None:
+def test_queue_commands_refuse_topics(ask: Run) -> None:
     assert ask("topics", "create", "t.only").code == 0
     assert [t["name"] for t in json.loads(ask("topics", "t.only", "--json").out)] == ["t.only"]
     assert ask("queues", "t.only").code == 1
@@ -77,7 +77,7 @@ def test_more_than_one_page(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each["name"] for each in found] == [f"many.{number}" for number in range(7)]
 
 
-def test_nothing_found(ask: Run) -> None:
+def test_empty_lists(ask: Run) -> None:
     result = ask("queues", "none.*")
     assert (result.code, result.out) == (1, "")
     assert "No queue is like none.*" in result.err
@@ -107,7 +107,7 @@ def test_mistakes_of_the_command_line(ask: Run, arguments: list[str], says: str)
 @pytest.mark.parametrize(
     "name", ["a/b", "c d?e#f%", "~", "..", "é\n", "[red]x", "\x1b[2Jz", "\udcff\udc80"]
 )
-def test_any_name_works_and_none_harms_the_terminal(ask: Run, name: str) -> None:
+def test_any_name_is_accepted_and_cannot_control_the_terminal(ask: Run, name: str) -> None:
     def call(*arguments: str) -> Any:
         result = ask(*arguments)
         assert "\x1b" not in result.out + result.err

@@ -169,7 +169,7 @@ def test_slots(run: Run, data_dir: Path) -> None:
     assert run("journal", "slots", where, "--delete", "spark").code == 1
 
 
-def test_compact_keeps_what_is_live(run: Run, data_dir: Path) -> None:
+def test_compact_keeps_live_records(run: Run, data_dir: Path) -> None:
     result = run("journal", "compact", str(data_dir))
     assert result.code == 0
     report = json.loads(run("journal", "check", str(data_dir), "--json").out)
@@ -250,7 +250,7 @@ def test_downgrade_and_upgrade(run: Run, tmp_path: Path) -> None:
         assert [client.receive(10).body for _ in range(99)] == [b"%d" % n for n in range(1, 100)]
 
 
-def test_downgrade_does_not_forget_batches_unasked(run: Run, tmp_path: Path) -> None:
+def test_downgrade_keeps_batches_without_an_explicit_option(run: Run, tmp_path: Path) -> None:
     data_dir = tmp_path / "used"
     with LocalBroker(data_dir, ["http://127.0.0.1:0"]) as broker, Client(broker.port("http")) as c:
         assert c.write([row("a", b"1")]).status == 200

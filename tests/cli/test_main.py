@@ -71,7 +71,7 @@ def test_output_cannot_control_the_terminal(run: Run) -> None:
     assert console.printable("a\x1b\udcffb\u202e") == "a\\x1b\\udcffb\\x202e"
 
 
-def test_a_lost_connection_comes_with_advice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_connection_error_contains_advice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(**_: object) -> None:
         raise ConnectionLost("gone")
 

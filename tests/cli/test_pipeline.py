@@ -39,7 +39,7 @@ def test_mistakes(run: Run, arguments: tuple[str, ...], message: str) -> None:
     assert not Path("lake").exists()
 
 
-def test_a_capture_that_is_not_there(run: Run) -> None:
+def test_missing_capture_is_an_error(run: Run) -> None:
     result = run("pipeline", "decode", "gone.pcap")
     assert (result.code, result.out) == (2, "")
     assert "there is no file gone.pcap" in result.err

@@ -98,7 +98,7 @@ def test_json_is_sent_as_it_is_by_vibemq(run: Run, broker: RunningBroker) -> Non
     assert run("receive", f"{broker.vibemq}?queue=json", "-n6").out.splitlines() == bodies
 
 
-def test_jms_messages_have_a_life_an_id_and_are_selected(run: Run, broker: RunningBroker) -> None:
+def test_jms_messages_have_ttl_id_and_selector(run: Run, broker: RunningBroker) -> None:
     url = f"{broker.jmq}?queue=life"
     assert run("send", url, "x", "--ttl", "1h").code == 0
     assert run("send", url, "y").code == 0
@@ -131,7 +131,7 @@ def test_maps_and_streams_are_printed_as_json(run: Run, broker: RunningBroker) -
     assert bodies[2]["body_base64"] == "rO0ABXQAAXg="
 
 
-def test_vibemq_messages_have_no_life_of_their_own(run: Run, broker: RunningBroker) -> None:
+def test_vibemq_messages_have_no_time_to_live(run: Run, broker: RunningBroker) -> None:
     result = run("send", f"{broker.vibemq}?queue=q", "x", "--ttl", "1h")
     assert result.code == 2
     assert "messageTtl" in result.err
@@ -192,7 +192,7 @@ def test_unreachable_broker_is_an_error(run: Run, tmp_path: Path, protocol: str)
 
 
 @pytest.mark.parametrize(("protocol", "name"), [("phpmq", "x" * 2000), ("msglite", "a%20b")])
-def test_a_name_the_protocol_cannot_say(
+def test_name_that_the_protocol_cannot_express_is_a_usage_error(
     run: Run, broker: RunningBroker, protocol: str, name: str
 ) -> None:
     url = f"{getattr(broker, protocol)}?queue={name}"

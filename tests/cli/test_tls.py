@@ -70,7 +70,7 @@ def test_jmq(run: Run, running: LocalBroker, authority: Authority) -> None:
         assert run("receive", url).out == "hello\n"
 
 
-def test_verification_can_be_given_up(run: Run, url: str) -> None:
+def test_verification_can_be_disabled(run: Run, url: str) -> None:
     assert run("send", f"{url}?insecure=true", "anyhow").code == 0
     assert run("receive", f"{url}?insecure=true").out == "anyhow\n"
     assert run("send", f"{url}?insecure=false", "x").code == 1
@@ -93,7 +93,7 @@ def test_a_certificate_of_the_client(run: Run, running: LocalBroker, authority: 
     assert "Traceback" not in result.err
 
 
-def test_no_tls_there(run: Run, running: LocalBroker) -> None:
+def test_listener_without_tls_is_an_error(run: Run, running: LocalBroker) -> None:
     result = run("send", f"phpmq+tls://127.0.0.1:{running.port('auto')}/q?insecure=true", "x")
     assert result.code == 1
     assert "_ssl.c" not in result.err

@@ -119,7 +119,7 @@ def test_mistakes_change_nothing(
     assert (tmp_path / "data" / "users.json").read_bytes() == before
 
 
-def test_the_last_superuser_and_the_last_user_go_only_by_force(users: Run, tmp_path: Path) -> None:
+def test_last_superuser_and_last_user_are_removed_only_by_force(users: Run, tmp_path: Path) -> None:
     users("users", "add", "anna", "--no-password")
     users("users", "add", "root", "--no-password", "--superuser")
     assert "last superuser" in users("users", "remove", "root", "--yes").err
@@ -266,7 +266,7 @@ def type_in(terminal: int, process: subprocess.Popen[bytes], answers: list[str])
 @pytest.mark.parametrize(
     ("again", "code"), [(SECRET, 0), ("mistyped", 1)], ids=["the same", "different"]
 )
-def test_a_typed_password_is_not_seen_anywhere(tmp_path: Path, again: str, code: int) -> None:
+def test_typed_password_is_not_visible(tmp_path: Path, again: str, code: int) -> None:
     here, there = pty.openpty()
     arguments = ["users", "add", "anna", "--data-dir", str(tmp_path / "data")]
     with subprocess.Popen(
@@ -293,7 +293,7 @@ def test_a_typed_password_is_not_seen_anywhere(tmp_path: Path, again: str, code:
 
 
 @pytest.mark.parametrize(("length", "warned"), [(57, False), (58, True)])
-def test_a_password_that_java_clients_cannot_send_is_warned_about(
+def test_password_too_long_for_java_clients_prints_a_warning(
     users: Run, tmp_path: Path, length: int, warned: bool
 ) -> None:
     result = users("users", "add", "anna", "--password-stdin", typed="x" * length + "\n")

@@ -107,7 +107,7 @@ def test_a_large_message_has_a_file_of_its_own(instance: Instance, migrate: Migr
         assert bodies(client.session().consumer("orders"), 1) == [b"x" * 1_500_000]
 
 
-def test_a_durable_subscription_gets_what_it_has_not_acknowledged(
+def test_durable_subscription_receives_its_unacked_messages(
     instance: Instance, migrate: Migrate
 ) -> None:
     instance.interests(
@@ -145,9 +145,7 @@ def test_a_durable_subscription_gets_what_it_has_not_acknowledged(
         assert bodies(others, 2) == ["price 5", "price 20"]
 
 
-def test_a_wildcard_subscription_is_one_for_each_topic(
-    instance: Instance, migrate: Migrate
-) -> None:
+def test_wildcard_subscription_becomes_one_per_topic(instance: Instance, migrate: Migrate) -> None:
     instance.destinations(
         *(store.destination(name, False) for name in ("news.eu", "news.us", "prices"))
     )
@@ -293,7 +291,7 @@ def test_records_after_the_checkpoint_are_ignored(
     assert len(journaled(tmp_path / "data")) == 2
 
 
-def test_several_events_may_be_one_record(
+def test_record_may_contain_several_events(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     bank(instance)

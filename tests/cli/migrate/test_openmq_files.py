@@ -358,7 +358,7 @@ def test_old_transactions(
     assert len(report["transactions"]) == prepared
 
 
-def test_an_acknowledgement_goes_by_the_number_of_the_store(instance: Instance) -> None:
+def test_acknowledgement_uses_the_consumer_number_of_the_store(instance: Instance) -> None:
     acks = record(old_acks(500, store.sysid(1), 12), block=1024)
     instance.write("fs370/txnack", store.record_file(acks))
     faults: list[Damage] = []

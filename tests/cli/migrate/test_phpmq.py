@@ -125,7 +125,9 @@ def test_store_in_memory_has_no_messages(store: Store, migrate: Migrate) -> None
     assert left(report) == [("messages", "in memory")]
 
 
-def test_a_store_that_is_elsewhere_is_named(store: Store, migrate: Migrate, run: Run) -> None:
+def test_missing_store_is_reported_and_can_be_named(
+    store: Store, migrate: Migrate, run: Run
+) -> None:
     store.add(1, b"q", b"x", 1)
     file = configuration(store, path="gone.sqlite")
     result = run("migrate", "phpmq", str(file), "--to", "data")

@@ -34,7 +34,7 @@ def numbers(data: Path) -> list[int]:
     return [int(message.body) for message in journaled(data)]
 
 
-def test_a_second_run_imports_only_what_is_new(
+def test_second_run_imports_only_new_messages(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     assert migrate("openmq", instance.path)["messages"]["imported"] == 10
@@ -59,7 +59,7 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("moment", ["before", "behind", "at the end"])
-def test_a_run_that_was_cut_short_is_finished(
+def test_interrupted_run_is_completed(
     instance: Instance,
     migrate: Migrate,
     run: Run,
@@ -109,7 +109,7 @@ def test_prepared_transactions_are_imported_once(
         assert len(broker.transactions.prepared) == 1
 
 
-def test_a_line_that_was_cut_short_does_not_count(
+def test_incomplete_line_of_the_ledger_is_ignored(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     migrate("openmq", instance.path)
@@ -141,7 +141,9 @@ def test_ledger_of_another_journal_is_ignored(
     assert migrate("openmq", instance.path)["messages"]["imported"] == 0
 
 
-def test_a_broker_that_runs_keeps_its_journal(instance: Instance, run: Run, tmp_path: Path) -> None:
+def test_journal_of_a_running_broker_is_not_changed(
+    instance: Instance, run: Run, tmp_path: Path
+) -> None:
     with LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0"]):
         result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert result.code == 1

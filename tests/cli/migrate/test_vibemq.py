@@ -228,7 +228,7 @@ def test_the_settings_become_a_configuration(store: Store, migrate: Migrate, run
     assert listener["default_max_queue_size"] == 5
 
 
-def test_the_old_token_goes_on_working(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+def test_old_token_still_works(store: Store, migrate: Migrate, tmp_path: Path) -> None:
     settings(store, EnableAuthentication=True, AuthToken="a shared secret")
     report = migrate("vibemq", store.path.parent)
     assert report["users"] == [{"name": "vibemq", "login": "token", "added": True}]

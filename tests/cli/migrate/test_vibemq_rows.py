@@ -103,7 +103,7 @@ def test_delivered_rows_of_a_fan_out_are_not_sent_again(
     assert bodies(tmp_path / "data", "ticks") == [b"0", b"1", b"2"]
 
 
-def test_messages_older_than_their_life_are_counted(
+def test_messages_older_than_their_ttl_are_counted(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
     store.queue("brief", messageTtl="00:10:00")
@@ -174,7 +174,7 @@ INVALID_DEAD_LETTERS = [
 
 
 @pytest.mark.parametrize(("sql", "sort", "name"), ODD)
-def test_an_odd_row_stops_nothing(
+def test_invalid_row_does_not_stop_the_migration(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path, sql: str, sort: str, name: str
 ) -> None:
     store.queue("orders")
@@ -200,7 +200,7 @@ def test_an_odd_row_stops_nothing(
 
 
 @pytest.mark.parametrize(("message", "reason", "failed"), INVALID_DEAD_LETTERS)
-def test_an_odd_dead_letter_stops_nothing(
+def test_invalid_dead_letter_does_not_stop_the_migration(
     store: Store, migrate: Migrate, tmp_path: Path, message: str, reason: object, failed: object
 ) -> None:
     store.queue("orders")
@@ -226,7 +226,9 @@ def test_a_large_message_that_fits_compressed_is_imported(
     assert len(message.body) == 3_000_002
 
 
-def test_one_beyond_every_limit_is_not_read(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+def test_message_above_all_limits_is_not_read(
+    store: Store, migrate: Migrate, tmp_path: Path
+) -> None:
     store.queue("orders")
     store.execute(
         "INSERT INTO messages (id, queue_name, payload_json, timestamp)"
@@ -275,7 +277,7 @@ def test_a_queue_without_readable_options_is_set_aside_with_its_messages(
         assert [each.name for each in broker.destinations.values()] == ["orders"]
 
 
-def test_names_of_odd_rows_are_bounded(store: Store) -> None:
+def test_reported_names_of_invalid_rows_are_bounded(store: Store) -> None:
     store.queue("orders")
     store.messages("orders", 250)
     store.execute("UPDATE messages SET payload_json = '{'")

@@ -74,7 +74,7 @@ def test_a_running_source_is_recognised_before_the_first_write(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="F_GETLK as Linux has it")
-def test_a_lock_is_seen_without_a_look_at_processes(
+def test_lock_is_detected_without_the_process_list(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a container other processes are not visible, but their locks are."""
@@ -83,7 +83,7 @@ def test_a_lock_is_seen_without_a_look_at_processes(
         assert "holds a lock on" in usage(store.path)
 
 
-def test_a_reader_does_no_harm(store: Store) -> None:
+def test_reading_process_does_not_block_the_migration(store: Store) -> None:
     with (
         store.path.open("rb"),
         subprocess.Popen(["tail", "-f", store.path], stdout=subprocess.PIPE) as process,
@@ -146,7 +146,7 @@ def test_dead_letters_for_a_fan_out_are_set_aside(store: Store, migrate: Migrate
 # --- Ctrl-C --------------------------------------------------------------------------------------
 
 
-def test_after_ctrl_c_the_next_run_goes_on(
+def test_run_after_ctrl_c_continues(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end_unit = transfer._Transfer._end_unit
@@ -173,7 +173,7 @@ def test_after_ctrl_c_the_next_run_goes_on(
     ]
 
 
-def test_ctrl_c_leaves_no_half_file_of_rows(
+def test_ctrl_c_leaves_no_incomplete_file_of_rows(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.queue("ticks", mode=2)

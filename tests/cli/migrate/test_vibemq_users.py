@@ -145,7 +145,7 @@ def test_users_log_in_with_their_old_passwords(
     assert verify(record.password, "pässword €")
 
 
-def test_users_keep_what_they_were(
+def test_users_keep_their_roles_and_permissions(
     source: Path, auth: AuthDatabase, migrate: Migrate, tmp_path: Path
 ) -> None:
     auth.user("shop", bcrypt_of("x"))
@@ -173,7 +173,7 @@ def test_users_keep_what_they_were(
     "stored",
     [CHIEF.replace("$12$", "$16$"), CHIEF.replace("$12$", "$03$"), CHIEF[:-1], "", "PBKDF2$x"],
 )
-def test_a_hash_that_cannot_be_verified_is_named(
+def test_unsupported_hash_is_reported(
     source: Path, auth: AuthDatabase, migrate: Migrate, tmp_path: Path, stored: str
 ) -> None:
     auth.user("shop", stored)
@@ -185,7 +185,7 @@ def test_a_hash_that_cannot_be_verified_is_named(
     assert users(tmp_path)["chief"].password == CHIEF
 
 
-def test_users_that_are_here_keep_their_password(
+def test_existing_users_keep_their_password(
     source: Path, auth: AuthDatabase, migrate: Migrate, tmp_path: Path
 ) -> None:
     migrate("vibemq", source)
@@ -254,7 +254,7 @@ def test_a_store_elsewhere_has_its_users_beside_it(
     assert [user["name"] for user in migrate("vibemq", config)["users"]] == ["chief"]
 
 
-def test_options_name_what_lies_elsewhere(
+def test_options_name_files_in_other_places(
     source: Path, auth: AuthDatabase, migrate: Migrate, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -278,7 +278,7 @@ def refused(run: Run, tmp_path: Path, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("configured", ["settings", "environment"])
-def test_users_that_are_not_found_are_an_error(
+def test_missing_user_database_is_an_error(
     source: Path, run: Run, migrate: Migrate, tmp_path: Path, configured: str
 ) -> None:
     options: list[object] = [source]
@@ -297,7 +297,7 @@ def test_users_that_are_not_found_are_an_error(
     assert "vibemq://127.0.0.1:2925" in report["config"]["text"]
 
 
-def test_users_of_whom_none_can_be_taken_over_are_an_error(
+def test_database_without_importable_users_is_an_error(
     source: Path, auth: AuthDatabase, run: Run, tmp_path: Path
 ) -> None:
     auth.execute("UPDATE users SET username = 'no good name'")
@@ -306,7 +306,7 @@ def test_users_of_whom_none_can_be_taken_over_are_an_error(
     assert "no good name" in message
 
 
-def test_a_database_without_users_is_an_error_only_where_there_must_be_some(
+def test_empty_database_is_an_error_only_if_users_are_required(
     source: Path, auth: AuthDatabase, run: Run, migrate: Migrate, tmp_path: Path
 ) -> None:
     auth.execute("DELETE FROM users")
