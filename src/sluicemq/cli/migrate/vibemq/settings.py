@@ -120,10 +120,10 @@ class SettingsReader:
                 self._plan.leave("setting", f"{given.name}={','.join(texts)}", converted.left)
 
     def _place(self, path: str) -> Path:
-        """The original takes a relative path from where it was started: most often from here.
+        """Return an absolute path, because the broker may be started in another directory.
 
-        It becomes absolute, because the broker may be started elsewhere. Links are not followed: a
-        certificate may be replaced by changing one.
+        The original resolves a relative path from its working directory, most often that of the
+        settings. Links are not followed: a certificate may be replaced by changing one.
         """
         return Path(os.path.abspath(self._directory / path))
 

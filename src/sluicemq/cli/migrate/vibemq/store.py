@@ -269,7 +269,7 @@ def _options(name: str, given: bytes) -> tuple[Options | None, str]:
 
 
 class _Store:
-    """The rows of the file, as often as they are asked for.
+    """The rows of the file, which can be read repeatedly.
 
     counted       messages have a number of deliveries
     dead_letters  there is a table of dead letters
