@@ -92,7 +92,7 @@ def test_users_and_their_rights(
         assert [each["row"] for each in refused.json()["error"]["rejected"]] == [1, 2]
         assert "anna may not produce 'other'" in refused.json()["error"]["message"]
         # nor to the dead-letter queue
-        assert anna.write(both, refused="dead-letter").code == "forbidden"
+        assert anna.write(both, bad_rows="dead-letter").code == "forbidden"
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "jobs.bad"}
         assert anna.write(both, **query).json()["dead_lettered"] == 2
         assert anna.write([row("jobs.b")], batch=1).json()["written"] == 1

@@ -216,7 +216,9 @@ async def test_brute_force_of_ones_own_password(api_fixture: ApiFixture) -> None
     await page.login("root")
     answers = [
         await page.ask(
-            "POST", "/session/password", {"current_password": f"guess {n}", "new": "mine now"}
+            "POST",
+            "/session/password",
+            {"current_password": f"guess {n}", "new_password": "mine now"},
         )
         for n in range(6)
     ]

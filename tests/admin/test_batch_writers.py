@@ -25,7 +25,7 @@ def test_the_one_that_wrote_last_comes_first_with_its_latest_batch(start: Start)
         answer = client.get("/batches").json()
     assert answer["total"] == 2
     two, one = answer["items"]
-    assert two.pop("seen") >= one.pop("seen") > 0
+    assert two.pop("last_seen") >= one.pop("last_seen") > 0
     known = {"owner": "", "partitions_done": 1}
     assert two == {**known, "writer": "two", "batch": 1, "parts_open": 1, "rows": 9}
     assert one == {**known, "writer": "one", "batch": 4, "parts_open": 0, "rows": 3}

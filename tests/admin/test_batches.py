@@ -34,7 +34,7 @@ def written(broker: LocalBroker) -> list[Message]:
     found = []
     addresses: dict[int, Address] = {}
     for _, _, record in read_records(broker.directory / "journal"):
-        if record.type == RecordType.DESTINATION:
+        if record.type == RecordType.DESTINATION_CREATED:
             addresses[record.destination] = decode_address(record.body)
         elif record.type == RecordType.MESSAGE:
             address = addresses.get(record.destination, Address(Kind.QUEUE, "?"))
@@ -225,10 +225,10 @@ def test_refused_rows_fail_the_part(start: Start) -> None:
 def test_refused_rows_are_left_out(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
-        answer = client.write([GOOD[0], *BAD, GOOD[1]], refused="drop").json()
+        answer = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
         assert (answer["written"], answer["rejected_rows"]) == (2, len(BAD))
         assert waiting(broker) == {"ok": 2}
-        again = client.write([GOOD[0], *BAD, GOOD[1]], refused="drop").json()
+        again = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
         assert again["duplicate"] is True
 
 
@@ -266,11 +266,11 @@ def test_what_the_broker_does_not_take(start: Start, tmp_path: Path) -> None:
         assert client.write(mixed, **query).json()["dead_lettered"] == 2
         assert waiting(broker) == {"small": 1, "dlq": 2}
         assert [message.body for message in written(broker)] == [b"x" * 10, b"x" * 11, b""]
-        nowhere = client.write(mixed, batch=1, refused="dead-letter", dead_letter="unknown")
+        nowhere = client.write(mixed, batch=1, bad_rows="dead-letter", dead_letter_queue="unknown")
         assert (nowhere.status, nowhere.code) == (409, "rejected")
         assert client.write([row("full")] * 2, batch=2).json()["written"] == 2
         for policy in ("fail", "drop", "dead-letter"):
-            later = client.write([row("full"), row("small")], batch=3, refused=policy)
+            later = client.write([row("full"), row("small")], batch=3, bad_rows=policy)
             assert (later.status, later.code) == (503, "temporarily-unavailable")
             assert later.headers["retry-after"] == "1"
         assert waiting(broker) == {"small": 1, "dlq": 2, "full": 2}

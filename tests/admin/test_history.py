@@ -42,7 +42,7 @@ def test_a_sample_is_taken_each_step(scene: Scene) -> None:
     scene.seconds(1)
     [sample] = scene.history.totals(TOTAL_STEPS)
     assert (sample.publish_rate, sample.deliver_rate) == (3 / STEP, 1 / STEP)
-    assert (sample.waiting, sample.unacked) == (2, 1)
+    assert (sample.ready, sample.unacked) == (2, 1)
     assert scene.history.end == scene.fixture.clock.wall
     scene.seconds(1)
     assert scene.history.end == scene.fixture.clock.wall - 1000
@@ -54,7 +54,7 @@ def test_messages_of_a_destination_that_has_gone_have_come_in_nevertheless(scene
     scene.fixture.broker.remove(queue)
     scene.steps(2)
     first, second = scene.history.totals(2)
-    assert (first.publish_rate, first.waiting, second.publish_rate) == (2 / STEP, 0, 0)
+    assert (first.publish_rate, first.ready, second.publish_rate) == (2 / STEP, 0, 0)
 
 
 def test_the_totals_reach_an_hour_back(scene: Scene) -> None:
@@ -63,16 +63,16 @@ def test_the_totals_reach_an_hour_back(scene: Scene) -> None:
     scene.fixture.send(scene.fixture.queue(), "b")
     scene.steps(TOTAL_STEPS - 1)
     assert len(scene.history.totals(10_000)) == TOTAL_STEPS
-    assert scene.history.totals(10_000)[0].waiting == 1
+    assert scene.history.totals(10_000)[0].ready == 1
     scene.steps()
     assert len(scene.history.totals(10_000)) == TOTAL_STEPS
-    assert scene.history.totals(10_000)[0].waiting == 2
+    assert scene.history.totals(10_000)[0].ready == 2
     assert len(scene.history.totals(3)) == 3
     assert scene.history.totals(0) == []
 
 
 def waiting(scene: Scene, destination: Destination, steps: int = 10_000) -> list[int]:
-    return list(scene.history.of(destination, steps).waiting)
+    return list(scene.history.of(destination, steps).ready)
 
 
 def test_a_destination_has_its_own(scene: Scene) -> None:
@@ -83,14 +83,14 @@ def test_a_destination_has_its_own(scene: Scene) -> None:
     scene.fixture.read(busy, 1)
     scene.steps(1)
     series = scene.history.of(busy, 10)
-    assert list(series.waiting) == [0, 0, 2, 1]
+    assert list(series.ready) == [0, 0, 2, 1]
     assert list(series.unacked) == [0, 0, 0, 1]
     assert series.rates_in[:2] == [0, 0]
     assert series.rates_in[2] > series.rates_in[3] > 0
     assert series.rates_out[2] == 0 < series.rates_out[3]
-    assert list(scene.history.of(busy, 2).waiting) == [2, 1]
+    assert list(scene.history.of(busy, 2).ready) == [2, 1]
     assert waiting(scene, quiet) == [0, 0, 0, 0]
-    assert scene.history.of(busy, 0).waiting == []
+    assert scene.history.of(busy, 0).ready == []
 
 
 def test_its_ring_turns(scene: Scene) -> None:

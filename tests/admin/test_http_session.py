@@ -167,7 +167,9 @@ async def test_a_part_is_answered_when_it_is_on_disk_and_so_is_its_repetition() 
         await asyncio.sleep(0)  # without a turn: nothing is given to the journal
     assert first.written == second.written == b""
     await fixture.rest()
-    assert [b'"already":false' in first.written, b'"already":true' in second.written] == [True] * 2
+    assert [b'"duplicate":false' in first.written, b'"duplicate":true' in second.written] == [
+        True
+    ] * 2
     assert len(fixture.bodies("q")) == 40
 
 

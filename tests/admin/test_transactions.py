@@ -71,7 +71,7 @@ async def test_what_a_list_says(api_fixture: ApiFixture) -> None:
 async def test_an_open_one_can_only_be_rolled_back(api_fixture: ApiFixture) -> None:
     transaction = begin(api_fixture, b"a")
     told: list[bool] = []
-    transaction.told = told.append
+    transaction.on_end = told.append
     http_client = api_fixture.http_client()
     [item] = await listed(http_client)
     answer = await http_client.ask("POST", f"/transactions/{item['id']}/commit")

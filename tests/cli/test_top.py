@@ -130,7 +130,7 @@ def test_without_a_terminal_each_sample_is_printed(run: Run, broker: RunningBrok
     rows = run("top", "topped", *where).out.splitlines()
     assert len([row for row in rows if row.startswith("topped")]) == 2
     assert "no destinations like that" in run("top", "no.such.*", *where).out
-    assert "did you mean waiting?" in run("top", "--sort", "watiing").err
+    assert "did you mean ready?" in run("top", "--sort", "redy").err
 
 
 def test_top_at_a_terminal(run: Run, broker: RunningBroker, tmp_path: Path) -> None:
