@@ -14,7 +14,7 @@ from sluicemq.cli.main import main
 
 
 class Result(NamedTuple):
-    """What a command answered."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -22,7 +22,7 @@ class Result(NamedTuple):
 
 
 class RunningBroker(NamedTuple):
-    """Where the broker under test is reached."""
+    """Data directory and URLs of the broker under test."""
 
     data_dir: Path
     phpmq: str
@@ -37,8 +37,8 @@ class RunningBroker(NamedTuple):
 
 
 class GuardedBroker(NamedTuple):
-    """A broker that asks who somebody is. `root` is a superuser; `shop` may do what a test grants
-    it; the passwords are in the file `secret`."""
+    """A broker that requires a login. `root` is a superuser; `shop` has the permissions that a
+    test grants it; the passwords are in the file `secret`."""
 
     data_dir: Path
     url: str
@@ -50,7 +50,7 @@ class GuardedBroker(NamedTuple):
         return ["--data-dir", str(self.data_dir)]
 
     def by(self, user: str) -> dict[str, str]:
-        """The environment of commands that ask it over the network."""
+        """The environment of commands that send it requests over the network."""
         return {
             "SLUICEMQ_URL": self.url,
             "SLUICEMQ_USER": user,

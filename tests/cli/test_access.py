@@ -1,4 +1,4 @@
-"""Users and permissions through a running broker, and what it refuses to whom."""
+"""Users and permissions through a running broker, and requests that it refuses."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def test_users_over_the_api_are_those_in_the_file(
     assert database.changed_by.startswith("root")
     rows = json.loads(run("permissions", "list", "anna", "--json").out)
     assert [(row["pattern"], row["through"]) for row in rows] == [("a.*", ""), ("*", "readers")]
-    (shown,) = [u for u in json.loads(run("users", "--json").out) if u["name"] == "anna"]
-    assert shown["tokens"][0]["label"] == "ci"
-    assert token["token"] not in json.dumps(shown)
+    (user,) = [u for u in json.loads(run("users", "--json").out) if u["name"] == "anna"]
+    assert user["tokens"][0]["label"] == "ci"
+    assert token["token"] not in json.dumps(user)
 
     (tmp_path / "token").write_text(token["token"])
     by_token = ["--url", guarded.url, "--token-file", "token"]
@@ -76,7 +76,7 @@ def test_users_over_the_api_are_those_in_the_file(
     assert "last superuser" in run("users", "remove", "root", "--yes").err
 
 
-def test_a_login_beside_the_password_of_somebody_else(
+def test_login_and_password_of_a_new_user_in_one_command(
     run: Run, guarded: GuardedBroker, tmp_path: Path
 ) -> None:
     (tmp_path / "new").write_text("of carl\n")
@@ -86,7 +86,7 @@ def test_a_login_beside_the_password_of_somebody_else(
     assert run("queues", *by_carl).code == 0
 
 
-def test_adding_somebody_twice_changes_nothing(run: Run, guarded: GuardedBroker) -> None:
+def test_adding_a_user_twice_changes_nothing(run: Run, guarded: GuardedBroker) -> None:
     before = UserStore(guarded.data_dir / "users.json").read()
     result = run("users", "add", "shop", "--no-password", "--superuser", *guarded.where)
     assert result.code == 1
@@ -94,15 +94,15 @@ def test_adding_somebody_twice_changes_nothing(run: Run, guarded: GuardedBroker)
     assert UserStore(guarded.data_dir / "users.json").read() == before
 
 
-def test_a_missing_user_is_not_made_by_a_new_password(run: Run, guarded: GuardedBroker) -> None:
+def test_new_password_does_not_create_a_missing_user(run: Run, guarded: GuardedBroker) -> None:
     file = ["--password-file", str(guarded.secret)]
-    result = run("users", "passwd", "nobody", *file, *guarded.where)
+    result = run("users", "passwd", "unknown", *file, *guarded.where)
     assert result.code == 1
-    assert "there is no user 'nobody'" in result.err
+    assert "there is no user 'unknown'" in result.err
 
 
-def test_the_same_words_with_and_without_a_broker(run: Run, tmp_path: Path) -> None:
-    """What is refused, and what is told, does not depend on who changes the file."""
+def test_output_is_the_same_with_and_without_a_broker(run: Run, tmp_path: Path) -> None:
+    """Results and output do not depend on the process that changes the file."""
     commands = [
         ["users", "list", "--json"],
         ["users", "add", "anna", "--no-password", "--superuser", "--json"],
@@ -126,11 +126,11 @@ def test_the_same_words_with_and_without_a_broker(run: Run, tmp_path: Path) -> N
         ["users", "remove", "anna", "--force", "--yes"],
     ]
 
-    def told(data: Path) -> list[tuple[int, str, str]]:
+    def outputs(data: Path) -> list[tuple[int, str, str]]:
         results = []
         for command in commands:
             result = run(*command, "--data-dir", str(data))
-            # over the API an error begins with where it is from
+            # over the API an error begins with the broker's address
             err = result.err.replace(f"{data}/admin.sock: ", "").splitlines()[:1]
             # the running broker has listeners of its own
             out = re.sub(r'"open_listeners":\[[^]]*\]', "", result.out)
@@ -139,24 +139,24 @@ def test_the_same_words_with_and_without_a_broker(run: Run, tmp_path: Path) -> N
             results.append((result.code, out, "".join(err)))
         return results
 
-    alone = told(tmp_path / "alone")
+    alone = outputs(tmp_path / "alone")
     with LocalBroker(tmp_path / "running", ["phpmq://127.0.0.1:0"]):
-        running = told(tmp_path / "running")
+        running = outputs(tmp_path / "running")
     for command, without, through in zip(commands, alone, running, strict=True):
         assert without == through, command
 
 
-def test_who_does_not_say_who_it_is_gets_nothing(run: Run, guarded: GuardedBroker) -> None:
+def test_requests_without_a_valid_login_are_refused(run: Run, guarded: GuardedBroker) -> None:
     result = run("queues", "--url", guarded.url)
     assert result.code == 1
     assert result.out == ""
     assert "--user NAME" in result.err
     Path("wrong").write_text("guess\n")
-    shown = ["--user", "shop", "--password-file", "wrong"]
-    assert run("queues", "--url", guarded.url, *shown).code == 1
+    login = ["--user", "shop", "--password-file", "wrong"]
+    assert run("queues", "--url", guarded.url, *login).code == 1
 
 
-def test_health_asks_nobody_who_they_are(run: Run, guarded: GuardedBroker) -> None:
+def test_health_requires_no_login(run: Run, guarded: GuardedBroker) -> None:
     assert run("health", "--url", guarded.url).code == 0
 
 
@@ -189,7 +189,7 @@ def test_health_asks_nobody_who_they_are(run: Run, guarded: GuardedBroker) -> No
         ["dlq", "redrive", "theirs", "--all", "--yes"],
     ],
 )
-def test_who_may_not_is_refused(
+def test_operations_without_permission_are_refused(
     by_shop: Run, run: Run, guarded: GuardedBroker, command: list[str]
 ) -> None:
     for name in ("theirs", "mine"):
@@ -208,7 +208,9 @@ def test_who_may_not_is_refused(
     assert not left["paused"]
 
 
-def test_lists_show_what_one_may_see(by_shop: Run, run: Run, guarded: GuardedBroker) -> None:
+def test_lists_contain_only_visible_destinations(
+    by_shop: Run, run: Run, guarded: GuardedBroker
+) -> None:
     for name in ("theirs", "mine.a"):
         run("queues", "create", name, *guarded.where)
     run("permissions", "grant", "shop", "mine.*", "browse", *guarded.where)
@@ -217,7 +219,7 @@ def test_lists_show_what_one_may_see(by_shop: Run, run: Run, guarded: GuardedBro
     assert "theirs" not in names
 
 
-def test_the_audit_log_knows_who(run: Run, by_root: Run, guarded: GuardedBroker) -> None:
+def test_audit_log_names_the_user(run: Run, by_root: Run, guarded: GuardedBroker) -> None:
     mark = f"audited{time.time_ns()}"
     assert by_root("queues", "create", mark).code == 0
     lines = json.loads(by_root("audit", "--json", "--limit", "20").out)

@@ -1,4 +1,4 @@
-"""The client of the API, against a server that says what a test wants."""
+"""The client of the API, against a server with predefined answers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_every_name_has_a_path(api: Api, stub: Stub, name: str, path: str) -> No
     assert asked(stub) == [path]
 
 
-def test_a_path_goes_on_behind_a_name_that_stands_beside_it(api: Api, stub: Stub) -> None:
+def test_path_continues_after_a_name_in_the_query(api: Api, stub: Stub) -> None:
     api.post(destination(Address(Kind.TOPIC, "\udcff")) / "purge", {"unacked": False})
     assert stub.requests == [
         ("POST", "/api/v1/destinations/topic/~/purge?name_base64=%2Fw%3D%3D", b'{"unacked":false}')
@@ -133,7 +133,7 @@ def test_all_pages_of_a_list(api: Api, stub: Stub) -> None:
     assert all(query["kind"] == ["queue"] for query in queries)
 
 
-def test_a_list_that_shrinks_meanwhile_ends(api: Api, stub: Stub) -> None:
+def test_list_ends_if_items_are_removed_meanwhile(api: Api, stub: Stub) -> None:
     stub.answers = [
         (200, json.dumps({"items": [1] * 500, "total": 900}).encode()),
         (200, json.dumps({"items": [], "total": 500}).encode()),
@@ -158,7 +158,7 @@ def test_the_first_of_a_list(api: Api, stub: Stub) -> None:
         (500, "internal-error", ApiRefused, ""),
     ],
 )
-def test_refusals_say_what_where_and_what_next(
+def test_errors_name_the_cause_the_broker_and_advice(
     api: Api, stub: Stub, status: int, code: str, kind: type[SluiceError], advice: str
 ) -> None:
     stub.answers = [(status, refusal(code, "shop may not do that"))]
@@ -174,19 +174,21 @@ def test_refusals_say_what_where_and_what_next(
 @pytest.mark.parametrize(
     "answer", [(200, b"<html>"), (200, b"\xff"), (404, b"<html>"), (502, b""), (404, b'{"a": 1}')]
 )
-def test_something_else_answers(api: Api, stub: Stub, answer: tuple[int, bytes]) -> None:
+def test_answers_of_another_server_are_errors(
+    api: Api, stub: Stub, answer: tuple[int, bytes]
+) -> None:
     stub.answers = [answer]
     with pytest.raises(ConnectionLost, match="is not a broker's API"):
         api.get("/things")
 
 
-def test_a_kept_connection_that_was_closed_is_opened_again(api: Api, stub: Stub) -> None:
+def test_closed_keep_alive_connection_is_reopened(api: Api, stub: Stub) -> None:
     stub.answers = [(200, b"1"), None, (200, b"2")]
     assert [api.get("/a"), api.get("/b")] == [1, 2]
     assert len(stub.requests) == 3
 
 
-def test_what_changes_something_is_sent_once(api: Api, stub: Stub) -> None:
+def test_changing_requests_are_sent_once(api: Api, stub: Stub) -> None:
     stub.answers = [(200, b"1"), None, (200, b"2")]
     api.get("/a")
     with pytest.raises(ConnectionLost, match="no broker answers"):
@@ -194,14 +196,14 @@ def test_what_changes_something_is_sent_once(api: Api, stub: Stub) -> None:
     assert [method for method, _, _ in stub.requests] == ["GET", "POST"]
 
 
-def test_a_broker_that_hangs_up_at_once_is_asked_once(api: Api, stub: Stub) -> None:
+def test_request_is_not_repeated_if_the_broker_closes_at_once(api: Api, stub: Stub) -> None:
     stub.answers = [None]
     with pytest.raises(ConnectionLost):
         api.get("/a")
     assert len(stub.requests) == 1
 
 
-def test_lines_come_one_by_one(api: Api, stub: Stub) -> None:
+def test_lines_are_decoded_one_by_one(api: Api, stub: Stub) -> None:
     stub.answers = [(200, b'{"n": 1}\n{"n": 2}\n')]
     assert [line["n"] for line in api.lines("/backup", {})] == [1, 2]
     stub.answers = [(409, refusal("rejected", "no"))]
@@ -209,12 +211,12 @@ def test_lines_come_one_by_one(api: Api, stub: Stub) -> None:
         list(api.lines("/backup", {}))
 
 
-def test_text_that_is_not_utf_8_is_a_mistake_of_the_command_line(api: Api) -> None:
+def test_text_that_is_not_utf_8_is_a_usage_error(api: Api) -> None:
     with pytest.raises(UsageError, match="is not UTF-8"):
         api.post("/a", {"reason": "\udcff"})
 
 
-def test_nobody_answers(tmp_path: Path) -> None:
+def test_unreachable_broker_is_an_error_with_advice(tmp_path: Path) -> None:
     with pytest.raises(ConnectionLost, match=r"no broker answers at .*/none: No such file") as lost:
         Api(HttpTarget("localhost", 0, path=str(tmp_path / "none"))).get("/a")
     assert "sluicemq serve" in lost.value.__notes__[0]
@@ -225,7 +227,7 @@ def test_nobody_answers(tmp_path: Path) -> None:
     assert "listener" in lost.value.__notes__[0]
 
 
-def test_what_is_done_in_parts_is_asked_for_until_it_is_through(api: Api, stub: Stub) -> None:
+def test_partial_actions_are_requested_until_done(api: Api, stub: Stub) -> None:
     failed = {"id": "9", "reason": "in-flight"}
     stub.answers = [
         (200, json.dumps({"processed": 2, "failed": [failed], "next": "c1"}).encode()),

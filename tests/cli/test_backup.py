@@ -16,7 +16,7 @@ MESSAGES = [b"%d" % number for number in range(300)]
 
 @pytest.fixture
 def broker(tmp_path: Path) -> LocalBroker:
-    """Not started."""
+    """A broker that is not started."""
     home = tmp_path / "home"
     home.mkdir()
     urls = ["phpmq://127.0.0.1:0", "http://127.0.0.1:0"]
@@ -31,7 +31,7 @@ def send(broker: LocalBroker) -> None:
 
 
 def received(directory: Path) -> list[bytes]:
-    """By a broker that starts there."""
+    """Return the messages that a broker delivers from the directory."""
     with (
         LocalBroker(directory, ["phpmq://127.0.0.1:0"]) as broker,
         BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client,
@@ -85,7 +85,7 @@ def test_back_up_a_stopped_broker_and_keep_its_identity(
     assert received(new) == MESSAGES
 
 
-def test_the_broker_makes_it_itself(run: Run, broker: LocalBroker, tmp_path: Path) -> None:
+def test_broker_creates_the_backup_itself(run: Run, broker: LocalBroker, tmp_path: Path) -> None:
     with broker:
         send(broker)
         url = ("--url", f"http://127.0.0.1:{broker.port('http')}")
@@ -105,7 +105,7 @@ def test_the_broker_makes_it_itself(run: Run, broker: LocalBroker, tmp_path: Pat
     assert run("backup", "verify", f"{home}/two", "--json").code == 0
 
 
-def test_list_shows_what_is_unfinished_and_no_data_directory(
+def test_list_contains_unfinished_backups_but_no_data_directories(
     run: Run, broker: LocalBroker, tmp_path: Path
 ) -> None:
     with broker:

@@ -45,7 +45,7 @@ SHORT = ("--seconds", "0.05")
 
 
 def document(answer: Result) -> Document:
-    """What was printed; unknown, missing and mistyped fields are errors."""
+    """Decode the output; unknown, missing and mistyped fields are errors."""
     assert answer.code == 0, answer.err
     return msgspec.json.decode(answer.out, type=Document)
 
@@ -149,7 +149,7 @@ def test_idle(run: Call) -> None:
             assert each.messages == 15
 
 
-def test_a_quick_look_prints_tables(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_without_a_scenario_prints_tables(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "QUICK", command.QUICK[-1:])
     answer = run("bench", *SHORT)
     assert answer.code == 0
@@ -169,7 +169,7 @@ def test_the_document_is_documented() -> None:
     assert fields - explained == set()
 
 
-# --- what cannot be --------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_wrong_command_line_is_a_usage_error(run: Call, arguments: list[str], 
     assert answer.out == ""
 
 
-def test_a_broker_that_is_not_there(run: Call) -> None:
+def test_unreachable_broker_is_an_error(run: Call) -> None:
     answer = run("bench", "query", "--url", "msglite://127.0.0.1:1", *SHORT)
     assert (answer.code, answer.out) == (1, "")
     assert "Connection refused" in answer.err
@@ -231,7 +231,7 @@ def test_a_flood_is_received_to_the_last_message(server: BenchmarkBroker, size: 
 
 
 def test_jmq_consumers_log_in_before_the_first_run(tmp_path: Path) -> None:
-    """A client that says nothing for a while is taken for one that asks for the ports."""
+    """The broker treats a client that sends nothing for a while as a request for the ports."""
     with LocalBroker(tmp_path, ["jmq://127.0.0.1:0?portmapper_timeout=0.3"]) as broker:
         speaks = dialect("jmq", 100, queue=b"bench")
         with Load(BrokerAddress(broker.port("jmq")), speaks) as load:
@@ -239,7 +239,7 @@ def test_jmq_consumers_log_in_before_the_first_run(tmp_path: Path) -> None:
             assert load.flood(messages=10).messages == 10
 
 
-def test_a_broker_that_stalls_is_not_flattered(
+def test_stalled_broker_shows_in_the_latency(
     server: BenchmarkBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = server.pid
@@ -267,7 +267,7 @@ def test_a_broker_that_stalls_is_not_flattered(
     assert steady.latency.maximum >= 280
 
 
-def test_a_generator_that_stalls_flatters_nobody(
+def test_stalled_generator_does_not_hide_latency(
     server: BenchmarkBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = Receiver.read
@@ -286,7 +286,7 @@ def test_a_generator_that_stalls_flatters_nobody(
     assert steady.late_ms >= 280
 
 
-def test_steady_producers_take_turns(
+def test_steady_producers_alternate(
     server: BenchmarkBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push = Load._push
@@ -303,7 +303,7 @@ def test_steady_producers_take_turns(
 
 
 @pytest.mark.parametrize("protocol", ["vibemq", "jmq"])
-def test_a_producer_has_no_more_unanswered_than_it_may(
+def test_producer_keeps_its_limit_of_unconfirmed_messages(
     monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     push = Load._push
@@ -324,7 +324,7 @@ def test_a_producer_has_no_more_unanswered_than_it_may(
 
 @pytest.mark.parametrize("dispatch_version", [1, 2])
 @pytest.mark.parametrize("step", [1, 7, 5000])
-def test_messages_in_pieces(dispatch_version: int, step: int) -> None:
+def test_messages_in_several_reads(dispatch_version: int, step: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         consumer = Phpmq(100, queue=b"q", window=9).receiver(ours)
@@ -343,11 +343,11 @@ def test_messages_in_pieces(dispatch_version: int, step: int) -> None:
             received += consumer.read(delays)
         assert received == len(delays) == 10
         assert all(0 < delay < 60e9 for delay in delays)
-        settled = Decoder().feed(theirs.recv(1 << 16))
-        assert [identity for _, _, _, identity, _ in settled] == ids
+        acks = Decoder().feed(theirs.recv(1 << 16))
+        assert [identity for _, _, _, identity, _ in acks] == ids
 
 
-def test_what_is_no_message_is_told() -> None:
+def test_invalid_message_is_reported() -> None:
     for protocol, nonsense in (
         (Phpmq(100), b"H0100200" + bytes(400)),
         (Msglite(100), b"- out of order\r\n" + bytes(400)),
@@ -361,7 +361,7 @@ def test_what_is_no_message_is_told() -> None:
                 consumer.read()
 
 
-def test_a_connection_that_ends_says_what_came_last() -> None:
+def test_closed_connection_error_contains_the_last_data() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         consumer = Msglite(1000).receiver(ours)

@@ -1,4 +1,4 @@
-"""Which broker is asked, and as whom."""
+"""Address and credentials of the broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def test_options_go_before_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_options_override_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLUICEMQ_URL", "http://elsewhere:1")
     assert str(BrokerLocation(url=HERE).target()) == HERE
     assert str(BrokerLocation().target()) == "http://elsewhere:1"
@@ -49,7 +49,7 @@ def test_a_socket_by_url() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "place", "shown"),
+    ("environment", "place", "authorization"),
     [
         ({}, BrokerLocation(url=HERE), ""),
         ({}, BrokerLocation(HERE, "anna", Path("secret")), basic("anna", "pass word")),
@@ -75,13 +75,16 @@ def test_a_socket_by_url() -> None:
         ),
     ],
 )
-def test_who_asks(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], place: BrokerLocation, shown: str
+def test_credentials_of_requests(
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    place: BrokerLocation,
+    authorization: str,
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(f"SLUICEMQ_{name}", value)
     target = place.target()
-    assert target.authorization == shown
+    assert target.authorization == authorization
     assert "pw" not in str(target)
 
 
@@ -92,7 +95,7 @@ def test_who_asks(
         (BrokerLocation(HERE, "anna"), "no terminal to ask for the password"),
         (BrokerLocation(HERE, password_file=Path("secret")), "--password-file goes with --user"),
         (BrokerLocation(HERE, "anna", token_file=Path("token")), "leave out --user"),
-        (BrokerLocation("http://a:b@127.0.0.1", "anna"), "the URL says who logs in"),
+        (BrokerLocation("http://a:b@127.0.0.1", "anna"), "the URL contains the user"),
         (BrokerLocation(HERE, ca=Path("ca")), "only with https"),
         (BrokerLocation("phpmq://127.0.0.1"), "names the HTTP listener"),
         (BrokerLocation(HERE, "anna", Path("none")), "none: the file cannot be read"),
@@ -100,7 +103,7 @@ def test_who_asks(
         (BrokerLocation(ca=Path("ca"), data_dir=Path("d")), "--ca goes with --url"),
     ],
 )
-def test_what_makes_no_sense(
+def test_contradictory_options_are_refused(
     monkeypatch: pytest.MonkeyPatch, place: BrokerLocation, says: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
@@ -108,7 +111,7 @@ def test_what_makes_no_sense(
         place.target()
 
 
-def test_a_password_over_an_open_network_is_warned_about(
+def test_credentials_over_plain_http_print_a_warning(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     BrokerLocation("http://10.0.0.5", token_file=Path("token")).target()
@@ -122,7 +125,7 @@ def test_a_password_over_an_open_network_is_warned_about(
         assert capfd.readouterr().err == ""
 
 
-def test_the_broker_does_not_take_them_for_settings(
+def test_broker_ignores_environment_variables_of_clients(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICEMQ_URL", HERE)

@@ -1,4 +1,4 @@
-"""What a shell is offered when somebody presses Tab."""
+"""Completion of commands, options and names in a shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.cli.conftest import GuardedBroker, Run, RunningBroker
 
 @pytest.fixture
 def offered(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The words for what has been typed; the last word is not finished."""
+    """Return the completions of a command line whose last word is not finished."""
 
     def complete(*words: str) -> list[str]:  # type: ignore[misc]
         monkeypatch.setenv("_SLUICEMQ_COMPLETE", "complete_bash")
@@ -47,7 +47,7 @@ def test_names_that_a_shell_would_run_are_not_offered(
     assert not [word for word in offered("queues", "show", *broker.where, "ta") if "." not in word]
 
 
-def test_silence_where_nobody_answers_or_a_password_is_needed(
+def test_nothing_is_offered_without_a_broker_or_a_login(
     offered: Run, guarded: GuardedBroker
 ) -> None:
     assert offered("queues", "show", "--data-dir", "none", "x") == []

@@ -12,12 +12,12 @@ from tests.cli.conftest import Run, RunningBroker
 
 
 def test_show_prints_a_file_that_loads_as_the_same(run: Run, tmp_path: Path) -> None:
-    shown = run("config", "show", "--listen", "msglite://:1?durability=sync", "--ephemeral").out
-    tree = tomllib.loads(shown)
+    output = run("config", "show", "--listen", "msglite://:1?durability=sync", "--ephemeral").out
+    tree = tomllib.loads(output)
     assert tree["broker"]["ephemeral"] is True
     assert tree["listeners"][0]["durability"] == "sync"
-    (tmp_path / "again.toml").write_text(shown)
-    assert run("config", "show", "--config", "again.toml").out == shown
+    (tmp_path / "again.toml").write_text(output)
+    assert run("config", "show", "--config", "again.toml").out == output
 
 
 def test_explain_names_the_source(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_check_accepts_and_names_the_sources(run: Run, tmp_path: Path) -> None:
     assert "sound (from sluicemq.toml)" in result.err
 
 
-def test_check_tells_all_problems(run: Run) -> None:
+def test_check_reports_all_problems(run: Run) -> None:
     result = run("config", "check", "--listen", "phpmq://0.0.0.0:1", "--listen", "http://:1/q")
     assert result.code == 2
     assert "insecure_public" in result.err
@@ -64,7 +64,7 @@ def test_docs(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == describe()
 
 
-def test_what_a_running_broker_has_in_force(run: Run, broker: RunningBroker) -> None:
+def test_effective_configuration_of_a_running_broker(run: Run, broker: RunningBroker) -> None:
     found = json.loads(run("config", "show", "--live", "--json", *broker.where).out)
     named = {each["name"]: each for each in found}
     assert named["broker.data_dir"]["value"] == str(broker.data_dir)
@@ -126,7 +126,7 @@ def test_serve_names_file_and_line_of_every_error(run: Run, tmp_path: Path) -> N
     assert "error: sluicemq.toml:3: phpmq://0.0.0.0:0" in result.err
 
 
-def test_check_says_what_it_tried_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
+def test_check_lists_its_steps_and_leaves_no_files(run: Run, tmp_path: Path) -> None:
     data = tmp_path / "data"
     addresses = ["--listen", "msglite://127.0.0.1:0", "--listen", f"phpmq+unix://{tmp_path}/sock"]
     result = run("config", "check", "--data-dir", str(data), *addresses)

@@ -130,7 +130,9 @@ def test_a_refused_message_is_an_error(run: Run, broker: RunningBroker, protocol
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_confirming_leaves_no_destination(run: Run, broker: RunningBroker, protocol: str) -> None:
+def test_confirmation_creates_no_destination(
+    run: Run, broker: RunningBroker, protocol: str
+) -> None:
     url = f"{getattr(broker, protocol)}?queue=only.{protocol}"
     assert run("send", url, "x").code == 0
     names = [each["name"] for each in json.loads(run("queues", "--json", *broker.where).out)]
@@ -144,7 +146,7 @@ def test_over_tls_messages_arrive_once(run: Run, ports: LocalBroker) -> None:
 
 
 def test_msglite_answers_within_a_second_tick() -> None:
-    """The original broker answers a ready with timeout 0 only after up to one second."""
+    """The original broker takes up to one second to answer a ready with timeout 0."""
 
     def serve(connection: socket.socket) -> None:
         received = b""
@@ -160,8 +162,8 @@ def test_msglite_answers_within_a_second_tick() -> None:
         client.confirm()
 
 
-def test_a_phpmq_broker_that_knows_no_probe_confirms_by_its_message() -> None:
-    """It stores the message of the probe as any other, and has dispatches of three packets."""
+def test_phpmq_broker_without_probes_confirms_by_a_message() -> None:
+    """The broker stores the probe's message as any other; its dispatches have three packets."""
     stored: list[bytes] = []
 
     def serve(connection: socket.socket) -> None:

@@ -66,12 +66,12 @@ def test_a_consumer_and_its_connection(ask: Run, broker: RunningBroker) -> None:
         assert closed.code == 0
         with pytest.raises(ConnectionLost):
             client.receive(10)
-    # what it held waits again
+    # its unacked messages are ready again
     assert listed(ask, "queues", "show", "consumed")["ready"] == 2
     assert "There are no consumers of consumed" in ask("consumers", "consumed").err
 
 
-def test_a_connection_that_is_not_there(ask: Run) -> None:
+def test_missing_connection_is_an_error(ask: Run) -> None:
     result = ask("connections", "close", "999999", "x/y", "--yes")
     assert result.code == 1
     assert result.err.count("there is no such connection") == 2

@@ -7,8 +7,8 @@ from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.cli.conftest import Run, RunningBroker
 
 
-def die(ask: Run, broker: RunningBroker, name: str, count: int) -> None:
-    """Messages that no consumer could take: each was delivered once, and given back."""
+def create_dead_letters(ask: Run, broker: RunningBroker, name: str, count: int) -> None:
+    """Create dead letters: messages that were delivered once and requeued."""
     ask("queues", "create", name, "dead_letter=true", "max_attempts=1")
     ask("messages", "publish", name, *(f"letter {number}" for number in range(count)))
     client = BlockingPhpmqClient.connect(path=broker.phpmq.partition("://")[2])
@@ -27,45 +27,45 @@ def dead_letters(ask: Run, name: str) -> int:
     return sum(int(queue["ready"]) for queue in queues)
 
 
-def waiting(ask: Run, name: str) -> int:
+def ready_count(ask: Run, name: str) -> int:
     found = json.loads(ask("queues", "show", name, "--json").out)
     return int(found["ready"])
 
 
-def test_dead_letters_are_listed_and_sent_back(ask: Run, broker: RunningBroker) -> None:
-    die(ask, broker, "mortal", 3)
+def test_dead_letters_are_listed_and_redriven(ask: Run, broker: RunningBroker) -> None:
+    create_dead_letters(ask, broker, "mortal", 3)
     (queue,) = json.loads(ask("dlq", "mortal*", "--json").out)
     assert (queue["name"], queue["ready"]) == ("mortal.dlq", 3)
     assert sum(queue["reasons"].values()) == 3
     (reason,) = queue["reasons"]
     assert reason in ask("dlq").out
-    letters = json.loads(ask("dlq", "show", "mortal.dlq", "--json").out)["items"]
-    assert len(letters) == 3
-    shown = ask("dlq", "show", "mortal.dlq").out
-    assert reason in shown
-    assert "mortal" in shown.splitlines()[1]
-    one = ask("dlq", "redrive", "mortal.dlq", letters[0]["id"])
+    messages = json.loads(ask("dlq", "show", "mortal.dlq", "--json").out)["items"]
+    assert len(messages) == 3
+    output = ask("dlq", "show", "mortal.dlq").out
+    assert reason in output
+    assert "mortal" in output.splitlines()[1]
+    one = ask("dlq", "redrive", "mortal.dlq", messages[0]["id"])
     assert one.code == 0
-    assert (waiting(ask, "mortal"), waiting(ask, "mortal.dlq")) == (1, 2)
-    elsewhere = [letters[1]["id"], "--to", "hospital"]
+    assert (ready_count(ask, "mortal"), ready_count(ask, "mortal.dlq")) == (1, 2)
+    elsewhere = [messages[1]["id"], "--to", "other"]
     assert ask("dlq", "redrive", "mortal.dlq", *elsewhere).code == 0
-    assert waiting(ask, "hospital") == 1
+    assert ready_count(ask, "other") == 1
     assert ask("dlq", "redrive", "mortal.dlq", "--all", "--yes").code == 0
-    assert (waiting(ask, "mortal"), waiting(ask, "mortal.dlq")) == (2, 0)
-    detail = ask("messages", "show", "mortal", letters[0]["id"])
+    assert (ready_count(ask, "mortal"), ready_count(ask, "mortal.dlq")) == (2, 0)
+    detail = ask("messages", "show", "mortal", messages[0]["id"])
     assert "dead letter" not in detail.out
 
 
-def test_dead_letters_are_thrown_away(ask: Run, broker: RunningBroker) -> None:
-    die(ask, broker, "lost", 2)
+def test_dead_letters_are_purged(ask: Run, broker: RunningBroker) -> None:
+    create_dead_letters(ask, broker, "lost", 2)
     purged = ask("dlq", "purge", "lost.dlq", "--yes", "--json")
     assert json.loads(purged.out)["purged"] == 2
-    assert waiting(ask, "lost.dlq") == 0
+    assert ready_count(ask, "lost.dlq") == 0
 
 
-def test_what_is_no_dead_letter_stays(ask: Run) -> None:
+def test_redrive_of_an_ordinary_message_is_refused(ask: Run) -> None:
     number = ask("messages", "publish", "alive", "x").out.strip()
     result = ask("dlq", "redrive", "alive", number)
     assert result.code == 1
     assert "name a destination with --to" in result.err
-    assert waiting(ask, "alive") == 1
+    assert ready_count(ask, "alive") == 1

@@ -29,9 +29,9 @@ def test_a_queue_from_beginning_to_end(ask: Run) -> None:
     settings = queue(ask, "q.life")["settings"]
     assert (settings["max_messages"], settings["overflow"]) == (3, "drop-oldest")
     assert ask("messages", "publish", "q.life", "a", "b").code == 0
-    shown = ask("queues", "show", "q.life").out
-    assert "max_messages" in shown
-    assert "1h" in shown
+    output = ask("queues", "show", "q.life").out
+    assert "max_messages" in output
+    assert "1h" in output
     assert ask("queues", "pause", "q.life").code == 0
     assert queue(ask, "q.life")["paused"] is True
     assert "q.life paused" in ask("queues", "q.life").out
@@ -47,7 +47,7 @@ def test_a_queue_from_beginning_to_end(ask: Run) -> None:
     assert "sluicemq queues" in gone.err
 
 
-def test_topics_are_no_queues(ask: Run) -> None:
+def test_queue_commands_refuse_topics(ask: Run) -> None:
     assert ask("topics", "create", "t.only").code == 0
     assert [t["name"] for t in json.loads(ask("topics", "t.only", "--json").out)] == ["t.only"]
     assert ask("queues", "t.only").code == 1
@@ -77,7 +77,7 @@ def test_more_than_one_page(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each["name"] for each in found] == [f"many.{number}" for number in range(7)]
 
 
-def test_nothing_found(ask: Run) -> None:
+def test_empty_lists(ask: Run) -> None:
     result = ask("queues", "none.*")
     assert (result.code, result.out) == (1, "")
     assert "No queue is like none.*" in result.err
@@ -107,7 +107,7 @@ def test_mistakes_of_the_command_line(ask: Run, arguments: list[str], says: str)
 @pytest.mark.parametrize(
     "name", ["a/b", "c d?e#f%", "~", "..", "é\n", "[red]x", "\x1b[2Jz", "\udcff\udc80"]
 )
-def test_any_name_works_and_none_harms_the_terminal(ask: Run, name: str) -> None:
+def test_any_name_is_accepted_and_cannot_control_the_terminal(ask: Run, name: str) -> None:
     def call(*arguments: str) -> Any:
         result = ask(*arguments)
         assert "\x1b" not in result.out + result.err
@@ -143,7 +143,7 @@ def test_a_name_like_an_option(run: Run, broker: RunningBroker) -> None:
         ["slots", "delete", "kept"],
     ],
 )
-def test_what_destroys_asks_first(ask: Run, command: list[str]) -> None:
+def test_destructive_commands_ask_for_confirmation(ask: Run, command: list[str]) -> None:
     ask("messages", "publish", "kept", "x")
     before = queue(ask, "kept")["ready"]
     result = ask(*command)
@@ -153,7 +153,7 @@ def test_what_destroys_asks_first(ask: Run, command: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("typed", "code", "left"), [("n\n", 1, 1), ("\n", 1, 1), ("y\n", 0, 0)])
-def test_the_answer_counts(
+def test_confirmation_prompt_is_respected(
     ask: Run, broker: RunningBroker, typed: str, code: int, left: int
 ) -> None:
     ask("queues", "purge", "asked", "--yes")
@@ -171,11 +171,11 @@ def test_the_answer_counts(
         os.write(master, typed.encode())
         assert process.wait(60) == code
         os.close(slave)
-        shown = b""
+        output = b""
         with suppress(OSError):  # the end, after all that was written
             while data := os.read(master, 4096):
-                shown += data
-        assert b"1 messages" in shown
+                output += data
+        assert b"1 messages" in output
     finally:
         os.close(master)
     assert queue(ask, "asked")["ready"] == left

@@ -1,4 +1,4 @@
-"""What docs/cli.md shows is typed in, in its order, against a real broker."""
+"""The commands of docs/cli.md, run in order against a real broker."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def blocks() -> list[str]:
 
 
 class Shell:
-    """As much of a shell as the page needs: commands of ours run in this process, as starting
-    one takes longer than what it does; anything else is for sh."""
+    """A shell with the features that the page needs. `sluicemq` runs in this process, because
+    starting one is slow; sh runs all other commands."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch = monkeypatch
@@ -40,7 +40,7 @@ class Shell:
         self.ran: list[str] = []
 
     def run(self, line: str) -> str:
-        """What it wrote to standard output."""
+        """Run a line, and return its standard output."""
         if line.startswith("export "):
             name, _, value = line.removeprefix("export ").partition("=")
             self._monkeypatch.setenv(name, value.replace("$PWD", os.getcwd()))
@@ -62,14 +62,14 @@ class Shell:
         self.ran.append(" ".join(words[1:3]))
         self._capfd.readouterr()
         code = main(words[1:])
-        said = self._capfd.readouterr()
-        assert code == 0, f"{line}\n{said.out}\n{said.err}"
+        captured = self._capfd.readouterr()
+        assert code == 0, f"{line}\n{captured.out}\n{captured.err}"
         if file:
-            Path(file).write_text(said.out)
-        return said.out
+            Path(file).write_text(captured.out)
+        return captured.out
 
 
-def test_the_page_is_true(
+def test_commands_of_the_page_print_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

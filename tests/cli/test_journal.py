@@ -132,14 +132,14 @@ def test_dump_of_deliveries_gauges_and_batches(run: Run, tmp_path: Path) -> None
         journal.append_entry(type, body, TIME, destination=orders)
     journal.close()
     types = ["delivered", "redelivered", "depth", "batch_part"]
-    shown = [flag for name in types for flag in ("--type", name)]
-    found = dumped(run, str(tmp_path), *shown)
+    type_options = [flag for name in types for flag in ("--type", name)]
+    found = dumped(run, str(tmp_path), *type_options)
     assert [record["type"] for record in found] == types
     assert (found[0]["subscription"], found[0]["sequences"]) == (7, [1, 2])
     assert (found[1]["sequences"], found[1]["attempts"]) == ([2], [3])
     assert (found[2]["ready"], found[2]["unacked"], found[2]["consumers"]) == (4, 5, 6)
     assert (found[3]["writer"], found[3]["partition"], found[3]["rows"]) == ("query", 2, 5)
-    lines = run("journal", "dump", str(tmp_path), *shown).out.splitlines()
+    lines = run("journal", "dump", str(tmp_path), *type_options).out.splitlines()
     assert [line.split("orders  ")[1] for line in lines] == [
         "1, 2",
         "2",
@@ -169,16 +169,14 @@ def test_slots(run: Run, data_dir: Path) -> None:
     assert run("journal", "slots", where, "--delete", "spark").code == 1
 
 
-def test_compact_keeps_what_is_live(run: Run, data_dir: Path) -> None:
+def test_compact_keeps_live_records(run: Run, data_dir: Path) -> None:
     result = run("journal", "compact", str(data_dir))
     assert result.code == 0
     report = json.loads(run("journal", "check", str(data_dir), "--json").out)
     assert (report["live"], report["problems"]) == (2, [])
 
 
-def test_compact_gives_back_what_is_settled_and_the_broker_goes_on(
-    run: Run, tmp_path: Path
-) -> None:
+def test_compact_frees_acked_records_and_the_broker_continues(run: Run, tmp_path: Path) -> None:
     data_dir = tmp_path / "used"
     broker = LocalBroker(data_dir, ["phpmq://127.0.0.1:0"])
     with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
@@ -196,7 +194,7 @@ def test_compact_gives_back_what_is_settled_and_the_broker_goes_on(
     assert found == [b"%d" % number for number in range(1990, 2000)]
 
 
-def test_compact_beside_a_broker_is_refused(run: Run, data_dir: Path) -> None:
+def test_compact_of_a_running_broker_is_refused(run: Run, data_dir: Path) -> None:
     journal = FileJournal.open(data_dir / "journal", JournalOptions())
     try:
         result = run("journal", "compact", str(data_dir))
@@ -252,7 +250,7 @@ def test_downgrade_and_upgrade(run: Run, tmp_path: Path) -> None:
         assert [client.receive(10).body for _ in range(99)] == [b"%d" % n for n in range(1, 100)]
 
 
-def test_downgrade_does_not_forget_batches_unasked(run: Run, tmp_path: Path) -> None:
+def test_downgrade_keeps_batches_without_an_explicit_option(run: Run, tmp_path: Path) -> None:
     data_dir = tmp_path / "used"
     with LocalBroker(data_dir, ["http://127.0.0.1:0"]) as broker, Client(broker.port("http")) as c:
         assert c.write([row("a", b"1")]).status == 200

@@ -13,10 +13,10 @@ from tests.cli.conftest import Run
 
 def test_version(run: Run) -> None:
     compiled = Path(engine.__file__).suffix == ".so"
-    told = f"sluicemq {sluicemq.__version__}"
+    version = f"sluicemq {sluicemq.__version__}"
     result = run("--version")
     assert (result.code, result.err) == (0, "")
-    assert result.out == (f"{told} (compiled)\n" if compiled else f"{told}\n")
+    assert result.out == (f"{version} (compiled)\n" if compiled else f"{version}\n")
     assert run("--version", "nonsense").out == result.out
 
 
@@ -47,7 +47,7 @@ def test_a_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str]) -
         (["--log-level", "loud"], "command line: logging.level"),
     ],
 )
-def test_serve_refuses_what_cannot_be(run: Run, arguments: list[str], says: str) -> None:
+def test_serve_refuses_invalid_settings(run: Run, arguments: list[str], says: str) -> None:
     result = run("serve", *arguments)
     assert result.code == 2
     assert says in result.err
@@ -59,19 +59,19 @@ def test_every_problem_has_its_own_line(run: Run) -> None:
     assert result.err.count("error:") == 2
 
 
-def test_errors_of_the_system_are_told_without_a_traceback(run: Run, tmp_path: Path) -> None:
+def test_system_errors_are_reported_without_a_traceback(run: Run, tmp_path: Path) -> None:
     result = run("config", "docs", "--write", str(tmp_path))
     assert result.code == 1
     assert result.err == f"error: {tmp_path}: Is a directory\n"
 
 
-def test_what_is_told_cannot_move_the_cursor(run: Run) -> None:
+def test_output_cannot_control_the_terminal(run: Run) -> None:
     result = run("config", "check", "--listen", "phpmq://\x1b[2J")
     assert "\x1b" not in result.err
     assert console.printable("a\x1b\udcffb\u202e") == "a\\x1b\\udcffb\\x202e"
 
 
-def test_a_lost_connection_comes_with_advice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_connection_error_contains_advice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(**_: object) -> None:
         raise ConnectionLost("gone")
 

@@ -30,7 +30,7 @@ def bodies(ask: Run, name: str, *options: str) -> list[Any]:
     return [each["body"]["value"] for each in items(ask, name, "--body", *options)]
 
 
-def test_what_is_published_is_shown(ask: Run, name: str) -> None:
+def test_published_message_is_printed(ask: Run, name: str) -> None:
     result = ask(
         *("messages", "publish", name, '{"a": [1, "ü"]}', "--kind", "json"),
         *("-p", "colour=red", "-p", "n:int=3", "-p", "ok:boolean=true", "-p", "x:float=1.5"),
@@ -50,9 +50,9 @@ def test_what_is_published_is_shown(ask: Run, name: str) -> None:
     }
     assert (message["priority"], message["correlation_id"], message["type"]) == (7, "4711", "order")
     assert 3_600_000 <= message["expiration"] - message["timestamp"] < 3_660_000
-    shown = ask("messages", "show", name, number).out
+    output = ask("messages", "show", name, number).out
     for text in ("colour", "red", "4711", "answers", '"ü"', "priority"):
-        assert text in shown
+        assert text in output
 
 
 def test_arguments_files_and_standard_input(
@@ -80,7 +80,7 @@ def test_empty_standard_input_publishes_nothing(
     assert bodies(ask, name) == [""]
 
 
-def test_a_terminal_is_told_that_it_is_read(
+def test_publish_from_a_terminal_prints_a_prompt(
     ask: Run, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = io.TextIOWrapper(io.BytesIO(b"typed"))
@@ -98,8 +98,8 @@ def test_pages_selectors_and_states(ask: Run, name: str) -> None:
     ask("messages", "publish", name, "later", "--delay", "1h")
     first = json.loads(ask("messages", "list", name, "--limit", "2", "--json").out)
     assert (len(first["items"]), first["total"]) == (2, 5)
-    shown = ask("messages", "list", name, "--limit", "2").out
-    assert "--after" in shown
+    output = ask("messages", "list", name, "--limit", "2").out
+    assert "--after" in output
     second = items(ask, name, "--limit", "2", "--after", first["next"])
     assert [each["id"] for each in second] == [each["id"] for each in items(ask, name)[2:4]]
     assert bodies(ask, name, "--offset", "4") == ["m4"]
@@ -129,7 +129,7 @@ def test_a_body_goes_into_a_file(ask: Run, name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_what_is_done_to_messages(ask: Run, name: str) -> None:
+def test_messages_are_moved_copied_and_deleted(ask: Run, name: str) -> None:
     ids = ask("messages", "publish", name, *"abcdef").out.split()
     target = f"{name}.target"
     assert ask("messages", "copy", name, target, ids[0]).code == 0
@@ -150,7 +150,7 @@ def test_what_is_done_to_messages(ask: Run, name: str) -> None:
     assert "message 999999999: it no longer exists" in partly.err
 
 
-def test_many_messages_are_moved_by_and_by(ask: Run, name: str, broker: RunningBroker) -> None:
+def test_many_messages_are_moved_in_batches(ask: Run, name: str, broker: RunningBroker) -> None:
     client = BlockingPhpmqClient.connect(path=broker.phpmq.partition("://")[2])
     for number in range(3000):
         client.send(name, b"%d" % number)
@@ -162,7 +162,7 @@ def test_many_messages_are_moved_by_and_by(ask: Run, name: str, broker: RunningB
     assert bodies(ask, f"{name}.target") == ["2999"]
 
 
-def test_what_a_consumer_holds_is_taken_back(ask: Run, name: str, broker: RunningBroker) -> None:
+def test_unacked_messages_are_requeued(ask: Run, name: str, broker: RunningBroker) -> None:
     ask("messages", "publish", name, "held")
     client = BlockingPhpmqClient.connect(path=broker.phpmq.partition("://")[2])
     try:
@@ -173,7 +173,7 @@ def test_what_a_consumer_holds_is_taken_back(ask: Run, name: str, broker: Runnin
         assert busy.code == 1
         assert "redeliver requeues it" in busy.err
         assert ask("messages", "redeliver", name, held["id"]).code == 0
-        # and given again, to the same one
+        # and redelivered to the same consumer
         assert client.receive(10).body == b"held"
         (again,) = items(ask, name, "--state", "unacked")
         assert (again["id"], again["redelivered"]) == (held["id"], True)
@@ -181,14 +181,14 @@ def test_what_a_consumer_holds_is_taken_back(ask: Run, name: str, broker: Runnin
         client.close()
 
 
-def test_what_is_delayed_goes_at_once(ask: Run, name: str) -> None:
+def test_scheduled_message_is_delivered_at_once(ask: Run, name: str) -> None:
     ask("messages", "publish", name, "later", "--delay", "1h")
     assert bodies(ask, name) == []
     assert ask("messages", "redeliver", name, "--all", "--state", "scheduled").code == 0
     assert bodies(ask, name) == ["later"]
 
 
-def test_bodies_and_properties_cannot_move_the_cursor(ask: Run, name: str) -> None:
+def test_bodies_and_properties_cannot_control_the_terminal(ask: Run, name: str) -> None:
     number = ask(
         *("messages", "publish", name, "\x1b[2Jboo\u202e"),
         *("-p", "x=\x1b[31m", "--correlation-id", "a\x07\nb", "--type", "[red]t"),
@@ -227,7 +227,7 @@ def test_mistakes_of_the_command_line(ask: Run, arguments: list[str], says: str)
     assert says in result.err
 
 
-def test_refusals_of_the_broker(ask: Run, name: str) -> None:
+def test_errors_of_the_broker(ask: Run, name: str) -> None:
     ask("messages", "publish", name, "x")
     selector = ask("messages", "list", name, "--selector", "n >")
     assert selector.code == 1

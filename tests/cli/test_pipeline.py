@@ -1,4 +1,4 @@
-"""`sluicemq pipeline`: what is wrong is told before Spark is started."""
+"""`sluicemq pipeline`: errors are reported before Spark is started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cli.conftest import Run
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("run", "--format", "orc"), "--format: 'orc' is none of delta, iceberg, parquet"),
         (("run", "--broker", "a/b"), "--broker: 'a/b' is no name"),
@@ -30,16 +30,16 @@ from tests.cli.conftest import Run
         (("report", "--since", "once"), "--since: 'once' is no time such as"),
     ],
 )
-def test_mistakes(run: Run, arguments: tuple[str, ...], said: str) -> None:
+def test_mistakes(run: Run, arguments: tuple[str, ...], message: str) -> None:
     command, *rest = arguments
     result = run("pipeline", command, "--lake", "lake", *rest)
     assert result.code != 0
-    assert said in result.err
+    assert message in result.err
     assert result.out == ""
     assert not Path("lake").exists()
 
 
-def test_a_capture_that_is_not_there(run: Run) -> None:
+def test_missing_capture_is_an_error(run: Run) -> None:
     result = run("pipeline", "decode", "gone.pcap")
     assert (result.code, result.out) == (2, "")
     assert "there is no file gone.pcap" in result.err

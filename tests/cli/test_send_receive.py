@@ -75,7 +75,7 @@ def test_the_time_without_messages_has_one_unit(run: Run, broker: RunningBroker)
     assert run("receive", url, "-t", "0").err == f"{nothing}\n"
 
 
-def test_what_was_not_counted_stays_in_the_queue(run: Run, url: str) -> None:
+def test_messages_beyond_the_count_stay_in_the_queue(run: Run, url: str) -> None:
     run("send", url, "1", "2", "3")
     assert run("receive", url).out == "1\n"
     assert run("receive", url, "-n0", "--timeout", "0").out == "2\n3\n"
@@ -91,14 +91,14 @@ def test_json_is_sent_as_it_is_by_vibemq(run: Run, broker: RunningBroker) -> Non
     bodies = ['{"a": 1.0}', "[1,]", '"text"', "", "[]", "null"]
     for body in bodies:
         assert run("send", f"{broker.vibemq}?queue=json", body).code == 0
-    # what is no object, array or null was sent as a string, and leaves as its text
+    # a body that is no object, array or null is sent as a string and delivered as its text
     assert run("receive", f"{broker.phpmq}?queue=json", "-n6").out.splitlines() == bodies
     for body in bodies:
         assert run("send", f"{broker.vibemq}?queue=json", body).code == 0
     assert run("receive", f"{broker.vibemq}?queue=json", "-n6").out.splitlines() == bodies
 
 
-def test_jms_messages_have_a_life_an_id_and_are_selected(run: Run, broker: RunningBroker) -> None:
+def test_jms_messages_have_ttl_id_and_selector(run: Run, broker: RunningBroker) -> None:
     url = f"{broker.jmq}?queue=life"
     assert run("send", url, "x", "--ttl", "1h").code == 0
     assert run("send", url, "y").code == 0
@@ -120,7 +120,7 @@ def test_a_durable_subscription_of_a_topic(run: Run, broker: RunningBroker) -> N
     assert run("receive", durable).out == "hello\n"
 
 
-def test_maps_and_streams_are_shown_as_json(run: Run, broker: RunningBroker) -> None:
+def test_maps_and_streams_are_printed_as_json(run: Run, broker: RunningBroker) -> None:
     with BlockingJmqClient.open(broker.jmq) as client:
         producer = client.session().producer("shown")
         producer.send_all([{"a": 1, "b": "ü"}, [1, None, "x"], JavaObject.of("x")])
@@ -131,13 +131,13 @@ def test_maps_and_streams_are_shown_as_json(run: Run, broker: RunningBroker) -> 
     assert bodies[2]["body_base64"] == "rO0ABXQAAXg="
 
 
-def test_vibemq_messages_have_no_life_of_their_own(run: Run, broker: RunningBroker) -> None:
+def test_vibemq_messages_have_no_time_to_live(run: Run, broker: RunningBroker) -> None:
     result = run("send", f"{broker.vibemq}?queue=q", "x", "--ttl", "1h")
     assert result.code == 2
     assert "messageTtl" in result.err
 
 
-def test_a_message_crosses_protocols(run: Run, broker: RunningBroker) -> None:
+def test_message_is_transcoded_between_protocols(run: Run, broker: RunningBroker) -> None:
     run("send", f"{broker.msglite}?queue=crossing", "hello")
     assert run("receive", f"{broker.phpmq}?queue=crossing").out == "hello\n"
     run("send", f"{broker.phpmq}?queue=crossing", "hello")
@@ -185,14 +185,14 @@ def test_mistakes_are_usage_errors(run: Run, arguments: list[str], says: str) ->
 
 
 @pytest.mark.parametrize("protocol", ["phpmq", "msglite", "vibemq", "jmq"])
-def test_no_broker_there(run: Run, tmp_path: Path, protocol: str) -> None:
+def test_unreachable_broker_is_an_error(run: Run, tmp_path: Path, protocol: str) -> None:
     result = run("receive", f"{protocol}+unix://{tmp_path}/none?queue=q")
     assert result.code == 1
     assert "sluicemq serve" in result.err
 
 
 @pytest.mark.parametrize(("protocol", "name"), [("phpmq", "x" * 2000), ("msglite", "a%20b")])
-def test_a_name_the_protocol_cannot_say(
+def test_name_that_the_protocol_cannot_express_is_a_usage_error(
     run: Run, broker: RunningBroker, protocol: str, name: str
 ) -> None:
     url = f"{getattr(broker, protocol)}?queue={name}"

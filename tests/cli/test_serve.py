@@ -1,4 +1,4 @@
-"""How a start ends that cannot succeed: with an exit code that says whether another one could."""
+"""Exit codes of a failed start: they distinguish errors that a restart may solve."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluicemq.journal import FileJournal
 from tests.cli.conftest import Run
 
 
-def test_a_damaged_journal_ends_the_start_as_a_failed_one_does(run: Run, tmp_path: Path) -> None:
+def test_damaged_journal_has_the_exit_code_of_a_failed_start(run: Run, tmp_path: Path) -> None:
     place = tmp_path / "data" / "journal"
     FileJournal.open(place).close()
     (segment,) = place.glob("*.segment")
@@ -28,7 +28,7 @@ def test_a_damaged_journal_ends_the_start_as_a_failed_one_does(run: Run, tmp_pat
 
 
 def test_more_signals_while_it_stops_do_not_change_the_exit_code(tmp_path: Path) -> None:
-    """Until the process has gone: the interpreter's end, too, takes a while."""
+    """Signals may arrive until the process has ended, and the interpreter's end takes a while."""
     broker = LocalBroker(tmp_path / "data", ["msglite://127.0.0.1:0", "http://127.0.0.1:0"]).start()
     pid = broker.pid
     ended: list[int] = []
@@ -43,7 +43,7 @@ def test_more_signals_while_it_stops_do_not_change_the_exit_code(tmp_path: Path)
     assert ended == [0]
 
 
-def test_the_log_says_where_the_console_is(tmp_path: Path) -> None:
+def test_log_contains_the_url_of_the_console(tmp_path: Path) -> None:
     with LocalBroker(tmp_path / "data", ["http://127.0.0.1:0", "phpmq://127.0.0.1:0"]) as broker:
         log = broker.log.read_text()
         url = f"http://127.0.0.1:{broker.port('http')}/console/"
@@ -52,5 +52,5 @@ def test_the_log_says_where_the_console_is(tmp_path: Path) -> None:
             assert b"<html" in page.read()
 
 
-def test_a_configuration_without_sense_has_a_code_of_its_own(run: Run) -> None:
+def test_invalid_configuration_has_its_own_exit_code(run: Run) -> None:
     assert run("serve", "--listen", "carrier-pigeon://").code == 2

@@ -6,11 +6,11 @@ from pathlib import Path
 from tests.cli.conftest import Run, RunningBroker
 
 
-def test_the_broker_on_one_page(ask: Run) -> None:
+def test_status_describes_the_broker(ask: Run) -> None:
     ask("messages", "publish", "counted", "x")
-    shown = ask("status").out
+    output = ask("status").out
     for text in ("sluicemq ", "journal", "fdatasync p50", "event loop", "phpmq+unix://", "memory"):
-        assert text in shown
+        assert text in output
     overview = json.loads(ask("status", "--json").out)
     assert {"version", "totals", "journal", "listeners", "history"} <= overview.keys()
 
@@ -18,10 +18,10 @@ def test_the_broker_on_one_page(ask: Run) -> None:
 def test_health_is_an_exit_code(ask: Run, run: Run, tmp_path: Path) -> None:
     result = ask("health", "--json")
     assert (result.code, json.loads(result.out)["state"]) == (0, "serving")
-    nobody = run("health", "--data-dir", str(tmp_path))
-    assert nobody.code == 1
-    assert f"no broker answers at {tmp_path}/admin.sock" in nobody.err
-    assert "sluicemq serve" in nobody.err
+    unreachable = run("health", "--data-dir", str(tmp_path))
+    assert unreachable.code == 1
+    assert f"no broker answers at {tmp_path}/admin.sock" in unreachable.err
+    assert "sluicemq serve" in unreachable.err
 
 
 def test_slots_of_a_running_broker(ask: Run, broker: RunningBroker) -> None:
@@ -30,9 +30,9 @@ def test_slots_of_a_running_broker(ask: Run, broker: RunningBroker) -> None:
     (slot,) = json.loads(ask("slots", "--json").out)
     assert (slot["name"], slot["limit_bytes"]) == ("mine", 1 << 30)
     assert ask("slots", "advance", "mine", "--position", "1").code == 0
-    shown = json.loads(ask("slots", "show", "mine", "--json").out)
-    assert shown["position"] == 1
-    assert shown["behind"] >= 0
+    details = json.loads(ask("slots", "show", "mine", "--json").out)
+    assert details["position"] == 1
+    assert details["behind"] >= 0
     back = ask("slots", "advance", "mine", "--position", "0")
     assert back.code == 2
     assert "cannot go back" in back.err

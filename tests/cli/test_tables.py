@@ -113,7 +113,7 @@ def test_a_table_with_long_values_fits_80_columns(
     assert not any("…" in line for line in lines) or cut
 
 
-def test_optional_columns_are_shown_where_there_is_space(
+def test_optional_columns_appear_if_the_width_permits(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = (

@@ -21,14 +21,14 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def running(
     authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalBroker]:
-    """One listener for everybody, one for those with a certificate, one without TLS."""
+    """Listeners with TLS, one of which requires client certificates, and one without TLS."""
     pem = authority.pem(authority.issue("localhost"))
-    asking = f"certificate={pem}&client_ca={authority.ca_file}&client_certificate=required"
+    parameters = f"certificate={pem}&client_ca={authority.ca_file}&client_certificate=required"
     with LocalBroker(
         tmp_path_factory.mktemp("tls"),
         [
             f"phpmq+tls://127.0.0.1:0?certificate={pem}",
-            f"msglite+tls://127.0.0.1:0?{asking}",
+            f"msglite+tls://127.0.0.1:0?{parameters}",
             "auto://127.0.0.1:0",
             f"vibemq+tls://127.0.0.1:0?certificate={pem}",
             f"auto+tls://127.0.0.1:0?certificate={pem}",
@@ -70,7 +70,7 @@ def test_jmq(run: Run, running: LocalBroker, authority: Authority) -> None:
         assert run("receive", url).out == "hello\n"
 
 
-def test_verification_can_be_given_up(run: Run, url: str) -> None:
+def test_verification_can_be_disabled(run: Run, url: str) -> None:
     assert run("send", f"{url}?insecure=true", "anyhow").code == 0
     assert run("receive", f"{url}?insecure=true").out == "anyhow\n"
     assert run("send", f"{url}?insecure=false", "x").code == 1
@@ -83,9 +83,9 @@ def test_a_certificate_of_the_client(run: Run, running: LocalBroker, authority: 
     password = authority.password_file()
     bundle, chain = authority.pkcs12(alice, "alice.p12"), authority.chain(alice, "alice.pem")
     key = authority.encrypted_key(alice, "alice.key")
-    shown = f"{url}&certificate={bundle}&password_file={password}"
-    assert run("send", shown, "one", "two").code == 0
-    assert run("receive", shown).out == "one\n"
+    with_bundle = f"{url}&certificate={bundle}&password_file={password}"
+    assert run("send", with_bundle, "one", "two").code == 0
+    assert run("receive", with_bundle).out == "one\n"
     parts = f"{url}&certificate={chain}&key={key}&password_file={password}"
     assert run("receive", parts).out == "two\n"
     result = run("receive", url, "--timeout", "1")
@@ -93,7 +93,7 @@ def test_a_certificate_of_the_client(run: Run, running: LocalBroker, authority: 
     assert "Traceback" not in result.err
 
 
-def test_no_tls_there(run: Run, running: LocalBroker) -> None:
+def test_listener_without_tls_is_an_error(run: Run, running: LocalBroker) -> None:
     result = run("send", f"phpmq+tls://127.0.0.1:{running.port('auto')}/q?insecure=true", "x")
     assert result.code == 1
     assert "_ssl.c" not in result.err

@@ -35,21 +35,21 @@ class Terminal:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(slave)
-        self._said = b""
+        self._output = b""
 
     def until(self, text: str, seconds: float = 60) -> str:
-        """Wait for a text; what came before it is forgotten. Returns all up to there."""
+        """Wait for a text, and return the output up to its end; later calls start after it."""
         deadline = time.monotonic() + seconds
-        while text.encode() not in self._said:
+        while text.encode() not in self._output:
             left = deadline - time.monotonic()
             ready, _, _ = select.select([self._master], [], [], max(0, left))
             if not ready:
-                pytest.fail(f"{text!r} did not come; what came last: {self._said[-3000:]!r}")
+                pytest.fail(f"{text!r} did not come; what came last: {self._output[-3000:]!r}")
             try:
-                self._said += os.read(self._master, 1 << 16)
+                self._output += os.read(self._master, 1 << 16)
             except OSError:
-                pytest.fail(f"it ended before {text!r}: {self._said[-3000:]!r}")
-        before, _, self._said = self._said.partition(text.encode())
+                pytest.fail(f"it ended before {text!r}: {self._output[-3000:]!r}")
+        before, _, self._output = self._output.partition(text.encode())
         return (before + text.encode()).decode(errors="replace")
 
     def press(self, keys: str) -> None:
@@ -76,7 +76,7 @@ def test_keys_have_names() -> None:
     assert named("ü") == ["ü"]
 
 
-def test_keys_change_what_is_looked_at() -> None:
+def test_keys_change_the_view() -> None:
     choice = ViewState()
     assert choice.press("s")
     assert (choice.sort, choice.ascending) == ("name", True)
@@ -120,7 +120,7 @@ def test_a_filter_is_typed() -> None:
     assert (choice.filter, choice.typing) == ("", False)
 
 
-def test_each_look_is_printed_where_there_is_no_terminal(run: Run, broker: RunningBroker) -> None:
+def test_without_a_terminal_each_sample_is_printed(run: Run, broker: RunningBroker) -> None:
     run("messages", "publish", "topped", "x", *broker.where)
     where = ["--count", "2", "--interval", "0.1", *broker.where]
     result = run("top", *where)
@@ -141,8 +141,8 @@ def test_top_at_a_terminal(run: Run, broker: RunningBroker, tmp_path: Path) -> N
         terminal.until("q quit")
         terminal.press("s")
         terminal.until("by name")  # a look that was drawn before the key was read may come first
-        shown = terminal.until("q quit")
-        assert shown.index("live.first") < shown.index("live.second")
+        screen = terminal.until("q quit")
+        assert screen.index("live.first") < screen.index("live.second")
         terminal.press("/second\r")
         terminal.until("like second")
         assert "live.first" not in terminal.until("q quit")

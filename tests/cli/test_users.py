@@ -119,7 +119,7 @@ def test_mistakes_change_nothing(
     assert (tmp_path / "data" / "users.json").read_bytes() == before
 
 
-def test_the_last_superuser_and_the_last_user_go_only_by_force(users: Run, tmp_path: Path) -> None:
+def test_last_superuser_and_last_user_are_removed_only_by_force(users: Run, tmp_path: Path) -> None:
     users("users", "add", "anna", "--no-password")
     users("users", "add", "root", "--no-password", "--superuser")
     assert "last superuser" in users("users", "remove", "root", "--yes").err
@@ -128,7 +128,7 @@ def test_the_last_superuser_and_the_last_user_go_only_by_force(users: Run, tmp_p
     assert database(tmp_path).users == {}
 
 
-def test_a_damaged_database_is_left_alone(users: Run, tmp_path: Path) -> None:
+def test_damaged_database_is_not_changed(users: Run, tmp_path: Path) -> None:
     users("users", "add", "anna", "--no-password")
     (tmp_path / "data" / "users.json").write_text('{"version": 1')
     for arguments in (["users", "list"], ["users", "add", "bert", "--no-password"]):
@@ -141,18 +141,18 @@ def test_a_damaged_database_is_left_alone(users: Run, tmp_path: Path) -> None:
 def test_lists(users: Run) -> None:
     users("users", "add", "anna", "--password-stdin")
     users("users", "add", "root", "--no-password", "--superuser")
-    shown = json.loads(users("users", "list", "--json").out)
-    assert [(user["name"], user["superuser"], user["has_password"]) for user in shown] == [
+    listed = json.loads(users("users", "list", "--json").out)
+    assert [(user["name"], user["superuser"], user["has_password"]) for user in listed] == [
         ("anna", False, True),
         ("root", True, False),
     ]
     text = users("users", "list")
     assert "anna password" in text.out
     assert "superuser" in text.out
-    assert "$argon2" not in text.out + json.dumps(shown)
+    assert "$argon2" not in text.out + json.dumps(listed)
 
 
-def test_tokens_are_shown_once(users: Run, tmp_path: Path) -> None:
+def test_tokens_are_printed_once(users: Run, tmp_path: Path) -> None:
     users("users", "add", "anna", "--no-password")
     result = users("users", "token", "add", "anna", "--label", "[bold]ci", "--expires", "2h")
     token = result.out.strip()
@@ -249,24 +249,24 @@ def test_the_configured_file_is_used(run: Run, tmp_path: Path) -> None:
 
 
 def type_in(terminal: int, process: subprocess.Popen[bytes], answers: list[str]) -> str:
-    """Answer one prompt after the other; returns what the terminal has shown."""
-    shown = ""
+    """Answer one prompt after the other, and return the terminal's output."""
+    screen = ""
     with suppress(OSError):  # the terminal of a process that has ended
         while data := os.read(terminal, 1000):
-            shown += data.decode()
-            if answers and shown.rstrip(" ").endswith(":"):
+            screen += data.decode()
+            if answers and screen.rstrip(" ").endswith(":"):
                 command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
                 environment = Path(f"/proc/{process.pid}/environ").read_bytes()
                 assert answers[0].encode() not in command + environment
                 os.write(terminal, answers.pop(0).encode() + b"\n")
-                shown += "\n"
-    return shown
+                screen += "\n"
+    return screen
 
 
 @pytest.mark.parametrize(
     ("again", "code"), [(SECRET, 0), ("mistyped", 1)], ids=["the same", "different"]
 )
-def test_a_typed_password_is_not_seen_anywhere(tmp_path: Path, again: str, code: int) -> None:
+def test_typed_password_is_not_visible(tmp_path: Path, again: str, code: int) -> None:
     here, there = pty.openpty()
     arguments = ["users", "add", "anna", "--data-dir", str(tmp_path / "data")]
     with subprocess.Popen(
@@ -278,22 +278,22 @@ def test_a_typed_password_is_not_seen_anywhere(tmp_path: Path, again: str, code:
     ) as process:
         os.close(there)
         try:
-            shown = type_in(here, process, [SECRET, again])
+            screen = type_in(here, process, [SECRET, again])
             assert process.wait(30) == code
         finally:
             process.kill()
             os.close(here)
-    assert SECRET not in shown
+    assert SECRET not in screen
     users = database(tmp_path).users
     if code == 0:
         assert verify(users["anna"].password, SECRET)
     else:
-        assert "differ" in shown
+        assert "differ" in screen
         assert users == {}
 
 
 @pytest.mark.parametrize(("length", "warned"), [(57, False), (58, True)])
-def test_a_password_that_java_clients_cannot_send_is_warned_about(
+def test_password_too_long_for_java_clients_prints_a_warning(
     users: Run, tmp_path: Path, length: int, warned: bool
 ) -> None:
     result = users("users", "add", "anna", "--password-stdin", typed="x" * length + "\n")
@@ -306,7 +306,9 @@ def configured(tmp_path: Path, text: str) -> None:
     (tmp_path / "sluicemq.toml").write_text(text)
 
 
-def test_first_user_is_told_what_changes_and_what_stays_open(users: Run, tmp_path: Path) -> None:
+def test_first_user_output_lists_login_changes_and_open_listeners(
+    users: Run, tmp_path: Path
+) -> None:
     configured(
         tmp_path,
         """
@@ -322,19 +324,21 @@ def test_first_user_is_told_what_changes_and_what_stays_open(users: Run, tmp_pat
     )
     result = users("users", "add", "anna", "--password-stdin", "--config", "sluicemq.toml")
     assert result.code == 0
-    said = " ".join((result.out + result.err).split())
-    assert "Added anna, the first user." in said
-    assert "No broker is running here. When it starts, VibeMQ, JMQ and HTTP require a login" in said
-    assert "phpmq://127.0.0.1:2, msglite+unix:///run/m.socket." in said
-    assert "?user=NAME" in said
-    assert 'auth.required = "always"' in said
-    assert "vibemq://" not in said
-    assert "msglite://127.0.0.1:3" not in said
+    output = " ".join((result.out + result.err).split())
+    assert "Added anna, the first user." in output
+    assert (
+        "No broker is running here. When it starts, VibeMQ, JMQ and HTTP require a login" in output
+    )
+    assert "phpmq://127.0.0.1:2, msglite+unix:///run/m.socket." in output
+    assert "?user=NAME" in output
+    assert 'auth.required = "always"' in output
+    assert "vibemq://" not in output
+    assert "msglite://127.0.0.1:3" not in output
     second = users("users", "add", "bert", "--password-stdin", "--config", "sluicemq.toml")
     assert " ".join((second.out + second.err).split()) == "Added bert."
 
 
-def test_first_user_where_nobody_is_asked_for_a_login(users: Run, tmp_path: Path) -> None:
+def test_first_user_where_no_login_is_required(users: Run, tmp_path: Path) -> None:
     configured(tmp_path, "[auth]\nrequired = 'never'\n")
     arguments = ["anna", "--password-stdin", "--config", "sluicemq.toml", "--json"]
     result = users("users", "add", *arguments)

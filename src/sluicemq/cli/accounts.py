@@ -30,12 +30,12 @@ Item = dict[str, Any]
 
 
 class LoginPolicy(NamedTuple):
-    """Whom a broker asks for a login once it has users.
+    """Listeners that require a login once the broker has users.
 
     running         whether the broker runs
     required        `auth.required`
-    open_listeners  URLs of the listeners of protocols without logins at which everybody may do
-                    everything, users or not
+    open_listeners  URLs of the listeners of protocols without logins, whose clients have all
+                    permissions even if there are users
     """
 
     running: bool
@@ -48,7 +48,7 @@ class Accounts(Protocol):
     API returns. All methods raise the API's errors or AccessError."""
 
     def login_policy(self) -> LoginPolicy:
-        """Return whom the broker asks for a login."""
+        """Return which listeners require a login."""
 
     def users(self) -> list[Item]:
         """Return the users without their secrets, sorted by name."""
@@ -241,8 +241,7 @@ class FileAccounts:
                 return changes.without_user(database, name)
             if [*database.users] == [name]:
                 raise AccessDenied(
-                    f"{name} is the last user; a broker started without users asks nobody who they "
-                    "are"
+                    f"{name} is the last user; a broker started without users requires no login"
                 )
             return changes.remove_user(database, name)
 
@@ -315,7 +314,7 @@ class FileAccounts:
 def _stays_open(
     url: Url, user: str, certificate: str | None, required: str, insecure_public: bool
 ) -> bool:
-    """Return whether a listener lets everybody do everything although there are users."""
+    """Return whether all clients of a listener have all permissions although there are users."""
     return (
         url.protocol not in WITH_LOGINS
         and certificate != "required"

@@ -260,15 +260,15 @@ class Api:
 
     def _refused(self, answer: HttpResponse) -> SluiceError:
         code, message = error_in(answer)
-        told = f"{self.where}: {message}"
+        text = f"{self.where}: {message}"
         if answer.status == 401:
             kind = AuthenticationMissing if code == "authentication-required" else None
             return noted(
-                (kind or AuthenticationFailed)(told),
+                (kind or AuthenticationFailed)(text),
                 "Log in with --user NAME (and --password-file FILE), or with --token-file FILE.",
             )
         if answer.status == 403:
-            denied = AccessDenied(told)
+            denied = AccessDenied(text)
             return noted(denied, _PERMIT) if " may not " in message else denied
         if not code:
             return self._stranger()
@@ -276,7 +276,7 @@ class Api:
             document = msgspec.json.decode(answer.body, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError):
             document = {}
-        error = ApiRefused(told, answer.status, code, document)
+        error = ApiRefused(text, answer.status, code, document)
         return noted(error, _ADVICE[code]) if code in _ADVICE else error
 
 

@@ -128,7 +128,7 @@ class BrokerLocation(NamedTuple):
             if getattr(self, option) is not None:
                 raise UsageError(
                     f"--{option.replace('_', '-')} goes with --url; the socket in the data "
-                    "directory asks nobody who they are"
+                    "directory requires no login"
                 )
         return HttpTarget("localhost", 0, path=str(self.socket()))
 
@@ -154,7 +154,7 @@ class BrokerLocation(NamedTuple):
         if not found.authorization:
             found = found._replace(authorization=self._authorization(str(found)))
         elif self.user is not None or self.token_file is not None:
-            raise UsageError("the URL says who logs in; leave out --user and --token-file")
+            raise UsageError("the URL contains the user; leave out --user and --token-file")
         if found.authorization and not found.secure and not found.path and _is_far(found.host):
             err().print(
                 f"warning: the password is sent to {found.host} unencrypted; use https://",

@@ -159,7 +159,12 @@ class _Msglite:
         if message is None:
             return None
         return ReceivedMessage(
-            message.address, message.body, "", message.timeout, message.reply_to or "", _settled
+            message.address,
+            message.body,
+            "",
+            message.timeout,
+            message.reply_to or "",
+            _already_acked,
         )
 
     def confirm(self) -> None:
@@ -316,7 +321,7 @@ class _Jmq:
         self._client.close()
 
 
-def _settled() -> None:
+def _already_acked() -> None:
     """Do nothing: msglite messages are acknowledged when they are sent."""
 
 

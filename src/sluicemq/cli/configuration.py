@@ -95,7 +95,7 @@ def check(
 
     flags = (config, data_dir, listen, ephemeral, log_level, insecure_public)
     loaded, problems = examine_flags(*flags)
-    if loaded.config.listeners or not problems:  # else they are what is wrong
+    if loaded.config.listeners or not problems:  # without listeners they are the problem
         problems += loaded.problems()
     for trial in trials(loaded.config):
         if trial.problem:

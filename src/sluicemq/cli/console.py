@@ -44,7 +44,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.
 
 
 def out(width: int | None = None) -> Console:
-    """Return a console on standard output. Created anew per call, because tests and shells redirect
+    """Return a new console on standard output: one per call, because tests and shells redirect
     it."""
     return Console(highlight=False, soft_wrap=True, width=width)
 

@@ -46,7 +46,7 @@ MARK: Final = ".sluicemq-demo"
 """Name of the file that marks a directory the demonstration has created and may empty."""
 ORDERS: Final = 200
 BACKLOG: Final = 500
-SETTLED: Final = 120
+ACKED: Final = 120
 FLOOD: Final = 50_000
 PRICES: Final = 100
 PATIENCE: Final = 10.0
@@ -59,7 +59,7 @@ class StepFailed(Exception):
 
 def demo(
     keep: Annotated[
-        Path, typer.Option(help="Directory for what is left to look at; that of an earlier run.")
+        Path, typer.Option(help="Directory for the results; one of an earlier run is replaced.")
     ] = Path("sluicemq-demo"),
 ) -> None:
     """Show the broker at work: four protocols, a crash, nothing lost, and a lake of the traffic."""
@@ -69,16 +69,16 @@ def demo(
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluicemq-demo-")))
         broker = LocalBroker(directory / "data", LISTEN)
         stack.callback(broker.stop)
-        story = Story(console, broker, keep)
+        demonstration = Demonstration(console, broker, keep)
         try:
-            story.tell()
+            demonstration.run()
         except (StepFailed, ClientError) as error:
             console.print(f"[bold red]The demonstration failed:[/] {error}")
             console.print(broker.log.read_text(errors="replace")[-3000:], markup=False)
             raise typer.Exit(Exit.REFUSED) from None
         broker.stop()
         shutil.move(directory / "data", keep / "data")
-        story.summary()
+        demonstration.summary()
 
 
 def _empty(directory: Path) -> None:
@@ -93,7 +93,7 @@ def _empty(directory: Path) -> None:
     (directory / MARK).touch()
 
 
-class Story:
+class Demonstration:
     """The steps in order, and the table of their results."""
 
     def __init__(self, console: Console, broker: LocalBroker, keep: Path) -> None:
@@ -109,7 +109,7 @@ class Story:
         self._table.add_column("result", ratio=4)
         self._table.add_column("ms", justify="right")
 
-    def tell(self) -> None:
+    def run(self) -> None:
         """Run every step. Raises StepFailed, ClientError."""
         self._step("start a broker", self._start)
         self._step(f"{ORDERS} messages from msglite to PHPMQ", self._msglite_to_phpmq)
@@ -119,7 +119,7 @@ class Story:
         self._step("JMS: a transaction, rolled back and committed, read by PHPMQ", self._jms)
         self._step(f"{PRICES} messages from VibeMQ to JMS", self._vibemq_to_jms)
         self._step(
-            f"PHPMQ: {BACKLOG} messages, {SETTLED} acknowledged, kill -9", self._backlog_and_kill
+            f"PHPMQ: {BACKLOG} messages, {ACKED} acknowledged, kill -9", self._backlog_and_kill
         )
         self._step("start again on the same journal", self._restart)
         self._step("PHPMQ: consume what is left", self._consume_rest)
@@ -245,11 +245,11 @@ class Story:
             for number in range(BACKLOG):
                 client.send("payments", b"payment %d" % number)
             client.subscribe("payments", 200)
-            for number in range(SETTLED):
+            for number in range(ACKED):
                 message = client.receive(PATIENCE)
                 _expect(message.body, b"payment %d" % number)
                 message.ack()
-        self._until(lambda: self._waiting("payments") == BACKLOG - SETTLED)
+        self._until(lambda: self._waiting("payments") == BACKLOG - ACKED)
         # a message of its own that is written to the journal after the acknowledgements
         with self._phpmq() as client:
             client.send("fence", b"")
@@ -265,7 +265,7 @@ class Story:
     def _consume_rest(self) -> str:
         with self._phpmq() as client:
             client.subscribe("payments", 100)
-            for number in range(SETTLED, BACKLOG):
+            for number in range(ACKED, BACKLOG):
                 message = client.receive(PATIENCE)
                 _expect(message.body, b"payment %d" % number)
                 message.ack()
@@ -275,7 +275,7 @@ class Story:
                 surplus = None
             if surplus is not None:
                 raise StepFailed(f"{surplus.body!r} came although all messages had been consumed")
-        return f"{BACKLOG - SETTLED}: none lost, none twice, in order"
+        return f"{BACKLOG - ACKED}: none lost, none twice, in order"
 
     def _flood(self) -> str:
         target = BrokerAddress(self._broker.port("phpmq"))
@@ -334,10 +334,10 @@ class Story:
         end = time.monotonic() + PATIENCE
         while not condition():
             if time.monotonic() > end:
-                raise StepFailed(f"not within {PATIENCE:g} s")
+                raise StepFailed(f"timed out after {PATIENCE:g} s")
             time.sleep(0.01)
 
 
-def _expect(found: object, wanted: object) -> None:
-    if found != wanted:
-        raise StepFailed(f"{wanted!r} was expected, {found!r} came")
+def _expect(found: object, expected: object) -> None:
+    if found != expected:
+        raise StepFailed(f"expected {expected!r}, found {found!r}")

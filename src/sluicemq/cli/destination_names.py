@@ -103,9 +103,9 @@ def _complete(ctx: typer.Context, incomplete: str, kind: str | None) -> Iterator
     place = BrokerLocation(user=ctx.params.get("user_name"), **given)
     if place.user is not None and place.password_file is None:
         return
-    wanted = incomplete.removeprefix("topic:")
+    prefix = incomplete.removeprefix("topic:")
     with suppress(SluiceError, OSError), Api(place.target(), patience=1.0) as api:
-        for item in api.items("/destinations", _OFFERED, kind=kind, filter=f"{wanted}*"):
+        for item in api.items("/destinations", _OFFERED, kind=kind, filter=f"{prefix}*"):
             name = str(item["name"]) if kind else address_in(item)
             if "name_base64" not in item and _HARMLESS.match(name):
                 yield name

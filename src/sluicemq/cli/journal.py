@@ -44,7 +44,7 @@ from sluicemq.server.units import Unit, parse_quantity
 
 JOURNAL_DIRECTORY: Final = "journal"
 """Name of the journal directory within the data directory."""
-SHOWN: Final = 60
+BODY_PREVIEW: Final = 60
 """Maximum number of characters of a body in a line of `dump`."""
 
 app = typer.Typer(
@@ -353,9 +353,15 @@ def _line(entry: Entry) -> str:
     elif record.reference:
         parts.append(f"about {record.reference}")
     if message is not None:
-        body = message.body[: 4 * SHOWN].decode("utf-8", "backslashreplace").replace("\n", "\\n")
+        body = (
+            message.body[: 4 * BODY_PREVIEW]
+            .decode("utf-8", "backslashreplace")
+            .replace("\n", "\\n")
+        )
         text = printable(body)
-        parts.append(f"{len(message.body)} bytes: {text[:SHOWN]}{'…' * (len(text) > SHOWN)}")
+        parts.append(
+            f"{len(message.body)} bytes: {text[:BODY_PREVIEW]}{'…' * (len(text) > BODY_PREVIEW)}"
+        )
     return "  ".join(parts)
 
 

@@ -20,10 +20,10 @@ from sluicemq.pipeline.http_client import HttpTarget
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
 END_SECONDS: Final = 300.0
-"""For a process that ends by itself, when it has come so far."""
+"""Timeout for a process that ends by itself."""
 STATUS_SECONDS: Final = 30.0
-SAID_BYTES: Final = 4000
-"""Number of log lines in the error raised when a broker does not start."""
+LOG_TAIL_BYTES: Final = 4000
+"""Number of bytes of the log in the error raised when a broker does not start."""
 PROGRAM: Final = ("-m", "sluicemq.cli")
 LISTEN: Final = ("msglite://127.0.0.1:0", "phpmq://127.0.0.1:0", "phpmq-maintenance://127.0.0.1:0")
 
@@ -89,7 +89,8 @@ class LocalBroker:
         while not self._serves():
             if self._process.poll() is not None:
                 raise ConnectionLost(
-                    f"the broker ended with exit code {self._process.returncode}:\n{self._said()}"
+                    f"the broker ended with exit code {self._process.returncode}:\n"
+                    f"{self._log_tail()}"
                 )
             if time.monotonic() - before > START_SECONDS:
                 self.kill()
@@ -132,11 +133,11 @@ class LocalBroker:
     def _target(self) -> HttpTarget:
         return HttpTarget("localhost", 0, path=str(self.directory / "admin.sock"))
 
-    def _said(self) -> str:
+    def _log_tail(self) -> str:
         """Return the end of the log."""
         with self.log.open("rb") as log:
-            log.seek(max(0, self.log.stat().st_size - SAID_BYTES))
-            return log.read(SAID_BYTES).decode(errors="replace")
+            log.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
+            return log.read(LOG_TAIL_BYTES).decode(errors="replace")
 
     def kill(self) -> None:
         """Send SIGKILL: the process cannot write anything more."""

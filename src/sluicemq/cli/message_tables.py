@@ -12,7 +12,7 @@ from sluicemq.cli.console import printable
 from sluicemq.cli.destination_names import address_in
 from sluicemq.cli.tables import Column, Item, moment, pairs, size
 
-SHOWN: Final = 60
+BODY_PREVIEW: Final = 60
 """Maximum number of characters of a body on one line."""
 
 COLUMNS: Final = (
@@ -55,7 +55,7 @@ def beginning(item: Item) -> str:
         return ""
     value = body["value"]
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text[:SHOWN] + "…" * (len(text) > SHOWN or bool(body.get("truncated")))
+    return text[:BODY_PREVIEW] + "…" * (len(text) > BODY_PREVIEW or bool(body.get("truncated")))
 
 
 def details(item: Item) -> RenderableType:

@@ -96,12 +96,12 @@ def list_messages(
     if not items:
         return QueryResult(document, None, f"There is no such message in {display_name(address)}.")
     columns = (*COLUMNS, Column("Body", beginning)) if body else COLUMNS
-    shown_table: RenderableType = table(columns, items)
+    output: RenderableType = table(columns, items)
     if following := document.get("next"):
         of = f" of {number(document['total'])}" if document.get("total") is not None else ""
         more = f"The next ones{of}: --after {following}"
-        shown_table = Group(shown_table, Text(more, style="dim"))
-    return QueryResult(document, shown_table)
+        output = Group(output, Text(more, style="dim"))
+    return QueryResult(document, output)
 
 
 @query_command(app, "show")

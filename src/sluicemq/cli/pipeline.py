@@ -164,14 +164,14 @@ def compact(
     with require_pipeline():
         from sluicemq.pipeline.jobs.upkeep import compact as compact_lake
 
-        def tell(name: str, before: int, after: int) -> None:
+        def report_table(name: str, before: int, after: int) -> None:
             if as_json:
                 print_json({"table": name, "files_before": before, "files": after})
             else:
                 out().print(f"{name:<10}{before:>8} files before, {after} now", markup=False)
 
         with err().status("joining files"):
-            compact_lake(place, tell, older_than)
+            compact_lake(place, report_table, older_than)
 
 
 @app.command()
@@ -212,7 +212,7 @@ app.command("replay")(pipeline_replay.replay)
 app.command("decode")(pipeline_replay.decode)
 
 
-# --- what run and backfill have in common --------------------------------------------------------
+# --- shared by run and backfill ------------------------------------------------------------------
 
 
 def _lake(directory: Path, format: str, broker: str) -> Lake:
@@ -284,15 +284,15 @@ def _supervise(job: PipelineJob, interval: float | None, as_json: bool) -> None:
             stop_on_signals(stop),
         ):
 
-            def tell(step: BatchProgress) -> None:
+            def report_step(step: BatchProgress) -> None:
                 progress.step(step, findings.latest)
                 if find and interval is not None and step.batch is not None:
                     findings.run_if_due()
 
-            rows = Supervisor(spark, job, tell, stop).run(interval)
+            rows = Supervisor(spark, job, report_step, stop).run(interval)
             if find and not stop.is_set():
                 findings.now()
-    _tell_end(as_json, rows, job.lake, findings.latest)
+    _report_end(as_json, rows, job.lake, findings.latest)
 
 
 def _rebuild(lake: Lake, max_rows: int, as_json: bool) -> None:
@@ -306,15 +306,15 @@ def _rebuild(lake: Lake, max_rows: int, as_json: bool) -> None:
     ):
         rows = rebuild(spark, lake, lambda step, total: progress.step(step, None, total), max_rows)
         found = find_anomalies(spark, lake)
-    _tell_end(as_json, rows, lake, found)
+    _report_end(as_json, rows, lake, found)
 
 
-def _tell_end(as_json: bool, rows: int, lake: Lake, anomalies: int | None) -> None:
+def _report_end(as_json: bool, rows: int, lake: Lake, anomalies: int | None) -> None:
     if as_json:
         print_json({"rows": rows, "lake": str(lake.directory), "anomalies": anomalies})
         return
-    told = f"; {anomalies} anomalies" if anomalies else ""
-    out().print(f"{rows:,} events written to {lake.directory}{told}", markup=False)
+    suffix = f"; {anomalies} anomalies" if anomalies else ""
+    out().print(f"{rows:,} events written to {lake.directory}{suffix}", markup=False)
     if anomalies:
         err().print(f"sluicemq pipeline report --lake {lake.directory} shows them.", markup=False)
 

@@ -24,7 +24,7 @@ Migrate = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def migrate(run: Run, tmp_path: Path) -> Migrate:
-    """Migrate into `data`, and return the report. The source must be as it was afterwards."""
+    """Migrate into `data`, check that the source has not changed, and return the report."""
 
     def call(kind: str, source: Path, *options: str) -> dict[str, Any]:
         top = source if source.is_dir() else source.parent
@@ -41,7 +41,7 @@ def migrate(run: Run, tmp_path: Path) -> Migrate:
 
 
 def fingerprint(directory: Path) -> dict[str, str]:
-    """Names and contents of all files."""
+    """Return the names and contents of all files."""
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))
@@ -50,20 +50,20 @@ def fingerprint(directory: Path) -> dict[str, str]:
 
 
 def left(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is not carried over: sort and name."""
+    """Return type and name of everything that is not migrated."""
     return [(each["what"], each["name"]) for each in report["left"]]
 
 
 def journaled(data_dir: Path) -> list[Message]:
-    """The messages in a data directory's journal, in order; those of prepared transactions are not
-    among them."""
+    """Return the messages in a data directory's journal, in order, without those of prepared
+    transactions."""
     entries = dump(data_dir / "journal")
     return [entry.message for entry in entries if entry.message is not None]
 
 
 @contextmanager
 def restored(data_dir: Path) -> Iterator[Broker]:
-    """The engine that a broker would start with."""
+    """Yield the engine that a broker would start with."""
     journal = FileJournal.open(data_dir / "journal")
     try:
         broker = Broker(journal, SystemClock())

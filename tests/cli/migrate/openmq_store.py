@@ -10,7 +10,7 @@ from struct import pack
 from zlib import adler32
 
 MS = 1_760_000_000_000
-"""When messages are sent by default."""
+"""Default send time of messages."""
 IP = bytes.fromhex("00000000000000000000ffff7f000001")
 CORE = "com.sun.messaging.jmq.jmsserver.core."
 UTIL = "com.sun.messaging.jmq.util."
@@ -43,7 +43,8 @@ class Stream:
         fields: list[tuple[str, str, str]],
         parent: tuple[str, int, list[tuple[str, str, str]]] | None = None,
     ) -> None:
-        """Fields are (type, name, class of an object field), primitives first, as Java has them."""
+        """Write a class. `fields` are (type, name, class of an object field), primitives first, as
+        in Java."""
         if name in self._described:
             self.data += b"\x71" + pack(">I", self._described[name])
             return
@@ -62,16 +63,16 @@ class Stream:
             self.describe(*parent)
 
     def begin(self) -> None:
-        """Of an object: what comes next is its class and data."""
+        """Begin an object, whose class and data follow."""
         self.data += b"\x73"
 
     def made(self) -> None:
-        """The object has its handle now."""
+        """Assign a handle to the object."""
         self._handle += 1
 
 
 def consumer_uid(stream: Stream, number: int) -> None:
-    """An Externalizable: eight bytes."""
+    """Write an Externalizable of eight bytes."""
     stream.begin()
     stream.describe(f"{CORE}ConsumerUID", 0x0C, [], (f"{UTIL}UID", 2, [("J", "id", "")]))
     stream.made()
@@ -248,7 +249,7 @@ def states(found: dict[int, int]) -> bytes:
 
 
 def stored(raw: bytes, found: dict[int, int]) -> bytes:
-    """The data of a message's record."""
+    """Return the data of a message's record."""
     return pack(">i", len(raw)) + raw + states(found)
 
 
@@ -327,13 +328,13 @@ topic.create.allow.user=*
 
 
 def hashed(user: str, password: str) -> str:
-    """As passwd has it: an MD5 as a signed number."""
+    """Return a hash in the format of passwd: an MD5 as a signed number."""
     raw = hashlib.md5(f"{user}:{password}".encode()).digest()
     return f"{int.from_bytes(raw, 'big', signed=True):x}"
 
 
 class Instance:
-    """An instance's directory, to be filled."""
+    """The directory of an instance, empty at first."""
 
     def __init__(self, root: Path, name: str = "shop") -> None:
         self.path = root / "instances" / name

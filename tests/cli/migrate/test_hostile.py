@@ -154,7 +154,7 @@ def test_stores_of_open_mq(
 ) -> None:
     file = instance.path / name
     whole = file.read_bytes()
-    # what stands behind the last record is only room
+    # the bytes after the last record are unused
     used = whole.rstrip(b"\0")
     file.write_bytes(mutated(used, mutations, cut))
     try:

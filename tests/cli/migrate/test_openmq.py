@@ -44,7 +44,7 @@ def dmq_entry() -> bytes:
 def serving(
     data: Path, user: str = "admin", password: str = "admin"
 ) -> Iterator[BlockingJmqClient]:
-    """A broker on what was imported, and somebody logged in. The session's client id is `desk`."""
+    """A broker with the imported messages, and a session with the client id `desk`."""
     with LocalBroker(data, ["jmq://127.0.0.1:0"]) as broker:
         port = broker.port("jmq")
         with BlockingJmqClient.connect(
@@ -54,7 +54,7 @@ def serving(
 
 
 def taken(consumer: BlockingConsumer, count: int) -> list[BlockingJmqMessage]:
-    """So many messages, and none more."""
+    """Receive exactly `count` messages."""
     found = [consumer.receive(20) for _ in range(count)]
     with pytest.raises(ClientError):
         consumer.receive(0.2)
@@ -68,7 +68,7 @@ def bodies(consumer: BlockingConsumer, count: int) -> list[object]:
 # --- messages ------------------------------------------------------------------------------------
 
 
-def test_waiting_messages_come_as_they_were_sent(instance: Instance, migrate: Migrate) -> None:
+def test_ready_messages_are_imported_unchanged(instance: Instance, migrate: Migrate) -> None:
     block = store.property_block({"city": "Zürich", "weight": 1 << 40})
     strings = {3: "corr-1", 4: "answers", 5: "order", 7: "com.sun.messaging.BasicTopic"}
     full = packet(
@@ -107,7 +107,7 @@ def test_a_large_message_has_a_file_of_its_own(instance: Instance, migrate: Migr
         assert bodies(client.session().consumer("orders"), 1) == [b"x" * 1_500_000]
 
 
-def test_a_durable_subscription_gets_what_it_has_not_acknowledged(
+def test_durable_subscription_receives_its_unacked_messages(
     instance: Instance, migrate: Migrate
 ) -> None:
     instance.interests(
@@ -145,9 +145,7 @@ def test_a_durable_subscription_gets_what_it_has_not_acknowledged(
         assert bodies(others, 2) == ["price 5", "price 20"]
 
 
-def test_a_wildcard_subscription_is_one_for_each_topic(
-    instance: Instance, migrate: Migrate
-) -> None:
+def test_wildcard_subscription_becomes_one_per_topic(instance: Instance, migrate: Migrate) -> None:
     instance.destinations(
         *(store.destination(name, False) for name in ("news.eu", "news.us", "prices"))
     )
@@ -162,7 +160,7 @@ def test_a_wildcard_subscription_is_one_for_each_topic(
         assert sorted(map(str, bodies(consumer, 2))) == ["news.eu", "news.us"]
 
 
-def test_a_dead_letter_is_one_here(instance: Instance, migrate: Migrate, run: Run) -> None:
+def test_dead_letter_stays_a_dead_letter(instance: Instance, migrate: Migrate, run: Run) -> None:
     block = store.property_block(
         {
             "JMS_SUN_DMQ_UNDELIVERED_REASON": "EXPIRED",
@@ -185,7 +183,7 @@ def test_a_dead_letter_is_one_here(instance: Instance, migrate: Migrate, run: Ru
     assert found.properties["deliveryAttempts"] == 3
 
 
-def test_a_message_that_is_delayed_stays_so(instance: Instance, migrate: Migrate) -> None:
+def test_delayed_message_stays_scheduled(instance: Instance, migrate: Migrate) -> None:
     instance.messages(
         "Qorders",
         record(stored(packet("orders", "later", 1, longs={10: FAR}), {})),
@@ -230,7 +228,7 @@ PREPARE = b"\x01\x01" + prepared() + bytes(8)
 
 @pytest.mark.parametrize("put_aside", [False, True])
 @pytest.mark.parametrize("commit", [False, True])
-def test_a_prepared_transaction_is_ended_by_its_manager(
+def test_prepared_transaction_is_ended_by_its_manager(
     instance: Instance, migrate: Migrate, put_aside: bool, commit: bool
 ) -> None:
     if put_aside:
@@ -259,7 +257,7 @@ COMMITTED, ROLLED_BACK = 6, 7
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
-        # the log says what the store may not have yet
+        # the log contains changes that the store may not contain yet
         (
             [b"\x04\x00" + packet("bank", "sent", 3) + pack(">iq", 1, 0)],
             {"taken", "left", "sent"},
@@ -273,7 +271,7 @@ COMMITTED, ROLLED_BACK = 6, 7
         ([b"\x03\x00" + bytes(40)], {"taken", "left"}),
     ],
 )
-def test_the_log_has_the_last_word(
+def test_transaction_log_overrides_the_store(
     instance: Instance, migrate: Migrate, tmp_path: Path, events: list[bytes], expected: set[str]
 ) -> None:
     bank(instance, *events)
@@ -282,7 +280,7 @@ def test_the_log_has_the_last_word(
     assert report["transactions"] == []
 
 
-def test_records_behind_the_checkpoint_are_none(
+def test_records_after_the_checkpoint_are_ignored(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     removal = b"\x06\x00" + pack(">H", 6) + b"Q:bank" + sysid(1)
@@ -293,7 +291,7 @@ def test_records_behind_the_checkpoint_are_none(
     assert len(journaled(tmp_path / "data")) == 2
 
 
-def test_several_events_may_be_one_record(
+def test_record_may_contain_several_events(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     bank(instance)
@@ -341,7 +339,7 @@ def test_users_keep_their_passwords(instance: Instance, migrate: Migrate, tmp_pa
         pass
 
 
-def test_the_configuration_works_and_tells_what_it_lacks(
+def test_configuration_loads_and_lists_unsupported_settings(
     instance: Instance, migrate: Migrate, run: Run, tmp_path: Path
 ) -> None:
     instance.properties(
@@ -354,14 +352,14 @@ def test_the_configuration_works_and_tells_what_it_lacks(
     assert report["config"]["problems"] == []
     names = [name for _, name in left(report)]
     assert names == ["ssljms", "imq.cluster.url=file:/x (line 7)", "imq.bridge.x.password (line 9)"]
-    shown = json.loads(run("config", "show", "--config", "data/sluicemq.toml", "--json").out)
-    assert shown["broker"]["auto_create_topics"] is False
-    assert shown["broker"]["default_destination"]["max_messages"] == 50
-    assert shown["limits"]["max_frame_bytes"] == 5 * 1024**2
-    assert shown["logging"]["level"] == "warning"
-    assert shown["jmq"]["instance"] == "shop"
+    effective = json.loads(run("config", "show", "--config", "data/sluicemq.toml", "--json").out)
+    assert effective["broker"]["auto_create_topics"] is False
+    assert effective["broker"]["default_destination"]["max_messages"] == 50
+    assert effective["limits"]["max_frame_bytes"] == 5 * 1024**2
+    assert effective["logging"]["level"] == "warning"
+    assert effective["jmq"]["instance"] == "shop"
     assert [
-        (each["url"], each["services"], each["ping_interval"]) for each in shown["listeners"]
+        (each["url"], each["services"], each["ping_interval"]) for each in effective["listeners"]
     ] == [
         ("jmq://0.0.0.0:17676", "portmapper", 30),
         ("jmq://0.0.0.0:17677", "jms", 30),
@@ -371,7 +369,7 @@ def test_the_configuration_works_and_tells_what_it_lacks(
     assert "secret" not in written
 
 
-def test_without_users_nothing_is_opened_to_others(instance: Instance, migrate: Migrate) -> None:
+def test_without_users_listeners_stay_on_loopback(instance: Instance, migrate: Migrate) -> None:
     (instance.path / "etc" / "passwd").unlink()
     report = migrate("openmq", instance.path)
     assert 'url = "jmq://127.0.0.1:7676"' in report["config"]["text"]
@@ -388,13 +386,13 @@ def test_the_instance_is_found(instance: Instance, migrate: Migrate) -> None:
     assert migrate("openmq", file, "--dry-run")["source"]["place"] == str(instance.path)
 
 
-def test_several_instances_have_to_be_told_apart(instance: Instance, run: Run) -> None:
+def test_several_instances_require_a_choice(instance: Instance, run: Run) -> None:
     Instance(instance.path.parents[1], "other")
     result = run("migrate", "openmq", str(instance.path.parents[1]), "--to", "data")
     assert (result.code, "other, shop" in result.err) == (1, True)
 
 
-def test_a_broker_that_runs_is_left_alone(instance: Instance, run: Run, tmp_path: Path) -> None:
+def test_running_broker_is_refused(instance: Instance, run: Run, tmp_path: Path) -> None:
     instance.write("lock", b"shop:localhost:7676")
     result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert result.code == 1
@@ -403,7 +401,7 @@ def test_a_broker_that_runs_is_left_alone(instance: Instance, run: Run, tmp_path
     assert run("migrate", "openmq", str(instance.path), "--to", "data", "--ignore-lock").code == 0
 
 
-def test_a_store_in_a_database_is_told(instance: Instance, migrate: Migrate) -> None:
+def test_store_in_a_database_is_reported(instance: Instance, migrate: Migrate) -> None:
     instance.properties("imq.persist.store=jdbc\n")
     assert ("messages", "all") in left(migrate("openmq", instance.path))
 

@@ -53,14 +53,14 @@ def test_a_property(line: str, key: str, text: str) -> None:
     assert found[key].line == 1
 
 
-def test_comments_are_none_and_the_last_value_counts() -> None:
+def test_comments_are_ignored_and_the_last_value_counts() -> None:
     found = parse(b"# a=1\r\n! a=2\n\n a=3\ra=\xfc\\\n# no comment", "file")
     assert {key: (value.text, value.line) for key, value in found.items()} == {
         "a": ("ü# no comment", 5)
     }
 
 
-def test_a_broken_escape_is_told_with_its_line() -> None:
+def test_broken_escape_is_reported_with_its_line() -> None:
     with pytest.raises(Damage, match="file, line 2"):
         parse(b"a=b\nc=\\u12", "file")
 
@@ -68,7 +68,7 @@ def test_a_broken_escape_is_told_with_its_line() -> None:
 # --- Java objects --------------------------------------------------------------------------------
 
 
-def test_an_object_is_what_it_is_made_of() -> None:
+def test_object_is_read_with_its_fields() -> None:
     (key, value), end = read_objects(store.destination("orders") + b"rest", 2, "here")
     assert key == "Q:orders"
     assert isinstance(value, ParsedObject)
@@ -100,7 +100,7 @@ def test_arrays_enums_and_references_are_read() -> None:
         store.destination("orders")[:-3],
     ],
 )
-def test_a_stream_that_is_none(data: bytes) -> None:
+def test_invalid_stream_is_an_error(data: bytes) -> None:
     with pytest.raises(Damage, match="here, at"):
         read_objects(data, 2, "here")
 
@@ -124,7 +124,7 @@ def test_records_in_use_are_read(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 4, 8])
-def test_behind_a_damaged_record_there_are_others(tmp_path: Path, offset: int) -> None:
+def test_records_after_a_damaged_one_are_read(tmp_path: Path, offset: int) -> None:
     file = tmp_path / "vrfile"
     content = bytearray(store.record_file(record(b"one"), record(b"two"), record(b"six")))
     content[24 + 256 + offset : 24 + 256 + offset + 2] = b"\x7f\x7f"
@@ -134,7 +134,7 @@ def test_behind_a_damaged_record_there_are_others(tmp_path: Path, offset: int) -
     assert [str(fault).split(":")[0] for fault in faults] == [f"{file}, byte 280"]
 
 
-def test_a_file_of_another_sort_is_told(tmp_path: Path) -> None:
+def test_file_of_another_type_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "vrfile"
     file.write_bytes(bytes(100))
     with pytest.raises(Damage, match="byte 0"):
@@ -153,7 +153,7 @@ def instance(tmp_path: Path) -> Instance:
     return made
 
 
-def test_damage_stops_the_move_unless_it_is_to_be_skipped(
+def test_damage_stops_the_migration_unless_skipped(
     instance: Instance, migrate: Migrate, run: Run, tmp_path: Path
 ) -> None:
     good = packet("orders", "good", 1)
@@ -176,14 +176,14 @@ def test_damage_stops_the_move_unless_it_is_to_be_skipped(
     assert [what for what, _ in left(report)] == ["damage"] * 3
 
 
-def test_an_entry_that_is_no_destination_is_damage(instance: Instance, run: Run) -> None:
+def test_entry_of_another_class_is_damage(instance: Instance, run: Run) -> None:
     instance.destinations(store.interest(1, "t", "c", "d"))
     result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert result.code == 1
     assert "fs370/destination, record at byte 36" in result.err
 
 
-def test_an_account_that_is_none_is_told_with_its_line(instance: Instance, run: Run) -> None:
+def test_invalid_account_is_reported_with_its_line(instance: Instance, run: Run) -> None:
     instance.write("etc/passwd", b"admin:-1:admin:1\nsomething\n")
     result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert (result.code, "passwd, line 2" in result.err) == (1, True)
@@ -197,9 +197,7 @@ def test_an_account_that_is_none_is_told_with_its_line(instance: Instance, run: 
         ("imq.autocreate.destination.limitBehavior=PANIC", "is none there is"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_told(
-    instance: Instance, run: Run, line: str, place: str
-) -> None:
+def test_invalid_setting_is_reported(instance: Instance, run: Run, line: str, place: str) -> None:
     instance.properties(line)
     result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert (result.code, place in result.err) == (1, True)
@@ -215,7 +213,7 @@ DESTINATIONS = {
 
 
 def permitted(rules: str, account: OpenmqAccount = ANNA) -> dict[str, set[str]]:
-    """What the user may do here, by pattern."""
+    """Return the permissions that a user gets from the rules, by pattern."""
     plan = Plan(kind="openmq", place=Path("/"), destinations=dict(DESTINATIONS))
     text = f"connection.NORMAL.allow.user=*\n{rules}"
     add_accounts(plan, [account], AccessRules(parse(text.encode(), "rules")))
@@ -223,11 +221,11 @@ def permitted(rules: str, account: OpenmqAccount = ANNA) -> dict[str, set[str]]:
     return {p.pattern: {str(o) for o in p.operations} for p in user.record.permissions}
 
 
-def test_what_everybody_may_do_is_one_permission() -> None:
+def test_general_rules_become_one_permission() -> None:
     assert permitted(store.ACCESS) == {"*": {"produce", "consume", "browse", "create"}}
 
 
-def test_what_is_denied_is_not_permitted() -> None:
+def test_denied_operations_are_not_granted() -> None:
     rules = """
 queue.*.consume.allow.user=*
 queue.wages.consume.deny.group=sales
@@ -247,20 +245,20 @@ queue.wages.produce.deny.user=anna
     assert permitted(rules) == {"orders": {"produce"}}
 
 
-def test_a_right_on_queues_alone_is_none_on_topics() -> None:
+def test_queue_rules_grant_nothing_on_topics() -> None:
     assert permitted("queue.*.produce.allow.user=*\n") == {
         "orders": {"produce"},
         "wages": {"produce"},
     }
 
 
-def test_creating_is_a_right_of_its_own() -> None:
+def test_create_is_a_separate_operation() -> None:
     assert permitted("queue.create.allow.user=*\ntopic.create.allow.group=sales\n") == {
         "*": {"create"}
     }
 
 
-def test_who_may_not_connect_may_do_nothing() -> None:
+def test_users_without_connect_get_no_permission() -> None:
     assert permitted(f"{store.ACCESS}connection.NORMAL.deny.user=anna\n") == {}
 
 
@@ -279,7 +277,7 @@ def test_administrators_are_superusers(instance: Instance, migrate: Migrate) -> 
     assert [(each.what, each.name) for each in plan.left] == [("user", "old"), ("user", "b d")]
 
 
-def test_without_access_control_everybody_may_do_everything(instance: Instance) -> None:
+def test_without_access_control_all_users_get_all_permissions(instance: Instance) -> None:
     plan = Plan(kind="openmq", place=instance.path)
     add_accounts(plan, [ANNA], None)
     (permission,) = plan.users[0].record.permissions
@@ -341,8 +339,9 @@ def old_acks(number: int, identity: bytes, consumer: int) -> bytes:
 def test_old_transactions(
     instance: Instance, migrate: Migrate, state: int, now: int | None, waiting: int, prepared: int
 ) -> None:
-    """One message has been acknowledged in it, one sent; another waits. Prepared, the first is
-    held and the second not there yet; committed, the first has gone; else the second is dropped."""
+    """The transaction acknowledges one message and sends one; another message is ready. If it is
+    prepared, the first is unacked and the second not yet ready; if committed, the first is removed;
+    otherwise the second is dropped."""
     instance.messages(
         "Qorders",
         record(stored(packet("orders", "acknowledged", 1), {0: 1})),
@@ -359,7 +358,7 @@ def test_old_transactions(
     assert len(report["transactions"]) == prepared
 
 
-def test_an_acknowledgement_goes_by_the_number_of_the_store(instance: Instance) -> None:
+def test_acknowledgement_uses_the_consumer_number_of_the_store(instance: Instance) -> None:
     acks = record(old_acks(500, store.sysid(1), 12), block=1024)
     instance.write("fs370/txnack", store.record_file(acks))
     faults: list[Damage] = []

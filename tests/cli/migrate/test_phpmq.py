@@ -34,7 +34,7 @@ XML = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 class Store:
-    """A store as the original writes it: it binds text, whatever bytes that has."""
+    """A store as the original writes it: all bytes are bound as text."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,7 +65,9 @@ def configuration(
     return file
 
 
-def test_waiting_messages_come_in_order(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+def test_ready_messages_are_imported_in_order(
+    store: Store, migrate: Migrate, tmp_path: Path
+) -> None:
     content = b"\xff\0binary\xc3"
     store.add(3, b"orders", b"third", 17_600_000_000_030)
     identity = store.add(1, b"orders", content, 17_600_000_000_010)
@@ -87,10 +89,8 @@ def test_waiting_messages_come_in_order(store: Store, migrate: Migrate, tmp_path
     assert (first.message_id, first.timestamp) == (identity, 1_760_000_000_001)
 
 
-def test_a_message_that_was_dispatched_comes_again(
-    store: Store, migrate: Migrate, tmp_path: Path
-) -> None:
-    """A JMS client sees that it may have been received before; PHPMQ has no word for it."""
+def test_dispatched_message_is_redelivered(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+    """JMS clients see that the message is redelivered; PHPMQ has no field for that."""
     from sluicemq.protocols.jmq.client import BlockingJmqClient
 
     store.add(1, b"orders", b"x", 17_600_000_000_000, sent=1)
@@ -103,7 +103,7 @@ def test_a_message_that_was_dispatched_comes_again(
         assert (message.redelivered, message.delivery_count) == (True, 2)
 
 
-def test_the_configuration_is_carried_over(store: Store, migrate: Migrate) -> None:
+def test_configuration_is_migrated(store: Store, migrate: Migrate) -> None:
     report = migrate("phpmq", configuration(store))
     text = report["config"]["text"]
     assert report["config"]["problems"] == []
@@ -120,12 +120,14 @@ def test_a_port_without_logins_is_not_opened(store: Store, migrate: Migrate) -> 
     assert report["config"]["problems"] == []
 
 
-def test_a_store_in_memory_has_nothing(store: Store, migrate: Migrate) -> None:
+def test_store_in_memory_has_no_messages(store: Store, migrate: Migrate) -> None:
     report = migrate("phpmq", configuration(store, path=":memory:"))
     assert left(report) == [("messages", "in memory")]
 
 
-def test_a_store_that_is_elsewhere_is_named(store: Store, migrate: Migrate, run: Run) -> None:
+def test_missing_store_is_reported_and_can_be_named(
+    store: Store, migrate: Migrate, run: Run
+) -> None:
     store.add(1, b"q", b"x", 1)
     file = configuration(store, path="gone.sqlite")
     result = run("migrate", "phpmq", str(file), "--to", "data")
@@ -148,7 +150,9 @@ def test_a_store_that_is_elsewhere_is_named(store: Store, migrate: Migrate, run:
         (b"\xff\xfe\x00", "not XML"),
     ],
 )
-def test_a_configuration_that_is_none(store: Store, run: Run, content: bytes, place: str) -> None:
+def test_invalid_configuration_is_an_error(
+    store: Store, run: Run, content: bytes, place: str
+) -> None:
     file = configuration(store)
     file.write_bytes(content)
     result = run("migrate", "phpmq", str(file), "--to", "data")
@@ -165,7 +169,7 @@ def test_a_configuration_that_is_none(store: Store, run: Run, content: bytes, pl
         ("DROP TABLE queue", "no table `queue`"),
     ],
 )
-def test_damage_is_told_with_its_place(store: Store, run: Run, sql: str, place: str) -> None:
+def test_damage_is_reported_with_its_position(store: Store, run: Run, sql: str, place: str) -> None:
     store.add(1, b"q", b"x", 1)
     with closing(sqlite3.connect(store.path)) as connection, connection:
         connection.execute(sql)

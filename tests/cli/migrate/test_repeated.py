@@ -25,7 +25,7 @@ def instance(tmp_path: Path) -> Instance:
 
 
 def fill(instance: Instance, count: int) -> None:
-    """Messages 0 to count - 1 wait."""
+    """Fill the queue with messages 0 to count - 1."""
     records = [record(stored(packet("orders", f"{n}", n), {0: 0})) for n in range(count)]
     instance.messages("Qorders", *records)
 
@@ -34,7 +34,7 @@ def numbers(data: Path) -> list[int]:
     return [int(message.body) for message in journaled(data)]
 
 
-def test_a_second_run_imports_only_what_is_new(
+def test_second_run_imports_only_new_messages(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     assert migrate("openmq", instance.path)["messages"]["imported"] == 10
@@ -55,11 +55,11 @@ def test_the_place_of_the_source_does_not_matter(
 
 
 class Crash(BaseException):
-    """The end of the process, as far as a test can have it."""
+    """Simulates the end of the process."""
 
 
 @pytest.mark.parametrize("moment", ["before", "behind", "at the end"])
-def test_a_run_that_was_cut_short_is_finished(
+def test_interrupted_run_is_completed(
     instance: Instance,
     migrate: Migrate,
     run: Run,
@@ -67,8 +67,8 @@ def test_a_run_that_was_cut_short_is_finished(
     monkeypatch: pytest.MonkeyPatch,
     moment: str,
 ) -> None:
-    """Before: the list says that a part comes, and the journal has nothing of it. Behind: the
-    journal has the part, and nobody has come to say so."""
+    """Before: the ledger announces a part that the journal does not contain. Behind: the journal
+    contains the part, and the ledger does not confirm it."""
     end_unit = transfer._Transfer._end_unit
 
     def cut(self: transfer._Transfer, number: int, messages: int) -> None:
@@ -89,14 +89,14 @@ def test_a_run_that_was_cut_short_is_finished(
             patch.setattr(transfer._Transfer, "_end_unit", cut)
         with pytest.raises(Crash):
             run("migrate", "openmq", str(instance.path), "--to", str(tmp_path / "data"))
-    # the journal was closed properly; what a unit without its end leaves is cut off by recovery
+    # the journal was closed properly; recovery truncates a unit without its end
     report = migrate("openmq", instance.path)
     before = {"before": 4, "behind": 6, "at the end": 10}[moment]
     assert report["messages"]["imported_before"] == before
     assert numbers(tmp_path / "data") == list(range(10))
 
 
-def test_prepared_transactions_are_not_taken_over_twice(
+def test_prepared_transactions_are_imported_once(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     work = store.work([packet("orders", "77", 77)], [store.ack("Q:orders", store.sysid(0))])
@@ -109,7 +109,7 @@ def test_prepared_transactions_are_not_taken_over_twice(
         assert len(broker.transactions.prepared) == 1
 
 
-def test_a_line_that_was_cut_short_does_not_count(
+def test_incomplete_line_of_the_ledger_is_ignored(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     migrate("openmq", instance.path)
@@ -120,7 +120,7 @@ def test_a_line_that_was_cut_short_does_not_count(
     assert migrate("openmq", instance.path)["messages"]["imported"] == 0
 
 
-def test_a_damaged_list_stops_the_run(
+def test_damaged_ledger_stops_the_run(
     instance: Instance, migrate: Migrate, run: Run, tmp_path: Path
 ) -> None:
     migrate("openmq", instance.path)
@@ -132,7 +132,7 @@ def test_a_damaged_list_stops_the_run(
     assert numbers(tmp_path / "data") == list(range(10))
 
 
-def test_a_list_of_another_journal_counts_for_nothing(
+def test_ledger_of_another_journal_is_ignored(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     migrate("openmq", instance.path)
@@ -141,14 +141,18 @@ def test_a_list_of_another_journal_counts_for_nothing(
     assert migrate("openmq", instance.path)["messages"]["imported"] == 0
 
 
-def test_a_broker_that_runs_keeps_its_journal(instance: Instance, run: Run, tmp_path: Path) -> None:
+def test_journal_of_a_running_broker_is_not_changed(
+    instance: Instance, run: Run, tmp_path: Path
+) -> None:
     with LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0"]):
         result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert result.code == 1
     assert "Stop the other process first" in result.err
 
 
-def test_what_is_there_stays_as_it_is(instance: Instance, migrate: Migrate, tmp_path: Path) -> None:
+def test_existing_settings_and_users_are_kept(
+    instance: Instance, migrate: Migrate, tmp_path: Path
+) -> None:
     """Settings of a destination, the password of a user, the configuration file."""
     migrate("openmq", instance.path)
     config = tmp_path / "data" / "sluicemq.toml"
@@ -166,7 +170,7 @@ def test_what_is_there_stays_as_it_is(instance: Instance, migrate: Migrate, tmp_
         assert queue.settings.max_messages == 100_000
 
 
-def test_a_source_that_is_written_meanwhile_is_told(
+def test_source_written_during_the_run_is_reported(
     instance: Instance, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ChangeDetector, "changed", lambda self: [instance.store / "destination"])
@@ -176,7 +180,7 @@ def test_a_source_that_is_written_meanwhile_is_told(
     monkeypatch.undo()
 
 
-def test_a_witness_sees_what_is_written(tmp_path: Path) -> None:
+def test_change_detector_sees_writes(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"one")
     change_detector = ChangeDetector()

@@ -36,7 +36,7 @@ def settings(store: Store, **values: Any) -> Path:
     return file
 
 
-def test_waiting_messages_come_as_they_were_published(
+def test_ready_messages_are_imported_unchanged(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
     store.message("c", "orders", '{"n": 3.10, "ü": "€"}', "2026-02-18T10:30:02Z", attempts=2)
@@ -85,7 +85,7 @@ def test_queues_keep_their_options(store: Store, migrate: Migrate, tmp_path: Pat
         assert urgent.options == info.options._replace(
             mode=Mode(3), message_ttl=86_400_000, dead_letter_queue="lost"
         )
-        # what a fan-out queue has waits for its first subscriber
+        # messages of a fan-out queue are kept for its first subscriber
         client.subscribe("news")
         assert client.receive("news", 20).payload == b'"n"'
 
@@ -117,10 +117,11 @@ def test_queues_read_back_as_they_were_written(
         assert client.list_queues() == []
 
 
-def test_what_a_fan_out_queue_had_is_for_its_group(
+def test_messages_of_a_fan_out_queue_go_to_its_group(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
-    """With its attempts. Subscriptions of other protocols get none of it, whoever comes first."""
+    """The group gets the messages with their attempts. Subscriptions of other protocols get none
+    of them, even if they are created first."""
     store.queue("news", mode=1)
     store.message("a", "news", "1", "2026-02-18T10:30:00Z", attempts=2)
     store.message("b", "news", "2", "2026-02-18T10:30:01Z")
@@ -133,8 +134,10 @@ def test_what_a_fan_out_queue_had_is_for_its_group(
         assert [each.attempts for each in member.browse()] == [2, 0]
 
 
-def test_a_life_begins_with_the_import(store: Store, migrate: Migrate, tmp_path: Path) -> None:
-    """The original never acts on it: what is older than that waits, and may not go unseen."""
+def test_time_to_live_starts_with_the_import(
+    store: Store, migrate: Migrate, tmp_path: Path
+) -> None:
+    """The original never enforces it: older messages are ready, and must not expire silently."""
     store.queue("brief", messageTtl="00:10:00")
     store.message("a", "brief", "1", "2020-01-01T00:00:00Z")
     report = migrate("vibemq", store.path)
@@ -145,7 +148,7 @@ def test_a_life_begins_with_the_import(store: Store, migrate: Migrate, tmp_path:
 
 
 def test_dead_letters_are_in_their_queue(store: Store, migrate: Migrate, tmp_path: Path) -> None:
-    letter = {
+    failed_message = {
         "id": "d1",
         "queueName": "orders",
         "payload": {"a": 1},
@@ -155,8 +158,8 @@ def test_dead_letters_are_in_their_queue(store: Store, migrate: Migrate, tmp_pat
         "priority": 2,
         "deliveryAttempts": 5,
     }
-    store.dead(letter, 0)
-    store.dead(letter, 3)  # the same message may fail twice
+    store.dead(failed_message, 0)
+    store.dead(failed_message, 3)  # the same message may fail twice
     report = migrate("vibemq", store.path)
     assert [each["waiting"] for each in report["destinations"] if each["name"] == "orders.dlq"] == [
         2
@@ -176,8 +179,8 @@ def test_dead_letters_are_in_their_queue(store: Store, migrate: Migrate, tmp_pat
     assert first.priority == 6
 
 
-def test_a_crash_has_left_a_log_beside_it(store: Store, migrate: Migrate, tmp_path: Path) -> None:
-    """In WAL mode what is newest is in a second file, and reading that must not write either."""
+def test_write_ahead_log_of_a_crash_is_read(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+    """In WAL mode the newest rows are in a second file, and reading must not write to it."""
     connection = sqlite3.connect(store.path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -214,10 +217,10 @@ def test_the_settings_become_a_configuration(store: Store, migrate: Migrate, run
     report = migrate("vibemq", file)
     assert left(report) == [("listener", "port 3000 on all addresses")]
     assert report["config"]["problems"] == []
-    shown = json.loads(run("config", "show", "--config", "data/sluicemq.toml", "--json").out)
-    assert shown["logging"]["level"] == "warning"
-    assert shown["broker"]["auto_create_queues"] is False
-    (listener,) = shown["listeners"]
+    effective = json.loads(run("config", "show", "--config", "data/sluicemq.toml", "--json").out)
+    assert effective["logging"]["level"] == "warning"
+    assert effective["broker"]["auto_create_queues"] is False
+    (listener,) = effective["listeners"]
     assert listener["url"] == "vibemq://127.0.0.1:3000"
     assert listener["max_connections"] == 77
     assert listener["max_frame_bytes"] == 2097152
@@ -225,7 +228,7 @@ def test_the_settings_become_a_configuration(store: Store, migrate: Migrate, run
     assert listener["default_max_queue_size"] == 5
 
 
-def test_the_old_token_goes_on_working(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+def test_old_token_still_works(store: Store, migrate: Migrate, tmp_path: Path) -> None:
     settings(store, EnableAuthentication=True, AuthToken="a shared secret")
     report = migrate("vibemq", store.path.parent)
     assert report["users"] == [{"name": "vibemq", "login": "token", "added": True}]
@@ -238,9 +241,7 @@ def test_the_old_token_goes_on_working(store: Store, migrate: Migrate, tmp_path:
             assert client.list_queues() == ["orders", "orders.dlq"]
 
 
-def test_without_a_store_it_is_said_what_is_missing(
-    store: Store, migrate: Migrate, run: Run
-) -> None:
+def test_missing_store_is_reported(store: Store, migrate: Migrate, run: Run) -> None:
     file = settings(store, Port=2925)
     report = migrate("vibemq", file)
     assert ("messages", "all") in left(report)
@@ -248,7 +249,7 @@ def test_without_a_store_it_is_said_what_is_missing(
     assert result.code == 1
 
 
-def test_what_is_no_store_stops_the_run(store: Store, run: Run) -> None:
+def test_invalid_store_stops_the_run(store: Store, run: Run) -> None:
     store.execute("DROP TABLE messages")
     result = run("migrate", "vibemq", str(store.path), "--to", "data")
     assert result.code == 1
@@ -256,7 +257,7 @@ def test_what_is_no_store_stops_the_run(store: Store, run: Run) -> None:
     assert "vibemq.db" in result.err
 
 
-def test_a_page_that_is_damaged_is_told(store: Store, run: Run, tmp_path: Path) -> None:
+def test_damaged_page_is_reported(store: Store, run: Run, tmp_path: Path) -> None:
     for number in range(300):
         store.message(f"{number:03}", "orders", '"' + "x" * 100 + '"')
     content = bytearray(store.path.read_bytes())
@@ -271,7 +272,7 @@ def test_a_page_that_is_damaged_is_told(store: Store, run: Run, tmp_path: Path) 
 def test_other_messages_in_the_directory_stay(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
-    """Two sources may move into one broker."""
+    """Two sources may be migrated into one broker."""
     store.message("a", "orders", "1")
     migrate("vibemq", store.path)
     (tmp_path / "other").mkdir()

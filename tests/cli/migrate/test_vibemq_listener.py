@@ -105,7 +105,8 @@ def test_versions_of_tls(
 def test_paths_of_certificates_are_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker may be started elsewhere, and a link may be there to be changed."""
+    """The broker may be started in another directory; symbolic links are kept, as their target may
+    change."""
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "real.pfx").touch()
     (tmp_path / "app" / "link.pfx").symlink_to("real.pfx")

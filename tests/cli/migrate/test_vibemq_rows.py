@@ -38,7 +38,7 @@ def aside(report: dict[str, Any]) -> list[dict[str, Any]]:
 # --- rows that VibeMQ leaves behind --------------------------------------------------------------
 
 
-def test_only_what_a_restart_of_vibemq_shows_is_imported(
+def test_only_rows_that_survive_a_vibemq_restart_are_imported(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
     """25 published to a queue of 10 with DropOldest: the rows of the 15 oldest are left over."""
@@ -76,7 +76,7 @@ def test_a_queue_with_priorities_drops_by_age_too(
 def test_rows_beyond_the_limit_of_another_strategy_were_being_delivered(
     store: Store, migrate: Migrate, tmp_path: Path, strategy: int
 ) -> None:
-    """What these refuse never has a row: 10 wait, and 5 were not acknowledged at the end."""
+    """Refused messages never have a row: 10 are ready, and 5 were unacked at the end."""
     store.queue("orders", maxQueueSize=10, overflowStrategy=strategy)
     store.messages("orders", 15)
     report = migrate("vibemq", store.path)
@@ -97,13 +97,13 @@ def test_delivered_rows_of_a_fan_out_are_not_sent_again(
     assert bodies(tmp_path / "data", "news") == [b"1", b"2"]
     with restored(tmp_path / "data") as broker:
         assert broker.find(Address(Kind.TOPIC, "ticks")) is not None
-    # who knows that they were not delivered brings them with a second run
+    # if the user knows that they were not delivered, a second run imports them
     again = migrate("vibemq", store.path, "--fan-out-rows")
     assert again["messages"]["imported"] == 3
     assert bodies(tmp_path / "data", "ticks") == [b"0", b"1", b"2"]
 
 
-def test_messages_older_than_their_life_are_counted(
+def test_messages_older_than_their_ttl_are_counted(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
     store.queue("brief", messageTtl="00:10:00")
@@ -165,7 +165,7 @@ ODD = [
     ("UPDATE messages SET timestamp = 'soon'", "unreadable", "message odd of orders"),
     ("UPDATE messages SET queue_name = ''", "unreadable", "message odd of "),
 ]
-ODD_LETTERS = [
+INVALID_DEAD_LETTERS = [
     ("{", 0, "2026-02-19T00:00:00Z"),
     ('{"id": "x", "queueName": "orders", "timestamp": "2026-02-18T10:30:00Z"}', 0, "later"),
     ('{"id": "", "queueName": "orders", "timestamp": "2026-02-18T10:30:00Z"}', 0, "2026-02-19"),
@@ -174,7 +174,7 @@ ODD_LETTERS = [
 
 
 @pytest.mark.parametrize(("sql", "sort", "name"), ODD)
-def test_an_odd_row_stops_nothing(
+def test_invalid_row_does_not_stop_the_migration(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path, sql: str, sort: str, name: str
 ) -> None:
     store.queue("orders")
@@ -183,8 +183,8 @@ def test_an_odd_row_stops_nothing(
     store.message("z", "orders", "3", "2026-02-18T10:30:02Z")
     store.execute(f"{sql} WHERE id = 'odd'")
     # it is named before anything is done
-    shown = run("migrate", "vibemq", str(store.path), "--to", "data", "--dry-run")
-    assert name in shown.out
+    result = run("migrate", "vibemq", str(store.path), "--to", "data", "--dry-run")
+    assert name in result.out
     strict = run("migrate", "vibemq", str(store.path), "--to", "data", "--strict")
     assert strict.code == 1
     assert name in strict.err
@@ -199,8 +199,8 @@ def test_an_odd_row_stops_nothing(
     assert row["reason"]
 
 
-@pytest.mark.parametrize(("message", "reason", "failed"), ODD_LETTERS)
-def test_an_odd_dead_letter_stops_nothing(
+@pytest.mark.parametrize(("message", "reason", "failed"), INVALID_DEAD_LETTERS)
+def test_invalid_dead_letter_does_not_stop_the_migration(
     store: Store, migrate: Migrate, tmp_path: Path, message: str, reason: object, failed: object
 ) -> None:
     store.queue("orders")
@@ -226,7 +226,9 @@ def test_a_large_message_that_fits_compressed_is_imported(
     assert len(message.body) == 3_000_002
 
 
-def test_one_beyond_every_limit_is_not_read(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+def test_message_above_all_limits_is_not_read(
+    store: Store, migrate: Migrate, tmp_path: Path
+) -> None:
     store.queue("orders")
     store.execute(
         "INSERT INTO messages (id, queue_name, payload_json, timestamp)"
@@ -275,7 +277,7 @@ def test_a_queue_without_readable_options_is_set_aside_with_its_messages(
         assert [each.name for each in broker.destinations.values()] == ["orders"]
 
 
-def test_names_of_odd_rows_are_bounded(store: Store) -> None:
+def test_reported_names_of_invalid_rows_are_bounded(store: Store) -> None:
     store.queue("orders")
     store.messages("orders", 250)
     store.execute("UPDATE messages SET payload_json = '{'")
@@ -308,9 +310,9 @@ def test_the_file_is_written_once_and_never_changed(
     ]
 
 
-def test_a_person_reads_what_was_set_aside(store: Store, run: Run) -> None:
+def test_text_report_lists_rows_that_were_set_aside(store: Store, run: Run) -> None:
     store.queue("small", maxQueueSize=1, overflowStrategy=0)
     store.messages("small", 3)
-    shown = run("migrate", "vibemq", str(store.path), "--to", "data").out
-    assert "set aside, not imported: 2 rows in " in shown
-    assert "2 dropped by its full queue" in shown
+    output = run("migrate", "vibemq", str(store.path), "--to", "data").out
+    assert "set aside, not imported: 2 rows in " in output
+    assert "2 dropped by its full queue" in output

@@ -1,4 +1,4 @@
-"""What keeps a migration from doing harm: a source in use, names that are taken, Ctrl-C."""
+"""Safety of a migration: a source in use, names that are taken, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -65,25 +65,25 @@ def test_a_running_source_is_recognised_before_the_first_write(
         assert "nothing has been written" in result.err
         assert not (tmp_path / "data").exists()
         # one may look all the same
-        shown = run("migrate", "vibemq", str(store.path), "--to", "data", "--dry-run")
-        assert shown.code == 0
-        assert "note: the source is in use" in shown.out
+        preview = run("migrate", "vibemq", str(store.path), "--to", "data", "--dry-run")
+        assert preview.code == 0
+        assert "note: the source is in use" in preview.out
         assert usage(store.path)
     assert usage(store.path) == ""
     assert migrate("vibemq", store.path)["messages"]["imported"] == 10
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="F_GETLK as Linux has it")
-def test_a_lock_is_seen_without_a_look_at_processes(
+def test_lock_is_detected_without_the_process_list(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container other processes are not to be seen, but their locks are."""
+    """In a container other processes are not visible, but their locks are."""
     monkeypatch.setattr("sluicemq.cli.migrate.sqlite._writer", lambda path: 0)
     with connected(store.path, "WAL"):
         assert "holds a lock on" in usage(store.path)
 
 
-def test_a_reader_does_no_harm(store: Store) -> None:
+def test_reading_process_does_not_block_the_migration(store: Store) -> None:
     with (
         store.path.open("rb"),
         subprocess.Popen(["tail", "-f", store.path], stdout=subprocess.PIPE) as process,
@@ -135,7 +135,7 @@ def test_the_configuration_counts_too(store: Store, run: Run, tmp_path: Path) ->
 
 
 def test_dead_letters_for_a_fan_out_are_set_aside(store: Store, migrate: Migrate) -> None:
-    """VibeMQ's dead letters are in no queue; here `orders.dlq` can only be one of the two."""
+    """VibeMQ's dead letters are in no queue; here `orders.dlq` would be their queue and a topic."""
     store.queue("orders.dlq", mode=1)
     store.dead({"id": "d", "queueName": "orders", "timestamp": "2026-02-18T10:30:00Z"}, 0)
     report = migrate("vibemq", store.path)
@@ -146,7 +146,7 @@ def test_dead_letters_for_a_fan_out_are_set_aside(store: Store, migrate: Migrate
 # --- Ctrl-C --------------------------------------------------------------------------------------
 
 
-def test_after_ctrl_c_the_next_run_goes_on(
+def test_run_after_ctrl_c_continues(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end_unit = transfer._Transfer._end_unit
@@ -173,7 +173,7 @@ def test_after_ctrl_c_the_next_run_goes_on(
     ]
 
 
-def test_ctrl_c_leaves_no_half_file_of_rows(
+def test_ctrl_c_leaves_no_incomplete_file_of_rows(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.queue("ticks", mode=2)

@@ -38,10 +38,10 @@ CREATE TABLE permissions (id INTEGER PRIMARY KEY AUTOINCREMENT,
     queue_pattern TEXT NOT NULL, operations TEXT NOT NULL, created_at INTEGER NOT NULL,
     UNIQUE(username, queue_pattern));
 """
-"""As VibeMQ 1.8 makes it."""
+"""Schema of VibeMQ 1.8."""
 CREATED = 1_795_373_964
 CHIEF = "$2b$12$j8a3swuct5DkpugvSoWLb.mjnS.T/XmzrFJM4kIYZvevPkri6fOlK"
-"""What VibeMQ 1.8 has stored for its superuser with the password `one-secret`."""
+"""Hash that VibeMQ 1.8 stores for its superuser with the password `one-secret`."""
 GUARDED = {"SuperuserPassword": "one-secret"}
 
 
@@ -145,7 +145,7 @@ def test_users_log_in_with_their_old_passwords(
     assert verify(record.password, "pässword €")
 
 
-def test_users_keep_what_they_were(
+def test_users_keep_their_roles_and_permissions(
     source: Path, auth: AuthDatabase, migrate: Migrate, tmp_path: Path
 ) -> None:
     auth.user("shop", bcrypt_of("x"))
@@ -173,7 +173,7 @@ def test_users_keep_what_they_were(
     "stored",
     [CHIEF.replace("$12$", "$16$"), CHIEF.replace("$12$", "$03$"), CHIEF[:-1], "", "PBKDF2$x"],
 )
-def test_a_hash_that_cannot_be_verified_is_named(
+def test_unsupported_hash_is_reported(
     source: Path, auth: AuthDatabase, migrate: Migrate, tmp_path: Path, stored: str
 ) -> None:
     auth.user("shop", stored)
@@ -185,7 +185,7 @@ def test_a_hash_that_cannot_be_verified_is_named(
     assert users(tmp_path)["chief"].password == CHIEF
 
 
-def test_users_that_are_here_keep_their_password(
+def test_existing_users_keep_their_password(
     source: Path, auth: AuthDatabase, migrate: Migrate, tmp_path: Path
 ) -> None:
     migrate("vibemq", source)
@@ -254,7 +254,7 @@ def test_a_store_elsewhere_has_its_users_beside_it(
     assert [user["name"] for user in migrate("vibemq", config)["users"]] == ["chief"]
 
 
-def test_options_name_what_lies_elsewhere(
+def test_options_name_files_in_other_places(
     source: Path, auth: AuthDatabase, migrate: Migrate, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -278,7 +278,7 @@ def refused(run: Run, tmp_path: Path, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("configured", ["settings", "environment"])
-def test_users_that_are_not_found_are_an_error(
+def test_missing_user_database_is_an_error(
     source: Path, run: Run, migrate: Migrate, tmp_path: Path, configured: str
 ) -> None:
     options: list[object] = [source]
@@ -297,7 +297,7 @@ def test_users_that_are_not_found_are_an_error(
     assert "vibemq://127.0.0.1:2925" in report["config"]["text"]
 
 
-def test_users_of_whom_none_can_be_taken_over_are_an_error(
+def test_database_without_importable_users_is_an_error(
     source: Path, auth: AuthDatabase, run: Run, tmp_path: Path
 ) -> None:
     auth.execute("UPDATE users SET username = 'no good name'")
@@ -306,7 +306,7 @@ def test_users_of_whom_none_can_be_taken_over_are_an_error(
     assert "no good name" in message
 
 
-def test_a_database_without_users_is_an_error_only_where_there_must_be_some(
+def test_empty_database_is_an_error_only_if_users_are_required(
     source: Path, auth: AuthDatabase, run: Run, migrate: Migrate, tmp_path: Path
 ) -> None:
     auth.execute("DELETE FROM users")
@@ -322,7 +322,7 @@ def test_missing_signs_of_users_are_reported(source: Path, migrate: Migrate) -> 
 
 
 def test_a_database_without_its_log_is_reported(source: Path, run: Run, tmp_path: Path) -> None:
-    """All that a running broker has may be in auth.db-wal."""
+    """All data of a running broker may be in auth.db-wal."""
     made = tmp_path / "made.db"
     with closing(sqlite3.connect(made)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -365,7 +365,7 @@ def test_the_environment_is_read_as_docker_does(
 def test_the_settings_file_counts_more_than_the_environment(
     source: Path, migrate: Migrate, tmp_path: Path
 ) -> None:
-    """As in the server itself: appsettings.json, VIBEMQ_CONFIG_PATH, the environment, and
+    """The order is the server's own: appsettings.json, VIBEMQ_CONFIG_PATH, the environment, and
     appsettings.Production.json."""
     write(source, Port=3001)
     write(source, "more.json", Port=3002, MaxConnections=12)

@@ -142,7 +142,7 @@ def matrix_command(
 ) -> None:
     """Measure every combination of the comma-separated lists: a flood, then a steady rate with its
     latency. All defaults together take about ten minutes."""
-    given, ways = _where(url, protocol, MATRIX_PROTOCOLS)
+    given, endpoints = _where(url, protocol, MATRIX_PROTOCOLS)
     durabilities = [""]
     if given is None:
         durabilities = choices("--durability", durability or MATRIX_DURABILITIES, DURABILITIES)
@@ -150,7 +150,7 @@ def matrix_command(
         raise typer.BadParameter("a running broker has its own", param_hint="--durability")
     specs = list(
         matrix.cells(
-            ways,
+            endpoints,
             durabilities,
             sizes("--size", size),
             numbers("--producers", producers, MOST_CONNECTIONS),
@@ -188,13 +188,13 @@ def query(
     as_json: JsonFlag = False,
 ) -> None:
     """Measure msglite queries with their replies, one after the other."""
-    given, ways = _where(url, protocol, QUERY_PROTOCOLS)
-    if any(name != "msglite" for name, _ in ways):
+    given, endpoints = _where(url, protocol, QUERY_PROTOCOLS)
+    if any(name != "msglite" for name, _ in endpoints):
         raise typer.BadParameter("only msglite has queries", param_hint="--protocol")
     lengths = sizes("--size", size)
     with _report(context, as_json) as (results, note):
         for repetition in range(1, repeat + 1):
-            for name, transport in ways:
+            for name, transport in endpoints:
                 for length in lengths:
                     spec = Spec(name, transport, "" if given else "none", length)
                     note(f"queries: {spec}")
@@ -242,10 +242,10 @@ def idle(
     as_json: JsonFlag = False,
 ) -> None:
     """Measure the memory of idle connections, and the latency of an active pair beside them."""
-    ways = transports("--protocol", protocol)
+    endpoints = transports("--protocol", protocol)
     length = only("--size", sizes("--size", size))
     with _report(context, as_json) as (results, note):
-        for name, transport in ways:
+        for name, transport in endpoints:
             note(f"{connections:,} idle connections: {name} over {transport}")
             results.append(
                 measure_idle(

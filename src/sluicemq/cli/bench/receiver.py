@@ -18,7 +18,7 @@ STAMP_BYTES: Final = 8
 it: `time.perf_counter_ns`, little-endian."""
 
 _READ: Final = 1 << 18
-_SHOWN: Final = 80
+_EXCERPT_BYTES: Final = 80
 """Number of bytes of invalid data in an error."""
 
 
@@ -40,7 +40,7 @@ class Receiver(ABC):
         self._have = 0
         self._buffer = bytearray(_READ)
         self._view = memoryview(self._buffer)
-        self._make_room()
+        self._grow_buffer()
 
     def greet(self) -> None:  # noqa: B027
         """Log in as soon as the connection is open; no-op for protocols without a handshake. Raises
@@ -76,16 +76,16 @@ class Receiver(ABC):
         have = self._have = self._have + size
         stride = self._stride
         if not stride:
-            stride = self._stride = self._learn(bytes(buffer[: min(have, _SHOWN)]))
+            stride = self._stride = self._learn(bytes(buffer[: min(have, _EXCERPT_BYTES)]))
             if not stride:
                 return 0
-            self._make_room()
+            self._grow_buffer()
             buffer = self._buffer
         count = have // stride
         if not count:
             return 0
         if not buffer.startswith(self._head):
-            raise ConnectionLost(f"this is no message: {bytes(buffer[:_SHOWN])!r}")
+            raise ConnectionLost(f"invalid message: {bytes(buffer[:_EXCERPT_BYTES])!r}")
         end = count * stride
         self.connection.sendall(self._answer(buffer, count))
         if delays is not None:
@@ -96,7 +96,7 @@ class Receiver(ABC):
             self._view[: have - end] = self._view[end:have]
         return count
 
-    def _make_room(self) -> None:
+    def _grow_buffer(self) -> None:
         """Make space in the buffer for a read after an incomplete message."""
         missing = self._stride + _READ - len(self._buffer)
         if self._stride and missing > 0:
@@ -104,6 +104,6 @@ class Receiver(ABC):
             self._view = memoryview(self._buffer)
 
     def _closed(self) -> str:
-        data = bytes(self._buffer[: min(self._have, _SHOWN)])
+        data = bytes(self._buffer[: min(self._have, _EXCERPT_BYTES)])
         text = "the broker closed the connection of a consumer"
-        return f"{text}; it last data {data!r}" if data else text
+        return f"{text}; the last data received: {data!r}" if data else text

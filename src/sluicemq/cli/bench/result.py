@@ -68,7 +68,7 @@ class TransferResult(ResultPart, frozen=True, kw_only=True):
 
 
 class LoadSettings(ResultPart, frozen=True, kw_only=True):
-    """What was loaded, and how.
+    """Load of a measurement.
 
     protocol     phpmq, msglite, vibemq or jmq
     transport    tcp or unix

@@ -98,5 +98,5 @@ def _quoted(text: str) -> str:
 
 def _printable(text: str) -> str:
     """Return text for a comment: TOML allows no control characters in one."""
-    shown = text.encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shown)
+    encodable = text.encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in encodable)

@@ -13,7 +13,7 @@ from sluicemq.cli.migrate.transfer import MigrationOutcome
 from sluicemq.model.destination import Address
 from sluicemq.server.identity.passwords import scheme_of
 
-MOST_SHOWN = 40
+MAX_LINES = 40
 """Maximum number of lines of one type in text output; `--json` lists all."""
 
 
@@ -117,7 +117,7 @@ def as_text(report: MigrationReport) -> Iterator[str]:
         if outcome.unwanted:
             yield f"  {outcome.unwanted} of topics are for no subscription that could be made here"
     if plan.late:
-        yield f"  {plan.late} were older than their queue's messageTtl, which begins anew"
+        yield f"  {plan.late} were older than their queue's messageTtl, which starts again"
     yield from _about_aside(plan, outcome)
     if plan.notes:
         yield ""
@@ -176,6 +176,6 @@ def _login(password: str, digest: str, tokens: object) -> str:
 
 
 def _some(lines: list[str]) -> Iterator[str]:
-    yield from lines[:MOST_SHOWN]
-    if len(lines) > MOST_SHOWN:
-        yield f"  … and {len(lines) - MOST_SHOWN} more; --json has them all"
+    yield from lines[:MAX_LINES]
+    if len(lines) > MAX_LINES:
+        yield f"  … and {len(lines) - MAX_LINES} more; --json has them all"

@@ -141,12 +141,12 @@ def _check_names(plan: Plan, present: Collection[Address]) -> None:
         if Address(_OTHER[address.kind], address.name) in present
     ]
     if clashes:
-        shown = ", ".join(clashes[:MOST_CLASHES])
+        listed = ", ".join(clashes[:MOST_CLASHES])
         more = f" and {len(clashes) - MOST_CLASHES} more" if len(clashes) > MOST_CLASHES else ""
         raise SourceError(
-            f"{shown}{more}: this broker has a destination of that name and of the other kind, and "
-            "clients could reach only one of them. Delete or rename it, or migrate into another "
-            "data directory. Nothing has been written"
+            f"{listed}{more}: this broker has a destination of that name and of the other kind, "
+            "and clients could reach only one of them. Delete or rename it, or migrate into "
+            "another data directory. Nothing has been written"
         )
 
 
@@ -250,31 +250,31 @@ class _Transfer:
 
     def _subscribe(self) -> None:
         broker = self._broker
-        for wanted in self._plan.subscriptions:
-            topic = broker.topic(wanted.topic)
-            existing = topic.subscriptions.get(wanted.name)
+        for migrated in self._plan.subscriptions:
+            topic = broker.topic(migrated.topic)
+            existing = topic.subscriptions.get(migrated.name)
             if existing is not None:
                 # a subscription with other terms would be replaced, and its messages lost
-                self._subscriptions[wanted.topic, wanted.name] = existing
+                self._subscriptions[migrated.topic, migrated.name] = existing
                 continue
             try:
-                selector = compile_selector(wanted.selector) if wanted.selector else None
+                selector = compile_selector(migrated.selector) if migrated.selector else None
             except SelectorError as fault:
                 self._plan.leave(
                     "subscription",
-                    f"{wanted.name} of topic {wanted.topic}",
-                    f"its selector {wanted.selector!r} is not understood: {fault}",
+                    f"{migrated.name} of topic {migrated.topic}",
+                    f"its selector {migrated.selector!r} is not understood: {fault}",
                 )
                 continue
-            self._subscriptions[wanted.topic, wanted.name] = broker.subscribe(
+            self._subscriptions[migrated.topic, migrated.name] = broker.subscribe(
                 topic,
-                wanted.name,
+                migrated.name,
                 durable=True,
                 shared=True,
                 selector=selector,
-                exclude=wanted.exclude or None,
+                exclude=migrated.exclude or None,
             )
-            self._outcome.subscriptions.append(wanted.name)
+            self._outcome.subscriptions.append(migrated.name)
 
     # --- messages ------------------------------------------------------------------------------
 

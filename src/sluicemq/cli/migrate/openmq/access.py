@@ -82,19 +82,19 @@ class AccessRules:
         first."""
         verdict = False
         for rule in rules:
-            said = None
+            decision = None
             for sort, name in (
                 ("group", ALL),
                 ("group", account.group),
                 ("user", ALL),
                 ("user", account.name),
             ):
-                said = self._says(rule, sort, name, said)
-            if said is not None:
-                verdict = said
+                decision = self._decision(rule, sort, name, decision)
+            if decision is not None:
+                verdict = decision
         return verdict
 
-    def _says(self, rule: str, sort: str, name: str, before: bool | None) -> bool | None:
+    def _decision(self, rule: str, sort: str, name: str, before: bool | None) -> bool | None:
         if not name:
             return before
         allowed = name in self._values.get(f"{rule}.allow.{sort}", ())

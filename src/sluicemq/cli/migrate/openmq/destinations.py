@@ -77,7 +77,7 @@ def destination_of(plan: Plan, entry: MapEntry) -> OpenmqDestination:
     address = Address(Kind.QUEUE if queue else Kind.TOPIC, name)
     kind = _number(fields.get("type"))
     if not kind & (TEMPORARY | INTERNAL):
-        _tell(plan, address, fields)
+        _report_unsupported(plan, address, fields)
     return OpenmqDestination(address, unique_name(queue, name), kind, _settings(fields))
 
 
@@ -114,8 +114,8 @@ def _size(value: object) -> int:
     return max(0, _number(value.fields.get("bytes"))) if isinstance(value, ParsedObject) else 0
 
 
-def _tell(plan: Plan, address: Address, fields: dict[str, Any]) -> None:
-    """Return the settings of a destination that have no equivalent."""
+def _report_unsupported(plan: Plan, address: Address, fields: dict[str, Any]) -> None:
+    """Report the settings of a destination that have no equivalent."""
     name = str(address)
     if _number(fields.get("maxProducerLimit")) not in USUAL_PRODUCERS:
         limit = fields["maxProducerLimit"]

@@ -158,8 +158,8 @@ class StoreIndex:
         size: int,
         states: dict[int, int],
     ) -> None:
-        magic, version, _, said, _, sysid = data.unpack(_fixed, position)
-        if magic != MAGIC or said != size or size > MAX_PACKET:
+        magic, version, _, declared_size, _, sysid = data.unpack(_fixed, position)
+        if magic != MAGIC or declared_size != size or size > MAX_PACKET:
             raise data.damage(position, "there is no packet of that size")
         if version == _OLDEST:
             sysid = data.read(position + _OLDEST_SYSID, SYSID_SIZE)
@@ -167,7 +167,7 @@ class StoreIndex:
         stored.path, stored.position, stored.size = data.path, position, size
         self.messages[destination.unique, sysid] = stored
 
-    # --- what the transaction log changes ------------------------------------------------------
+    # --- changes by the transaction log --------------------------------------------------------
 
     def sent(self, raw: bytes) -> None:
         """Add a message that the store may or may not contain yet. Raises Damage."""
@@ -180,7 +180,7 @@ class StoreIndex:
             self.destinations[unique] = destination
         identity = (unique, packet.sysid)
         if identity not in self.messages:
-            stored = StoredMessage(destination, packet.sysid, {})  # routed anew, as Open MQ does
+            stored = StoredMessage(destination, packet.sysid, {})  # routed again, as Open MQ does
             stored.raw = raw
             self.messages[identity] = stored
 

@@ -106,13 +106,13 @@ def _read_access(plan: Plan, instance: Path, settings: OpenmqSettings) -> None:
     add_accounts(plan, read_accounts(accounts, plan), rules)
 
 
-def _file(plan: Plan, instance: Path, said: str, name: str) -> Path | None:
+def _file(plan: Plan, instance: Path, configured: str, name: str) -> Path | None:
     """Return a file of the instance's own directory, or of the configured one."""
     directory = instance / ETC
-    if said and "${" not in said:
-        directory = Path(said)
-    elif said:
-        plan.leave("setting", f"the directory {said}", f"{directory} is looked at instead")
+    if configured and "${" not in configured:
+        directory = Path(configured)
+    elif configured:
+        plan.leave("setting", f"the directory {configured}", f"{directory} is used instead")
     file = directory / name
     if file.exists():
         return file

@@ -52,16 +52,16 @@ def message_of_packet(
         raise Damage(f"{where}: {fault}") from None
     if destination is not None and destination != message.destination:
         if destination == DEAD_MESSAGES:
-            _tell_story(message)
+            _add_dead_letter_properties(message)
         message.destination = destination
     return message, packet
 
 
-def _tell_story(message: Message) -> None:
+def _add_dead_letter_properties(message: Message) -> None:
     properties: dict[str, Property] = dict(message.properties or {})
-    said = properties.get(f"{DMQ_PREFIX}UNDELIVERED_REASON")
+    undelivered_reason = properties.get(f"{DMQ_PREFIX}UNDELIVERED_REASON")
     attempts = properties.get(f"{DMQ_PREFIX}DELIVERY_COUNT")
-    properties[REASON] = _REASONS.get(str(said), "client")
+    properties[REASON] = _REASONS.get(str(undelivered_reason), "client")
     properties[ORIGIN] = message.destination.name
     properties[ATTEMPTS] = attempts if isinstance(attempts, int) else 0
     properties[TIME] = _iso(properties.get(f"{DMQ_PREFIX}UNDELIVERED_TIMESTAMP"))

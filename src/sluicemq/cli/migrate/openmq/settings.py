@@ -164,7 +164,7 @@ class OpenmqSettings:
             plan.set("logging.level", level, "imq.log.level")
         plan.defaults = self._defaults()
         self._listen(guarded)
-        self._tell_rest()
+        self._report_unused()
 
     def _defaults(self) -> DestinationSettings:
         common = "imq.autocreate.destination."
@@ -225,7 +225,7 @@ class OpenmqSettings:
         self._plan.leave("listener", f"{what} on {host or 'all addresses'}", _PUBLIC)
         return "127.0.0.1"
 
-    def _tell_rest(self) -> None:
+    def _report_unused(self) -> None:
         for name, value in self._left.items():
             if name in _SILENT:
                 continue

@@ -1,7 +1,7 @@
 """The file store: messages that Open MQ would recover from it at its start.
 
 destination, interest ──┐
-message/…  ── index.py ─┼─> for whom each message waits ──> plan
+message/…  ── index.py ─┼─> the subscriptions of messages ──> plan
 txnlog, …  ── replay.py ┘
 """
 

@@ -251,7 +251,7 @@ def _message(cursor: ByteReader) -> bytes:
         raise cursor.damage(f"a packet announces a size of {size} bytes")
     packet = cursor.take(size)
     for _ in range(_count(cursor)):
-        cursor.unpack(_i64)  # the message is routed anew, as Open MQ does
+        cursor.unpack(_i64)  # the message is routed again, as Open MQ does
     return packet
 
 

@@ -25,7 +25,7 @@ _MODES: Final = {
 
 
 class ConvertedOptions(NamedTuple):
-    """Options of the listener, and what they do not cover of the setting; "" = nothing."""
+    """Options of the listener, and the part of the setting that they do not cover; "" = none."""
 
     options: dict[str, str | int | bool]
     left: str = ""

@@ -54,7 +54,7 @@ _KNOWN_ABSENT: Final = {
 
 
 class SettingsReader:
-    """Takes values out until none is left that has not been looked at. Raises SourceError.
+    """Removes the settings that are migrated; the rest has no equivalent. Raises SourceError.
 
     directory  where the server was started, most often where its settings are
     """
@@ -120,10 +120,10 @@ class SettingsReader:
                 self._plan.leave("setting", f"{given.name}={','.join(texts)}", converted.left)
 
     def _place(self, path: str) -> Path:
-        """The original takes a relative path from where it was started: most often from here.
+        """Return an absolute path, because the broker may be started in another directory.
 
-        It becomes absolute, because the broker may be started elsewhere. Links are not followed: a
-        certificate may be replaced by changing one.
+        The original resolves a relative path from its working directory, most often that of the
+        settings. Links are not followed: a certificate may be replaced by changing one.
         """
         return Path(os.path.abspath(self._directory / path))
 
@@ -143,7 +143,7 @@ class SettingsReader:
             plan.users.append(NewUser(TOKEN_USER, user))
         elif token:
             plan.leave(
-                "token", "AuthToken", "EnableAuthentication is off, so nobody is asked for it"
+                "token", "AuthToken", "EnableAuthentication is off, so no client is asked for it"
             )
 
     def store(self, named: Path | None) -> Path | None:
@@ -171,7 +171,7 @@ class SettingsReader:
                 plan.leave(
                     "setting",
                     "Tls.RequireClientCertificate",
-                    "say with client_ca whose certificates are trusted, and set "
+                    "set client_ca to the authority whose certificates are trusted, and "
                     "client_certificate = required",
                 )
         host = "0.0.0.0" if guarded else "127.0.0.1"
@@ -182,6 +182,6 @@ class SettingsReader:
 
 
 _PUBLIC: Final = (
-    "nobody has to log in, so whoever reaches the port may read and send everything. It is written "
-    "for 127.0.0.1; add users and change the address, or set insecure_public = true"
+    "no login is required, so anyone who reaches the port could read and send everything. It is "
+    "written for 127.0.0.1; add users and change the address, or set insecure_public = true"
 )

@@ -6,7 +6,7 @@ A row is imported, or it is set aside into a file, with its reason:
 |---------------|--------------------------------------------------------------------------------|
 | dropped       | a queue with DropOldest drops from memory and leaves the row in the store. The |
 |               | original's restart keeps the newest maxQueueSize rows, and so does this        |
-| delivered     | FanOutWithoutAck never removes a row; which of them were delivered is not told |
+| delivered     | FanOutWithoutAck never removes a row; deliveries are not recorded              |
 | undeliverable | a VibeMQ client cannot read it: too large, no JSON, nested too deep            |
 | unreadable    | a column does not hold what belongs there                                      |
 
@@ -139,13 +139,13 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
             bool(columns(connection, "dead_letters")),
             fan_out_rows,
         )
-        _Survey(plan, file, strict).take(store, connection)
+        _StoreScan(plan, file, strict).take(store, connection)
     plan.one_name = True
     plan.waiting = store.waiting
     plan.aside = store.aside
 
 
-class _Survey:
+class _StoreScan:
     """Completes a plan's information on a store, which it reads to the end."""
 
     def __init__(self, plan: Plan, file: Path, strict: bool) -> None:
@@ -269,7 +269,7 @@ def _options(name: str, given: bytes) -> tuple[QueueOptions | None, str]:
 
 
 class _Store:
-    """The rows of the file, as often as they are asked for.
+    """The rows of the file, which can be read repeatedly.
 
     counted       messages have a number of deliveries
     dead_letters  there is a table of dead letters

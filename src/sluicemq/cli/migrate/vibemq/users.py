@@ -1,7 +1,7 @@
 """auth.db: VibeMQ's users and permissions.
 
-A broker whose clients had to log in never moves in without its users unless the person says so:
-whoever reached the new one could do everything.
+A broker whose clients had to log in is never migrated without its users unless the command line
+requests it: anyone who reached the new broker could do everything.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _OPERATIONS: Final[dict[object, Operation]] = {
 
 
 class UsersSource(NamedTuple):
-    """What the person says about the users.
+    """Command-line options for the users.
 
-    database  the user database, if it is not where it is looked for
-    none      they are not wanted
+    database  the user database, if it is not in a default place
+    none      migrate no users
     """
 
     database: Path | None = None
@@ -139,11 +139,11 @@ def _permission(
     plan: Plan, file: Path, user: str, pattern: str, raw: bytes | None
 ) -> Permission | None:
     try:
-        said: Any = msgspec.json.decode(raw or b"[]")
+        operations: Any = msgspec.json.decode(raw or b"[]")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise Damage(f"{file}: permission of {user} on {pattern}: not JSON: {fault}") from None
     granted = set()
-    for each in said if isinstance(said, list) else [said]:
+    for each in operations if isinstance(operations, list) else [operations]:
         spelling = each.lower() if isinstance(each, str) else each
         if isinstance(spelling, bool) or spelling not in _OPERATIONS:
             plan.leave(
