@@ -197,8 +197,8 @@ async def test_brute_force(api_fixture: ApiFixture) -> None:
     assert (await api_fixture.http_client("10.6.6.7:1").login("root")).status == 200
     api_fixture.now += 1
     assert (await thief.login("root")).status == 200
-    assert "login failed: root" in api_fixture.said()
-    assert [line for line in api_fixture.said() if line.startswith("login refused")]
+    assert "login failed: root" in api_fixture.audit_lines()
+    assert [line for line in api_fixture.audit_lines() if line.startswith("login refused")]
 
 
 def refused(answer: Answer) -> None:

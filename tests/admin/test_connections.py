@@ -282,7 +282,7 @@ async def test_others_see_their_own(api_fixture: ApiFixture) -> None:
     assert connections.closed == []
     assert (await root.ask("DELETE", "/connections/1")).status == 204
     assert [number for number, _ in connections.closed] == [1]
-    said = api_fixture.said()
+    said = api_fixture.audit_lines()
     assert any(line.startswith("denied: anna") for line in said)
     assert any(line.startswith("change: root DELETE /api/v1/connections/1") for line in said)
 

@@ -124,8 +124,8 @@ async def test_created_altered_and_back_to_the_default(api_fixture: ApiFixture) 
     assert settings["dead_letter"] is True
     found = api_fixture.broker.destinations[Address(Kind.QUEUE, "jobs")]
     assert found.settings == DestinationSettings(max_messages=5, dead_letter=True)
-    assert "change: (local) PUT /api/v1/destinations/queue/jobs" in api_fixture.said()[-1]
-    assert "dead_letter=True" in api_fixture.said()[-1]
+    assert "change: (local) PUT /api/v1/destinations/queue/jobs" in api_fixture.audit_lines()[-1]
+    assert "dead_letter=True" in api_fixture.audit_lines()[-1]
 
 
 @looped
@@ -279,7 +279,7 @@ async def test_purged(api_fixture: ApiFixture, unacked: bool) -> None:
     assert (jobs.waiting, jobs.unacked) == (0, 0 if unacked else 250)
     assert jobs.queue.delayed == {}
     assert broker.journal.stats().live == 0
-    assert "purged" in api_fixture.said()[-1]
+    assert "purged" in api_fixture.audit_lines()[-1]
 
 
 @looped
@@ -368,7 +368,7 @@ async def test_who_may_do_what(api_fixture: ApiFixture) -> None:
         for name in ("seen", "hidden", "new"):
             answer = await http_client.ask(method, f"{one}/{name}{path}", body)
             assert (answer.status, answer.code) == (403, "forbidden"), (method, path)
-        assert api_fixture.said()[-1].endswith("403")
+        assert api_fixture.audit_lines()[-1].endswith("403")
     assert waiting(broker, "seen") == ["x"]
     assert (await http_client.ask("PUT", f"{one}/mine", {"max_messages": 1})).status == 200
     assert (await http_client.ask("POST", f"{one}/mine/purge")).json() == {"purged": 1}

@@ -143,7 +143,7 @@ async def test_ones_own_password(api_fixture: ApiFixture) -> None:
     assert (await other.ask("GET", "/session")).status == 401
     assert (await other.login("anna", PASSWORD)).status == 401
     assert (await other.login("anna", "better horse")).status == 200
-    assert "change: anna POST /api/v1/session/password done" in api_fixture.said()
+    assert "change: anna POST /api/v1/session/password done" in api_fixture.audit_lines()
 
 
 @looped

@@ -43,7 +43,7 @@ async def test_moved_by_id(api_fixture: ApiFixture, durability: Durability) -> N
     assert waiting(broker) == ["b"]
     assert waiting(broker, "target") == ["c", "a"]
     assert broker.journal.stats().live == (3 if durability else 0)
-    assert api_fixture.said()[-1].endswith("move to target: done 2, failed 1 done")
+    assert api_fixture.audit_lines()[-1].endswith("move to target: done 2, failed 1 done")
     again = await act(http_client, action="move", ids=wanted, target=TARGET)
     assert (again["processed"], len(again["failed"])) == (0, 3)
     assert waiting(broker, "target") == ["c", "a"]
@@ -315,7 +315,7 @@ async def test_who_may_act(api_fixture: ApiFixture) -> None:
     for http_client, body in refused:
         answer = await http_client.ask("POST", ACTIONS, body)
         assert (answer.status, answer.code) == (403, "forbidden"), body
-        assert api_fixture.said()[-1].endswith("403")
+        assert api_fixture.audit_lines()[-1].endswith("403")
     assert waiting(broker) == ["a"]
     assert (await act(looker, action="copy", ids=one, target=TARGET))["processed"] == 1
     assert (await act(taker, action="delete", ids=one))["processed"] == 1

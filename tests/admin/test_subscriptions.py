@@ -101,7 +101,7 @@ async def test_deletion_takes_what_emptying_the_topic_takes(api_fixture: ApiFixt
     assert (answer.status, answer.code) == (404, "subscription-not-found")
     answer = await anna.ask("DELETE", "/subscriptions?destination=news")
     assert (answer.status, answer.code) == (400, "bad-parameter")
-    changes = [line for line in api_fixture.said() if line.startswith("change: anna DELETE")]
+    changes = [line for line in api_fixture.audit_lines() if line.startswith("change: anna DELETE")]
     assert changes[-3] == "change: anna DELETE /api/v1/subscriptions s of news done"
     assert changes[-2].endswith("s of news 404")
 

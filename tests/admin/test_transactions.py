@@ -70,14 +70,14 @@ async def test_what_a_list_says(api_fixture: ApiFixture) -> None:
 @looped
 async def test_an_open_one_can_only_be_rolled_back(api_fixture: ApiFixture) -> None:
     transaction = begin(api_fixture, b"a")
-    told: list[bool] = []
-    transaction.told = told.append
+    outcomes: list[bool] = []
+    transaction.on_end = outcomes.append
     http_client = api_fixture.http_client()
     [item] = await listed(http_client)
     answer = await http_client.ask("POST", f"/transactions/{item['id']}/commit")
     assert (answer.status, answer.code) == (409, "transaction-open")
     assert (await http_client.ask("POST", f"/transactions/{item['id']}/rollback")).status == 204
-    assert told == [False]
+    assert outcomes == [False]
     assert await listed(http_client) == []
     for what in ("commit", "rollback"):
         answer = await http_client.ask("POST", f"/transactions/{item['id']}/{what}")
@@ -117,7 +117,7 @@ async def test_to_who_may_not_end_it_there_is_no_such_transaction(api_fixture: A
         assert (answer.status, answer.code) == (404, "transaction-not-found"), verdict
     assert api_fixture.broker.transactions.prepared
     assert (await root.ask("POST", f"/transactions/{name}/commit")).status == 204
-    done = api_fixture.said()[-1]
+    done = api_fixture.audit_lines()[-1]
     assert done.startswith(f"change: root POST /api/v1/transactions/{name}/commit 1 sent, 0 taken")
     assert f"xid 7:{b'global'.hex()}:{b'branch'.hex()}" in done
     assert done.endswith("done")

@@ -55,7 +55,7 @@ async def test_a_users_life(api_fixture: ApiFixture) -> None:
         assert (await admin.ask(method, "/users/anna")).code == "user-not-found"
     shown = (await admin.ask("GET", "/users?filter=o")).json()
     assert ([each["name"] for each in shown["items"]], shown["total"]) == (["root"], 1)
-    said = api_fixture.said()
+    said = api_fixture.audit_lines()
     assert "change: root PUT /api/v1/users/anna done" in said
     assert "change: root PUT /api/v1/users/anna 409" in said
     assert "user added: anna" in said
