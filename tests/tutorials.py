@@ -1,10 +1,10 @@
 """Runs the snippets of a text in their order, as a reader of the text would.
 
-Shell snippets run in one directory and pass on what they export, Python snippets run in one
+Shell snippets run in one directory and keep exported variables, Python snippets run in one
 namespace. `sluicemq serve … &` starts a broker and `kill %1` stops it, on ports that are free and
-stand for those in the text. A `text` block is what the snippet before it prints, in which … stands
-for anything. `<!-- tested by … -->` before a snippet says that it is run elsewhere, or why it
-is not.
+stand for those in the text. A `text` block is the output of the snippet before it; … stands for
+anything. `<!-- tested by … -->` before a snippet names the test that runs it, or the reason for
+no test.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def snippets(text: str) -> list[Snippet]:
 class Reader:
     """A reader who follows a text in a directory.
 
-    in_process  how commands begin that are to be run in this process
+    in_process  prefix of commands that run in this process
     """
 
     directory: Path
@@ -124,8 +124,8 @@ class Reader:
         return printed.getvalue()
 
     def shell(self, code: str) -> str:
-        """A script; what a line `sluicemq serve … &` or `kill %1` in it means is done after what
-        comes before, and before what comes after."""
+        """Run a script; lines `sluicemq serve … &` and `kill %1` take effect in order with the
+        other lines."""
         printed = ""
         script: list[str] = []
         for line in [*code.replace("\\\n", " ").splitlines(), "kill %0"]:

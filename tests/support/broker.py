@@ -73,9 +73,9 @@ class Reader:
 
 
 class BrokerFixture:
-    """A broker in memory. What its methods do ends with the turn, unless they say otherwise.
+    """A broker in memory. Its methods flush unless documented otherwise.
 
-    Of messages in memory only the bodies count, so that tests can count them.
+    Only the bodies of messages count towards memory, so that tests can compute it.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ class SessionHarness(ABC):
             if not self._woken and not self._sending():
                 return
             turns += 1
-            assert turns < 1000, "the broker does not come to rest"
+            assert turns < 1000, "the broker schedules flushes without end"
 
     def _sending(self) -> list[Carrier]:
         return [transport for transport in self.links if transport.unsent and not transport.stalled]
