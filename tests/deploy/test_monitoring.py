@@ -69,9 +69,7 @@ def selectors(expression: str) -> Iterator[tuple[str, set[str]]]:
 
 
 @pytest.mark.parametrize(("where", "expression"), list(expressions()))
-def test_metrics_and_labels_in_expressions_exist(
-    where: str, expression: str
-) -> None:
+def test_metrics_and_labels_in_expressions_exist(where: str, expression: str) -> None:
     used = list(selectors(expression))
     assert used, where
     for name, labels in used:
