@@ -26,9 +26,9 @@ from sluicemq.cli.bench import machine
 from sluicemq.cli.bench.load import Load
 from sluicemq.cli.bench.meter import Meter
 from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.result import Run
+from sluicemq.cli.bench.result import TransferResult
 from sluicemq.cli.bench.server import dialect, fresh
-from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.bench.sockets import BrokerAddress
 
 PIPELINE = 16
 RECEIVERS = 16
@@ -39,7 +39,7 @@ class Contender(NamedTuple):
     """A product and mode that a case compares. `run` takes the number of messages."""
 
     name: str
-    run: Callable[[int], Run]
+    run: Callable[[int], TransferResult]
 
 
 class Case(NamedTuple):
@@ -52,7 +52,7 @@ def by_rabbitmq(rabbit: Rabbit, size: int, mode: Mode) -> Contender:
     name = "RabbitMQ, " + ("confirms, " if mode.confirms else "no confirms, ")
     name += f"acks of {mode.batch}" if mode.batch else "no acks"
 
-    def run(messages: int) -> Run:
+    def run(messages: int) -> TransferResult:
         meter = Meter(rabbit.pid)
         seconds = amqp.flood(rabbit.port, messages=messages, size=size, mode=mode)
         # connecting is not measured
@@ -66,7 +66,7 @@ def by_rabbitmq_in_turns(rabbit: Rabbit, size: int, producers: int, consumers: i
     """Measure producers that wait for a confirm before each send."""
     mode = Mode(persistent=True, batch=1)
 
-    def run(messages: int) -> Run:
+    def run(messages: int) -> TransferResult:
         meter = Meter(rabbit.pid)
         seconds = amqp.one_by_one(
             rabbit.port,
@@ -96,7 +96,7 @@ def by_sluicemq(
         name += f", {window} ready" if window > 1 else ", one ready"
     durability = "none" if protocol == "msglite" else "sync"
 
-    def run(messages: int) -> Run:
+    def run(messages: int) -> TransferResult:
         with fresh(protocol, transport, durability) as server:
             speech = dialect(protocol, size, queue=server.queue, window=window)
             with Load(
@@ -108,7 +108,7 @@ def by_sluicemq(
 
 
 def by_rabbitmq_transactions(rabbit: Rabbit, size: int, each: int) -> Contender:
-    def run(messages: int) -> Run:
+    def run(messages: int) -> TransferResult:
         meter = Meter(rabbit.pid)
         messages -= messages % each
         seconds = amqp.transactions(rabbit.port, messages=messages, size=size, each=each)
@@ -119,7 +119,7 @@ def by_rabbitmq_transactions(rabbit: Rabbit, size: int, each: int) -> Contender:
 
 
 def by_jmq_transactions(size: int, each: int) -> Contender:
-    def run(messages: int) -> Run:
+    def run(messages: int) -> TransferResult:
         with fresh("jmq", "tcp", "sync") as server:
             return jmq.transactions(server, messages=messages, size=size, each=each)
 
@@ -127,10 +127,10 @@ def by_jmq_transactions(size: int, each: int) -> Contender:
 
 
 def by_limit(program: Path, size: int) -> Contender:
-    def run(messages: int) -> Run:
+    def run(messages: int) -> TransferResult:
         with (
             yardstick(program) as (port, pid),
-            Load(Target(port), Phpmq(size), pid=pid) as load,
+            Load(BrokerAddress(port), Phpmq(size), pid=pid) as load,
         ):
             return load.flood(messages=messages)
 
@@ -207,7 +207,7 @@ def all_cases(rabbit: Rabbit, limit: Path | None) -> list[Case]:
 
 def measure(case: Case, *, runs: int, messages: int) -> dict[str, object]:
     """Run all contenders in turn, print the results, and return them for the document."""
-    found: list[list[Run]] = [[] for _ in case.contenders]
+    found: list[list[TransferResult]] = [[] for _ in case.contenders]
     for _ in range(runs):
         for contender, its in zip(case.contenders, found, strict=True):
             its.append(contender.run(messages))

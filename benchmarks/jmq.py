@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import select
 
-from sluicemq.cli.bench.jmq import Jmq, RequestChannel
+from sluicemq.cli.bench.jmq import GuestChannel, Jmq
 from sluicemq.cli.bench.meter import Meter
-from sluicemq.cli.bench.result import Run
-from sluicemq.cli.bench.server import Server
+from sluicemq.cli.bench.result import TransferResult
+from sluicemq.cli.bench.server import BenchmarkBroker
 from sluicemq.cli.bench.sockets import receive, wait
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.packets import A, PacketType, Status
@@ -18,14 +18,14 @@ TIMESTAMP_AT = 20
 TRANSACTION_AT = 76
 
 
-def transactions(server: Server, *, messages: int, size: int, each: int) -> Run:
+def transactions(server: BenchmarkBroker, *, messages: int, size: int, each: int) -> TransferResult:
     """Measure consecutive transactions of `each` messages; committed messages are received."""
     messages -= messages % each
     speech = Jmq(size, queue=server.queue)
     with server.target.connect() as producer, server.target.connect() as receiving:
         consumer = speech.receiver(receiving)
         consumer.greet()
-        channel = RequestChannel(producer)
+        channel = GuestChannel(producer)
         session = channel.ask(PacketType.CREATE_SESSION).properties["JMQSessionID"]
         reply = channel.ask(PacketType.START_TRANSACTION, {"JMQSessionID": Long(int(session or 0))})
         transaction = int(reply.properties["JMQTransactionID"] or 0)

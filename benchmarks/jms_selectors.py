@@ -20,10 +20,10 @@ import msgspec
 
 from sluicemq.broker import compile_selector
 from sluicemq.cli.bench import machine
-from sluicemq.cli.bench.jmq import Jmq, RequestChannel
+from sluicemq.cli.bench.jmq import GuestChannel, Jmq
 from sluicemq.cli.bench.meter import Meter
-from sluicemq.cli.bench.result import Run
-from sluicemq.cli.bench.server import Server, fresh
+from sluicemq.cli.bench.result import TransferResult
+from sluicemq.cli.bench.server import BenchmarkBroker, fresh
 from sluicemq.cli.bench.sockets import receive, send_some, wait
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message
@@ -42,7 +42,7 @@ RANGE = "b > {} AND b <= {}"
 class Feed:
     """Producer with up to AHEAD messages without a reply."""
 
-    def __init__(self, server: Server, speech: Jmq, stack: ExitStack) -> None:
+    def __init__(self, server: BenchmarkBroker, speech: Jmq, stack: ExitStack) -> None:
         self.connection = stack.enter_context(server.target.connect())
         speech.greet(self.connection)
         self._speech = speech
@@ -77,14 +77,14 @@ class Feed:
         self.answered += count
 
 
-def distinct(messages: int, selectors: int, text: Callable[[int], str]) -> Run:
+def distinct(messages: int, selectors: int, text: Callable[[int], str]) -> TransferResult:
     """Measure messages to a topic, each selected by one of its subscribers."""
     with fresh("jmq", "tcp", "sync") as server, ExitStack() as stack:
         speech = Jmq(SIZE, queue=server.queue, topic=True)
         subscribers: list[socket.socket] = []
         for number in range(selectors):
             subscribers.append(stack.enter_context(server.target.connect()))
-            speech.consume(RequestChannel(subscribers[-1]), text(number))
+            speech.consume(GuestChannel(subscribers[-1]), text(number))
         feed = Feed(server, speech, stack)
         blocks = [
             encode_properties({"a": f"{number:04}", "b": number + 4}) for number in range(selectors)
@@ -114,7 +114,7 @@ def distinct(messages: int, selectors: int, text: Callable[[int], str]) -> Run:
         return meter.read(messages)
 
 
-def selective(messages: int, backlog: int) -> tuple[Run, float]:
+def selective(messages: int, backlog: int) -> tuple[TransferResult, float]:
     """Measure the messages that a queue's consumer selects, behind `backlog` others, once the
     broker has evaluated its selector on all of them; and the seconds that this took."""
     with fresh("jmq", "tcp", "sync") as server, ExitStack() as stack:
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     messages, selectors = arguments.messages, arguments.selectors
-    found: dict[str, list[Run]] = {"equal": [], "range": [], "empty": [], "backlog": []}
+    found: dict[str, list[TransferResult]] = {"equal": [], "range": [], "empty": [], "backlog": []}
     tried: list[float] = []
     costs: list[float] = []
     for _ in range(arguments.runs):

@@ -20,7 +20,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.decode.tasks import FOUND, decode_found, find
 from sluicemq.protocols.jmq.header import encode_header
 from sluicemq.protocols.jmq.packets import PacketType, Q
@@ -88,7 +88,7 @@ def packet(number: int, port: int, sequence: int, data: bytes, flags: int, clock
 
 def here(path: Path) -> tuple[float, float, int]:
     """Return the CPU seconds to find the connections and to decode them, and the frames."""
-    options = Options()
+    options = DecodeOptions()
     before = time.process_time()
     found = pa.Table.from_batches(list(find([str(path)], options)), FOUND)
     found = found.sort_by([(name, "ascending") for name in ("file", "connection", "number")])

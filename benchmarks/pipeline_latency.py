@@ -23,7 +23,7 @@ from typing import Any
 
 from sluicemq.cli.bench.load import Load
 from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.bench.sockets import BrokerAddress
 from sluicemq.cli.local import LocalBroker
 
 
@@ -51,7 +51,9 @@ def measure(rate: int, seconds: float, warm_up: float, size: int, options: list[
                 reader = threading.Thread(target=follow, args=(pipeline, batches))
                 reader.start()
                 try:
-                    with Load(Target(broker.port("phpmq")), Phpmq(size), pid=broker.pid) as load:
+                    with Load(
+                        BrokerAddress(broker.port("phpmq")), Phpmq(size), pid=broker.pid
+                    ) as load:
                         load.flood(messages=1000)  # initial data
                         while not batches and pipeline.poll() is None:
                             time.sleep(0.1)

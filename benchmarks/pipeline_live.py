@@ -21,8 +21,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from sluicemq.cli.bench.load import Load
 from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.result import Run
-from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.bench.result import TransferResult
+from sluicemq.cli.bench.sockets import BrokerAddress
 from sluicemq.cli.local import LocalBroker
 from sluicemq.pipeline.session import session
 
@@ -41,13 +41,13 @@ def measure(seconds: float, runs: int, size: int) -> dict[str, object]:
     """Results by the load beside the broker."""
     spark = session("live")
     spark.sparkContext.setLogLevel("ERROR")
-    found: dict[str, list[Run]] = {"alone": [], "read": []}
+    found: dict[str, list[TransferResult]] = {"alone": [], "read": []}
     rows = 0
     with tempfile.TemporaryDirectory(prefix="sluicemq-live-") as name:
         data = Path(name) / "data"
         listen = ["phpmq://127.0.0.1:0?durability=sync"]
         with LocalBroker(data, listen, ["--log-level", "warning"]) as broker:
-            target = Target(broker.port("phpmq"))
+            target = BrokerAddress(broker.port("phpmq"))
             with Load(target, Phpmq(size), pid=broker.pid) as load:
                 load.flood(seconds=MAXIMUM_SECONDS)
                 rate = load.flood(seconds=MAXIMUM_SECONDS).rate // 2

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from sluicemq.cli.bench.load import Load
 from sluicemq.cli.bench.meter import cpu_seconds
 from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.bench.sockets import BrokerAddress
 from sluicemq.cli.local import LocalBroker
 from sluicemq.pipeline.session import session
 
@@ -37,7 +37,7 @@ BAR = 0.5
 
 def load(broker: LocalBroker, queue: bytes, size: int, *, consumers: int) -> Load:
     dialect = Phpmq(size, queue=queue, window=1000)
-    target = Target(broker.port("phpmq"))
+    target = BrokerAddress(broker.port("phpmq"))
     return Load(target, dialect, producers=1, consumers=consumers, pid=broker.pid)
 
 

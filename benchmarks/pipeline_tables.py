@@ -41,7 +41,7 @@ def messages(first: int, count: int) -> pa.Table:
     numbers = np.arange(first, first + count)
     return pa.table(
         {
-            "message": pa.array(numbers),
+            "message_sequence": pa.array(numbers),
             "destination": pa.array([f"queue-{number % 100}" for number in numbers]),
             "published": pa.array(numbers * 100 + 1_795_285_514_000_000).cast(TIME),
             "acknowledged": pa.nulls(count, TIME),
@@ -73,7 +73,7 @@ def batches(rows: int, count: int) -> Iterator[pa.Table]:
 def _joined(fresh: pa.Table, ends: list[int]) -> pa.Table:
     late = pa.table(
         {
-            "message": pa.array(ends, pa.int64()),
+            "message_sequence": pa.array(ends, pa.int64()),
             "acknowledged": pa.array([1_795_285_600_000_000] * len(ends)).cast(TIME),
             "deliveries": pa.array([1] * len(ends), pa.int64()),
         }
@@ -84,9 +84,9 @@ def _joined(fresh: pa.Table, ends: list[int]) -> pa.Table:
 def combine(old: pa.Table, new: pa.Table) -> pa.Table:
     """Combine the later state of each message with the earlier one."""
     both = pa.concat_tables([old, new])
-    order = pc.sort_indices(both.column("message"))
+    order = pc.sort_indices(both.column("message_sequence"))
     both = both.take(order)
-    numbers = both.column("message").to_numpy()
+    numbers = both.column("message_sequence").to_numpy()
     first = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
     last = np.r_[first[1:], len(numbers)] - 1
     heads, tails = both.take(pa.array(first)), both.take(pa.array(last))
@@ -111,7 +111,9 @@ def measured_sink(kind: str, rows: int, count: int, root: Path) -> None:
     spark.dataSource.register(TableSource)
     source = root / "source"
     for part in range(8):
-        table("parquet", source, sort=("message",)).append(messages(part * rows // 8, rows // 8))
+        table("parquet", source, sort=("message_sequence",)).append(
+            messages(part * rows // 8, rows // 8)
+        )
     frame = table("parquet", source).frame(spark)
     frame.write.format("noop").mode("overwrite").save()
     for repeat in range(3):
@@ -123,8 +125,8 @@ def measured_sink(kind: str, rows: int, count: int, root: Path) -> None:
             start = time.perf_counter()
             part.write.parquet(str(root / f"built in {repeat} {batch}"), compression="zstd")
             middle = time.perf_counter()
-            writer = part.write.format("sluicemq-table").mode("append").option("kind", kind)
-            writer.option("application", "benchmark").option("version", batch).save(target)
+            writer = part.write.format("sluicemq-table").mode("append").option("format", kind)
+            writer.option("txnAppId", "benchmark").option("txnVersion", batch).save(target)
             spent["built in"] += middle - start
             spent["ours"] += time.perf_counter() - middle
         assert sum(file.rows for file in table(kind, target).files()) == rows
@@ -139,15 +141,15 @@ def measured_sink(kind: str, rows: int, count: int, root: Path) -> None:
 
 
 def measured_upsert(kind: str, rows: int, count: int, root: Path) -> None:
-    made = table(kind, root / "upsert", sort=("message",))
+    made = table(kind, root / "upsert", sort=("message_sequence",))
     took = []
     for version, batch in enumerate(batches(rows, count)):
         start = time.perf_counter()
-        made.upsert(batch, ["message"], "benchmark", version, combine)
+        made.upsert(batch, ["message_sequence"], "benchmark", version, combine)
         took.append(time.perf_counter() - start)
     print_rate(f"upsert {kind}", rows, took)
-    read = made.read(columns=["message", "acknowledged"])
-    assert read.num_rows == len(pc.unique(read.column("message")))
+    read = made.read(columns=["message_sequence", "acknowledged"])
+    assert read.num_rows == len(pc.unique(read.column("message_sequence")))
     print(f"{read.num_rows} rows in {len(made.files())} files")
 
 
@@ -162,13 +164,13 @@ def measured_merge(rows: int, count: int, root: Path) -> None:
         if version == 0:
             write_deltalake(target, batch, writer_properties=properties)
         else:
-            low = pc.min(batch.column("message")).as_py()
-            names = [name for name in batch.column_names if name != "message"]
+            low = pc.min(batch.column("message_sequence")).as_py()
+            names = [name for name in batch.column_names if name != "message_sequence"]
             (
                 DeltaTable(target)
                 .merge(
                     batch,
-                    f"t.message = s.message and t.message >= {low}",
+                    f"t.message_sequence = s.message_sequence and t.message_sequence >= {low}",
                     source_alias="s",
                     target_alias="t",
                     writer_properties=properties,
@@ -182,7 +184,7 @@ def measured_merge(rows: int, count: int, root: Path) -> None:
 
 
 def measured_compaction(kind: str, root: Path) -> None:
-    made = table(kind, root / "compact", sort=("message",))
+    made = table(kind, root / "compact", sort=("message_sequence",))
     for part in range(32):
         made.append(messages(part * 16384, 16384))
     start = time.perf_counter()

@@ -12,7 +12,7 @@ import threading
 import time
 
 from sluicemq.cli.bench.load import Load
-from sluicemq.cli.bench.result import Run
+from sluicemq.cli.bench.result import TransferResult
 from sluicemq.cli.bench.server import dialect, fresh
 from sluicemq.protocols.vibemq.compression import Compression, compress
 from sluicemq.protocols.vibemq.wire import (
@@ -33,7 +33,7 @@ OUTSTANDING = 256
 READ = 1 << 18
 
 
-def beside_a_stalled_subscriber(messages: int, stalled: bool) -> Run:
+def beside_a_stalled_subscriber(messages: int, stalled: bool) -> TransferResult:
     """Measure a flood to 99 subscribers; with `stalled`, beside a hundredth that holds a full
     window and reads nothing."""
     with fresh("vibemq", "tcp", "sync") as server, socket.socket() as silent:

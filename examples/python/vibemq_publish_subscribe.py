@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from sluicemq.protocols.vibemq.client import Mode, Options, VibeMQClient
+from sluicemq.protocols.vibemq.client import Mode, QueueOptions, VibeMQClient
 from sluicemq.protocols.vibemq.target import DEFAULT_PORT
 
 QUEUE = "example-news"
@@ -25,7 +25,7 @@ async def subscribe(name: str, port: int, subscribed: asyncio.Event) -> None:
 
 async def main(port: int) -> None:
     async with await VibeMQClient.connect("127.0.0.1", port) as publisher:
-        await publisher.create_queue(QUEUE, Options(mode=Mode.FAN_OUT_WITH_ACK))
+        await publisher.create_queue(QUEUE, QueueOptions(mode=Mode.FAN_OUT_WITH_ACK))
         subscribers = []
         for name in ("first", "second"):
             subscribed = asyncio.Event()

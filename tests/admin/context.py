@@ -12,7 +12,7 @@ from sluicemq.admin.history import History
 from sluicemq.admin.metrics.scrape_state import ScrapeState
 from sluicemq.admin.server_interface import (
     AttachedConsumer,
-    AuditLine,
+    AuditEntry,
     ConnectionView,
     InputView,
     ListenerView,
@@ -92,16 +92,16 @@ class Lines:
     """An audit log in memory."""
 
     def __init__(self) -> None:
-        self.lines: list[AuditLine] = []
+        self.lines: list[AuditEntry] = []
         self.counts: dict[str, int] = {}
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
-        line = AuditLine(
+        line = AuditEntry(
             time=0, event="change", peer=peer, user=user, operation=what, result=result
         )
         self.lines.append(line)
 
-    def recent(self, limit: int) -> list[AuditLine]:
+    def recent(self, limit: int) -> list[AuditEntry]:
         return self.lines[::-1][:limit]
 
 

@@ -34,7 +34,7 @@ def written(broker: LocalBroker) -> list[Message]:
     found = []
     addresses: dict[int, Address] = {}
     for _, _, record in read_records(broker.directory / "journal"):
-        if record.type == RecordType.DESTINATION:
+        if record.type == RecordType.DESTINATION_CREATED:
             addresses[record.destination] = decode_address(record.body)
         elif record.type == RecordType.MESSAGE:
             address = addresses.get(record.destination, Address(Kind.QUEUE, "?"))

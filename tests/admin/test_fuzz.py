@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sluicemq.admin.batch_part_reader import PartReader
 from sluicemq.admin.batches import BatchQuery
 from sluicemq.admin.caller import is_ours, read_authorization
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.journal import Extent, read_range
 from sluicemq.admin.routing import Call, Endpoint, parameters
 from sluicemq.model.access import EVERYBODY, NOBODY
@@ -31,11 +31,11 @@ TEXTS = st.one_of(
 )
 
 
-def result(parser: Callable[..., Read], *arguments: object) -> Read | Problem:
+def result(parser: Callable[..., Read], *arguments: object) -> Read | ApiError:
     """Return the result of the parser, or its error."""
     try:
         return parser(*arguments)
-    except Problem as problem:
+    except ApiError as problem:
         return problem
 
 
@@ -47,7 +47,7 @@ async def never(call: Call) -> None:
 def test_parameters(query: dict[str, str]) -> None:
     complete = {"writer": "w", "batch": "0", "partition": "0", "part": "0", **query}
     read = result(parameters, Endpoint("POST", "/batches", never, "", query=BatchQuery), complete)
-    if isinstance(read, Problem):
+    if isinstance(read, ApiError):
         assert read.status == 400
         assert any(name in str(read) for name in query)
         return
@@ -64,7 +64,7 @@ def test_parameters(query: dict[str, str]) -> None:
 )
 def test_ranges(header: str, size: int) -> None:
     read = result(read_range, header, Extent(1, size, False))
-    if isinstance(read, Problem):
+    if isinstance(read, ApiError):
         assert read.status in (400, 416)
         return
     start, end, partial = read
@@ -76,7 +76,7 @@ def test_ranges(header: str, size: int) -> None:
 @given(st.one_of(st.text(), st.binary().map(lambda raw: "Basic " + raw.hex())))
 def test_credentials(header: str) -> None:
     credentials = result(read_authorization, header)
-    if isinstance(credentials, Problem):
+    if isinstance(credentials, ApiError):
         assert credentials.status == 400
         return
     if credentials.token:

@@ -10,7 +10,7 @@ import pytest
 from sluicemq.admin.alarms import ENOUGH, PATIENCE_MS, alarms
 from sluicemq.admin.history import STEP
 from sluicemq.admin.server_interface import ListenerView
-from sluicemq.broker import Broker, BrokerSettings, ManualClock
+from sluicemq.broker import Broker, EngineSettings, ManualClock
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind
@@ -181,7 +181,7 @@ class Trouble:
 
     def __init__(self, journal: MemoryJournal | None = None) -> None:
         self.clock = ManualClock()
-        settings = BrokerSettings(max_destinations=10, memory_limit=1000)
+        settings = EngineSettings(max_destinations=10, memory_limit=1000)
         self.broker = Broker(journal or MemoryJournal(), self.clock, settings)
         self.context = context(self.broker)
         self.lag = Histogram()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluicemq.admin.api_context import ApiLimits
-from sluicemq.broker.settings import BrokerSettings
+from sluicemq.broker.settings import EngineSettings
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
@@ -142,7 +142,7 @@ async def test_publishing_creates_no_forbidden_destination(api_fixture: ApiFixtu
         "POST", "/destinations/queue/temporary_destination:%2F%2Fqueue%2Fx/messages", {}
     )
     assert (answer.status, answer.code) == (404, "destination-not-found")
-    api_fixture.broker.settings = BrokerSettings(auto_create_queues=False)
+    api_fixture.broker.settings = EngineSettings(auto_create_queues=False)
     answer = await http_client.ask("POST", POST, {})
     assert (answer.status, answer.code) == (404, "destination-not-found")
 

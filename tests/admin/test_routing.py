@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from sluicemq.admin.errors import Problem, refusal
+from sluicemq.admin.errors import ApiError, refusal
 from sluicemq.admin.openapi import document
 from sluicemq.admin.routing import (
     Call,
@@ -98,13 +98,13 @@ def test_paths(path: str, found: str, names: dict[str, str]) -> None:
     ["", "x", "/api/v1", "/api/v1/", "/api/v1/things/", "/api/v1//things", "/things", "/files"],
 )
 def test_unknown_paths(path: str) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiError) as caught:
         find("GET", path)
     assert (caught.value.status, caught.value.code) == (404, "not-found")
 
 
 def test_other_methods() -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiError) as caught:
         find("POST", "/api/v1/things/x")
     assert caught.value.status == 405
     assert caught.value.headers["Allow"] == "DELETE, GET, HEAD, PUT"
@@ -135,7 +135,7 @@ def test_any_name_finds_its_destination(raw: bytes) -> None:
 )
 def test_invalid_destinations(kind: str, name: str, given: str, code: str) -> None:
     query = {"name_base64": given} if given else {}
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiError) as caught:
         address_in({"kind": kind, "name": name}, query)
     assert caught.value.code == code
 
@@ -162,7 +162,7 @@ def test_parameters() -> None:
     ],
 )
 def test_wrong_parameters(text: bytes) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiError) as caught:
         parameters(endpoint("GET", "/x", query=Query), read_query(text))
     assert caught.value.code == "bad-parameter"
 
@@ -203,7 +203,7 @@ def test_the_document() -> None:
 
 
 def test_invalid_utf8_in_an_error_is_escaped() -> None:
-    response = json.loads(refusal(Problem(404, "not-found", "there is no \udcff")).body)
+    response = json.loads(refusal(ApiError(404, "not-found", "there is no \udcff")).body)
     assert response == {"error": {"code": "not-found", "message": "there is no \\udcff"}}
 
 

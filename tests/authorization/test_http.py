@@ -253,7 +253,7 @@ def path_of(cell: HttpCell, path: str) -> str:
         values["id"] = "1"
     elif "/transactions/" in path:
         values["id"] = values["transaction"]
-    return re.sub(r"{\*?([a-z]+)}", lambda found: values.get(found[1], found[0]), path)
+    return re.sub(r"{\*?([a-z_]+)}", lambda found: values.get(found[1], found[0]), path)
 
 
 def add(
@@ -510,7 +510,7 @@ def _write(cell: HttpCell) -> None:
 
 @row(f"POST {API}/batches", "with the owner's dead-letter queue", RIGHTS, changes=True)
 def _write_dead_letters(cell: HttpCell) -> None:
-    _batch(cell, cell.declare("new"), f"&refused=dead-letter&dead_letter={QUEUE}")
+    _batch(cell, cell.declare("new"), f"&bad_rows=dead-letter&dead_letter_queue={QUEUE}")
 
 
 def _write_as(cell: HttpCell, owner: str) -> None:
@@ -539,7 +539,7 @@ for _path in (
     "journal/slots/{name}",
 ):
     add(f"GET {API}/{_path}", "", ROOT_ONLY)
-add(f"GET {API}/journal/destinations", "", ROOT_ONLY, query="?numbers=1,2,3")
+add(f"GET {API}/journal/destinations", "", ROOT_ONLY, query="?ids=1,2,3")
 add(f"PUT {API}/journal/slots/{{name}}", "", ROOT_ONLY, {"position": 1}, changes=True)
 add(f"DELETE {API}/journal/slots/{{name}}", "", ROOT_ONLY, changes=True)
 

@@ -14,7 +14,7 @@ from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
 from sluicemq.protocols.jmq.header import encode_header
 from sluicemq.protocols.jmq.ids import XID_SIZE
-from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import (
     LAST_MESSAGE_TYPE,
     A,
@@ -92,7 +92,7 @@ class JmqCell(Cell):
         fixture = self.fixture
         transport = fixture.transport()
         access = fixture.with_login(transport, "jmq")
-        options = Options(authentication="basic")
+        options = SessionOptions(authentication="basic")
         session = JmqSession(transport, fixture.broker, fixture.coordinator, access, options)
         peer = Peer(fixture, transport, session)
         answer = peer.hello(**properties)

@@ -13,7 +13,7 @@ from sluicemq.broker import Window
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, CreatedBy, Kind
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.session import Options, VibemqSession
+from sluicemq.protocols.vibemq.session import SessionOptions, VibemqSession
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.authorization.fixture import QUEUE, TOPIC, WRONG_TOKEN, BrokerFixture
 from tests.authorization.matrix import (
@@ -54,7 +54,7 @@ class VibemqCell(Cell):
         fixture.owners.append(self.owner.transport)
         self.peer = self.connect(actor)
 
-    def arrive(self, options: Options | None = None) -> Peer:
+    def arrive(self, options: SessionOptions | None = None) -> Peer:
         """Connect to a listener with these options, and say nothing."""
         transport = self.fixture.transport()
         access = self.fixture.with_login(transport, "vibemq")
@@ -67,7 +67,7 @@ class VibemqCell(Cell):
             return {}
         return {"authToken": self.fixture.users.tokens.get(actor, WRONG_TOKEN)}
 
-    def connect(self, actor: Actor, options: Options | None = None) -> Peer:
+    def connect(self, actor: Actor, options: SessionOptions | None = None) -> Peer:
         """Connect as that actor."""
         peer = self.arrive(options)
         if actor is not Actor.ANONYMOUS:
@@ -284,7 +284,7 @@ def _delete_with_dead_letters(cell: VibemqCell) -> None:
 @row(wire.DELETE_QUEUE, "of another protocol if allowed", RIGHTS, changes=True)
 def _delete_foreign_allowed(cell: VibemqCell) -> None:
     cell.fixture.owned(by=CreatedBy.PHPMQ)
-    cell.peer = cell.connect(cell.actor, Options(foreign_delete=True))
+    cell.peer = cell.connect(cell.actor, SessionOptions(foreign_delete=True))
     cell.ask(wire.DELETE_QUEUE, QUEUE)
 
 

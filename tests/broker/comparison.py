@@ -123,7 +123,7 @@ class ModelComparison:
     def start(self, journal: Journal) -> None:
         """Put a new broker over the journal."""
         self.journal = journal
-        settings = engine.BrokerSettings(
+        settings = engine.EngineSettings(
             memory_budget=self.budget, message_overhead=0, chunk_deliveries=2
         )
         self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)

@@ -47,7 +47,7 @@ def test_an_acknowledgement_is_answered_when_it_is_written_and_synced_after_the_
     fixture.disk.asked.clear()
     answered: list[str] = []
     fixture.disk.busy = True
-    fixture.broker.when_settled(lambda: answered.append("a"))
+    fixture.broker.when_completed(lambda: answered.append("a"))
     reader.settle("a")
     assert answered == []
     fixture.disk.busy = False
@@ -105,7 +105,7 @@ def test_without_a_record_the_answer_comes_at_the_end_of_the_iteration() -> None
     reader = fixture.read(queue)
     fixture.send(queue, "a", durability=Durability.NONE)
     answered: list[str] = []
-    fixture.broker.when_settled(lambda: answered.append("a"))
+    fixture.broker.when_completed(lambda: answered.append("a"))
     assert answered == []
     reader.settle("a")
     assert answered == ["a"]

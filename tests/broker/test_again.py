@@ -81,4 +81,4 @@ def test_failed_attempts_are_journaled_as_one_record() -> None:
     fixture.broker.again(reader.consumer, sequences[:2], attempted=True)
     fixture.broker.again(reader.consumer, sequences[2:], attempted=False)
     fixture.broker.flush()
-    assert [record.type for record in journal.read_from(start)] == [RecordType.ATTEMPTED]
+    assert [record.type for record in journal.read_from(start)] == [RecordType.DELIVERY_ATTEMPTS]

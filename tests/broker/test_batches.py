@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sluicemq.broker import BatchPart, Broker, BrokerSettings, ManualClock
+from sluicemq.broker import BatchPart, Broker, EngineSettings, ManualClock
 from sluicemq.broker.batches import LONGEST_WRITER, MOST_PARTITIONS, RETENTION_MS
-from sluicemq.broker.codec import State, WriterState, decode_batch, decode_state, encode
+from sluicemq.broker.codec import EngineState, WriterState, decode_batch, decode_state, encode
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import UNIT_END, RecordType
@@ -43,7 +43,7 @@ def rows(
 class Lives:
     """A broker on disk, and the next one on the same directory."""
 
-    def __init__(self, directory: Path, settings: BrokerSettings | None = None) -> None:
+    def __init__(self, directory: Path, settings: EngineSettings | None = None) -> None:
         self.directory = directory
         self.settings = settings
         self.clock = ManualClock()
@@ -103,8 +103,8 @@ def test_a_part_is_one_unit_and_visible_once_durable() -> None:
     assert waited == [3]
     assert sorted(bodies(queue)) == ["a", "b", "c"]
     records = list(fixture.journal.read_from(0))
-    unit = [r for r in records if r.type in (RecordType.MESSAGE, RecordType.BATCH)]
-    assert [r.type for r in unit] == [RecordType.MESSAGE] * 3 + [RecordType.BATCH]
+    unit = [r for r in records if r.type in (RecordType.MESSAGE, RecordType.BATCH_PART)]
+    assert [r.type for r in unit] == [RecordType.MESSAGE] * 3 + [RecordType.BATCH_PART]
     assert [bool(r.flags & UNIT_END) for r in unit] == [False] * 3 + [True]
     assert [r.sequence for r in unit] == [unit[0].sequence + n for n in (0, 1, 3, 4)]
     assert decode_batch(unit[-1].body) == replace(FIRST, rows=4)
@@ -219,7 +219,7 @@ def test_names_and_numbers_have_limits(wrong: dict[str, int]) -> None:
 
 
 def test_every_refusal_is_reported_and_nothing_is_published() -> None:
-    fixture = BrokerFixture(BrokerSettings(auto_create_topics=False, memory_limit=0))
+    fixture = BrokerFixture(EngineSettings(auto_create_topics=False, memory_limit=0))
     fixture.queue("full", max_messages=1)
     fixture.queue("small", max_message_bytes=3)
     full, small = Address(Kind.QUEUE, "full"), Address(Kind.QUEUE, "small")
@@ -263,9 +263,12 @@ def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
     fixture.broker.flush()
     assert [message.body for message in fixture.dead()] == [b"over"]
     assert queue.statistics.dead_lettered == 1
-    about = (RecordType.DESTINATION, RecordType.SETTINGS)  # of the dead-letter queue, before it
+    about = (
+        RecordType.DESTINATION_CREATED,
+        RecordType.DESTINATION_SETTINGS,
+    )  # of the dead-letter queue, before it
     unit = [r for r in fixture.journal.read_from(start) if r.type not in about]
-    assert [r.type for r in unit] == [RecordType.MESSAGE, RecordType.BATCH]
+    assert [r.type for r in unit] == [RecordType.MESSAGE, RecordType.BATCH_PART]
 
 
 def test_a_stopping_broker_refuses_batches_but_answers_repetitions() -> None:
@@ -283,7 +286,7 @@ def test_a_stopping_broker_refuses_batches_but_answers_repetitions() -> None:
 
 
 def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
-    fixture = BrokerFixture(BrokerSettings(max_batch_writers=2))
+    fixture = BrokerFixture(EngineSettings(max_batch_writers=2))
     for name in "abac":
         batch = 1 if name == "a" and fixture.broker.batches.writers else 0
         fixture.broker.write_batch(replace(FIRST, writer=name, batch=batch), [])
@@ -292,7 +295,7 @@ def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
 
 
 def test_the_oldest_writer_of_the_same_owner_is_forgotten_first() -> None:
-    fixture = BrokerFixture(BrokerSettings(max_batch_writers=3))
+    fixture = BrokerFixture(EngineSettings(max_batch_writers=3))
     for name, owner in (("a", "anna"), ("b", "bert"), ("c", "bert"), ("d", "bert")):
         fixture.broker.write_batch(replace(FIRST, writer=name, owner=owner), [])
     assert list(fixture.broker.batches.writers) == ["a", "c", "d"]
@@ -327,7 +330,7 @@ def test_a_limit_that_was_lowered_holds_after_the_next_part(tmp_path: Path) -> N
     lives = Lives(tmp_path)
     for name in "abcd":
         lives.write(replace(FIRST, writer=name), name)
-    lives.settings = BrokerSettings(max_batch_writers=2)
+    lives.settings = EngineSettings(max_batch_writers=2)
     lives.restart(sealed=True)
     lives.write(replace(FIRST, writer="e"), "e")
     assert list(lives.broker.batches.writers) == ["d", "e"]
@@ -355,7 +358,7 @@ def test_many_partitions_take_little_space() -> None:
 )
 def test_writers_that_end_within_a_number_are_damage(writer: WriterState) -> None:
     with pytest.raises(JournalDamaged, match="within a number"):
-        decode_state(encode(State([], [], [], [], [], [], writers=[writer])))
+        decode_state(encode(EngineState([], [], [], [], [], [], writers=[writer])))
 
 
 def test_a_record_of_a_batch_that_cannot_be_read_is_damage() -> None:

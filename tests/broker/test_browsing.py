@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.errors import RecordNotFound
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture
@@ -50,7 +50,7 @@ def test_browse_omits_messages_acked_in_a_transaction() -> None:
 
 
 def test_browse_carries_only_messages_that_are_not_journaled() -> None:
-    fixture = BrokerFixture(BrokerSettings(chunk_deliveries=2, memory_budget=0))
+    fixture = BrokerFixture(EngineSettings(chunk_deliveries=2, memory_budget=0))
     queue = fixture.queue()
     sequences = fixture.send(queue, *"abcdefgh")
     [volatile] = fixture.send(queue, "volatile", durability=Durability.NONE)

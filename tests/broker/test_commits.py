@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.broker import Broker, BrokerSettings, Transaction, TransactionState
+from sluicemq.broker import Broker, EngineSettings, Transaction, TransactionState
 from sluicemq.journal.format import RecordType
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
@@ -64,15 +64,15 @@ def numbers(count: int) -> list[bytes]:
 @pytest.mark.parametrize(
     "settings",
     [
-        BrokerSettings(max_transaction_messages=3),
-        BrokerSettings(max_transaction_bytes=3000),
-        BrokerSettings(memory_limit=3000),
+        EngineSettings(max_transaction_messages=3),
+        EngineSettings(max_transaction_bytes=3000),
+        EngineSettings(memory_limit=3000),
     ],
     ids=["messages", "bytes", "memory"],
 )
 @pytest.mark.parametrize("committed", [True, False])
 def test_transaction_at_its_limit_can_still_be_ended(
-    settings: BrokerSettings, committed: bool
+    settings: EngineSettings, committed: bool
 ) -> None:
     fixture = BrokerFixture(settings)
     queue = fixture.queue()
@@ -90,7 +90,7 @@ def test_transaction_at_its_limit_can_still_be_ended(
 
 
 def test_open_transactions_together_count_against_the_memory_limit() -> None:
-    fixture = BrokerFixture(BrokerSettings(memory_limit=3000))
+    fixture = BrokerFixture(EngineSettings(memory_limit=3000))
     queue = fixture.queue()
     transactions = fixture.broker.transactions
     first, second = transactions.begin(), transactions.begin()
@@ -102,7 +102,7 @@ def test_open_transactions_together_count_against_the_memory_limit() -> None:
 
 
 def test_headers_count_against_the_limit_of_a_transaction() -> None:
-    fixture = BrokerFixture(BrokerSettings(max_transaction_bytes=3000))
+    fixture = BrokerFixture(EngineSettings(max_transaction_bytes=3000))
     queue = fixture.queue()
     transaction = fixture.broker.transactions.begin()
     message = fixture.message(queue, "", native=bytes(4000))
@@ -301,7 +301,9 @@ def test_small_commit_needs_no_parts() -> None:
     start = journal.durable + 1
     fixture.broker.transactions.commit(fill(fixture.broker))
     fixture.broker.flush()
-    assert RecordType.PREPARED not in {record.type for record in journal.read_from(start)}
+    assert RecordType.TRANSACTION_PREPARED not in {
+        record.type for record in journal.read_from(start)
+    }
 
 
 def test_commit_is_answered_when_it_is_durable(disk: Disk) -> None:

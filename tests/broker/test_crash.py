@@ -13,7 +13,7 @@ from msgspec.msgpack import Ext
 
 from sluicemq.broker import Broker, Destination, ManualClock, Subscription, Window
 from sluicemq.broker.codec import (
-    State,
+    EngineState,
     as_text,
     decode_attempts,
     decode_prepared,
@@ -435,7 +435,7 @@ def test_a_journal_without_delivery_records_restores_no_attempts(tmp_path: Path)
     disk.crash()
     assert disk.read(disk.broker.queue("q").queue).attempts == {"a": 1}
     types = {record.type for record in disk.journal.read_from(0)}
-    assert not types & {RecordType.DELIVERED, RecordType.GAUGE}
+    assert not types & {RecordType.DELIVERED, RecordType.DEPTH}
     disk.journal.close()
 
 
@@ -518,7 +518,7 @@ def test_entries_that_cannot_be_read_are_damage(
 
 def test_a_state_that_ends_within_a_number_is_damage() -> None:
     with pytest.raises(JournalDamaged, match="within a number"):
-        decode_state(encode(State([], [], [(1, bytes(9))], [], [], [])))
+        decode_state(encode(EngineState([], [], [(1, bytes(9))], [], [], [])))
 
 
 # --- what prepared transactions and durable subscriptions keep over a restart -------------------

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.broker import BrokerSettings, Delivery, Destination
+from sluicemq.broker import Delivery, Destination, EngineSettings
 from sluicemq.broker.cursor import RUN_COST, Cursor
 from sluicemq.broker.delivery import READY, TAKEN
 from sluicemq.broker.requeued import CHUNK, Requeued
@@ -62,7 +62,7 @@ def line_of(
     made: list[tuple[Any, ...]], chunk_deliveries: int
 ) -> tuple[BrokerFixture, Destination]:
     """Return a queue with gaps, requeued messages, and chunks of both kinds."""
-    fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=chunk_deliveries))
+    fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=chunk_deliveries))
     queue = fixture.queue()
     plain = fixture.read(queue, 0, refill=False)
     choosy = fixture.read(queue, 0, refill=False, selector=OfType("red"))
@@ -166,7 +166,7 @@ def test_every_delivery_is_found_by_its_order(
 
 
 def test_a_fully_ready_queue_is_skipped_chunk_by_chunk() -> None:
-    fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=100))
+    fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=100))
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 2000, durability=Durability.LAZY)
     cursor = Cursor(queue.queue.everything, NO_END)
@@ -233,7 +233,7 @@ def test_many_requeued_deliveries_are_kept_in_chunks_and_released() -> None:
 
 
 def test_a_late_durable_message_precedes_chunks_of_later_messages() -> None:
-    fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=1))
+    fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=1))
     queue = fixture.queue()
     late = fixture.message(queue, "late", durability=Durability.SYNC)
     fixture.broker.publish(queue, late)

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from sluicemq.broker import BrokerSettings, Destination
+from sluicemq.broker import Destination, EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import LimitExceeded
 from sluicemq.model.message import Durability
@@ -178,7 +178,7 @@ def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
 
 def test_dlq_settings_do_not_depend_on_the_first_user() -> None:
     defaults = DestinationSettings(max_messages=5, overflow=Overflow.DROP_OLDEST)
-    fixture = BrokerFixture(BrokerSettings(defaults=defaults))
+    fixture = BrokerFixture(EngineSettings(defaults=defaults))
     early = fixture.broker.resolve(DEAD, DROPPING)
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("other", dead_letter=True)
@@ -189,7 +189,7 @@ def test_dlq_settings_do_not_depend_on_the_first_user() -> None:
 
 
 def test_the_dlq_exists_and_stays_without_automatic_creation() -> None:
-    fixture = BrokerFixture(BrokerSettings(auto_create_queues=False, destination_idle_timeout=1000))
+    fixture = BrokerFixture(EngineSettings(auto_create_queues=False, destination_idle_timeout=1000))
     queue = fixture.queue(dead_letter=True)
     graves = fixture.broker.resolve(DEAD)
     fixture.wait(10_000)
@@ -206,7 +206,7 @@ class DeadLetters(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fixture = BrokerFixture(BrokerSettings(dead_letter_retry=1000))
+        self.fixture = BrokerFixture(EngineSettings(dead_letter_retry=1000))
         self.queue = self.fixture.queue(dead_letter=True, max_attempts=2, retry_delay=300)
         self.reader = self.fixture.read(self.queue, 3)
         self.sent = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import BrokerSettings, Destination
+from sluicemq.broker import Destination, EngineSettings
 from sluicemq.broker.deadletter import dead_letter_of
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
 from sluicemq.journal.memory import MemoryJournal
@@ -144,14 +144,14 @@ def test_a_crash_can_neither_lose_nor_double_a_dead_letter() -> None:
     give_up(fixture, fixture.queue(dead_letter=True), "second")
     sent, dead, ended = journal.read_from(start)
     assert sent.type == dead.type == RecordType.MESSAGE
-    assert ended.type == RecordType.SETTLED
+    assert ended.type == RecordType.COMPLETED
     assert (ended.kind, ended.sequences) == (Cause.DEAD_LETTERED, [sent.sequence])
     assert not dead.flags & UNIT_END
     assert ended.flags & UNIT_END
 
 
 def test_the_limit_on_destinations_does_not_lose_dead_letters() -> None:
-    fixture = BrokerFixture(BrokerSettings(max_destinations=1))
+    fixture = BrokerFixture(EngineSettings(max_destinations=1))
     queue = fixture.queue(dead_letter=True)
     fixture.send(queue, "a", "b", expiration=fixture.clock.wall + 100)
     fixture.wait(300)

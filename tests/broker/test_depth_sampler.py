@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from sluicemq.broker.depth_sampler import LARGEST_SHARE, SHARE, DepthSampler
-from sluicemq.journal.format import RecordType, decode_gauge
+from sluicemq.journal.format import RecordType, decode_depth
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture
 
-Gauges = list[tuple[str, tuple[int, int, int]]]
+Depths = list[tuple[str, tuple[int, int, int]]]
 
 
 class DepthSamplerFixture(BrokerFixture):
@@ -22,16 +22,16 @@ class DepthSamplerFixture(BrokerFixture):
         self.names: dict[int, str] = {}
         super().__init__(journal=self.disk)
 
-    def new_gauges(self) -> Gauges:
+    def new_depths(self) -> Depths:
         """Return the gauges since the last call."""
         for number, address in self.disk.addresses.items():
             self.names[number] = address.name
         records = list(self.disk.read_from(self.last + 1))
         self.last = max([self.last, *(record.sequence for record in records)])
         return [
-            (self.names[record.destination], decode_gauge(record.body))
+            (self.names[record.destination], decode_depth(record.body))
             for record in records
-            if record.type == RecordType.GAUGE
+            if record.type == RecordType.DEPTH
         ]
 
     def turns(self, milliseconds: int) -> Iterator[int]:
@@ -50,24 +50,24 @@ def test_a_changed_destination_is_reported_once_per_interval() -> None:
     fixture.queue("idle")
     fixture.send(queue, "a", "b", "c")
     fixture.wait(4999)
-    assert fixture.new_gauges() == []
+    assert fixture.new_depths() == []
     reader = fixture.read(queue, 1, refill=False)
     fixture.wait(1)
     fixture.wait(0)
-    assert fixture.new_gauges() == [("q", (2, 1, 1))]
+    assert fixture.new_depths() == [("q", (2, 1, 1))]
     fixture.wait(5000)
-    assert fixture.new_gauges() == []
+    assert fixture.new_depths() == []
     reader.settle("a")
     fixture.broker.grant(reader.consumer.window, 2)
     fixture.wait(4000)
-    assert fixture.new_gauges() == []
+    assert fixture.new_depths() == []
     reader.settle("b", "c")
     reader.detach()
     fixture.wait(1000)
     fixture.wait(0)
-    assert fixture.new_gauges() == [("q", (0, 0, 0))], "the last gauge of a queue that is idle now"
+    assert fixture.new_depths() == [("q", (0, 0, 0))], "the last gauge of a queue that is idle now"
     fixture.wait(50_000)
-    assert fixture.new_gauges() == []
+    assert fixture.new_depths() == []
 
 
 def test_destinations_that_are_not_journaled_are_not_reported() -> None:
@@ -76,7 +76,7 @@ def test_destinations_that_are_not_journaled_are_not_reported() -> None:
     fixture.send(fixture.broker.declare(Address(Kind.QUEUE, "reply"), owner="connection"), "a")
     fixture.wait(5000)
     fixture.wait(0)
-    assert fixture.new_gauges() == []
+    assert fixture.new_depths() == []
 
 
 def test_a_topic_reports_its_longest_subscription() -> None:
@@ -88,7 +88,7 @@ def test_a_topic_reports_its_longest_subscription() -> None:
     fixture.read(topic.subscriptions["s"], 1, refill=False)
     fixture.wait(5000)
     fixture.wait(0)
-    assert fixture.new_gauges() == [("t", (2, 1, 1))]
+    assert fixture.new_depths() == [("t", (2, 1, 1))]
 
 
 def test_a_deleted_queue_is_reported_as_empty() -> None:
@@ -97,13 +97,13 @@ def test_a_deleted_queue_is_reported_as_empty() -> None:
     fixture.send(queue, "a")
     fixture.wait(5000)
     fixture.wait(0)
-    assert fixture.new_gauges() == [("q", (1, 0, 0))]
+    assert fixture.new_depths() == [("q", (1, 0, 0))]
     fixture.broker.remove(queue)
     fixture.broker.flush()
-    assert fixture.new_gauges() == [("q", (0, 0, 0))]
+    assert fixture.new_depths() == [("q", (0, 0, 0))]
     types = [r.type for r in fixture.disk.read_from(0)]
-    assert types.index(RecordType.DESTINATION_GONE) > max(
-        place for place, type in enumerate(types) if type == RecordType.GAUGE
+    assert types.index(RecordType.DESTINATION_DELETED) > max(
+        place for place, type in enumerate(types) if type == RecordType.DEPTH
     ), "reported while its number was still valid"
 
 
@@ -113,7 +113,7 @@ def test_a_stopping_broker_reports_all_changed_destinations() -> None:
     fixture.broker.stopping = True
     fixture.broker.depth_sampler.finish()
     fixture.broker.flush()
-    assert fixture.new_gauges() == [("a", (1, 0, 0))]
+    assert fixture.new_depths() == [("a", (1, 0, 0))]
 
 
 def test_very_many_destinations_are_reported_in_slices() -> None:
@@ -162,4 +162,4 @@ def test_without_an_interval_nothing_is_sampled() -> None:
     fixture.broker.depth_sampler.finish()
     fixture.broker.remove(queue)
     fixture.wait(0)
-    assert fixture.new_gauges() == []
+    assert fixture.new_depths() == []

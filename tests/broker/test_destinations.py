@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import Broker, BrokerSettings, Consumer, Destination, Window
+from sluicemq.broker import Broker, Consumer, Destination, EngineSettings, Window
 from sluicemq.broker.delivery import DELAYED, READY, TAKEN
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
 from sluicemq.journal.memory import MemoryJournal
@@ -30,7 +30,7 @@ def test_queues_and_topics_of_one_name_are_two_destinations() -> None:
 
 
 def test_automatic_creation_is_switched_off_for_each_kind() -> None:
-    broker = BrokerFixture(BrokerSettings(auto_create_queues=False)).broker
+    broker = BrokerFixture(EngineSettings(auto_create_queues=False)).broker
     with pytest.raises(DestinationNotFound):
         broker.queue("q")
     broker.topic("t")
@@ -40,12 +40,12 @@ def test_automatic_creation_is_switched_off_for_each_kind() -> None:
 
 def test_automatic_destinations_get_the_default_settings() -> None:
     defaults = DestinationSettings(max_messages=7)
-    broker = BrokerFixture(BrokerSettings(defaults=defaults)).broker
+    broker = BrokerFixture(EngineSettings(defaults=defaults)).broker
     assert broker.queue("q").settings is defaults
 
 
 def test_max_destinations_counts_declared_and_automatic_ones() -> None:
-    fixture = BrokerFixture(BrokerSettings(max_destinations=2))
+    fixture = BrokerFixture(EngineSettings(max_destinations=2))
     fixture.queue("q")
     fixture.broker.queue("r")
     fixture.queue("q", max_messages=1)
@@ -127,7 +127,7 @@ def test_delete_temporary_deletes_only_destinations_of_that_owner() -> None:
 
 
 def test_unused_automatic_destinations_are_deleted_after_the_idle_timeout() -> None:
-    fixture = BrokerFixture(BrokerSettings(destination_idle_timeout=1000))
+    fixture = BrokerFixture(EngineSettings(destination_idle_timeout=1000))
     fixture.queue("declared")
     used = fixture.broker.queue("used")
     fixture.broker.queue("idle")
@@ -141,7 +141,7 @@ def test_unused_automatic_destinations_are_deleted_after_the_idle_timeout() -> N
 
 
 def test_destinations_with_messages_or_consumers_are_not_deleted() -> None:
-    fixture = BrokerFixture(BrokerSettings(destination_idle_timeout=1000))
+    fixture = BrokerFixture(EngineSettings(destination_idle_timeout=1000))
     filled, read = fixture.broker.queue("filled"), fixture.broker.queue("read")
     fixture.send(filled, "a")
     fixture.read(read)
@@ -207,7 +207,7 @@ def test_a_crash_can_neither_lose_nor_double_a_moved_message() -> None:
     fixture.broker.move(source.queue, target)
     fixture.broker.flush()
     moved, ended = journal.read_from(sequence + 1)
-    assert (moved.type, ended.type) == (RecordType.MESSAGE, RecordType.SETTLED)
+    assert (moved.type, ended.type) == (RecordType.MESSAGE, RecordType.COMPLETED)
     assert (ended.kind, ended.sequences) == (Cause.MOVED, [sequence])
     assert [record.flags & UNIT_END for record in (moved, ended)] == [0, UNIT_END]
 
@@ -287,7 +287,7 @@ def test_a_protocols_defaults_are_for_new_queues_of_a_broker_without_its_own() -
     fixture.queue("old", max_messages=7)
     assert fixture.broker.resolve(Address(Kind.QUEUE, "old"), own).settings.max_messages == 7
     configured = DestinationSettings(max_messages=9)
-    fixture = BrokerFixture(BrokerSettings(defaults=configured))
+    fixture = BrokerFixture(EngineSettings(defaults=configured))
     assert fixture.broker.resolve(Address(Kind.QUEUE, "new"), own).settings == configured
 
 

@@ -9,7 +9,7 @@ from sluicemq.broker.delivery import RECORDED, Delivery
 from sluicemq.broker.event_recorder import EventRecorder
 from sluicemq.journal import Cause, FileJournal, JournalOptions
 from sluicemq.journal.format import (
-    MAX_SETTLED,
+    MAX_COMPLETED,
     UNIT_END,
     RecordType,
     decode_redelivered,
@@ -21,9 +21,9 @@ from tests.support.broker import BrokerFixture
 NEWS = {
     RecordType.DELIVERED,
     RecordType.REDELIVERED,
-    RecordType.SETTLED,
+    RecordType.COMPLETED,
     RecordType.MESSAGE,
-    RecordType.ATTEMPTED,
+    RecordType.DELIVERY_ATTEMPTS,
 }
 
 
@@ -103,23 +103,26 @@ def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
     reader = fixture.read(queue)
     [acked] = fixture.send(queue, "acked")
     reader.settle("acked")
-    assert fixture.records() == [(RecordType.DELIVERED, [acked]), (RecordType.SETTLED, [acked])]
+    assert fixture.records() == [(RecordType.DELIVERED, [acked]), (RecordType.COMPLETED, [acked])]
     [dead] = fixture.send(queue, "dead")
     reader.release("dead")
     reader.release("dead")
     assert fixture.records() == [
         (RecordType.DELIVERED, [dead]),
         (RecordType.REDELIVERED, [dead]),
-        (RecordType.SETTLED, [dead]),
+        (RecordType.COMPLETED, [dead]),
     ]
     once = fixture.queue("once", max_attempts=1)
     other = fixture.read(once)
     [dropped] = fixture.send(once, "dropped")
     other.release("dropped")
-    assert fixture.records() == [(RecordType.DELIVERED, [dropped]), (RecordType.SETTLED, [dropped])]
+    assert fixture.records() == [
+        (RecordType.DELIVERED, [dropped]),
+        (RecordType.COMPLETED, [dropped]),
+    ]
     [purged] = fixture.send(queue, "purged")
     fixture.broker.purge(queue, unacked=True)
-    assert fixture.records() == [(RecordType.DELIVERED, [purged]), (RecordType.SETTLED, [purged])]
+    assert fixture.records() == [(RecordType.DELIVERED, [purged]), (RecordType.COMPLETED, [purged])]
     [committed] = fixture.send(queue, "committed")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
@@ -127,17 +130,20 @@ def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
     transactions.commit(transaction)
     assert fixture.records() == [
         (RecordType.DELIVERED, [committed]),
-        (RecordType.SETTLED, [committed]),
+        (RecordType.COMPLETED, [committed]),
     ]
     [given_up] = fixture.send(queue, "given up")
     fixture.broker.dead_letter(queue.queue, given_up, "rejected")
     assert fixture.records() == [
         (RecordType.DELIVERED, [given_up]),
-        (RecordType.SETTLED, [given_up]),
+        (RecordType.COMPLETED, [given_up]),
     ]
     [removed] = fixture.send(queue, "removed")
     fixture.broker.remove(queue, force=True)
-    assert fixture.records() == [(RecordType.DELIVERED, [removed]), (RecordType.SETTLED, [removed])]
+    assert fixture.records() == [
+        (RecordType.DELIVERED, [removed]),
+        (RecordType.COMPLETED, [removed]),
+    ]
 
 
 def test_a_delivery_record_ends_no_unit() -> None:
@@ -153,7 +159,7 @@ def test_a_delivery_record_ends_no_unit() -> None:
     assert [r.type for r in records] == [
         RecordType.DELIVERED,
         RecordType.MESSAGE,
-        RecordType.SETTLED,
+        RecordType.COMPLETED,
     ]
     assert [bool(r.flags & UNIT_END) for r in records] == [True, False, True]
     assert records[2].kind == Cause.DEAD_LETTERED
@@ -217,7 +223,7 @@ def test_a_long_list_becomes_several_records() -> None:
     event_recorder = EventRecorder(fixture.disk, fixture.clock)
     deliveries = [
         Delivery(queue.queue, sequence, None, 4, 1, RECORDED, 0, 0)
-        for sequence in range(MAX_SETTLED + 2)
+        for sequence in range(MAX_COMPLETED + 2)
     ]
     for delivery in deliveries:
         delivery.attempts = 1
@@ -232,9 +238,9 @@ def test_a_long_list_becomes_several_records() -> None:
     records = [r for r in fixture.disk.read_from(0) if r.lists_messages]
     sizes: list[tuple[int, int]] = [(r.type, len(r.sequences)) for r in records]
     assert sizes == [
-        (RecordType.DELIVERED, MAX_SETTLED),
+        (RecordType.DELIVERED, MAX_COMPLETED),
         (RecordType.DELIVERED, 2),
-        (RecordType.REDELIVERED, MAX_SETTLED),
+        (RecordType.REDELIVERED, MAX_COMPLETED),
         (RecordType.REDELIVERED, 2),
     ]
     assert decode_redelivered(records[3].body)[2] == [5, 5]

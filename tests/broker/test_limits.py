@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.broker import BrokerSettings, Destination
+from sluicemq.broker import Destination, EngineSettings
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import BrokerStopping, LimitExceeded, MessageTooLarge
 from sluicemq.model.message import Durability
@@ -186,7 +186,7 @@ def test_parked_messages_of_a_deleted_queue_go_to_its_successor() -> None:
 
 
 def test_producers_of_a_deleted_queue_continue_even_if_it_is_not_recreated() -> None:
-    fixture = BrokerFixture(BrokerSettings(auto_create_queues=False))
+    fixture = BrokerFixture(EngineSettings(auto_create_queues=False))
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
     fixture.send(queue, "a")
@@ -217,7 +217,7 @@ def test_a_topic_is_full_when_its_slowest_subscription_is() -> None:
 
 
 def test_memory_limit_refuses_messages_that_are_not_journaled() -> None:
-    fixture = BrokerFixture(BrokerSettings(memory_limit=2))
+    fixture = BrokerFixture(EngineSettings(memory_limit=2))
     queue = fixture.queue()
     reader = fixture.read(queue, 3)
     fixture.send(queue, "a", "b", "c", durability=Durability.NONE)

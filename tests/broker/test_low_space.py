@@ -87,7 +87,7 @@ def test_consumers_acknowledge_and_no_optional_records_are_written(fixture: Fixt
     fixture.clock.advance(1000)
     fixture.broker.tick()
     fixture.broker.flush()
-    assert fixture.types()[before:] == [RecordType.SETTLED]
+    assert fixture.types()[before:] == [RecordType.COMPLETED]
     fixture.level(SpaceLevel.ENOUGH)
     fixture.publish(b"three")
     assert RecordType.DELIVERED not in fixture.types()[:before]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import BrokerSettings, Delivery, Destination
-from sluicemq.broker.deadletter import Origin, origin_of
+from sluicemq.broker import Delivery, Destination, EngineSettings
+from sluicemq.broker.deadletter import DeadLetterOrigin, origin_of
 from sluicemq.broker.management import delete, find, move, redeliver, send_back
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import ActionRefused
@@ -20,7 +20,7 @@ def found(fixture: BrokerFixture, queue: Destination, sequence: int) -> Delivery
 
 
 def test_the_last_delivery_of_a_chunk_may_be_removed_and_the_queue_is_empty() -> None:
-    fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=2))
+    fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=2))
     queue = fixture.queue()
     sent = fixture.send(queue, *"abcdefgh", durability=Durability.LAZY)
     for sequence in (*sent[2:], *sent[:2]):
@@ -36,7 +36,7 @@ def test_the_last_delivery_of_a_chunk_may_be_removed_and_the_queue_is_empty() ->
 
 
 def test_chunks_of_one_priority_are_removed_and_those_of_another_stay() -> None:
-    fixture = BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=1))
+    fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=1))
     queue = fixture.queue()
     high = fixture.send(queue, *"abcd", durability=Durability.LAZY, priority=9)
     low = fixture.send(queue, *"efgh", durability=Durability.LAZY, priority=1)
@@ -112,11 +112,11 @@ def test_a_move_to_a_full_queue_that_redirects_overflow() -> None:
     fixture.broker.flush()
     assert [m.body for m in fixture.dead()] == [b"moved"]
     assert source.waiting == 0
-    assert origin_of(fixture.dead()[0]) == Origin(Address(Kind.QUEUE, "q"), "")
+    assert origin_of(fixture.dead()[0]) == DeadLetterOrigin(Address(Kind.QUEUE, "q"), "")
 
 
 def test_a_dead_letter_is_not_redriven_without_automatic_creation() -> None:
-    fixture = BrokerFixture(BrokerSettings(auto_create_queues=False))
+    fixture = BrokerFixture(EngineSettings(auto_create_queues=False))
     queue = fixture.queue(dead_letter=True)
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, "a")
@@ -126,6 +126,6 @@ def test_a_dead_letter_is_not_redriven_without_automatic_creation() -> None:
     dead = fixture.broker.destinations[Address(Kind.QUEUE, "q.dlq")]
     delivery = next(iter(dead.queue.everything))
     with pytest.raises(ActionRefused) as refused:
-        send_back(fixture.broker, delivery, Origin(Address(Kind.QUEUE, "q"), ""))
+        send_back(fixture.broker, delivery, DeadLetterOrigin(Address(Kind.QUEUE, "q"), ""))
     assert refused.value.reason == "origin-gone"
     assert dead.waiting == 1

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import msgspec
 
-from sluicemq.broker.codec import Attempts, State, StoredSettings, WriterState, decode_state, encode
+from sluicemq.broker.codec import (
+    Attempts,
+    EngineState,
+    StoredSettings,
+    WriterState,
+    decode_state,
+    encode,
+)
 from sluicemq.broker.older import state_of_version_1, writers_in
 from sluicemq.model.destination import DestinationSettings, Kind
 
 
 def test_the_state_has_the_fields_of_its_version() -> None:
     settings = StoredSettings(Kind.QUEUE, "a", DestinationSettings(max_messages=3), automatic=True)
-    state = State(
+    state = EngineState(
         [settings],
         [],
         [(1, bytes(8))],

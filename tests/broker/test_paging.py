@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType
 
@@ -14,7 +14,7 @@ NAMES = [f"body {number:05}" for number in range(20)]
 
 
 def fixture_with_budget() -> BrokerFixture:
-    return BrokerFixture(BrokerSettings(memory_budget=BUDGET))
+    return BrokerFixture(EngineSettings(memory_budget=BUDGET))
 
 
 @pytest.mark.parametrize("durability", [Durability.SYNC, Durability.LAZY])

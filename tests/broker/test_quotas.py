@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.access import EVERYBODY, Identity
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import BatchRefused, LimitExceeded, QuotaExceeded
@@ -23,7 +23,7 @@ def queue(name: str) -> Address:
 
 @pytest.fixture
 def fixture() -> BrokerFixture:
-    return BrokerFixture(BrokerSettings(max_destinations_per_user=2, max_destinations=6))
+    return BrokerFixture(EngineSettings(max_destinations_per_user=2, max_destinations=6))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_automatic_destination_counts_for_its_declaring_user(fixture: BrokerFixt
 
 
 def test_temporary_destinations_of_a_connection_are_limited() -> None:
-    broker = BrokerFixture(BrokerSettings(max_temporary_destinations_per_connection=1)).broker
+    broker = BrokerFixture(EngineSettings(max_temporary_destinations_per_connection=1)).broker
     connection, other = object(), object()
     broker.check_temporary(connection)
     broker.declare(queue("a"), owner=connection, creator="ann")
@@ -141,7 +141,7 @@ def test_quota_survives_a_restart(disk: Disk, snapshot: bool) -> None:
 
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_durable_subscriptions_of_a_user_are_limited(disk: Disk, snapshot: bool) -> None:
-    disk.broker.settings = settings = BrokerSettings(max_subscriptions_per_user=2)
+    disk.broker.settings = settings = EngineSettings(max_subscriptions_per_user=2)
     topics = [disk.broker.topic(name) for name in "ab"]
     for name in ("one", "two"):
         disk.broker.subscribe(topics[0], name, durable=True, owner="ann", creator="ann")

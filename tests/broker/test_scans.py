@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.broker import Broker, BrokerSettings, Destination, ManualClock
+from sluicemq.broker import Broker, Destination, EngineSettings, ManualClock
 from sluicemq.broker.scans import Scans
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
@@ -218,7 +218,7 @@ def test_a_scan_continues_despite_concurrent_changes() -> None:
 
 @given(st.data())
 def test_a_scan_without_changes_equals_a_browse(data: st.DataObject) -> None:
-    broker_fixture = BrokerFixture(BrokerSettings(chunk_deliveries=3))
+    broker_fixture = BrokerFixture(EngineSettings(chunk_deliveries=3))
     queue = broker_fixture.queue()
     for number in range(data.draw(st.integers(0, 30))):
         fields = data.draw(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.broker import BrokerSettings, compile_selector
+from sluicemq.broker import EngineSettings, compile_selector
 from sluicemq.broker.selectors import SelectorLimits
 from sluicemq.broker.selectors.pattern import matcher, split
 from sluicemq.broker.selectors.reader import read
@@ -36,7 +36,7 @@ def strings(nodes: int) -> str:
 
 def test_the_defaults() -> None:
     assert SelectorLimits() == (8192, 512)
-    assert BrokerSettings().selectors == LIMITS
+    assert EngineSettings().selectors == LIMITS
 
 
 @pytest.mark.parametrize("text", [padded(8192), strings(512), "a = 'ä" + "x" * 8184 + "'"])
@@ -70,7 +70,7 @@ def test_a_selector_in_use_is_refused_under_lower_limits() -> None:
 
 
 def test_limits_apply_to_clients_and_not_to_recovered_selectors() -> None:
-    fixture = BrokerFixture(BrokerSettings(selectors=SelectorLimits(20, 4)))
+    fixture = BrokerFixture(EngineSettings(selectors=SelectorLimits(20, 4)))
     assert fixture.broker.compile_selector("a = 1").nodes == 3
     for text in ("a = 1 AND b = 1", "a = 'xxxxxxxxxxxxxxxxxxxxx'"):
         with pytest.raises(SelectorError):

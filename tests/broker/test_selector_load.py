@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.broker import BrokerSettings, Subscription, compile_selector
+from sluicemq.broker import EngineSettings, Subscription, compile_selector
 from sluicemq.broker.routing import Routes
 from sluicemq.model.errors import LimitExceeded
 from sluicemq.model.message import Durability, Message, Property
@@ -58,7 +58,7 @@ def test_no_message_is_evaluated_with_more_nodes_than_the_load(
 
 
 def limited(nodes: int) -> BrokerFixture:
-    return BrokerFixture(BrokerSettings(selector_load=nodes))
+    return BrokerFixture(EngineSettings(selector_load=nodes))
 
 
 def test_a_topic_refuses_selectors_above_its_load_limit() -> None:

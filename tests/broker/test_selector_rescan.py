@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from sluicemq.broker import BrokerSettings, Delivery, Destination
+from sluicemq.broker import Delivery, Destination, EngineSettings
 from sluicemq.broker.selector_rescan import ENOUGH, IDLE
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType, bodies
@@ -19,7 +19,7 @@ MORE = 60
 
 def packing() -> BrokerFixture:
     """A broker that keeps no journaled body in memory and packs all but the youngest deliveries."""
-    return BrokerFixture(BrokerSettings(memory_budget=0, chunk_deliveries=4))
+    return BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=4))
 
 
 def objects(queue: Destination) -> int:
@@ -198,7 +198,7 @@ def test_messages_requeued_during_a_rescan_keep_their_order() -> None:
 
 
 def test_messages_requeued_ahead_of_the_rescan_are_found() -> None:
-    fixture = BrokerFixture(BrokerSettings(chunk_deliveries=4))
+    fixture = BrokerFixture(EngineSettings(chunk_deliveries=4))
     queue = fixture.queue()
     also_red = OfType("red")
     also_red.text = "also red"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.broker import BrokerSettings, Destination
+from sluicemq.broker import Destination, EngineSettings
 from sluicemq.broker.stats_sampler import SHARE
 from tests.support.broker import BrokerFixture
 
@@ -91,7 +91,7 @@ def test_the_callback_receives_the_depth_of_each_destination() -> None:
 @given(st.data())
 def test_changes_within_a_round_count_once(data: st.DataObject) -> None:
     """Destinations are deleted and created, and messages arrive, between any two shares."""
-    fixture = BrokerFixture(BrokerSettings(destination_idle_timeout=0))
+    fixture = BrokerFixture(EngineSettings(destination_idle_timeout=0))
     names = [str(number) for number in range(2 * SHARE + 5)]
     sent = 0
     for name in names:
@@ -114,7 +114,7 @@ def test_changes_within_a_round_count_once(data: st.DataObject) -> None:
 
 
 def test_a_destination_deleted_during_a_round_is_skipped() -> None:
-    fixture = BrokerFixture(BrokerSettings(destination_idle_timeout=1000))
+    fixture = BrokerFixture(EngineSettings(destination_idle_timeout=1000))
     for number in range(SHARE + 2):
         fixture.broker.queue(str(number))
     fixture.clock.advance(1000)

@@ -8,9 +8,9 @@ import pytest
 
 from sluicemq.broker import (
     Broker,
-    BrokerSettings,
     Delivery,
     Destination,
+    EngineSettings,
     ManualClock,
     Subscription,
     Window,
@@ -66,7 +66,7 @@ class Witness:
 
 
 class TracedFixture(BrokerFixture):
-    def __init__(self, settings: BrokerSettings | None = None) -> None:
+    def __init__(self, settings: EngineSettings | None = None) -> None:
         super().__init__(settings)
         self.witness = Witness()
         self.broker = TracedBroker(self.journal, self.clock, self.witness, settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import BrokerSettings, Destination, Transaction
+from sluicemq.broker import Destination, EngineSettings, Transaction
 from sluicemq.journal.format import UNIT_END, RecordType
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Overflow
@@ -139,7 +139,7 @@ def test_limits_refuse_a_send_when_it_is_made_not_at_the_commit() -> None:
 
 
 def test_a_commit_that_fails_has_done_nothing() -> None:
-    fixture = BrokerFixture(BrokerSettings(auto_create_queues=False))
+    fixture = BrokerFixture(EngineSettings(auto_create_queues=False))
     queue, gone = fixture.queue(), fixture.queue("gone")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
@@ -274,12 +274,12 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
     first = next(i for i, record in enumerate(records) if record.type == RecordType.MESSAGE)
     last = next(record.sequence for record in records[first:] if record.flags & UNIT_END)
     unit = [record for record in records[first:] if record.sequence <= last]
-    ends = [RecordType.RESOLVED] if two_phases else []
+    ends = [RecordType.TRANSACTION_RESOLVED] if two_phases else []
     assert [record.type for record in unit] == [
         RecordType.MESSAGE,
         RecordType.MESSAGE,
-        RecordType.SETTLED,
-        RecordType.SETTLED,
+        RecordType.COMPLETED,
+        RecordType.COMPLETED,
         *ends,
     ]
     assert [bool(record.flags & UNIT_END) for record in unit[:-1]] == [False] * (len(unit) - 1)
@@ -362,7 +362,9 @@ def test_a_rollback_is_one_record_for_each_subscription() -> None:
     start = journal.durable + 1
     transactions.rollback(transaction)
     fixture.broker.flush()
-    assert [record.type for record in journal.read_from(start)] == [RecordType.ATTEMPTED] * 2
+    assert [record.type for record in journal.read_from(start)] == [
+        RecordType.DELIVERY_ATTEMPTS
+    ] * 2
     assert [bodies(queue) for queue in queues] == [["a", "b", "c"]] * 2
 
 

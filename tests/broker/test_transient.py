@@ -45,7 +45,7 @@ class Recording:
     def about(self, sequence: int) -> list[tuple[int, int]]:
         """Return the type of each record of a message, and the cause of its end."""
         return [
-            (record.type, record.kind if record.type == RecordType.SETTLED else 0)
+            (record.type, record.kind if record.type == RecordType.COMPLETED else 0)
             for record in self.journal.read_from(1)
             if record.sequence == sequence
             or (record.lists_messages and sequence in record.sequences)
@@ -64,7 +64,7 @@ def test_a_transient_message_and_its_end_are_recorded(tmp_path: Path) -> None:
     assert fixture.about(sequence) == [
         (RecordType.MESSAGE, 0),
         (RecordType.DELIVERED, 0),
-        (RecordType.SETTLED, Cause.ACKNOWLEDGED),
+        (RecordType.COMPLETED, Cause.ACKNOWLEDGED),
     ]
     fixture.journal.close()
 
@@ -84,7 +84,7 @@ def test_a_restart_drops_transient_messages_and_records_that(tmp_path: Path, sea
     assert [fixture.journal.fetch(d.sequence).body for d in fixture.queue.queue.browse()] == [
         b"lazy"
     ]
-    assert fixture.about(sequence)[-1] == (RecordType.SETTLED, Cause.DISCARDED)
+    assert fixture.about(sequence)[-1] == (RecordType.COMPLETED, Cause.DISCARDED)
     fixture.journal.close()
     # also if they are no longer recorded
     assert Recording(tmp_path, record_transient=False).waiting == 1

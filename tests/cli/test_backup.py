@@ -101,7 +101,7 @@ def test_the_broker_makes_it_itself(run: Run, broker: LocalBroker, tmp_path: Pat
         assert "--url" in run("backup", "list", str(tmp_path), *url).err
     home = str(tmp_path / "home")
     table = run("backup", "list", home).out.splitlines()
-    assert [line.split()[0] for line in table] == ["backup", "one", "two"]
+    assert [line.split()[0] for line in table] == ["Backup", "one", "two"]
     assert run("backup", "verify", f"{home}/two", "--json").code == 0
 
 

@@ -21,9 +21,17 @@ from sluicemq.cli.bench.load import Dialect, Load, _Producer
 from sluicemq.cli.bench.msglite import Msglite
 from sluicemq.cli.bench.phpmq import Phpmq
 from sluicemq.cli.bench.receiver import Receiver
-from sluicemq.cli.bench.result import Backlog, Cell, Document, Idle, Latency, Query, Run
-from sluicemq.cli.bench.server import Server, dialect, fresh
-from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.bench.result import (
+    BacklogResult,
+    Cell,
+    Document,
+    Idle,
+    Latency,
+    QueryMeasurement,
+    TransferResult,
+)
+from sluicemq.cli.bench.server import BenchmarkBroker, dialect, fresh
+from sluicemq.cli.bench.sockets import BrokerAddress
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.jmq.packets import PacketType
@@ -42,7 +50,7 @@ def document(answer: Result) -> Document:
     return msgspec.json.decode(answer.out, type=Document)
 
 
-def check(run: Run, *, steady: bool = False, watched: bool = True) -> None:
+def check(run: TransferResult, *, steady: bool = False, watched: bool = True) -> None:
     assert run.messages > 0
     assert run.seconds > 0
     assert run.rate == pytest.approx(run.messages / run.seconds, rel=0.05, abs=1)
@@ -58,7 +66,7 @@ def check(run: Run, *, steady: bool = False, watched: bool = True) -> None:
 
 
 @pytest.fixture(scope="module", params=["phpmq", "msglite", "vibemq", "jmq"])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+def server(request: pytest.FixtureRequest) -> Iterator[BenchmarkBroker]:
     with fresh(request.param, "tcp", "none") as server:
         yield server
 
@@ -93,7 +101,7 @@ def test_matrix(run: Call) -> None:
 def test_query_and_a_running_broker(run: Call, broker: RunningBroker) -> None:
     found = document(run("bench", "query", "--url", broker.msglite, *SHORT, "--json"))
     (asked,) = found.results
-    assert isinstance(asked, Query)
+    assert isinstance(asked, QueryMeasurement)
     assert (asked.transport, asked.durability) == ("unix", "")
     check(asked.run, watched=False)
     found = document(
@@ -111,7 +119,7 @@ def test_query_and_a_running_broker(run: Call, broker: RunningBroker) -> None:
 def test_backlog(run: Call) -> None:
     found = document(run("bench", "backlog", "--messages", "1000", *SHORT, "--json"))
     (backlog,) = found.results
-    assert isinstance(backlog, Backlog)
+    assert isinstance(backlog, BacklogResult)
     assert backlog.recovery.messages == backlog.messages == backlog.fill.messages == 1000
     assert 0 < backlog.recovery.serving_seconds <= backlog.recovery.first_message_seconds
     assert backlog.shallow.waiting == 1000
@@ -145,7 +153,7 @@ def test_a_quick_look_prints_tables(run: Call, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(command, "QUICK", command.QUICK[-1:])
     answer = run("bench", *SHORT)
     assert answer.code == 0
-    for text in ("Flood, then a steady rate", "msglite+unix", "1 → 16", "Queries and replies"):
+    for text in ("Flood", "Steady rate", "msglite+unix", "1 → 16", "Queries and replies"):
         assert text in answer.out
 
 
@@ -154,7 +162,7 @@ def test_the_document_is_documented() -> None:
     records = [
         each
         for each in vars(result).values()
-        if isinstance(each, type) and issubclass(each, result.Record)
+        if isinstance(each, type) and issubclass(each, result.ResultPart)
     ]
     fields = {name for record in records for name in record.__struct_fields__}
     assert len(records) > 10
@@ -207,14 +215,14 @@ def test_a_broker_that_is_not_there(run: Call) -> None:
 # --- the load generators ---------------------------------------------------------------------
 
 
-def speech(server: Server, size: int) -> Dialect:
+def speech(server: BenchmarkBroker, size: int) -> Dialect:
     assert server.local is not None
     (listener,) = server.local.status()["listeners"]
     return dialect(listener["url"].partition(":")[0], size, queue=b"bench", window=3)
 
 
 @pytest.mark.parametrize("size", [8, 700, 300_000])
-def test_a_flood_is_received_to_the_last_message(server: Server, size: int) -> None:
+def test_a_flood_is_received_to_the_last_message(server: BenchmarkBroker, size: int) -> None:
     with Load(server.target, speech(server, size), producers=3, consumers=2) as load:
         assert load.flood(messages=777).messages == 777
         assert load.steady(2000, 0.05).messages == 100
@@ -226,13 +234,13 @@ def test_jmq_consumers_log_in_before_the_first_run(tmp_path: Path) -> None:
     """A client that says nothing for a while is taken for one that asks for the ports."""
     with LocalBroker(tmp_path, ["jmq://127.0.0.1:0?portmapper_timeout=0.3"]) as broker:
         speaks = dialect("jmq", 100, queue=b"bench")
-        with Load(Target(broker.port("jmq")), speaks) as load:
+        with Load(BrokerAddress(broker.port("jmq")), speaks) as load:
             time.sleep(0.5)
             assert load.flood(messages=10).messages == 10
 
 
 def test_a_broker_that_stalls_is_not_flattered(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: BenchmarkBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = server.pid
     assert pid is not None
@@ -260,7 +268,7 @@ def test_a_broker_that_stalls_is_not_flattered(
 
 
 def test_a_generator_that_stalls_flatters_nobody(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: BenchmarkBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = Receiver.read
     pauses = [0.3]
@@ -278,7 +286,9 @@ def test_a_generator_that_stalls_flatters_nobody(
     assert steady.late_ms >= 280
 
 
-def test_steady_producers_take_turns(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steady_producers_take_turns(
+    server: BenchmarkBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     push = Load._push
     senders = []
 

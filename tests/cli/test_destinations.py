@@ -88,7 +88,7 @@ def test_nothing_found(ask: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["queues", "--sort", "watiing"], "did you mean waiting?"),
+        (["queues", "--sort", "redy"], "did you mean ready?"),
         (["queues", "create", "x", "max_mesages=1"], "did you mean max_messages?"),
         (["queues", "create", "x", "max_messages"], "NAME=VALUE"),
         (["queues", "create", "x", "max_messages=many"], "many"),

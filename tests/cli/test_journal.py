@@ -8,7 +8,7 @@ import pytest
 from sluicemq.broker.codec import BatchPart, encode
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal import Cause, FileJournal, JournalOptions, RecordType
-from sluicemq.journal.format import GAUGE, encode_redelivered, encode_settled
+from sluicemq.journal.format import DEPTH, encode_completed, encode_redelivered
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.model.rows import row
@@ -39,7 +39,7 @@ def data_dir(tmp_path: Path) -> Path:
     held = message(NEWS, b"x" * 500, properties={"a": b"\xff", "b": 3})
     held.routes = (news,)  # as the engine does for a topic that holds messages
     journal.append_message(held, news)
-    journal.append_settled(0, orders, Cause.ACKNOWLEDGED, [first], TIME)
+    journal.append_completed(0, orders, Cause.ACKNOWLEDGED, [first], TIME)
     journal.sync()
     journal.close()
     return directory
@@ -87,7 +87,7 @@ def test_dump_shows_each_record_on_a_line(run: Run, data_dir: Path) -> None:
         "1 bytes: \\xff",
         "500 bytes: " + "x" * 60 + "…",
     ]
-    assert "2023-11-14 22:13:20.000Z  message       topic:news" in lines[2]
+    assert "2023-11-14 22:13:20.000Z  message               topic:news" in lines[2]
 
 
 def test_dump_as_json_has_the_whole_message(run: Run, data_dir: Path) -> None:
@@ -104,8 +104,8 @@ def test_dump_by_destination_number_and_limit(run: Run, data_dir: Path) -> None:
     assert len(dumped(run, str(data_dir), "--topic", "news", "--type", "message")) == 1
     number = first["sequence"]
     about = dumped(run, str(data_dir), "--message", str(number))
-    assert [record["type"] for record in about] == ["message", "settled"]
-    assert (about[1]["cause"], about[1]["sequences"]) == ("acknowledged", [number])
+    assert [record["type"] for record in about] == ["message", "completed"]
+    assert (about[1]["outcome"], about[1]["sequences"]) == ("acknowledged", [number])
     later = dumped(run, str(data_dir), "--from", str(second["sequence"]), "--limit", "1")
     assert [record["sequence"] for record in later] == [second["sequence"]]
 
@@ -113,10 +113,10 @@ def test_dump_by_destination_number_and_limit(run: Run, data_dir: Path) -> None:
 def test_dump_names_causes_as_spark_names_events(run: Run, tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path / "journal", JournalOptions())
     number = journal.destination(Address(Kind.QUEUE, "q"))
-    journal.append_settled(7, number, Cause.DEAD_LETTERED, [1], 1000)
+    journal.append_completed(7, number, Cause.DEAD_LETTERED, [1], 1000)
     journal.close()
-    (record,) = dumped(run, str(tmp_path), "--type", "settled")
-    assert record["cause"] == "dead-lettered"
+    (record,) = dumped(run, str(tmp_path), "--type", "completed")
+    assert record["outcome"] == "dead-lettered"
     assert "dead-lettered 1" in run("journal", "dump", str(tmp_path)).out
 
 
@@ -124,26 +124,26 @@ def test_dump_of_deliveries_gauges_and_batches(run: Run, tmp_path: Path) -> None
     journal = FileJournal.open(tmp_path / "journal", JournalOptions())
     orders = journal.destination(ORDERS)
     for type, body in (
-        (RecordType.DELIVERED, encode_settled(7, [1, 2])),
+        (RecordType.DELIVERED, encode_completed(7, [1, 2])),
         (RecordType.REDELIVERED, encode_redelivered(7, [2], [3])),
-        (RecordType.GAUGE, GAUGE.pack(4, 5, 6, 0)),
-        (RecordType.BATCH, encode(BatchPart("query", 1, 2, 3, True, 4, 5))),
+        (RecordType.DEPTH, DEPTH.pack(4, 5, 6, 0)),
+        (RecordType.BATCH_PART, encode(BatchPart("query", 1, 2, 3, True, 4, 5))),
     ):
         journal.append_entry(type, body, TIME, destination=orders)
     journal.close()
-    types = ["delivered", "redelivered", "gauge", "batch"]
+    types = ["delivered", "redelivered", "depth", "batch_part"]
     shown = [flag for name in types for flag in ("--type", name)]
     found = dumped(run, str(tmp_path), *shown)
     assert [record["type"] for record in found] == types
     assert (found[0]["subscription"], found[0]["sequences"]) == (7, [1, 2])
     assert (found[1]["sequences"], found[1]["attempts"]) == ([2], [3])
-    assert (found[2]["waiting"], found[2]["in_flight"], found[2]["consumers"]) == (4, 5, 6)
+    assert (found[2]["ready"], found[2]["unacked"], found[2]["consumers"]) == (4, 5, 6)
     assert (found[3]["writer"], found[3]["partition"], found[3]["rows"]) == ("query", 2, 5)
     lines = run("journal", "dump", str(tmp_path), *shown).out.splitlines()
     assert [line.split("orders  ")[1] for line in lines] == [
         "1, 2",
         "2",
-        "4 waiting, 5 in flight, 6 consumers",
+        "4 ready, 5 unacked, 6 consumers",
         "query, batch 1, partition 2, part 3, final: 5 rows",
     ]
     about = dumped(run, str(tmp_path), "--message", "2")
@@ -262,4 +262,4 @@ def test_downgrade_does_not_forget_batches_unasked(run: Run, tmp_path: Path) -> 
     assert run("journal", "check", str(data_dir)).code == 0
     forced = run("journal", "downgrade", str(data_dir), "--to", "1", "--discard-writers")
     assert forced.code == 0
-    assert "1 records batch were left out" in " ".join(forced.out.split())
+    assert "1 records batch_part were left out" in " ".join(forced.out.split())

@@ -209,7 +209,7 @@ def test_bodies_and_properties_cannot_move_the_cursor(ask: Run, name: str) -> No
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["list", "q", "--state", "wating"], "did you mean waiting?"),
+        (["list", "q", "--state", "redy"], "did you mean ready?"),
         (["delete", "q", "--yes"], "say which messages"),
         (["delete", "q", "1", "--all", "--yes"], "say which messages"),
         (["move", "q", "", "1"], "a destination has a name"),

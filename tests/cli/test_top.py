@@ -130,7 +130,7 @@ def test_each_look_is_printed_where_there_is_no_terminal(run: Run, broker: Runni
     rows = run("top", "topped", *where).out.splitlines()
     assert len([row for row in rows if row.startswith("topped")]) == 2
     assert "no destinations like that" in run("top", "no.such.*", *where).out
-    assert "did you mean waiting?" in run("top", "--sort", "watiing").err
+    assert "did you mean ready?" in run("top", "--sort", "redy").err
 
 
 def test_top_at_a_terminal(run: Run, broker: RunningBroker, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_lists(users: Run) -> None:
         ("root", True, False),
     ]
     text = users("users", "list")
-    assert "anna  password" in text.out
+    assert "anna password" in text.out
     assert "superuser" in text.out
     assert "$argon2" not in text.out + json.dumps(shown)
 

@@ -11,7 +11,7 @@ import pytest
 
 from sluicemq.protocols.jmq.client import AckMode, JavaObject, PacketType, Topic
 from sluicemq.protocols.vibemq.commands import CommandRefused, Conflict, Declaration
-from sluicemq.protocols.vibemq.queues import Mode, Options
+from sluicemq.protocols.vibemq.queues import Mode, QueueOptions
 from tests.crossing.conftest import Clients
 from tests.support.polling import wait_until
 
@@ -32,11 +32,11 @@ def test_a_net_service_declares_queues_that_others_use(clients: Clients) -> None
     service = clients.dotnet()
     for name in names:
         service.declare(Declaration(name))
-        service.create_queue(name, Options(max_queue_size=1))
+        service.create_queue(name, QueueOptions(max_queue_size=1))
         with pytest.raises(CommandRefused, match=r"FORBIDDEN.*queue shared"):
             service.delete_queue(name)
         with pytest.raises(CommandRefused, match="FORBIDDEN"):
-            service.declare(Declaration(name, Options(Mode.PRIORITY_BASED), Conflict.OVERRIDE))
+            service.declare(Declaration(name, QueueOptions(Mode.PRIORITY_BASED), Conflict.OVERRIDE))
     worker = clients.php()
     worker.send("shared.php", b"4")
     worker.subscribe("shared.php", 2)
@@ -51,7 +51,7 @@ def test_the_owning_protocol_of_a_queue_survives_a_kill(start: Clients) -> None:
     php = start.php()
     php.send("php", b"1")
     php.confirm()
-    start.dotnet().create_queue("dotnet", Options(max_queue_size=5))
+    start.dotnet().create_queue("dotnet", QueueOptions(max_queue_size=5))
     start.broker.kill()
     start.broker.start()
     service = start.dotnet()
@@ -277,7 +277,7 @@ def test_names_that_java_cannot_say(clients: Clients) -> None:
     assert (message.body, message.destination.name) == ("php", "a-b/c")  # as this client says it
     session.producer("d_HYPHEN_e").send("jms")
     assert dotnet.receive("d-e", PATIENCE).json() == "jms"
-    dotnet.create_queue("t-1", Options(mode=Mode.FAN_OUT_WITH_ACK))
+    dotnet.create_queue("t-1", QueueOptions(mode=Mode.FAN_OUT_WITH_ACK))
     dotnet.subscribe("t-1")
     listener = session.consumer(Topic("t_HYPHEN_1"))
     session.producer(Topic("t_HYPHEN_1")).send("all")
@@ -349,7 +349,7 @@ def test_selectors_on_headers_of_vibemq(clients: Clients) -> None:
 
 def test_a_topic_of_jms_is_a_fan_out_queue_of_vibemq(clients: Clients) -> None:
     dotnet = clients.dotnet()
-    dotnet.create_queue("news", Options(mode=Mode.FAN_OUT_WITH_ACK))
+    dotnet.create_queue("news", QueueOptions(mode=Mode.FAN_OUT_WITH_ACK))
     dotnet.subscribe("news")
     session = clients.jms().session()
     listener = session.consumer(Topic("news"), selector="JMSType IS NULL")

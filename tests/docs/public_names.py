@@ -217,7 +217,7 @@ def spark_options() -> Uses:
     places = {
         "source": source._SPELLED.split(", "),
         "sink": list(sink._KNOWN.values()),
-        "table": [*sorted(datasource._OPTIONS), "storage.NAME"],
+        "table": [*sorted(datasource._OPTIONS.values()), "storage.NAME"],
     }
     uses: Uses = {}
     for place, names in places.items():

@@ -80,7 +80,7 @@ def render(section: Section) -> str:
     """Return the section in Markdown."""
     parts = []
     if section.rows:
-        head = "| today | new | reason |\n|---|---|---|\n"
+        head = "| before | new | reason |\n|---|---|---|\n"
         parts.append(head + "".join(f"{row.line}\n" for row in section.rows))
     if section.unchanged:
         names = ", ".join(f"`{name.replace(' ', _BLANK)}`" for name in section.unchanged)

@@ -54,7 +54,7 @@ def copied(rows: DataFrame) -> DataFrame:
 
 def json_rows(rows: DataFrame) -> DataFrame:
     """Convert rows of silver for the sink: JSON bodies, identified by the message's number."""
-    return rows.selectExpr("string(message) as message_id", "to_json(struct(*)) as body")
+    return rows.selectExpr("string(message_sequence) as message_id", "to_json(struct(*)) as body")
 
 
 def refine(url: str, table: Path, rows: DataFrame, batch: int) -> None:
@@ -63,7 +63,7 @@ def refine(url: str, table: Path, rows: DataFrame, batch: int) -> None:
     writer = json_rows(refined).write.format("sluicemq").mode("append").option("url", url)
     writer.option("destination", SILVER).option("writeId", TABLE).option("batchId", batch).save()
     tagged = refined.write.format("sluicemq-table").mode("append").option("path", str(table))
-    tagged.option("application", TABLE).option("version", batch).save()
+    tagged.option("txnAppId", TABLE).option("txnVersion", batch).save()
     refined.unpersist()
 
 

@@ -17,7 +17,7 @@ from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ClientError, RequestRefused
 from sluicemq.pipeline.http_client import HttpTarget
-from sluicemq.protocols.jmq.client import BlockingJmqClient, Refused, Status
+from sluicemq.protocols.jmq.client import BlockingJmqClient, Status, StatusError
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
@@ -152,7 +152,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         small.become("disk-space", SIZE - 20 * MIB)
         with pytest.raises(RequestRefused, match=r"QUEUE_FULL.*nearly full"):
             vibemq.publish("vibe", 2)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StatusError) as refused:
             producer.send("2")
         assert refused.value.status == Status.RESOURCE_FULL
         with pytest.raises(RequestRefused, match="nearly full"):

@@ -211,14 +211,14 @@ def check_copied(work: Path) -> None:
 def check_silver(work: Path) -> None:
     """Check the same for the other queue and the table."""
     rows = pq.read_table(work / program.BATCH_SILVER).to_pylist()
-    expected = {row["message"]: row for row in rows}
+    expected = {row["message_sequence"]: row for row in rows}
     assert len(expected) == len(rows)
     written = table("delta", str(work / program.TABLE)).read().to_pylist()
     assert len(written) == len(rows)
-    assert {row["message"]: row for row in written} == expected
+    assert {row["message_sequence"]: row for row in written} == expected
     messages = published(work / "data", program.SILVER)
     assert len(messages) == len(rows)
     for message in messages:
         row = expected[int(message.message_id)]
         body = json.loads(message.body)
-        assert (body["message"], body["size"]) == (row["message"], row["size"])
+        assert (body["message_sequence"], body["size"]) == (row["message_sequence"], row["size"])

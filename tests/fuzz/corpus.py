@@ -186,7 +186,7 @@ def api(chance: Random) -> Frames:
                 (b"PUT", b"journal/slots/hostile", b'{"position": 0, "limit_bytes": 1}'),
                 (b"DELETE", b"journal/slots/hostile", b""),
                 (b"POST", b"batches?writer=%d&batch=0&partition=0&part=0&final=1", body),
-                (b"POST", b"batches?writer=%d&batch=0&partition=0&part=0&refused=drop", body),
+                (b"POST", b"batches?writer=%d&batch=0&partition=0&part=0&bad_rows=drop", body),
             )
         )
         if b"%d" in path:

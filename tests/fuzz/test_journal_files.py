@@ -29,7 +29,7 @@ from sluicemq.journal import FileJournal, Slots
 from sluicemq.journal.format import HEADER_BYTES
 from sluicemq.journal.index import TRAILER_BYTES
 from sluicemq.journal.inspect import check, dump
-from sluicemq.journal.segment import SEGMENT_HEADER_BYTES, SegmentView, record_offsets
+from sluicemq.journal.segment import SEGMENT_HEADER_BYTES, MappedSegment, record_offsets
 from sluicemq.journal.snapshot import SNAPSHOT_HEAD, list_snapshots
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import ConfigurationError, JournalDamaged, JournalError
@@ -187,7 +187,7 @@ def damage(chance: Random, data: bytes) -> bytes:
 def test_records_that_lie_with_a_right_checksum(written: Path, chance: Random) -> None:
     with copy_of(written) as directory:
         path = chance.choice(segments_of(directory))
-        view = SegmentView(path)
+        view = MappedSegment(path)
         places = list(record_offsets(view.view, view.size))
         sealed = view.index is not None
         view.close()

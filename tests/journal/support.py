@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sluicemq.journal import FileJournal, JournalOptions, Row
+from sluicemq.journal import FileJournal, JournalOptions, LiveRow
 from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
@@ -30,14 +30,14 @@ def put(journal: FileJournal, body: bytes = b"hello", references: int = 1) -> in
 
 
 def take(journal: FileJournal, *sequences: int) -> int:
-    return journal.append_settled(1, journal.destination(ORDERS), 1, list(sequences), T0)
+    return journal.append_completed(1, journal.destination(ORDERS), 1, list(sequences), T0)
 
 
 def reopen(directory: Path, options: JournalOptions = TINY) -> FileJournal:
     return FileJournal.open(directory, options)
 
 
-def rows_of(journal: FileJournal) -> list[Row]:
+def rows_of(journal: FileJournal) -> list[LiveRow]:
     return list(journal.recovery.rows())
 
 

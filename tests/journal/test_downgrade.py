@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from sluicemq.journal import FileJournal, RecordType, versions
-from sluicemq.journal.format import GAUGE, encode_settled
+from sluicemq.journal.format import DEPTH, encode_completed
 from sluicemq.journal.inspect import check
 from sluicemq.journal.versions import downgrade, upgrade
 from sluicemq.model.errors import JournalError, JournalLocked
@@ -38,21 +38,21 @@ def fill(directory: Path) -> dict[int, bytes]:
     for turn in range(20):
         body = b"%d" % turn * 20
         number = put(journal, body)
-        journal.append_entry(RecordType.DELIVERED, encode_settled(1, [number]), T0, destination=1)
-        journal.append_entry(RecordType.GAUGE, GAUGE.pack(turn, 0, 0, 0), T0, destination=1)
+        journal.append_entry(RecordType.DELIVERED, encode_completed(1, [number]), T0, destination=1)
+        journal.append_entry(RecordType.DEPTH, DEPTH.pack(turn, 0, 0, 0), T0, destination=1)
         if turn % 3:
             live[number] = body
         else:
             take(journal, number)
         first = journal.append_message(*unit(journal, b"first"), last=False)
         second = journal.append_message(*unit(journal, b"second"), last=False)
-        journal.append_entry(RecordType.BATCH, b"whatever it is", T0)
+        journal.append_entry(RecordType.BATCH_PART, b"whatever it is", T0)
         live |= {first: b"first", second: b"second"}
         journal.sync()
         if turn == 10:
             journal.seal()
             for _ in range(30):  # a segment in which nothing is left
-                journal.append_entry(RecordType.GAUGE, GAUGE.pack(1, 0, 0, 0), T0)
+                journal.append_entry(RecordType.DEPTH, DEPTH.pack(1, 0, 0, 0), T0)
             journal.seal()
             journal.sync()
     journal.close()
@@ -84,7 +84,7 @@ def records(data: bytes) -> Iterator[tuple[int, int]]:
 def test_every_byte_is_of_the_older_version(tmp_path: Path) -> None:
     fill(tmp_path)
     changed = go_back(tmp_path)
-    assert changed.dropped == {"delivered": 20, "gauge": 50, "batch": 20}
+    assert changed.dropped == {"delivered": 20, "depth": 50, "batch_part": 20}
     assert changed.segments == len(segments_of(tmp_path))
     for path in segments_of(tmp_path):
         data = path.read_bytes()

@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.journal.format import (
-    GAUGE,
+    DEPTH,
     UNIT_END,
     Record,
     RecordType,
     decode_address,
-    decode_gauge,
+    decode_completed,
+    decode_depth,
     decode_record,
     decode_redelivered,
-    decode_settled,
     encode_address,
+    encode_completed,
     encode_record,
     encode_redelivered,
-    encode_settled,
     record_size,
 )
 from sluicemq.journal.meta import decode_message, encode_meta
@@ -192,17 +192,17 @@ def test_a_header_without_meaning_is_damage(field: str, value: int) -> None:
 
 @given(st.integers(0, 2**32 - 1), st.lists(u64, max_size=20))
 def test_settlements_come_back(subscription: int, sequences: list[int]) -> None:
-    body = encode_settled(subscription, sequences)
-    assert decode_settled(body) == (subscription, sequences)
+    body = encode_completed(subscription, sequences)
+    assert decode_completed(body) == (subscription, sequences)
 
 
 @given(st.binary(max_size=40))
 def test_settlements_that_are_none_are_damage(body: bytes) -> None:
     try:
-        subscription, sequences = decode_settled(body)
+        subscription, sequences = decode_completed(body)
     except JournalDamaged:
         return
-    assert encode_settled(subscription, sequences) == body
+    assert encode_completed(subscription, sequences) == body
 
 
 @given(st.sampled_from(Kind), st.binary(max_size=20))
@@ -219,15 +219,15 @@ def test_a_destination_of_no_kind_is_damage(body: bytes) -> None:
 
 def test_the_bytes_of_deliveries_and_gauges() -> None:
     """Readers of other processes map them as they are."""
-    one = encode_settled(7, [0x0102030405060708])
+    one = encode_completed(7, [0x0102030405060708])
     assert one.hex() == "07000000" + "01000000" + "0807060504030201"
     zeros = 14 * "0"
     two = "07000000" + "02000000" + "01" + zeros + "02" + zeros
-    assert encode_settled(7, [1, 2]).hex() == two
-    assert encode_settled(7, []).hex() == "07000000" + "00000000"
+    assert encode_completed(7, [1, 2]).hex() == two
+    assert encode_completed(7, []).hex() == "07000000" + "00000000"
     again = encode_redelivered(7, [1, 2], [3, 4])
-    assert again == encode_settled(7, [1, 2]) + bytes.fromhex("03000000" + "04000000")
-    assert GAUGE.pack(1, 2, 3, 0).hex() == "01" + zeros + "02" + zeros + "03" + zeros
+    assert again == encode_completed(7, [1, 2]) + bytes.fromhex("03000000" + "04000000")
+    assert DEPTH.pack(1, 2, 3, 0).hex() == "01" + zeros + "02" + zeros + "03" + zeros
 
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.tuples(u64, st.integers(0, 2**32 - 1)), max_size=9))
@@ -249,6 +249,6 @@ def test_redeliveries_of_another_length_than_announced_are_damage(body: bytes) -
 
 
 def test_a_gauge_of_another_length_is_damage() -> None:
-    assert decode_gauge(GAUGE.pack(1, 2, 3, 0)) == (1, 2, 3)
+    assert decode_depth(DEPTH.pack(1, 2, 3, 0)) == (1, 2, 3)
     with pytest.raises(JournalDamaged, match="not 24"):
-        decode_gauge(GAUGE.pack(1, 2, 3, 0)[:-1])
+        decode_depth(DEPTH.pack(1, 2, 3, 0)[:-1])

@@ -46,7 +46,7 @@ def sent(
     if request.param == "moved":
         take(journal, numbers["other"])
         journal.compact()
-        assert journal.stats().carried == 3
+        assert journal.stats().relocated == 3
     yield journal, numbers
     journal.close()
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.journal.format import encode_record
-from sluicemq.journal.index import Index, build_index
-from sluicemq.journal.segment import SegmentView
+from sluicemq.journal.index import SegmentIndex, build_index
+from sluicemq.journal.segment import MappedSegment
 from sluicemq.model.errors import JournalDamaged
 from tests.journal.support import ORDERS, make_message, put, reopen, segments_of
 
@@ -52,7 +52,7 @@ def test_the_columns_match_the_records(tmp_path: Path) -> None:
     number = journal.destination(ORDERS)
     message = make_message(b"twotwo", priority=7, expiration=99, message_id="id", timestamp=12)
     second = journal.append_message(message, number, 3)
-    journal.append_settled(5, number, 1, [first], 13)
+    journal.append_completed(5, number, 1, [first], 13)
     journal.seal()
     journal.sync()
     path = segments_of(tmp_path)[0]
@@ -87,7 +87,7 @@ def test_rows_are_found_by_sequence_number(gaps: list[int], requested: int) -> N
         last += gap
         sequences.append(last)
     heads = b"".join(encode_record(1, s, 0, b"")[0] for s in sequences)
-    index = Index(memoryview(build_index(heads, 64, {})))
+    index = SegmentIndex(memoryview(build_index(heads, 64, {})))
     expected = next((i for i, s in enumerate(sequences) if s >= requested), len(sequences))
     assert index.row(requested) == expected
 
@@ -95,7 +95,7 @@ def test_rows_are_found_by_sequence_number(gaps: list[int], requested: int) -> N
 @given(st.binary(max_size=200))
 def test_a_payload_that_is_no_index_is_damage(payload: bytes) -> None:
     try:
-        Index(memoryview(payload))
+        SegmentIndex(memoryview(payload))
     except JournalDamaged:
         return
     raise AssertionError("random bytes passed for an index")
@@ -114,7 +114,7 @@ def test_a_payload_that_is_no_index_is_damage(payload: bytes) -> None:
 def test_a_summary_without_meaning_is_damage(summary: bytes) -> None:
     payload = len(summary).to_bytes(4, "little") + summary
     with pytest.raises(JournalDamaged, match="summary"):
-        Index(memoryview(payload.ljust(len(payload) + 7 & -8, b"\0")))
+        SegmentIndex(memoryview(payload.ljust(len(payload) + 7 & -8, b"\0")))
 
 
 def test_a_sealed_segment_is_recognised_and_others_are_not(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_sealed_segment_is_recognised_and_others_are_not(tmp_path: Path) -> No
     put(journal)
     journal.seal()
     journal.sync()
-    sealed, growing = (SegmentView(path) for path in segments_of(tmp_path))
+    sealed, growing = (MappedSegment(path) for path in segments_of(tmp_path))
     assert sealed.index is not None
     assert growing.index is None
     sealed.close()

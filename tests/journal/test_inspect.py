@@ -31,7 +31,7 @@ def fill(journal: FileJournal) -> tuple[int, int]:
     journal.seal()
     journal.sync()
     live = put(journal, b"live")
-    journal.append_settled(1, journal.destination(ORDERS), Cause.EXPIRED, [ended], T0)
+    journal.append_completed(1, journal.destination(ORDERS), Cause.EXPIRED, [ended], T0)
     journal.seal()
     journal.sync()
     put(journal, b"last")
@@ -113,7 +113,7 @@ def test_dump_shows_records_with_their_destination(journal: FileJournal, tmp_pat
     assert entry.message is not None
     assert (entry.address, entry.message.body) == (topic, b"t")
     about = [e.record.type for e in dump(tmp_path, reference=ended)]
-    assert about == [RecordType.MESSAGE, RecordType.SETTLED]
+    assert about == [RecordType.MESSAGE, RecordType.COMPLETED]
     assert next(dump(tmp_path, sequence=live)).record.sequence == live
     assert [e.record.sequence for e in dump(tmp_path)] == sorted(
         e.record.sequence for e in dump(tmp_path)
@@ -139,7 +139,7 @@ def test_checking_while_segments_come_and_go(tmp_path: Path) -> None:
     pinned = put(journal, b"pinned")
     for _ in range(40):
         sequences = [put(journal, b"x" * 200) for _ in range(8)]
-        journal.append_settled(1, 1, 1, sequences, T0)
+        journal.append_completed(1, 1, 1, sequences, T0)
         journal.commit()
         journal._writer.collect()
         assert check(tmp_path).problems == []

@@ -41,7 +41,7 @@ while True:
     ended = []
     if len(held) > 60:
         ended, held = held[:40], held[40:]
-        newest = journal.append_settled(1, number, 1, ended, 1)
+        newest = journal.append_completed(1, number, 1, ended, 1)
     journal.commit()
     while journal.durable < newest:
         journal._writer.wait()

@@ -21,7 +21,7 @@ from sluicemq.journal import upkeep as upkeep_module
 from sluicemq.journal import writer as writer_module
 from sluicemq.journal.inspect import check, dump
 from sluicemq.journal.reader import read_records
-from sluicemq.journal.segment import SegmentView, records_end
+from sluicemq.journal.segment import MappedSegment, records_end
 from sluicemq.journal.writer import DurableEnd, DurableFile, SegmentFile, Spares, read_durable
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, JournalError, JournalFailed
@@ -130,7 +130,7 @@ def test_a_start_seals_segments_left_unsealed_by_a_crash(
     recovery.done()
     paths = segments_of(history.crashed)
     for path, other in zip(paths[:2], segments_of(history.finished)[:2], strict=True):
-        mended, sealed = SegmentView(path), SegmentView(other)
+        mended, sealed = MappedSegment(path), MappedSegment(other)
         mended.verify()
         assert mended.index is not None
         assert sealed.index is not None
@@ -169,7 +169,7 @@ def test_a_seal_torn_anywhere_is_done_again(history: Crashed, number: int, lost:
         recovery = recover(history.crashed)
         assert recovery.report["live"] == 3
         recovery.done()
-        view = SegmentView(path)
+        view = MappedSegment(path)
         assert view.index is not None, cut
         assert view.index_offset == end
         view.verify()
@@ -251,7 +251,7 @@ def test_an_index_that_a_snapshot_has_seen_must_be_there(history: Crashed) -> No
 
 
 def test_the_header_says_where_the_records_before_it_end(history: Crashed) -> None:
-    first, second, _ = (SegmentView(path) for path in segments_of(history.finished))
+    first, second, _ = (MappedSegment(path) for path in segments_of(history.finished))
     assert second.header.previous_end == first.index_offset == history.ends[0]
     assert first.header.previous_end == 0
     raw = bytes(second.view[56:60])

@@ -45,7 +45,9 @@ class Model:
         self.journal = FileJournal.open(self.directory, OPTIONS)
         recovery = self.journal.recovery
         settings = json.loads(recovery.state or b"[]")
-        settings += [int(e.payload) for e in recovery.events() if e.type == RecordType.SETTINGS]
+        settings += [
+            int(e.payload) for e in recovery.events() if e.type == RecordType.DESTINATION_SETTINGS
+        ]
         assert settings == self.settings
         rows = list(recovery.rows())
         assert [row.sequence for row in rows] == sorted(self.live)
@@ -68,7 +70,7 @@ class Model:
     def settle(self, seed: int, count: int) -> None:
         known = sorted(self.live)
         chosen = [known[(seed + i * 7) % len(known)] for i in range(min(count, len(known)))]
-        self.journal.append_settled(1, 1, 1, chosen, T0)
+        self.journal.append_completed(1, 1, 1, chosen, T0)
         for sequence in chosen:
             body, left = self.live.get(sequence, (b"", 0))
             if left > 1:
@@ -77,7 +79,7 @@ class Model:
                 self.live.pop(sequence, None)
 
     def setting(self, value: int, _: int) -> None:
-        self.journal.append_entry(RecordType.SETTINGS, b"%d" % value, T0)
+        self.journal.append_entry(RecordType.DESTINATION_SETTINGS, b"%d" % value, T0)
         self.settings.append(value)
 
     def number(self, count: int, _: int) -> None:

@@ -39,8 +39,8 @@ def put(journal: Journal, body: bytes = b"x", references: int = 1) -> int:
 
 def test_sequence_numbers_ascend_over_everything(journal: Journal) -> None:
     numbers = [put(journal), journal.next_sequence(), put(journal)]
-    numbers.append(journal.append_entry(RecordType.SETTINGS, b"s", T0))
-    numbers.append(journal.append_settled(1, 1, Cause.ACKNOWLEDGED, numbers[:1], T0))
+    numbers.append(journal.append_entry(RecordType.DESTINATION_SETTINGS, b"s", T0))
+    numbers.append(journal.append_completed(1, 1, Cause.ACKNOWLEDGED, numbers[:1], T0))
     assert numbers == sorted(set(numbers))
 
 
@@ -103,7 +103,7 @@ def test_retained_messages_outlive_their_settlement(journal: Journal) -> None:
     sequence = put(journal)
     flush(journal)
     journal.retain(sequence, 2)
-    journal.append_settled(1, 1, Cause.ACKNOWLEDGED, [sequence], T0)
+    journal.append_completed(1, 1, Cause.ACKNOWLEDGED, [sequence], T0)
     assert journal.release(sequence) is False
     assert journal.fetch(sequence).body == b"x"
     assert journal.release(sequence) is True
@@ -133,31 +133,31 @@ def test_unknown_numbers(journal: Journal) -> None:
     with pytest.raises(RecordNotFound):
         journal.fetch(journal.next_sequence())
     assert journal.release(10**12) is False
-    journal.append_settled(1, 1, Cause.ACKNOWLEDGED, [10**12], T0)
+    journal.append_completed(1, 1, Cause.ACKNOWLEDGED, [10**12], T0)
 
 
 def test_a_prepared_entry_is_live_until_it_is_resolved(journal: Journal) -> None:
-    prepared = journal.append_entry(RecordType.PREPARED, b"xid", T0, references=1)
+    prepared = journal.append_entry(RecordType.TRANSACTION_PREPARED, b"xid", T0, references=1)
     flush(journal)
     assert journal.entry(prepared).payload == b"xid"
     with pytest.raises(RecordNotFound):
         journal.fetch(prepared)
     before = journal.stats().live
-    journal.append_entry(RecordType.RESOLVED, b"", T0, reference=prepared)
+    journal.append_entry(RecordType.TRANSACTION_RESOLVED, b"", T0, reference=prepared)
     assert journal.stats().live == before - 1
 
 
 def test_reading_returns_durable_records_in_order(journal: Journal) -> None:
     start = put(journal, b"a")
     put(journal, b"b", references=300)
-    journal.append_settled(7, 1, Cause.EXPIRED, [start], T0)
+    journal.append_completed(7, 1, Cause.EXPIRED, [start], T0)
     flush(journal)
     put(journal, b"not yet durable")
     records = [r for r in journal.read_from(start) if r.type != RecordType.SNAPSHOT]
     assert [r.type for r in records] == [
         RecordType.MESSAGE,
         RecordType.MESSAGE,
-        RecordType.SETTLED,
+        RecordType.COMPLETED,
     ]
     assert [r.body for r in records[:2]] == [b"a", b"b"]
     assert records[1].references == 300
@@ -167,13 +167,13 @@ def test_reading_returns_durable_records_in_order(journal: Journal) -> None:
 
 def test_a_purge_larger_than_one_record(journal: Journal) -> None:
     sequences = [put(journal, b"") for _ in range(66_000)]
-    journal.append_settled(1, 1, Cause.PURGED, sequences, T0)
+    journal.append_completed(1, 1, Cause.PURGED, sequences, T0)
     assert journal.stats().live == 0
     flush(journal)
     purged = [
         s
         for r in journal.read_from(sequences[-1] + 1)
-        if r.type == RecordType.SETTLED
+        if r.type == RecordType.COMPLETED
         for s in r.sequences
     ]
     assert purged == sequences
@@ -185,7 +185,7 @@ def test_a_fenced_journal_refuses_writes_and_keeps_its_records(journal: Journal)
     with pytest.raises(JournalFailed, match="fenced"):
         put(journal)
     with pytest.raises(JournalFailed, match="fenced"):
-        journal.append_settled(1, 1, Cause.ACKNOWLEDGED, [sequence], T0)
+        journal.append_completed(1, 1, Cause.ACKNOWLEDGED, [sequence], T0)
     flush(journal)
     assert journal.durable >= sequence
 

@@ -62,12 +62,12 @@ def test_an_old_message_moves_forward_and_keeps_its_name(
     journal: FileJournal, tmp_path: Path
 ) -> None:
     old = put(journal, b"old")
-    older_entry = journal.append_entry(RecordType.PREPARED, b"xid", T0, references=1)
+    older_entry = journal.append_entry(RecordType.TRANSACTION_PREPARED, b"xid", T0, references=1)
     twice = put(journal, b"twice", references=2)
     first = segments_of(tmp_path)[0]
     turnover(journal, 12)  # far enough to be moved more than once
     assert not first.exists()
-    assert journal.stats().carried == 3
+    assert journal.stats().relocated == 3
     assert journal.fetch(old).body == b"old"
     assert journal.fetch(old).sequence == old
     assert journal.entry(older_entry).payload == b"xid"
@@ -83,8 +83,8 @@ def test_an_old_message_moves_forward_and_keeps_its_name(
     journal.snapshot_source = lambda: b"state"
     journal.recovery.done()
     take(journal, old, twice)
-    journal.append_entry(RecordType.RESOLVED, b"", T0, reference=older_entry)
-    assert journal.stats().carried == 0
+    journal.append_entry(RecordType.TRANSACTION_RESOLVED, b"", T0, reference=older_entry)
+    assert journal.stats().relocated == 0
     turnover(journal, 6)
     assert journal.stats().live == 0
     assert len(segments_of(tmp_path)) <= 3
@@ -132,7 +132,7 @@ def test_a_full_backlog_is_not_moved(journal: FileJournal, tmp_path: Path) -> No
     sequences = [put(journal, b"x" * 400) for _ in range(40)]
     journal.sync()
     turnover(journal, 8)
-    assert journal.stats().carried == 0
+    assert journal.stats().relocated == 0
     assert all(journal.fetch(s).body == b"x" * 400 for s in sequences)
     journal.close()
 
@@ -165,7 +165,7 @@ def test_a_large_body_is_not_moved_for_the_few_bytes_beside_it(
     journal.sync()
     first = segments_of(tmp_path)[0]
     turnover(journal, 8)
-    assert journal.stats().carried == 0
+    assert journal.stats().relocated == 0
     assert first.exists()
     assert journal.fetch(big).body == b"x" * 3500
     journal.close()

@@ -12,7 +12,7 @@ import pytest
 from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
 from sluicemq.journal.format import FORMAT_VERSION, HEADER_BYTES, encode_record
 from sluicemq.journal.inspect import check
-from sluicemq.journal.segment import SegmentView, record_offsets
+from sluicemq.journal.segment import MappedSegment, record_offsets
 from sluicemq.journal.snapshot import list_snapshots
 from sluicemq.journal.writer import read_durable
 from sluicemq.model.destination import Address, Kind
@@ -71,7 +71,7 @@ def written(tmp_path: Path) -> Path:
 def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_unit(written: Path, tmp_path: Path) -> None:
     path = segments_of(written)[0]
     data = path.read_bytes()
-    view = SegmentView(path)
+    view = MappedSegment(path)
     ends = [offset + (size + 7 & -8) for offset, size in record_offsets(view.view, view.size)]
     view.close()
     assert ends[-1] == len(data)
@@ -226,7 +226,7 @@ def test_sequence_numbers_too_far_apart_for_memory_are_damage(written: Path) -> 
     path = segments_of(written)[0]
     (written / "durable").unlink()
     data = bytearray(path.read_bytes())
-    view = SegmentView(path)
+    view = MappedSegment(path)
     *_, (offset, size) = record_offsets(view.view, view.size)
     view.close()
     data[offset + 8 : offset + 16] = (1 << 40).to_bytes(8, "little")
@@ -240,7 +240,7 @@ def test_a_priority_without_meaning_is_damage(written: Path) -> None:
     path = segments_of(written)[0]
     (written / "durable").unlink()
     data = bytearray(path.read_bytes())
-    view = SegmentView(path)
+    view = MappedSegment(path)
     *_, (offset, size) = record_offsets(view.view, view.size)
     view.close()
     data[offset + 46] = 10
@@ -259,7 +259,7 @@ def test_an_index_whose_sequence_numbers_do_not_ascend_is_damage(tmp_path: Path)
     journal.sync()
     crash(journal)
     path = segments_of(tmp_path)[0]
-    view = SegmentView(path)
+    view = MappedSegment(path)
     assert view.index is not None
     numbers, index_offset = view.index.sequences.tolist(), view.index_offset
     view.close()
@@ -317,7 +317,7 @@ def test_a_crash_while_sealing_costs_nothing(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "a", directory)
         (directory / path.name).write_bytes(data[:cut])
         assert bodies(recover(directory)) == [b"sealed"]
-        view = SegmentView(directory / path.name)
+        view = MappedSegment(directory / path.name)
         assert view.index is not None
         view.verify()
         view.close()
@@ -466,10 +466,10 @@ def test_rows_have_the_fields_the_broker_needs(tmp_path: Path) -> None:
         b"12345", address=topic, priority=9, expiration=T0 + 5, deliver_at=T0 + 1, routes=(4, 5, 6)
     )
     sequence = journal.append_message(message, number, 3)
-    journal.append_settled(4, number, 1, [sequence], T0)
+    journal.append_completed(4, number, 1, [sequence], T0)
     many = journal.append_message(make_message(b"", address=topic), number, 1000)
     gone = journal.append_message(make_message(b"", address=topic), number)
-    journal.append_settled(4, number, 1, [gone, many], T0)
+    journal.append_completed(4, number, 1, [gone, many], T0)
     journal.close()
     journal = reopen(tmp_path)
     first, second = rows_of(journal)
@@ -485,11 +485,11 @@ def test_events_come_in_order_and_only_those_after_the_snapshot(tmp_path: Path) 
     journal.recovery.done()
     journal.snapshot_source = lambda: b"the broker's state"
     number = journal.destination(ORDERS)
-    journal.append_entry(RecordType.SETTINGS, b"before", T0)
+    journal.append_entry(RecordType.DESTINATION_SETTINGS, b"before", T0)
     journal.seal()
     journal.commit()
     journal.sync()
-    journal.append_entry(RecordType.SETTINGS, b"after", T0)
+    journal.append_entry(RecordType.DESTINATION_SETTINGS, b"after", T0)
     sequence = put(journal)
     take(journal, sequence)
     journal.forget_destination(ORDERS)
@@ -499,9 +499,9 @@ def test_events_come_in_order_and_only_those_after_the_snapshot(tmp_path: Path) 
     assert recovery.state == b"the broker's state"
     events = list(recovery.events())
     assert [e.type for e in events] == [
-        RecordType.SETTINGS,
-        RecordType.SETTLED,
-        RecordType.DESTINATION_GONE,
+        RecordType.DESTINATION_SETTINGS,
+        RecordType.COMPLETED,
+        RecordType.DESTINATION_DELETED,
         RecordType.STOPPED,
     ]
     assert events[0].payload == b"after"
@@ -519,7 +519,7 @@ def test_a_tool_that_opens_the_journal_keeps_the_brokers_state(tmp_path: Path) -
     journal.snapshot_source = lambda: b"state"
     journal.seal()
     journal.sync()
-    journal.append_entry(RecordType.SETTINGS, b"after", T0)
+    journal.append_entry(RecordType.DESTINATION_SETTINGS, b"after", T0)
     journal.close()
     for _ in range(2):
         journal = reopen(tmp_path)

@@ -176,8 +176,8 @@ def _set_base(base: int) -> Callable[[Snapshot], None]:
     return change
 
 
-def _set_carried(snapshot: Snapshot) -> None:
-    snapshot.carried = bytes(24)
+def _set_relocated(snapshot: Snapshot) -> None:
+    snapshot.relocated = bytes(24)
 
 
 def _set_kind(snapshot: Snapshot) -> None:
@@ -193,7 +193,7 @@ def _set_kind(snapshot: Snapshot) -> None:
         pytest.param(_set_live(compress(b"\xff" * 9)), id="no number for many references"),
         pytest.param(_set_base(1 << 40), id="base behind the records"),
         pytest.param(_set_base(-(1 << 40)), id="base far before the records"),
-        pytest.param(_set_carried, id="half a pair"),
+        pytest.param(_set_relocated, id="half a pair"),
         pytest.param(_set_kind, id="a destination of no kind"),
     ],
 )

@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from sluicemq.journal import FileJournal, RecordType
-from sluicemq.journal.format import FORMAT_VERSION, GAUGE, encode_settled
+from sluicemq.journal.format import DEPTH, FORMAT_VERSION, encode_completed
 from sluicemq.journal.index import TRAILER_BYTES, decode_trailer
 from sluicemq.journal.inspect import check
 from sluicemq.model.errors import JournalDamaged
@@ -52,8 +52,8 @@ def test_a_version_1_journal_is_continued_in_version_2(tmp_path: Path, orderly: 
     assert set(versions(tmp_path)) == {1}
     journal = reopen(tmp_path)
     assert list(live_of(journal)) == kept
-    journal.append_entry(RecordType.DELIVERED, encode_settled(1, kept), T0, destination=1)
-    journal.append_entry(RecordType.GAUGE, GAUGE.pack(10, 0, 0, 0), T0, destination=1)
+    journal.append_entry(RecordType.DELIVERED, encode_completed(1, kept), T0, destination=1)
+    journal.append_entry(RecordType.DEPTH, DEPTH.pack(10, 0, 0, 0), T0, destination=1)
     take(journal, *kept[:-1])
     journal.sync()
     journal.close()
@@ -63,19 +63,19 @@ def test_a_version_1_journal_is_continued_in_version_2(tmp_path: Path, orderly: 
     assert list(live_of(journal)) == kept[-1:]
     events = {record.type for record in journal.recovery.events()}
     assert RecordType.DELIVERED in events
-    assert RecordType.GAUGE not in events
+    assert RecordType.DEPTH not in events
     journal.close()
     assert not check(tmp_path).problems
 
 
-@pytest.mark.parametrize("type", [RecordType.DELIVERED, RecordType.BATCH])
+@pytest.mark.parametrize("type", [RecordType.DELIVERED, RecordType.BATCH_PART])
 def test_a_group_that_begins_with_a_new_type_marks_the_durable_end(
     tmp_path: Path, type: RecordType
 ) -> None:
     journal = reopen(tmp_path)
     put(journal, b"damaged soon")
     journal.sync()
-    journal.append_entry(type, encode_settled(1, [1]), T0)
+    journal.append_entry(type, encode_completed(1, [1]), T0)
     journal.sync()
     crash(journal)
     [path] = segments_of(tmp_path)

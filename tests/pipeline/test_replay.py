@@ -46,7 +46,7 @@ def data(broker: LocalBroker) -> Path:
 def row(number: int, **values: Any) -> tuple[Any, ...]:
     """One of silver."""
     usual = {
-        "message": number,
+        "message_sequence": number,
         "destination": "orders",
         "destination_kind": "queue",
         "published": LONG_AGO,

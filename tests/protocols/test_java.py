@@ -12,7 +12,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols import java
-from sluicemq.protocols.java import Byte, Char, Float, Limits, Long, SerialError, Short
+from sluicemq.protocols.java import Byte, Char, Float, JavaLimits, Long, SerialError, Short
 
 HEADER = b"\xac\xed\x00\x05"
 INTEGER = bytes.fromhex(
@@ -241,8 +241,8 @@ def test_a_reference_to_a_map_is_as_deep_as_the_map() -> None:
 
 def test_limits() -> None:
     stream = java.dumps_stream(["ab", 1, 2])
-    assert java.loads_stream(stream, Limits(entries=3, handles=5, size=200)) == ["ab", 1, 2]
-    for limits in (Limits(entries=2), Limits(handles=4), Limits(size=1)):
+    assert java.loads_stream(stream, JavaLimits(entries=3, handles=5, size=200)) == ["ab", 1, 2]
+    for limits in (JavaLimits(entries=2), JavaLimits(handles=4), JavaLimits(size=1)):
         with pytest.raises(SerialError, match="too"):
             java.loads_stream(stream, limits)
 
@@ -250,17 +250,17 @@ def test_limits() -> None:
 def test_references_count_as_what_they_refer_to() -> None:
     again = b"\x71\0\x7e\0\0"
     text = HEADER + b"\x74\0\x64" + b"a" * 100
-    assert len(java.loads_stream(text + again * 9, Limits(size=1000))) == 10
+    assert len(java.loads_stream(text + again * 9, JavaLimits(size=1000))) == 10
     with pytest.raises(SerialError, match="too large"):
-        java.loads_stream(text + again * 10, Limits(size=1000))
+        java.loads_stream(text + again * 10, JavaLimits(size=1000))
     inner = {str(number): None for number in range(100)}
     written = java.dumps({"a": inner, "b": None})
     assert written.endswith(b"\x70\x78")
-    assert len(java.loads_map(written, Limits(entries=310))) == 2
+    assert len(java.loads_map(written, JavaLimits(entries=310))) == 2
     twice = written[:-2] + b"\x71\0\x7e\0\3\x78"
     assert java.loads_map(twice) == {"a": inner, "b": inner}
     with pytest.raises(SerialError, match="too many"):
-        java.loads_map(twice, Limits(entries=300))
+        java.loads_map(twice, JavaLimits(entries=300))
 
 
 def test_resets_are_counted() -> None:

@@ -19,7 +19,7 @@ from sluicemq.journal import MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.access import Operation, Permission
 from sluicemq.server.address import Url
-from sluicemq.server.backups import Backups
+from sluicemq.server.backups import ServerBackups
 from sluicemq.server.config import AuthSettings, BrokerSettings, Config
 from sluicemq.server.event_loop_batch import EventLoopBatch
 from sluicemq.server.identity import changes
@@ -90,7 +90,7 @@ class ApiFixture:
             users=UserManagement(self.authenticator),
             sessions=BrowserSessions(self.clock),
             audit=self.authenticator.audit,
-            backups=None if backup_dir is None else Backups(config),
+            backups=None if backup_dir is None else ServerBackups(config),
         )
         self.application = Application(self.context)
         self.endpoints = self.application.table.endpoints

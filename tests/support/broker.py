@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from sluicemq.broker import (
     Broker,
-    BrokerSettings,
     Consumer,
     Delivery,
     Destination,
+    EngineSettings,
     ManualClock,
     Selector,
     Subscription,
@@ -79,11 +79,11 @@ class BrokerFixture:
     """
 
     def __init__(
-        self, settings: BrokerSettings | None = None, journal: MemoryJournal | None = None
+        self, settings: EngineSettings | None = None, journal: MemoryJournal | None = None
     ) -> None:
         self.clock = ManualClock()
         self.journal = journal or MemoryJournal()
-        settings = replace(settings or BrokerSettings(), message_overhead=0)
+        settings = replace(settings or EngineSettings(), message_overhead=0)
         self.broker = Broker(self.journal, self.clock, settings)
 
     def queue(self, name: str = "q", **settings: Any) -> Destination:

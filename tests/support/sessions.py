@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from sluicemq.broker import Broker, BrokerSettings, Destination, ManualClock
+from sluicemq.broker import Broker, Destination, EngineSettings, ManualClock
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind
@@ -39,7 +39,7 @@ class Carrier(Protocol):
 class SessionHarness(ABC):
     """A broker in memory, connections to it, and the server's event loop iterations."""
 
-    def __init__(self, settings: BrokerSettings | None = None) -> None:
+    def __init__(self, settings: EngineSettings | None = None) -> None:
         self.clock = ManualClock()
         self.scan_time = ScanTime()
         self.broker = Broker(

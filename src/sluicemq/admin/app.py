@@ -51,7 +51,7 @@ from sluicemq.admin.caller import (
     identify,
     is_browser,
 )
-from sluicemq.admin.errors import Problem, answer, refusal
+from sluicemq.admin.errors import ApiError, answer, refusal
 from sluicemq.admin.metrics import scrape_endpoint
 from sluicemq.admin.request_bodies import (
     SMALL_BYTES,
@@ -238,7 +238,7 @@ def _decoded(endpoint: Endpoint, body: bytes) -> Any:
     try:
         return msgspec.json.decode(body, type=endpoint.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, "bad-body", f"the body is not what is wanted here: {error}") from None
+        raise ApiError(400, "bad-body", f"the body is not what is wanted here: {error}") from None
 
 
 def _response(call: Call, content: Any) -> Response:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.routing import Call, Endpoint, Need
-from sluicemq.admin.server_interface import AuditLine, AuditLog
+from sluicemq.admin.server_interface import AuditEntry, AuditLog
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,10 +18,10 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
-class Lines(msgspec.Struct, frozen=True):
+class AuditEntryList(msgspec.Struct, frozen=True):
     """The latest first."""
 
-    items: list[AuditLine]
+    items: list[AuditEntry]
 
 
 class AuditEndpoints:
@@ -30,9 +30,9 @@ class AuditEndpoints:
     def __init__(self, log: AuditLog) -> None:
         self._log = log
 
-    async def list(self, call: Call) -> Lines:
+    async def list(self, call: Call) -> AuditEntryList:
         """GET /audit"""
-        return Lines(self._log.recent(call.query.limit))
+        return AuditEntryList(self._log.recent(call.query.limit))
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
@@ -46,6 +46,6 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "What has been done, and by whom: the last lines",
             Need.SUPERUSER,
             query=AuditQuery,
-            answer=Lines,
+            answer=AuditEntryList,
         ),
     ]

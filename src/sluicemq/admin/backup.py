@@ -28,7 +28,7 @@ from msgspec import Meta
 from starlette.responses import StreamingResponse
 
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.journal import kept
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.server_interface import Backups
@@ -47,7 +47,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
 log = structlog.get_logger("sluicemq.backup")
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A backup to be made."""
 
     directory: Annotated[str, Meta(description="Its name within the configured directory.")]
@@ -95,13 +95,13 @@ class BackupEndpoints:
 
     async def create(self, call: Call) -> StreamingResponse:
         """POST /backups"""
-        wanted: Wanted = call.body
+        wanted: BackupRequest = call.body
         call.note = wanted.directory
         backups = self._backups()
         journal = kept(self._context.broker.journal)
         home = backups.directory
         if home is None or not home.is_dir():
-            raise Problem(
+            raise ApiError(
                 409,
                 "no-backup-directory",
                 "this broker has no directory for backups: broker.backup_dir in its configuration "
@@ -113,7 +113,7 @@ class BackupEndpoints:
             previous = home / _name(wanted.incremental_from)
             await asyncio.to_thread(_check_previous, previous)
         if not _running.acquire(blocking=False):
-            raise Problem(409, "backup-running", "another backup is being made; wait for its end")
+            raise ApiError(409, "backup-running", "another backup is being made; wait for its end")
         work = _Work(journal.directory, target, previous, wanted, backups)
         try:
             await asyncio.to_thread(work.take_name)
@@ -126,7 +126,7 @@ class BackupEndpoints:
     def _backups(self) -> Backups:
         backups = self._context.backups
         if backups is None:
-            raise Problem(409, "no-backup-directory", "this broker makes no backups")
+            raise ApiError(409, "no-backup-directory", "this broker makes no backups")
         return backups
 
 
@@ -142,7 +142,7 @@ class _Work:
         journal: Path,
         target: Path,
         previous: Path | None,
-        wanted: Wanted,
+        wanted: BackupRequest,
         backups: Backups,
     ) -> None:
         self._journal = journal
@@ -160,7 +160,7 @@ class _Work:
         try:
             self._target.mkdir(mode=0o700)
         except FileExistsError:
-            raise Problem(
+            raise ApiError(
                 409, "backup-exists", f"there is a backup named {self._target.name} already"
             ) from None
 
@@ -225,14 +225,14 @@ def _check_previous(previous: Path) -> None:
     try:
         read_manifest(previous)
     except JournalError:
-        raise Problem(
+        raise ApiError(
             404, "backup-not-found", f"there is no backup named {previous.name} to begin with"
         ) from None
 
 
 def _name(text: str) -> str:
     if not _NAME.match(text):
-        raise Problem(
+        raise ApiError(
             400,
             "bad-name",
             "a backup's name has up to 100 letters, digits and . _ - and begins with a letter or "
@@ -259,7 +259,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.create,
             "Make a backup; the answer tells, a line at a time, how far it is",
             Need.SUPERUSER,
-            body=Wanted,
+            body=BackupRequest,
             media=LINES,
         ),
     ]

@@ -1,6 +1,7 @@
 """Endpoint that writes the parts of a batch of messages exactly once.
 
-    POST /batches?writer=W&batch=N&partition=N&part=N&final=BOOL[&bad_rows=…][&dead_letter_queue=QUEUE]
+    POST
+    /batches?writer=W&batch=N&partition=N&part=N&final=BOOL[&bad_rows=…][&dead_letter_queue=QUEUE]
 
 The body is frames of rows (`sluicemq.model.rows`). The broker appends all messages of a part and
 the record of the part to the journal as one unit, and responds once that unit is on disk.
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from sluicemq.admin.api_context import ApiContext, ApiLimits
 from sluicemq.admin.batch_part_reader import Addressed, PartReader
-from sluicemq.admin.errors import RETRY_SECONDS, Problem
+from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.printable_names import printable
 from sluicemq.admin.request_bodies import BodyBudget, announced, read_chunks
 from sluicemq.admin.routing import Call, Endpoint, RawBody
@@ -71,14 +72,14 @@ class BatchQuery(msgspec.Struct, frozen=True, kw_only=True):
     ] = DEAD_LETTER
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class RejectedRow(msgspec.Struct, frozen=True):
     """A row that was not written."""
 
     row: int
     reason: str
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class BatchPartResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Result of writing a part.
 
     duplicate     true if the part had been written already
@@ -90,7 +91,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     duplicate: bool
     latest_batch: int | None = None
     dead_lettered: int
-    rejected: list[Refusal]
+    rejected: list[RejectedRow]
     rejected_rows: int
 
 
@@ -110,11 +111,11 @@ class BatchEndpoints:
         self._limits = limits
         self._budget = BodyBudget(max(TOGETHER_BYTES, limits.part))
 
-    async def post(self, call: Call) -> Written:
+    async def post(self, call: Call) -> BatchPartResult:
         """POST /batches"""
         query: BatchQuery = call.query
         if not query.writer.isprintable():
-            raise Problem(400, "bad-parameter", "the parameter writer is printable characters")
+            raise ApiError(400, "bad-parameter", "the parameter writer is printable characters")
         if query.bad_rows == "dead-letter":
             call.demand(Operation.PRODUCE, query.dead_letter_queue)
         request = call.request
@@ -173,7 +174,7 @@ class BatchEndpoints:
             await asyncio.sleep(0)
         return reader
 
-    async def _write(self, call: Call, part: BatchPart, reader: PartReader) -> Written:
+    async def _write(self, call: Call, part: BatchPart, reader: PartReader) -> BatchPartResult:
         """Write a part and wait until it is on disk. Everything up to the append runs without
         yielding to the event loop."""
         broker = self._broker
@@ -200,17 +201,17 @@ class BatchEndpoints:
             )
         broker.traffic_of("http").published += len(outcome.messages)
         await self._durable(answered.sequence)
-        return Written(
+        return BatchPartResult(
             written=len(outcome.messages),
             duplicate=False,
             dead_lettered=len(outcome.letters),
             **told_of(outcome.refused),
         )
 
-    async def _known(self, found: BatchAnswer, writer: str) -> Written:
+    async def _known(self, found: BatchAnswer, writer: str) -> BatchPartResult:
         latest = self._broker.batches.writers[writer].batch
         await self._durable(found.sequence)
-        return Written(
+        return BatchPartResult(
             written=0, duplicate=True, latest_batch=latest, dead_lettered=0, **told_of({})
         )
 
@@ -268,14 +269,14 @@ def told_of(refused: Mapping[int, str]) -> dict[str, Any]:
     """Return the JSON fields for refused rows: their number and the first MOST_TOLD of them."""
     first = sorted(refused.items())[:MOST_TOLD]
     return {
-        "rejected": [Refusal(row, reason) for row, reason in first],
+        "rejected": [RejectedRow(row, reason) for row, reason in first],
         "rejected_rows": len(refused),
     }
 
 
-def _refused(refused: Mapping[int, str]) -> Problem:
+def _refused(refused: Mapping[int, str]) -> ApiError:
     row, reason = min(refused.items())
-    return Problem(
+    return ApiError(
         409,
         "rejected",
         f"{len(refused)} rows cannot be sent, the first of them is row {row}: {reason}. Nothing of "
@@ -285,9 +286,9 @@ def _refused(refused: Mapping[int, str]) -> Problem:
     )
 
 
-def _later(refused: Mapping[int, str]) -> Problem:
+def _later(refused: Mapping[int, str]) -> ApiError:
     row, reason = min(refused.items())
-    return Problem(
+    return ApiError(
         503,
         "temporarily-unavailable",
         f"{len(refused)} rows cannot be sent now, the first of them is row {row}: {reason}. "
@@ -302,7 +303,7 @@ def _count(body: bytearray) -> int:
     frames."""
     rows = sum(announced_rows(frame) for frame in frames(memoryview(body)))
     if rows > PART_ROWS:
-        raise Problem(
+        raise ApiError(
             413,
             "too-many-rows",
             f"the part has {rows} rows, and {PART_ROWS} are the most; send several parts",
@@ -334,7 +335,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "Write a part of a batch, exactly once",
             query=BatchQuery,
             body=RawBody.OCTETS,
-            answer=Written,
+            answer=BatchPartResult,
             limit=context.limits.part,
             audited=False,
         ),

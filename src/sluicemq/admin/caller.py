@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from starlette.requests import HTTPConnection
 
 from sluicemq.admin.browser_sessions import COOKIE, BrowserSession, BrowserSessions
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
 from sluicemq.protocols.access import Access, Credentials, LoginHandle
@@ -160,7 +160,7 @@ def check_page(connection: HTTPConnection, session: BrowserSession) -> None:
     """Check the CSRF token of a request that a browser session authenticates. Raises Problem if the
     token is missing or wrong."""
     if not session.shows(connection.headers.get(CSRF_HEADER, "")):
-        raise Problem(
+        raise ApiError(
             403,
             "csrf-token-missing",
             f"what changes something shows the session's own token in the header {CSRF_HEADER}; "
@@ -192,7 +192,7 @@ def read_authorization(header: str) -> Credentials:
             colon = ""
         if colon:
             return Credentials(user, password)
-    raise Problem(
+    raise ApiError(
         400,
         "bad-authorization",
         "the Authorization header is neither `Basic` with user:password in base64 nor `Bearer` "
@@ -206,15 +206,15 @@ def check_origin(connection: HTTPConnection) -> None:
     host = headers.get("host", "")
     origin = headers.get("origin", "")
     if origin and origin.partition("://")[2] != host:
-        raise Problem(
+        raise ApiError(
             403, "cross-origin", f"requests from pages of {origin[:200]} are not answered here"
         )
     site = headers.get("sec-fetch-site", "none")
     if site not in ("none", "same-origin") and headers.get("sec-fetch-mode") != "navigate":
-        raise Problem(403, "cross-origin", "requests from pages of others are not answered here")
+        raise ApiError(403, "cross-origin", "requests from pages of others are not answered here")
     caller = caller_of(connection)
     if caller.access.guest is not None and caller.host and not is_ours(host, caller.host):
-        raise Problem(
+        raise ApiError(
             403,
             "unknown-host",
             f"{host[:200]!r} is not what this broker is called; use the address it listens on, or "

@@ -15,7 +15,7 @@ class ConfigurationQuery(msgspec.Struct, frozen=True, kw_only=True):
     filter: str = ""
 
 
-class Settings(msgspec.Struct, frozen=True):
+class SettingList(msgspec.Struct, frozen=True):
     """In the order of the documentation."""
 
     items: list[SettingView]
@@ -27,10 +27,10 @@ class ConfigurationEndpoints:
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
 
-    async def list(self, call: Call) -> Settings:
+    async def list(self, call: Call) -> SettingList:
         """GET /configuration"""
         wanted = call.query.filter
-        return Settings([each for each in self._configuration.settings() if wanted in each.name])
+        return SettingList([each for each in self._configuration.settings() if wanted in each.name])
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
@@ -44,6 +44,6 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "The settings in force, and where they come from; not those of destinations",
             Need.SUPERUSER,
             query=ConfigurationQuery,
-            answer=Settings,
+            answer=SettingList,
         ),
     ]

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.pagination import Page, PageQuery, page_with
 from sluicemq.admin.printable_names import printable
 from sluicemq.admin.routing import Call, Endpoint, Need
@@ -143,8 +143,8 @@ def _number(call: Call) -> int:
     return int(text)
 
 
-def _missing() -> Problem:
-    return Problem(404, "connection-not-found", "there is no such connection, or not any more")
+def _missing() -> ApiError:
+    return ApiError(404, "connection-not-found", "there is no such connection, or not any more")
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:

@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.durability import wait_until_durable
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.pagination import Page, PageQuery, page_with
 from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.purge import purge_destination
@@ -108,7 +108,7 @@ class DestinationItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     deliver_rate: float
 
 
-class Policy(msgspec.Struct, kw_only=True, frozen=True):
+class EffectiveSettings(msgspec.Struct, kw_only=True, frozen=True):
     """What the settings come to: the queue that dead letters go to, "" if there are none."""
 
     dead_letter_queue: str
@@ -126,7 +126,7 @@ class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=
     """
 
     settings: dict[str, int | bool | str | None]
-    effective: Policy
+    effective: EffectiveSettings
     configured: bool
     created: int
     created_by: str
@@ -134,7 +134,7 @@ class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=
     blocked_publishes: int
 
 
-class Wanted(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class DestinationRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Settings of a destination, named as in the configuration; times in ms, sizes in bytes. What
     is left out stays as it is, `null` stands for the broker's default."""
 
@@ -175,13 +175,13 @@ class DestinationDeletionQuery(msgspec.Struct, kw_only=True, frozen=True):
     force: Annotated[bool, Meta(description="Even if it has consumers.")] = False
 
 
-class PurgeBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class PurgeRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """What is dropped: all that waits, and with `unacked` what is in flight."""
 
     unacked: bool = False
 
 
-class Purged(msgspec.Struct, kw_only=True, frozen=True):
+class PurgeResult(msgspec.Struct, kw_only=True, frozen=True):
     """How many messages were dropped."""
 
     purged: int
@@ -316,7 +316,7 @@ class DestinationEndpoints:
         return DestinationView(
             **self._figures(destination),
             settings=asdict(settings),
-            effective=Policy(dead_letter_queue=printable(queue)),
+            effective=EffectiveSettings(dead_letter_queue=printable(queue)),
             configured=self._context.configuration.declares(destination.address),
             created=destination.created,
             created_by=destination.provenance.created_by.value,
@@ -336,9 +336,9 @@ class DestinationEndpoints:
                 raise not_found(address)
             self._check_name(address.name)
         elif query.expect == "new":
-            raise Problem(409, "destination-exists", f"{printable(str(address))} exists already")
+            raise ApiError(409, "destination-exists", f"{printable(str(address))} exists already")
         elif there.temporary:
-            raise Problem(
+            raise ApiError(
                 409,
                 "destination-temporary",
                 "it belongs to a connection and goes with it: its settings are not changed",
@@ -363,7 +363,7 @@ class DestinationEndpoints:
         call.status = 201 if there is None else 200
         return self._view(found(self._context, call))
 
-    def _changed(self, wanted: Wanted) -> dict[str, Any]:
+    def _changed(self, wanted: DestinationRequest) -> dict[str, Any]:
         defaults = self._broker.settings.defaults
         changed: dict[str, Any] = {}
         for name in DestinationSettings.__struct_fields__:
@@ -380,9 +380,9 @@ class DestinationEndpoints:
     def _check_name(self, name: str) -> None:
         most = self._context.limits.name
         if not 0 < len(encode_name(name)) <= most:
-            raise Problem(400, "bad-name", f"the name of a destination has 1 to {most} bytes")
+            raise ApiError(400, "bad-name", f"the name of a destination has 1 to {most} bytes")
         if is_temporary(name):
-            raise Problem(
+            raise ApiError(
                 400,
                 "bad-name",
                 f"names with {TEMPORARY} are for temporary destinations, which clients create",
@@ -393,7 +393,7 @@ class DestinationEndpoints:
         broker = self._broker
         destination = found(self._context, call)
         if destination.consumers and not call.query.force:
-            raise Problem(
+            raise ApiError(
                 409,
                 "destination-in-use",
                 f"it has {destination.consumers} consumers; with force=true it goes anyway",
@@ -404,13 +404,13 @@ class DestinationEndpoints:
         call.note = f"with {dropped} messages"
         await wait_until_durable(broker, broker.journal.next_sequence())
 
-    async def purge(self, call: Call) -> Purged:
+    async def purge(self, call: Call) -> PurgeResult:
         """POST /destinations/{kind}/{name}/purge"""
         broker = self._broker
         purged = await purge_destination(broker, found(self._context, call), call.body.unacked)
         call.note = f"purged {purged}"
         await wait_until_durable(broker, broker.journal.next_sequence())
-        return Purged(purged=purged)
+        return PurgeResult(purged=purged)
 
     async def pause(self, call: Call) -> DestinationItem:
         """POST /destinations/{kind}/{name}/pause"""
@@ -442,9 +442,9 @@ def sees(identity: Identity, destination: Destination) -> bool:
     return identity.superuser or (not destination.temporary and identity.sees(destination.name))
 
 
-def not_found(address: Address) -> Problem:
+def not_found(address: Address) -> ApiError:
     """Return the error for a missing destination."""
-    return Problem(
+    return ApiError(
         404, "destination-not-found", f"there is no {kind_of(address)} {printable(address.name)}"
     )
 
@@ -513,7 +513,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.put,
             "Create a destination, or alter its settings",
             query=PutQuery,
-            body=Wanted,
+            body=DestinationRequest,
             answer=DestinationView,
             created=True,
         ),
@@ -532,8 +532,8 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.purge,
             "Drop its messages",
             Operation.MANAGE,
-            body=PurgeBody,
-            answer=Purged,
+            body=PurgeRequest,
+            answer=PurgeResult,
         ),
         Endpoint(
             "POST",

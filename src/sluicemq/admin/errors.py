@@ -59,7 +59,7 @@ RETRY_SECONDS: Final = 1
 log = structlog.get_logger("sluicemq.http")
 
 
-class Problem(SluiceError):
+class ApiError(SluiceError):
     """Error response with a status. `code` is for programs, the message for people; `more` holds
     additional fields of the error object."""
 
@@ -120,8 +120,8 @@ _KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
 )
 
 
-def _problem(error: Exception) -> Problem:
-    if isinstance(error, Problem):
+def _problem(error: Exception) -> ApiError:
+    if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
         return _of_routing(error)
@@ -134,16 +134,16 @@ def _problem(error: Exception) -> Problem:
                 headers["Retry-After"] = str(error.retry_after)
             elif status in (503, 507):
                 headers["Retry-After"] = str(RETRY_SECONDS)
-            return Problem(status, code, str(error), headers)
+            return ApiError(status, code, str(error), headers)
     if isinstance(error, OSError) and error.errno in NO_SPACE:
-        return Problem(507, "low-disk-space", f"nothing has been changed: {error}")
+        return ApiError(507, "low-disk-space", f"nothing has been changed: {error}")
     log.error("internal error", exc_info=error)
-    return Problem(500, "internal-error", "something went wrong here; the broker's log says what")
+    return ApiError(500, "internal-error", "something went wrong here; the broker's log says what")
 
 
-def _of_routing(error: HTTPException) -> Problem:
+def _of_routing(error: HTTPException) -> ApiError:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         said = f"that is not done here; what is: {allowed}"
-        return Problem(405, "method-not-allowed", said, error.headers)
-    return Problem(error.status_code, "not-found", "there is nothing at this path")
+        return ApiError(405, "method-not-allowed", said, error.headers)
+    return ApiError(error.status_code, "not-found", "there is nothing at this path")

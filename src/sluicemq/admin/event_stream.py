@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destination_page_cache import DestinationPageCache
 from sluicemq.admin.destinations import DestinationEndpoints, DestinationQuery
-from sluicemq.admin.errors import RETRY_SECONDS, Problem
+from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.overview import Overview
 from sluicemq.admin.routing import Call, Endpoint
 
@@ -81,7 +81,7 @@ class EventEndpoints:
         """GET /events"""
         most = self._context.limits.streams
         if self.open >= most:
-            raise Problem(
+            raise ApiError(
                 503,
                 "too-many-streams",
                 f"{most} streams of events are open, and http.max_event_streams allows no more",

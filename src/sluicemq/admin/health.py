@@ -10,7 +10,7 @@ import msgspec
 
 from sluicemq import __version__
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.errors import RETRY_SECONDS, Problem
+from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.server_interface import State
 
@@ -49,7 +49,7 @@ class HealthEndpoints:
         """GET /health/ready: 503 while clients would be rejected."""
         state = self._context.vitals.state()
         if state != _READY:
-            raise Problem(
+            raise ApiError(
                 503,
                 "not-ready",
                 f"the broker is not serving: {state}",

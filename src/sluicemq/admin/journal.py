@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.caller import Caller
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import FORMAT_VERSION
@@ -45,7 +45,7 @@ class Extent(NamedTuple):
     sealed: bool
 
 
-class Durable(msgspec.Struct, frozen=True):
+class DurablePosition(msgspec.Struct, frozen=True):
     """How far the journal is on disk: a place in a segment, and the last sequence number."""
 
     segment: int
@@ -67,18 +67,18 @@ class JournalView(msgspec.Struct, frozen=True, kw_only=True):
 
     broker_id: str
     format_version: int
-    durable: Durable
+    durable: DurablePosition
     segments: list[SegmentView]
     earliest_sequence: int
 
 
-class Numbers(msgspec.Struct, frozen=True):
+class DestinationNamesQuery(msgspec.Struct, frozen=True):
     """Which destinations are asked for."""
 
     ids: str = ""
 
 
-class Named(msgspec.Struct, frozen=True):
+class DestinationNames(msgspec.Struct, frozen=True):
     """Destinations by number: `[number, kind, name in base64]`; kind 1 is a queue, 2 a topic."""
 
     destinations: list[list[int | str]]
@@ -87,7 +87,7 @@ class Named(msgspec.Struct, frozen=True):
 def kept(journal: Journal) -> FileJournal:
     """Return the journal. Raises Problem if the broker is ephemeral."""
     if not isinstance(journal, FileJournal):
-        raise Problem(
+        raise ApiError(
             409,
             "no-journal",
             "this broker keeps everything in memory (--ephemeral) and has no journal to read",
@@ -115,26 +115,26 @@ class JournalEndpoints:
         return JournalView(
             broker_id=journal.identity.hex(),
             format_version=FORMAT_VERSION,
-            durable=Durable(*durable),
+            durable=DurablePosition(*durable),
             segments=[SegmentView(*each, created=self._created[each.first]) for each in there],
             earliest_sequence=there[0].first if there else durable.sequence + 1,
         )
 
-    async def destinations(self, call: Call) -> Named:
+    async def destinations(self, call: Call) -> DestinationNames:
         """GET /journal/destinations?ids=3,17: those of these that exist, with kind (model.Kind)
         and name (base64 of its bytes). For a reader of whose segments none tells a name: the one
         that did has gone."""
         known = kept(self._journal).addresses
         texts = call.query.ids.split(",")
         if len(texts) > MOST_NUMBERS:
-            raise Problem(400, "too-many-ids", f"at most {MOST_NUMBERS} ids at a time")
+            raise ApiError(400, "too-many-ids", f"at most {MOST_NUMBERS} ids at a time")
         found: list[list[int | str]] = []
         for number in map(_number, texts):
             address = known.get(number)
             if address is not None:
                 name = base64.b64encode(encode_name(address.name)).decode()
                 found.append([number, int(address.kind), name])
-        return Named(found)
+        return DestinationNames(found)
 
     async def segment(self, call: Call) -> Response:
         """GET /journal/segments/{first_sequence}, with `Range` or without."""
@@ -161,7 +161,7 @@ class JournalEndpoints:
         """Return the readable parts of the segments, in ascending order."""
         durable = await asyncio.to_thread(read_durable, journal.directory)
         if durable is None:
-            raise Problem(
+            raise ApiError(
                 503, "journal-not-ready", "the journal does not say how far it is on disk"
             )
         found = []
@@ -241,7 +241,7 @@ def _creation_times(journal: FileJournal, firsts: list[int]) -> dict[int, int]:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 20):
-        raise Problem(
+        raise ApiError(
             400,
             "bad-number",
             "a destination is named by its number here, and a segment by the first sequence number "
@@ -250,15 +250,15 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _missing(first: int, durable: DurableEnd) -> Problem:
+def _missing(first: int, durable: DurableEnd) -> ApiError:
     if first <= durable.segment:
-        return Problem(
+        return ApiError(
             404,
             "segment-not-found",
             f"there is no segment {first} (any more): nothing in it was needed. A slot keeps what "
             "a reader has not read",
         )
-    return Problem(404, "not-found", f"there is no segment {first} yet")
+    return ApiError(404, "not-found", f"there is no segment {first} yet")
 
 
 def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
@@ -267,7 +267,7 @@ def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
         return 0, extent.size, False
     found = _RANGE.match(header.strip())
     if found is None:
-        raise Problem(
+        raise ApiError(
             400,
             "bad-range",
             "a Range is one of bytes=FIRST-LAST, bytes=FIRST- and bytes=-COUNT; only one at a time",
@@ -278,9 +278,9 @@ def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
     else:
         start, end = first, extent.size if last is None else min(last + 1, extent.size)
         if last is not None and last < first:
-            raise Problem(400, "bad-range", "the Range ends before it begins")
+            raise ApiError(400, "bad-range", "the Range ends before it begins")
     if start >= end:
-        raise Problem(
+        raise ApiError(
             416,
             "range-not-satisfiable",
             f"{extent.size} bytes of the segment may be read now",
@@ -311,7 +311,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.destinations,
             "Names of destinations, by number",
             need,
-            query=Numbers,
-            answer=Named,
+            query=DestinationNamesQuery,
+            answer=DestinationNames,
         ),
     ]

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.browser_sessions import BrowserSession, cookie
-from sluicemq.admin.errors import Problem, answer
+from sluicemq.admin.errors import ApiError, answer
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.server_interface import PermissionView
 from sluicemq.model.access import Identity
@@ -18,7 +18,7 @@ from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
 from sluicemq.protocols.access import TOKEN_PREFIX, Credentials
 
 
-class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LoginRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """User and password, or a token."""
 
     user: str = ""
@@ -26,7 +26,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     token: str = ""
 
 
-class NewPassword(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PasswordRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One's own: what it is, and what it is to be."""
 
     current_password: str
@@ -56,7 +56,7 @@ class LoginEndpoints:
 
     async def login(self, call: Call) -> Response:
         """POST /session. A caller who needs no login gets no session."""
-        wanted: Login = call.body
+        wanted: LoginRequest = call.body
         caller = call.caller
         caller.access.renew()
         guest = caller.access.guest
@@ -81,11 +81,11 @@ class LoginEndpoints:
 
     async def change_password(self, call: Call) -> Response:
         """POST /session/password. Ends all sessions with the old password and renews this one."""
-        wanted: NewPassword = call.body
+        wanted: PasswordRequest = call.body
         name = call.identity.name
         if self._users.user(name) is None or call.caller.access.guest is not None:
             said = "who is known without a password has none to be changed here"
-            raise Problem(409, "no-password", said)
+            raise ApiError(409, "no-password", said)
         if wanted.current_password.startswith(TOKEN_PREFIX):
             raise AuthenticationFailed("a token is no password")
         if (await call.caller.login(Credentials(name, wanted.current_password))).name != name:
@@ -124,7 +124,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.login,
             "Log in: begin a session",
             Need.NOTHING,
-            body=Login,
+            body=LoginRequest,
             answer=SessionView,
             audited=False,
         ),
@@ -135,7 +135,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "/session/password",
             handlers.change_password,
             "Change one's own password",
-            body=NewPassword,
+            body=PasswordRequest,
             answer=SessionView,
         ),
     ]

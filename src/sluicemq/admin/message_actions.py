@@ -19,7 +19,7 @@ from msgspec import Meta
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import found, not_found
 from sluicemq.admin.durability import wait_until_durable
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.messages import (
     by_id,
     compiled,
@@ -30,7 +30,7 @@ from sluicemq.admin.messages import (
     subscription_of,
 )
 from sluicemq.admin.printable_names import printable
-from sluicemq.admin.publishing import Target
+from sluicemq.admin.publishing import MessageTarget
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
@@ -60,7 +60,7 @@ _ENDING: Final = frozenset({"low-disk-space", "target-full", "target-refused"})
 Action = Literal["delete", "move", "copy", "redeliver", "redrive"]
 
 
-class ActionBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class MessageActionRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """What is done with which messages: one of `ids`, `selector` and `all` says with which.
 
     target  of move and copy
@@ -73,21 +73,21 @@ class ActionBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     ids: Annotated[list[str], Meta(max_length=MOST_IDS)] | None = None
     selector: str = ""
     all: bool = False
-    target: Target | None = None
+    target: MessageTarget | None = None
     subscription: str = ""
     state: Literal["ready", "scheduled"] = "ready"
     after: str = ""
     limit: Annotated[int, Meta(ge=0)] = 0
 
 
-class Failure(msgspec.Struct, kw_only=True, frozen=True):
+class MessageActionFailure(msgspec.Struct, kw_only=True, frozen=True):
     """A message with which it was not done, and why."""
 
     id: str
     reason: str
 
 
-class Done(msgspec.Struct, kw_only=True, frozen=True):
+class MessageActionResult(msgspec.Struct, kw_only=True, frozen=True):
     """What has been done.
 
     processed  with how many messages
@@ -96,7 +96,7 @@ class Done(msgspec.Struct, kw_only=True, frozen=True):
     """
 
     processed: int
-    failed: list[Failure]
+    failed: list[MessageActionFailure]
     scanned: int
     next: str | None
 
@@ -113,14 +113,14 @@ class MessageActionRun:
     """Progress of one action request."""
 
     def __init__(self, context: ApiContext, call: Call, subscription: Subscription) -> None:
-        body: ActionBody = call.body
+        body: MessageActionRequest = call.body
         self.broker: Broker = context.broker
         self.call = call
         self.subscription = subscription
         self.slices = TimeSlices(self.broker)
         self.done = 0
         self.scanned = 0
-        self.failed: list[Failure] = []
+        self.failed: list[MessageActionFailure] = []
         self._until = perf_counter() + context.limits.action_seconds
         self._limit = body.limit
         self._ended = False
@@ -147,7 +147,7 @@ class MessageActionRun:
 
     def fail(self, id: str, reason: str) -> None:
         """Record a message that the action left unchanged."""
-        self.failed.append(Failure(id=id, reason=reason))
+        self.failed.append(MessageActionFailure(id=id, reason=reason))
         self._ended = self._ended or reason in _ENDING
 
     async def rest(self) -> None:
@@ -155,9 +155,11 @@ class MessageActionRun:
         if self.slices.due:
             await self.slices.rest()
 
-    def answer(self, next: str | None) -> Done:
+    def answer(self, next: str | None) -> MessageActionResult:
         """Return the response for the progress made so far."""
-        return Done(processed=self.done, failed=self.failed, scanned=self.scanned, next=next)
+        return MessageActionResult(
+            processed=self.done, failed=self.failed, scanned=self.scanned, next=next
+        )
 
 
 Act = Callable[[Delivery], object]
@@ -170,12 +172,12 @@ class ActionEndpoints:
         self._context = context
         self._broker = context.broker
 
-    async def post(self, call: Call) -> Done:
+    async def post(self, call: Call) -> MessageActionResult:
         """Act on messages."""
-        body: ActionBody = call.body
+        body: MessageActionRequest = call.body
         chosen_by = (body.ids is not None) + bool(body.selector.strip()) + body.all
         if chosen_by != 1:
-            raise Problem(
+            raise ApiError(
                 400, "bad-body", "give one of ids, selector and all: with which messages?"
             )
         self._permit(call)
@@ -197,7 +199,7 @@ class ActionEndpoints:
 
     def _permit(self, call: Call) -> None:
         """Check the permissions that the action needs. Raises AccessDenied."""
-        body: ActionBody = call.body
+        body: MessageActionRequest = call.body
         name = call.address.name
         if body.action == "copy":
             call.demand(Operation.BROWSE, name)
@@ -208,11 +210,11 @@ class ActionEndpoints:
         if body.target is not None:
             call.demand(Operation.PRODUCE, body.target.address.name)
 
-    def _target(self, call: Call, body: ActionBody) -> Destination | None:
+    def _target(self, call: Call, body: MessageActionRequest) -> Destination | None:
         """Return the target of a move or copy, None for other actions. Creates the target if
         automatic creation permits it. Raises Problem."""
         if (body.target is not None) != (body.action in ("move", "copy")):
-            raise Problem(400, "bad-body", "move and copy have a target, the others have none")
+            raise ApiError(400, "bad-body", "move and copy have a target, the others have none")
         if body.target is None:
             return None
         address = body.target.address
@@ -226,7 +228,7 @@ class ActionEndpoints:
     def _act(self, call: Call, target: Destination | None) -> Act:
         """Return the function that applies the action to one message."""
         broker = self._broker
-        body: ActionBody = call.body
+        body: MessageActionRequest = call.body
 
         def there() -> Destination:
             """Return the target, which may have been deleted and created again."""
@@ -277,7 +279,7 @@ class ActionEndpoints:
         self, work: MessageActionRun, selector: Selector | None, act: Act
     ) -> str | None:
         """Act on ready messages in queue order, as they were at the first request."""
-        body: ActionBody = work.call.body
+        body: MessageActionRequest = work.call.body
         line = work.subscription.everything
         priority, last = PRIORITIES - 1, 0
         if body.after:
@@ -307,7 +309,7 @@ class ActionEndpoints:
         self, work: MessageActionRun, selector: Selector | None, act: Act
     ) -> str | None:
         """Act on messages in ascending sequence number, so that `after` can refer to one."""
-        body: ActionBody = work.call.body
+        body: MessageActionRequest = work.call.body
         last, until = 0, work.broker.journal.next_sequence()
         if body.after:
             _, last, until = read_cursor(body.after)
@@ -356,7 +358,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "/destinations/{kind}/{name}/messages/actions",
             handlers.post,
             "Delete, move, copy, redeliver messages, or send dead letters back",
-            body=ActionBody,
-            answer=Done,
+            body=MessageActionRequest,
+            answer=MessageActionResult,
         )
     ]

@@ -87,7 +87,7 @@ class AddressView(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     name_base64: str | None = None
 
 
-class DeathView(msgspec.Struct, kw_only=True, frozen=True):
+class DeadLetterView(msgspec.Struct, kw_only=True, frozen=True):
     """Why and where a message became a dead letter.
 
     original_destination  where it was; `subscription` is that of a topic
@@ -115,7 +115,7 @@ def property_views(message: Message) -> dict[str, PropertyView]:
     return {printable(name): _view(value) for name, value in (message.properties or {}).items()}
 
 
-def death_view(message: Message) -> DeathView | None:
+def death_view(message: Message) -> DeadLetterView | None:
     """Return the dead-letter view of a message; None if it is not a dead letter."""
     properties = message.properties or {}
     reason = properties.get(REASON)
@@ -123,7 +123,7 @@ def death_view(message: Message) -> DeathView | None:
         return None
     origin = origin_of(message)
     attempts = properties.get(ATTEMPTS)
-    return DeathView(
+    return DeadLetterView(
         reason=printable(str(reason)),
         original_destination=address_view(origin.address) if origin is not None else None,
         subscription=printable(origin.subscription) if origin is not None else "",

@@ -23,12 +23,12 @@ from starlette.responses import Response
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import MOST, found
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.message_view import (
     PROTOCOLS,
     AddressView,
     BodyView,
-    DeathView,
+    DeadLetterView,
     PropertyView,
     address_view,
     body_view,
@@ -149,7 +149,7 @@ class MessageView(MessageItem, kw_only=True, frozen=True, omit_defaults=True):
     """A whole message."""
 
     properties: dict[str, PropertyView]
-    dead_letter: DeathView | None
+    dead_letter: DeadLetterView | None
 
 
 class ScanBudget:
@@ -185,7 +185,7 @@ class MessageEndpoints:
         subscription = subscription_of(call, found(self._context, call), query.subscription)
         selector = await compiled(self._broker, query.selector)
         if query.offset and (query.after or selector is not None):
-            raise Problem(
+            raise ApiError(
                 400,
                 "bad-parameter",
                 "with after or a selector there is no offset: pages follow from one to the next",
@@ -306,7 +306,7 @@ class MessageEndpoints:
         subscription = subscription_of(call, found(self._context, call), name)
         delivery = by_id(self._broker, subscription, call.names["id"])
         if delivery is None:
-            raise Problem(404, "message-not-found", "no such message is here, or it has gone")
+            raise ApiError(404, "message-not-found", "no such message is here, or it has gone")
         return delivery, self._broker.core.read(delivery)
 
 
@@ -322,7 +322,7 @@ def subscription_of(call: Call, destination: Destination, name: str) -> Subscrip
         return destination.queue
     subscription = destination.subscriptions.get(name)
     if subscription is None or not sees_subscription(call.identity, subscription):
-        raise Problem(
+        raise ApiError(
             404, "subscription-not-found", f"there is no subscription {printable(name)} here"
         )
     return subscription
@@ -338,7 +338,7 @@ async def compiled(broker: Broker, text: str) -> Selector | None:
     try:
         return await asyncio.to_thread(broker.compile_selector, text)
     except SelectorError as error:
-        raise Problem(400, "bad-selector", str(error), more={"position": error.position}) from None
+        raise ApiError(400, "bad-selector", str(error), more={"position": error.position}) from None
 
 
 def selects(broker: Broker, selector: Selector, delivery: Delivery) -> bool:
@@ -380,7 +380,7 @@ def read_cursor(text: str) -> tuple[int, int, int]:
     read = _CURSOR.fullmatch(text)
     numbers = [int(each) for each in read.groups()] if read is not None else []
     if not numbers or max(numbers) > NO_END:
-        raise Problem(400, "bad-cursor", "that is no `next` of an earlier answer")
+        raise ApiError(400, "bad-cursor", "that is no `next` of an earlier answer")
     return numbers[0], numbers[1], numbers[2]
 
 
@@ -466,7 +466,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "GET",
             messages,
             handlers.index,
-            "Messages that wait, are in flight or delayed",
+            "Ready, unacked or scheduled messages",
             need,
             query=MessageQuery,
             answer=MessagePage,

@@ -22,23 +22,23 @@ PLACE: Final = "#/components/schemas/{name}"
 _WORD: Final = re.compile(r"[A-Za-z0-9]+")
 
 
-class ErrorView(msgspec.Struct, frozen=True):
+class Error(msgspec.Struct, frozen=True):
     """What is wrong. `code` is for programs, `message` for people; some have more."""
 
     code: str
     message: str
 
 
-class Refused(msgspec.Struct, frozen=True):
+class ErrorResponse(msgspec.Struct, frozen=True):
     """A request that was not carried out."""
 
-    error: ErrorView
+    error: Error
 
 
 def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     """Return the document as JSON values."""
     shown = [endpoint for endpoint in endpoints if endpoint.prefix == PREFIX]
-    types = [Refused, *_types(shown)]
+    types = [ErrorResponse, *_types(shown)]
     found, schemas = schema_components(types, ref_template=PLACE)
     refs = {id(kind): schema for kind, schema in zip(types, found, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
@@ -143,7 +143,7 @@ def _in_query(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
 def _responses(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
     refused = {
         "description": "Not done.",
-        "content": {MEDIA_TYPE: {"schema": refs[id(Refused)]}},
+        "content": {MEDIA_TYPE: {"schema": refs[id(ErrorResponse)]}},
     }
     done: dict[str, Any] = {"description": "Done."}
     if endpoint.answer is not None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sluicemq.admin.alarms import AlarmView, alarms
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import sees
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
 from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
 from sluicemq.model.access import Identity, Operation
@@ -137,7 +137,7 @@ class InputItem(msgspec.Struct, kw_only=True, frozen=True):
     paused: int
 
 
-class JournalView(msgspec.Struct, kw_only=True, frozen=True):
+class JournalStatsView(msgspec.Struct, kw_only=True, frozen=True):
     """The journal; `enabled` is false of a broker without one. Of the last few seconds."""
 
     enabled: bool
@@ -169,7 +169,7 @@ class OverviewView(msgspec.Struct, kw_only=True, frozen=True):
     totals: TotalsView
     protocols: dict[str, ProtocolView]
     listeners: list[ListenerItem]
-    journal: JournalView
+    journal: JournalStatsView
     loop_lag_ms: QuantilesView
     alarms: list[AlarmView]
     history: HistoryView | UnsetType = UNSET
@@ -217,13 +217,13 @@ class Overview:
             totals=self._totals(),
             protocols=dict(self._protocols()),
             listeners=[ListenerItem(**each._asdict()) for each in listeners],
-            journal=JournalView(
+            journal=JournalStatsView(
                 enabled=stats.segments > 0,
                 segments=stats.segments,
                 bytes=stats.bytes,
                 durable_sequence=broker.journal.durable,
                 live_records=stats.live,
-                relocated_records=stats.carried,
+                relocated_records=stats.relocated,
                 group_commits=stats.groups,
                 records_written=stats.records,
                 written_bytes=stats.written_bytes,
@@ -325,7 +325,7 @@ class OverviewEndpoints:
         call.demand(Operation.BROWSE, name)
         destination = self._context.broker.find(Address(KINDS[query.kind], name))
         if destination is None or not sees(call.identity, destination):
-            raise Problem(404, "destination-not-found", f"there is no such {query.kind}")
+            raise ApiError(404, "destination-not-found", f"there is no such {query.kind}")
         history = self._context.history
         series = history.of(destination, steps)
         return HistoryView(

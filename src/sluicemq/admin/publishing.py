@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import MOST, not_found
 from sluicemq.admin.durability import wait_until_durable
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, CreatedBy, decode_name, encode_name
@@ -50,7 +50,7 @@ _PROPERTIES: Final[dict[str, type | tuple[type, ...]]] = {
 """JSON types accepted for each type of property."""
 
 
-class Target(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class MessageTarget(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A destination, by its name or by the name's bytes in base64."""
 
     kind: Literal["queue", "topic"]
@@ -64,11 +64,11 @@ class Target(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
         if self.name_base64:
             name = decode_name(from_base64("name_base64", self.name_base64))
         if not name:
-            raise Problem(400, "bad-body", "a destination has a name")
+            raise ApiError(400, "bad-body", "a destination has a name")
         return Address(KINDS[self.kind], name)
 
 
-class Publication(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A message. At most one of the three bodies is given.
 
     properties  by name: a value, or `{"type": …, "value": …}` as messages are shown
@@ -83,13 +83,13 @@ class Publication(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     ttl_ms: Milliseconds = 0
     delay_ms: Milliseconds = 0
     correlation_id: Text = ""
-    reply_to: Target | None = None
+    reply_to: MessageTarget | None = None
     type: Text = ""
     message_id: Text = ""
     durability: Literal["none", "lazy", "sync"] = "sync"
 
 
-class Published(msgspec.Struct, kw_only=True, frozen=True):
+class PublishResult(msgspec.Struct, kw_only=True, frozen=True):
     """Its id, by which it is found as long as it waits."""
 
     id: str
@@ -102,7 +102,7 @@ class PublishingEndpoints:
         self._context = context
         self._broker = context.broker
 
-    async def post(self, call: Call) -> Published:
+    async def post(self, call: Call) -> PublishResult:
         """Publish one message."""
         broker = self._broker
         address = call.address
@@ -122,14 +122,14 @@ class PublishingEndpoints:
         if message.durability is Durability.SYNC:
             await wait_until_durable(broker, message.sequence)
         prefix = "" if message.durability else "m"
-        return Published(id=f"{prefix}{message.sequence}")
+        return PublishResult(id=f"{prefix}{message.sequence}")
 
-    def _message(self, address: Address, wanted: Publication) -> Message:
+    def _message(self, address: Address, wanted: PublishRequest) -> Message:
         """Return the message. Raises Problem for an invalid request."""
         kind, body = _body(wanted)
         most = self._context.limits.publish
         if len(body) > most:
-            raise Problem(
+            raise ApiError(
                 413, "too-large", f"the body has more than {most} bytes", more={"limit": most}
             )
         wall = self._context.clock.wall
@@ -151,10 +151,10 @@ class PublishingEndpoints:
         )
 
 
-def _body(wanted: Publication) -> tuple[BodyKind, bytes]:
+def _body(wanted: PublishRequest) -> tuple[BodyKind, bytes]:
     given = [each for each in (wanted.body, wanted.body_base64, wanted.body_json) if each != UNSET]
     if len(given) > 1:
-        raise Problem(400, "bad-body", "give one of body, body_base64 and body_json")
+        raise ApiError(400, "bad-body", "give one of body, body_base64 and body_json")
     kind, body = BodyKind.NONE, b""
     if isinstance(wanted.body, str):
         kind, body = BodyKind.TEXT, wanted.body.encode()
@@ -172,33 +172,33 @@ def _expect(kind: BodyKind, body: bytes) -> None:
     """Raise Problem for a body that does not match its kind."""
     try:
         if kind is BodyKind.NONE and body:
-            raise Problem(400, "bad-body", "a message of the kind none has no body")
+            raise ApiError(400, "bad-body", "a message of the kind none has no body")
         if kind is BodyKind.TEXT:
             body.decode()
         elif kind is BodyKind.JSON:
             msgspec.json.decode(body)
     except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
-        raise Problem(400, "bad-body", f"the body is no {kind.name.lower()}: {error}") from None
+        raise ApiError(400, "bad-body", f"the body is no {kind.name.lower()}: {error}") from None
 
 
 def properties_of(given: dict[str, Any]) -> dict[str, Property]:
     """Return the properties of the model. Raises Problem for invalid ones."""
     if len(given) > MOST_PROPERTIES:
-        raise Problem(400, "bad-body", f"a message has up to {MOST_PROPERTIES} properties here")
+        raise ApiError(400, "bad-body", f"a message has up to {MOST_PROPERTIES} properties here")
     found: dict[str, Property] = {}
     for name, value in given.items():
         if not 0 < len(name) <= 255:
-            raise Problem(400, "bad-body", "the name of a property has 1 to 255 characters")
+            raise ApiError(400, "bad-body", "the name of a property has 1 to 255 characters")
         found[name] = _typed(name, value) if isinstance(value, dict) else _plain(name, value)
     return found
 
 
 def _plain(name: str, value: object) -> Property:
     if isinstance(value, list):
-        raise Problem(400, "bad-body", f"the property {name!r} cannot be a list")
+        raise ApiError(400, "bad-body", f"the property {name!r} cannot be a list")
     assert value is None or isinstance(value, bool | int | float | str)
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        raise Problem(400, "bad-body", f"the property {name!r} has more than 64 bits")
+        raise ApiError(400, "bad-body", f"the property {name!r} has more than 64 bits")
     return value
 
 
@@ -208,18 +208,18 @@ def _typed(name: str, given: dict[str, Any]) -> Property:
     expected = _PROPERTIES.get(kind) if isinstance(kind, str) else None
     if expected is None or set(given) - {"type", "value"}:
         there = ", ".join(_PROPERTIES)
-        raise Problem(
+        raise ApiError(
             400, "bad-body", f'the property {name!r} is {{"type", "value"}}; types are {there}'
         )
     if kind in ("int", "float") and isinstance(value, str):
         value = _number(name, kind, value)
     if not isinstance(value, expected) or (isinstance(value, bool) and kind != "boolean"):
-        raise Problem(400, "bad-body", f"the property {name!r} is no {kind}")
+        raise ApiError(400, "bad-body", f"the property {name!r} is no {kind}")
     if kind == "bytes" and isinstance(value, str):
         try:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
-            raise Problem(400, "bad-body", f"the property {name!r} is not base64") from None
+            raise ApiError(400, "bad-body", f"the property {name!r} is not base64") from None
     if kind == "float" and isinstance(value, int | float):
         return float(value)
     return _plain(name, value)
@@ -232,7 +232,7 @@ def _number(name: str, kind: str, text: str) -> int | float:
             raise ValueError
         return int(text) if kind == "int" else float(text)
     except ValueError:
-        raise Problem(400, "bad-body", f"the property {name!r} is no {kind}") from None
+        raise ApiError(400, "bad-body", f"the property {name!r} is no {kind}") from None
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
@@ -246,8 +246,8 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.post,
             "Publish a message",
             Operation.PRODUCE,
-            body=Publication,
-            answer=Published,
+            body=PublishRequest,
+            answer=PublishResult,
             status=201,
             limit=2 * most + _BESIDES,
             audited=False,

@@ -15,7 +15,7 @@ from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 
 SMALL_BYTES: Final = 64 * 1024
 """Default maximum size of a body in bytes."""
@@ -67,12 +67,12 @@ def announced(request: Request, limit: int, what_to_do: str) -> int:
     """Return the length of the body. Raises Problem if it is unknown or above the limit."""
     text = request.headers.get("content-length", "")
     if not text:
-        raise Problem(
+        raise ApiError(
             411, "length-required", "say how long the body is: a Content-Length is needed here"
         )
     # h11 has verified that it is a number
     if len(text) > _MOST_DIGITS or int(text) > limit:
-        raise Problem(
+        raise ApiError(
             413,
             "too-large",
             f"the body has more than {limit} bytes; {what_to_do}",
@@ -88,7 +88,7 @@ async def read_chunks(request: Request) -> AsyncIterator[bytes]:
             if chunk:
                 yield chunk
     except ClientDisconnect:
-        raise Problem(400, "client-disconnected", "the body was not sent to its end") from None
+        raise ApiError(400, "client-disconnected", "the body was not sent to its end") from None
 
 
 def may_be_unread(request: Request) -> bool:

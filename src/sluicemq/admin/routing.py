@@ -29,7 +29,7 @@ from msgspec.structs import fields
 from starlette.requests import Request
 
 from sluicemq.admin.caller import Caller, RequestIdentity
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.request_bodies import SMALL_BYTES
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind, decode_name
@@ -226,13 +226,13 @@ class RouteTable:
         parts = raw_path.split(b"/")[1:]
         found = _walk(self._root, parts, 0)
         if found is None:
-            raise Problem(404, "not-found", "there is nothing at this path")
+            raise ApiError(404, "not-found", "there is nothing at this path")
         node, values = found
         endpoint = node.endpoints.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             allowed = sorted({*node.endpoints, *(["HEAD"] if "GET" in node.endpoints else [])})
             said = f"that is not done here; what is: {', '.join(allowed)}"
-            raise Problem(405, "method-not-allowed", said, {"Allow": ", ".join(allowed)})
+            raise ApiError(405, "method-not-allowed", said, {"Allow": ", ".join(allowed)})
         names = [
             part.strip("{*}") for part in endpoint.full_path.split("/") if part.startswith("{")
         ]
@@ -267,12 +267,12 @@ def address_in(names: Mapping[str, str], query: Mapping[str, str]) -> Address | 
         return None
     kind = KINDS.get(names["kind"])
     if kind is None:
-        raise Problem(404, "not-found", "a destination is a queue or a topic")
+        raise ApiError(404, "not-found", "a destination is a queue or a topic")
     name = names["name"]
     encoded = query.get("name_base64")
     if encoded is not None:
         if name != BY_BASE64:
-            raise Problem(
+            raise ApiError(
                 400, "bad-parameter", "with name_base64, the name in the path is written as ~"
             )
         name = decode_name(from_base64("name_base64", encoded))
@@ -286,7 +286,7 @@ def from_base64(what: str, text: str) -> bytes:
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise Problem(400, "bad-parameter", f"{what} is not base64") from None
+        raise ApiError(400, "bad-parameter", f"{what} is not base64") from None
 
 
 def read_query(raw: bytes) -> dict[str, str]:
@@ -295,10 +295,10 @@ def read_query(raw: bytes) -> dict[str, str]:
     try:
         pairs = parse_qsl(raw.decode("latin-1"), True, errors="surrogateescape", max_num_fields=100)
     except ValueError:
-        raise Problem(400, "bad-parameter", "there are too many parameters") from None
+        raise ApiError(400, "bad-parameter", "there are too many parameters") from None
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Problem(400, "bad-parameter", "a parameter is given twice")
+        raise ApiError(400, "bad-parameter", "a parameter is given twice")
     return found
 
 
@@ -311,19 +311,21 @@ def parameters(endpoint: Endpoint, query: Mapping[str, str]) -> Any:
     for name in query:
         if name not in known and name not in endpoint.of_path:
             there = f"there are {', '.join(known)}" if known else "there are none here"
-            raise Problem(400, "bad-parameter", f"the parameter {name[:100]!r} is unknown; {there}")
+            raise ApiError(
+                400, "bad-parameter", f"the parameter {name[:100]!r} is unknown; {there}"
+            )
     if endpoint.query is None:
         return None
     for name in _numbers(endpoint.query) & query.keys():
         if not _NUMBER.fullmatch(query[name]):  # msgspec also accepts 1.0 as an int
-            raise Problem(400, "bad-parameter", f"the parameter {name} is a whole number")
+            raise ApiError(400, "bad-parameter", f"the parameter {name} is a whole number")
     try:
         return msgspec.convert(dict(query), endpoint.query, strict=False)
     except msgspec.ValidationError as error:
-        raise Problem(400, "bad-parameter", f"in the parameters: {error}") from None
+        raise ApiError(400, "bad-parameter", f"in the parameters: {error}") from None
     except UnicodeEncodeError:  # raised for the value of a Literal parameter
         said = f"a value of {', '.join(query)} is not UTF-8"
-        raise Problem(400, "bad-parameter", said) from None
+        raise ApiError(400, "bad-parameter", said) from None
 
 
 @cache

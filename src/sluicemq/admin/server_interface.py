@@ -265,7 +265,7 @@ class UserDirectory(Protocol):
     async def revoke_role(self, by: str, role: str, pattern: str) -> None: ...
 
 
-class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the audit log. `time` in ms since the epoch.
 
     event       login | login failed | login refused | denied | change | user added | user changed |
@@ -301,7 +301,7 @@ class AuditLog(Protocol):
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
         """Log a requested change as one line. `result` is `done` or the reason for the refusal."""
 
-    def recent(self, limit: int) -> list[AuditLine]:
+    def recent(self, limit: int) -> list[AuditEntry]:
         """Return the last lines, the latest first."""
 
 

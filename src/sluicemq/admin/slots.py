@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.journal import kept
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import Slot, Slots
@@ -26,7 +26,7 @@ MOST_SLOTS: Final = 1000
 _Answer = TypeVar("_Answer")
 
 
-class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SlotRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a slot is to be.
 
     position     everything up to this sequence number has been done
@@ -100,30 +100,30 @@ class SlotEndpoints:
             try:
                 return await asyncio.to_thread(call, *arguments)
             except RecordNotFound as error:
-                raise Problem(404, "slot-not-found", str(error)) from None
+                raise ApiError(404, "slot-not-found", str(error)) from None
 
 
-def _create_or_advance(slots: Slots, name: str, wanted: Wanted) -> tuple[Slot, bool]:
+def _create_or_advance(slots: Slots, name: str, wanted: SlotRequest) -> tuple[Slot, bool]:
     """Create or advance a slot. Return it, and True if it is new."""
     try:
         slot = slots.get(name)
     except RecordNotFound:
         if len(slots.list()) >= MOST_SLOTS:
             said = f"there are {MOST_SLOTS} slots already; drop some that nobody uses"
-            raise Problem(409, "too-many-slots", said) from None
+            raise ApiError(409, "too-many-slots", said) from None
         return slots.create(name, wanted.position, wanted.limit_bytes), True
     if slot.lost:
-        raise Problem(409, "slot-lost", slot.describe_loss(name))
+        raise ApiError(409, "slot-lost", slot.describe_loss(name))
     if wanted.position < slot.position:
         said = f"the slot {name} is at {slot.position} and cannot go back"
-        raise Problem(409, "slot-ahead", said, more={"position": slot.position})
+        raise ApiError(409, "slot-ahead", said, more={"position": slot.position})
     return slots.advance(name, wanted.position), False
 
 
 def _name(call: Call) -> str:
     name = call.names["name"]
     if not is_slot_name(name):
-        raise Problem(
+        raise ApiError(
             400,
             "bad-name",
             "a slot's name has up to 63 characters of a-z 0-9 _ . - and no sign at the start",
@@ -152,7 +152,13 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint("GET", "/journal/slots", handlers.list, "All slots", need, answer=SlotList),
         Endpoint("GET", one, handlers.show, "A slot", need, answer=SlotView),
         Endpoint(
-            "PUT", one, handlers.put, "Create or advance a slot", need, body=Wanted, answer=SlotView
+            "PUT",
+            one,
+            handlers.put,
+            "Create or advance a slot",
+            need,
+            body=SlotRequest,
+            answer=SlotView,
         ),
         Endpoint("DELETE", one, handlers.delete, "Drop a slot", need, status=204),
     ]

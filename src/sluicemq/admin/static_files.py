@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from starlette.responses import Response
 
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.routing import Call, Endpoint, Need
 
 INDEX: Final = "index.html"
@@ -154,7 +154,7 @@ class ConsoleEndpoints:
         version, _, name = rest.partition("/")
         found = self._files.files.get(name)
         if version != self._files.version or found is None or name == INDEX:
-            raise Problem(404, "not-found", "the console has no such file")
+            raise ApiError(404, "not-found", "the console has no such file")
         return _send(call, found, FOR_EVER)
 
 

@@ -18,7 +18,7 @@ from msgspec import Meta
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import sees
 from sluicemq.admin.durability import wait_until_durable
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.pagination import Page, PageQuery, page_of
 from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import Call, Endpoint, from_base64
@@ -124,9 +124,9 @@ class SubscriptionEndpoints:
         ):
             call.demand(Operation.MANAGE, name)
         if subscription is None:
-            raise Problem(404, "subscription-not-found", "there is no such subscription")
+            raise ApiError(404, "subscription-not-found", "there is no such subscription")
         if subscription.consumers and not query.force:
-            raise Problem(
+            raise ApiError(
                 409,
                 "subscription-in-use",
                 f"it has {len(subscription.consumers)} consumers; with force=true it goes anyway",

@@ -23,7 +23,7 @@ from msgspec import Meta
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.durability import wait_until_called_back, wait_until_durable
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.pagination import Page, PageQuery, page_of
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
@@ -98,7 +98,7 @@ class TransactionEndpoints:
         """POST /transactions/{id}/commit"""
         transaction = self._find(call)
         if transaction.state is not TransactionState.PREPARED:
-            raise Problem(
+            raise ApiError(
                 409,
                 "transaction-open",
                 "its client has not prepared it, and may not have sent everything yet; it can only "
@@ -125,7 +125,9 @@ class TransactionEndpoints:
                         f", xid {xid.format_id}:{xid.global_transaction_id}:{xid.branch_qualifier}"
                     )
                 return each
-        raise Problem(404, "transaction-not-found", "there is no such transaction, or not any more")
+        raise ApiError(
+            404, "transaction-not-found", "there is no such transaction, or not any more"
+        )
 
 
 def id_of(transaction: Transaction) -> str:

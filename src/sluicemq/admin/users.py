@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.pagination import Page, PageQuery, page_of, page_with
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.server_interface import RoleView, UserChange, UserDirectory, UserView
@@ -62,7 +62,7 @@ class PatternQuery(msgspec.Struct, frozen=True, kw_only=True):
     pattern: Pattern
 
 
-class WantedUser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class UserRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a user is to be; what is left out stays as it is. A password of null is none: such a
     user has only tokens."""
 
@@ -72,14 +72,14 @@ class WantedUser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     allow_digest: bool | UnsetType = UNSET
 
 
-class ChangedUser(UserView, frozen=True, kw_only=True):
+class UserResult(UserView, frozen=True, kw_only=True):
     """A user that has been added or altered. `warnings` say what was accepted but would better be
     done otherwise, such as a short password."""
 
     warnings: list[str]
 
 
-class WantedPermission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Some operations on the destinations whose names match."""
 
     pattern: Pattern
@@ -89,14 +89,14 @@ class WantedPermission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = False
 
 
-class WantedToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a token is for, and until when; seconds since the epoch, 0 = for ever."""
 
     label: Annotated[str, Meta(max_length=200)] = ""
     expires: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
 
 
-class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+class TokenResult(msgspec.Struct, frozen=True, kw_only=True):
     """A token. It is told this once."""
 
     id: str
@@ -121,7 +121,7 @@ class UserEndpoints:
         """GET /users/{name}"""
         return self._user(call.names["name"])
 
-    async def put(self, call: Call) -> ChangedUser:
+    async def put(self, call: Call) -> UserResult:
         """PUT /users/{name}"""
         by = _changer(call)
         name, wanted = call.names["name"], call.body
@@ -142,7 +142,7 @@ class UserEndpoints:
         else:
             warnings = await self._directory.add(by, name, change)
             call.status = 201
-        return ChangedUser(**msgspec.structs.asdict(self._user(name)), warnings=warnings)
+        return UserResult(**msgspec.structs.asdict(self._user(name)), warnings=warnings)
 
     async def delete(self, call: Call) -> None:
         """DELETE /users/{name}"""
@@ -171,20 +171,20 @@ class UserEndpoints:
         role = self._role(call.names["role"]).name
         await self._directory.withdraw(_changer(call), role, call.names["name"])
 
-    async def add_token(self, call: Call) -> NewToken:
+    async def add_token(self, call: Call) -> TokenResult:
         """POST /users/{name}/tokens"""
-        wanted: WantedToken = call.body
+        wanted: TokenRequest = call.body
         number, token = await self._directory.add_token(
             _changer(call), call.names["name"], wanted.label, wanted.expires
         )
         call.note = number
-        return NewToken(id=number, token=token, expires=wanted.expires)
+        return TokenResult(id=number, token=token, expires=wanted.expires)
 
     async def remove_token(self, call: Call) -> None:
         """DELETE /users/{name}/tokens/{id}"""
         name, number = call.names["name"], call.names["id"]
         if number not in [token.id for token in self._user(name).tokens]:
-            raise Problem(404, "token-not-found", f"{name} has no token {number[:100]!r}")
+            raise ApiError(404, "token-not-found", f"{name} has no token {number[:100]!r}")
         await self._directory.remove_token(_changer(call), name, number)
 
     async def list_roles(self, call: Call) -> Page[RoleView]:
@@ -206,7 +206,7 @@ class UserEndpoints:
             await self._directory.add_role(by, name)
             call.status = 201
         elif expect == "new":
-            raise Problem(409, "role-exists", f"there is a role {name} already")
+            raise ApiError(409, "role-exists", f"there is a role {name} already")
         return self._role(name)
 
     async def delete_role(self, call: Call) -> None:
@@ -235,7 +235,7 @@ class UserEndpoints:
     def _role(self, name: str) -> RoleView:
         found = self._directory.roles([name])
         if not found:
-            raise Problem(404, "role-not-found", f"there is no role {name[:100]!r}")
+            raise ApiError(404, "role-not-found", f"there is no role {name[:100]!r}")
         return found[0]
 
 
@@ -248,7 +248,7 @@ def _chosen(names: list[str], query: ListQuery) -> Page[str]:
 def _changer(call: Call) -> str:
     """Return the name of the user who makes the change. Raises Problem if anonymous."""
     if not call.identity.name:
-        raise Problem(
+        raise ApiError(
             409,
             "authentication-disabled",
             "this broker asks nobody who they are; its owner adds the first user, on its own "
@@ -261,7 +261,7 @@ def _given(value: Given | UnsetType) -> Given | None:
     return None if isinstance(value, UnsetType) else value
 
 
-def _permission(wanted: WantedPermission) -> Permission:
+def _permission(wanted: PermissionRequest) -> Permission:
     return Permission(wanted.pattern, frozenset(wanted.operations), wanted.ignore_case)
 
 
@@ -289,8 +289,8 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "Add or alter a user",
             need,
             query=ExpectQuery,
-            body=WantedUser,
-            answer=ChangedUser,
+            body=UserRequest,
+            answer=UserResult,
             created=True,
         ),
         Endpoint(
@@ -302,7 +302,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.grant,
             "Grant a permission",
             need,
-            body=WantedPermission,
+            body=PermissionRequest,
             answer=UserView,
         ),
         Endpoint(
@@ -322,8 +322,8 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.add_token,
             "Make a token",
             need,
-            body=WantedToken,
-            answer=NewToken,
+            body=TokenRequest,
+            answer=TokenResult,
             status=201,
         ),
         Endpoint(
@@ -361,7 +361,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.grant_role,
             "Grant a role a permission",
             need,
-            body=WantedPermission,
+            body=PermissionRequest,
             answer=RoleView,
         ),
         Endpoint(

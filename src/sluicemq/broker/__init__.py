@@ -9,7 +9,7 @@ from sluicemq.broker.destination import Destination
 from sluicemq.broker.engine import Broker
 from sluicemq.broker.pending_queue import Selector
 from sluicemq.broker.selectors import compile_selector
-from sluicemq.broker.settings import BrokerSettings
+from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.broker.transaction import Transaction, TransactionState
 
@@ -17,11 +17,11 @@ __all__ = [
     "BatchAnswer",
     "BatchPart",
     "Broker",
-    "BrokerSettings",
     "Clock",
     "Consumer",
     "Delivery",
     "Destination",
+    "EngineSettings",
     "ManualClock",
     "Selector",
     "Sink",

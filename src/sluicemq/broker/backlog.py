@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.chunks import Chunk, Run, ready_of, run_of
+from sluicemq.broker.chunks import Chunk, QueueRun, ready_of, run_of
 from sluicemq.broker.delivery import Delivery
 
 if TYPE_CHECKING:
@@ -138,14 +138,14 @@ class Backlog:
                     break
         return found
 
-    def runs(self, order: int, clean: bool) -> Iterator[Run]:
+    def runs(self, order: int, clean: bool) -> Iterator[QueueRun]:
         """Yield all deliveries behind that order, perhaps some before; `clean`: all are READY."""
         if self._front and self._front[-1].order > order:
             yield run_of(Chunk(list(self._front)), clean)
         start = bisect_right(self._chunks, order, key=_last)
         for chunk in islice(self._chunks, start, None):
             if isinstance(chunk, PackedChunk):
-                yield Run(chunk.orders, chunk.last, 0)
+                yield QueueRun(chunk.orders, chunk.last, 0)
             else:
                 yield run_of(chunk, clean)
 

@@ -71,7 +71,7 @@ class BatchAnswer(NamedTuple):
     sequence: int
 
 
-class Writer:
+class BatchWriterState:
     """State of one writer.
 
     batch     number of its latest batch
@@ -148,7 +148,7 @@ class Batches:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.writers: OrderedDict[str, Writer] = OrderedDict()
+        self.writers: OrderedDict[str, BatchWriterState] = OrderedDict()
 
     def owner_of(self, writer: str) -> str:
         """Return the user that owns the writer; "" if it has no owner or is unknown."""
@@ -230,7 +230,7 @@ class Batches:
         for destination, message in accepted:
             broker.accept(destination, message, last=False)
         wall = broker.clock.wall
-        sequence = broker.journal.append_entry(RecordType.BATCH, encode(part), wall)
+        sequence = broker.journal.append_entry(RecordType.BATCH_PART, encode(part), wall)
         broker.show_unit()
         self.remember(part, wall, sequence)
         return BatchAnswer(False, sequence)
@@ -272,7 +272,7 @@ class Batches:
         """Record a part written at `wall` ms: now, or before a restart (sequence 0)."""
         writer = self.writers.pop(part.writer, None)
         if writer is None or part.batch > writer.batch:
-            writer = Writer(part.batch, part.owner)
+            writer = BatchWriterState(part.batch, part.owner)
         writer.owner = part.owner
         writer.add(part)
         writer.seen = wall
@@ -309,7 +309,7 @@ class Batches:
     def recover(self, states: list[WriterState]) -> None:
         """Recover the writers from a snapshot."""
         for state in states:
-            writer = self.writers[state.name] = Writer(state.batch, state.owner)
+            writer = self.writers[state.name] = BatchWriterState(state.batch, state.owner)
             writer.seen = state.seen
             writer.done.frombytes(state.done)
             writer.rows.frombytes(state.rows)

@@ -81,7 +81,7 @@ class Chunk:
         return array("Q", [d.order for d in self.deliveries if d.state == READY])
 
 
-class Run:
+class QueueRun:
     """Part of a pending queue, for counting.
 
     orders  orders of the READY deliveries
@@ -97,9 +97,11 @@ class Run:
         self.cost = cost
 
 
-def run_of(chunk: Chunk, clean: bool) -> Run:
+def run_of(chunk: Chunk, clean: bool) -> QueueRun:
     """Return the run of a chunk; `clean` states that all its deliveries are READY."""
-    return Run(chunk.orders if clean else chunk.ready(), chunk.last, 0 if clean else len(chunk))
+    return QueueRun(
+        chunk.orders if clean else chunk.ready(), chunk.last, 0 if clean else len(chunk)
+    )
 
 
 def ready_of(deliveries: Iterable[Delivery]) -> list[Delivery]:

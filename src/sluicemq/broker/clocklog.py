@@ -96,7 +96,7 @@ class ClockLog:
 
     def _record(self, step: int) -> None:
         clock = self._clock
-        sequence = self._journal.append_entry(RecordType.CLOCK, _BODY.pack(step), clock.wall)
+        sequence = self._journal.append_entry(RecordType.CLOCK_STEP, _BODY.pack(step), clock.wall)
         self._noted = clock.steady
         if step:
             self.steps.append((sequence, step))

@@ -35,7 +35,7 @@ Text = str | Ext
 
 
 class Attempts(msgspec.Struct, array_like=True):
-    """RecordType.ATTEMPTED: failed deliveries so far, as (sequence, attempts)."""
+    """RecordType.DELIVERY_ATTEMPTS: failed deliveries so far, as (sequence, attempts)."""
 
     subscription: int
     counts: list[tuple[int, int]]
@@ -53,7 +53,8 @@ class Requeue(msgspec.Struct, array_like=True):
 
 
 class StoredSettings(msgspec.Struct, array_like=True):
-    """RecordType.SETTINGS: settings of a destination that was declared or created by use.
+    """RecordType.DESTINATION_SETTINGS: settings of a destination that was declared or created by
+    use.
 
     Temporary destinations are recorded so that recovery deletes them. `created` is in wall ms, 0 =
     unknown. A name that is not UTF-8 is in `raw_name`. A `paused` destination delivers nothing
@@ -102,7 +103,7 @@ class StoredSettings(msgspec.Struct, array_like=True):
 
 
 class SubscriptionEntry(msgspec.Struct, array_like=True):
-    """RecordType.SUBSCRIPTION and SUBSCRIPTION_GONE: a durable subscription of a topic.
+    """RecordType.SUBSCRIPTION_CREATED and SUBSCRIPTION_DELETED: a durable subscription of a topic.
 
     A later record of the same number replaces the earlier one. `owner` is the user that owns it, ""
     = no owner yet: it was created before there were users, or by a migration.
@@ -135,7 +136,7 @@ class SubscriptionEntry(msgspec.Struct, array_like=True):
         return Address(Kind.TOPIC, as_text(self.topic))
 
 
-class StoredMessage(msgspec.Struct, array_like=True):
+class PreparedMessage(msgspec.Struct, array_like=True):
     """Message inside a prepared transaction.
 
     meta    message_id to native, encoded as in the journal's messages; own fields in older journals
@@ -162,7 +163,7 @@ class StoredMessage(msgspec.Struct, array_like=True):
     sender: Text | None = None
 
     @classmethod
-    def of(cls, message: Message) -> StoredMessage:
+    def of(cls, message: Message) -> PreparedMessage:
         """Pack a message that is to be published when the transaction commits."""
         return cls(
             message.destination.kind,
@@ -207,7 +208,8 @@ class StoredMessage(msgspec.Struct, array_like=True):
 
 
 class Prepared(msgspec.Struct, array_like=True):
-    """RecordType.PREPARED: the operations of a transaction, acks as (subscription, sequences).
+    """RecordType.TRANSACTION_PREPARED: the operations of a transaction, acks as (subscription,
+    sequences).
 
     xid      b"" for a part of a large transaction (commits.py), and for the decision to commit one
     parts    PREPARED records without an xid that hold sends and acks before these, in order
@@ -216,7 +218,7 @@ class Prepared(msgspec.Struct, array_like=True):
     """
 
     xid: bytes
-    sends: list[StoredMessage]
+    sends: list[PreparedMessage]
     acks: list[tuple[int, list[int]]]
     owner: str = ""
     parts: list[int] = []
@@ -224,14 +226,15 @@ class Prepared(msgspec.Struct, array_like=True):
 
 
 class Resolved(msgspec.Struct, array_like=True):
-    """RecordType.RESOLVED: end of the prepared transaction at `reference`."""
+    """RecordType.TRANSACTION_RESOLVED: end of the prepared transaction at `reference`."""
 
     xid: bytes
     committed: bool
 
 
 class BatchPart(msgspec.Struct, array_like=True, frozen=True):
-    """RecordType.BATCH: the messages before it in its unit are this part of a batch (batches.py).
+    """RecordType.BATCH_PART: the messages before it in its unit are this part of a batch
+    (batches.py).
 
     writer     name of the writer, 1-255 characters
     batch      number of the batch, ascending for each writer
@@ -274,7 +277,7 @@ class WriterState(msgspec.Struct, array_like=True):
     owner: str = ""
 
 
-class State(msgspec.Struct, array_like=True):
+class EngineState(msgspec.Struct, array_like=True):
     """Engine's part of a snapshot: all state that the live messages do not contain.
 
     pending    (subscription, sequences as packed u64) of each durable subscription of a topic, and
@@ -348,7 +351,7 @@ decode_resolved = _decoder(Resolved)
 decode_batch = _decoder(BatchPart)
 
 
-def decode_state(payload: bytes) -> State:
+def decode_state(payload: bytes) -> EngineState:
     """Decode the engine's part of a snapshot. Raises JournalDamaged."""
     state = _decode_state(payload)
     if (
@@ -366,11 +369,11 @@ def decode_state(payload: bytes) -> State:
     return state
 
 
-_decode_state = _decoder(State)
+_decode_state = _decoder(EngineState)
 
 
 def encode_attempts(subscription: int, counts: list[tuple[int, int]]) -> bytes:
-    """Payload of an ATTEMPTED entry."""
+    """Payload of an DELIVERY_ATTEMPTS entry."""
     return encode(Attempts(subscription, counts))
 
 

@@ -20,7 +20,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sluicemq.broker.codec import Prepared, StoredMessage, encode
+from sluicemq.broker.codec import Prepared, PreparedMessage, encode
 from sluicemq.broker.delivery import RECORDED
 from sluicemq.journal.format import RecordType
 
@@ -42,7 +42,7 @@ PART_DELIVERIES: Final = 64
 PART_BYTES: Final = 256 << 10
 
 
-class Part(NamedTuple):
+class CommitPart(NamedTuple):
     """Sends and acks of a large transaction in one PREPARED record without an xid.
 
     record  sequence of that record
@@ -148,7 +148,7 @@ class Commits:
             while deliveries < self.part_deliveries and size < PART_BYTES:
                 send = next(sends, None)
                 if send is not None:
-                    messages.append(StoredMessage.of(send[1]))
+                    messages.append(PreparedMessage.of(send[1]))
                     deliveries += max(1, len(send[0].subscriptions))
                     size += len(send[1].body)
                     continue
@@ -158,12 +158,12 @@ class Commits:
                 ended.append(ack[0])
                 deliveries += 1
             record = broker.journal.append_entry(
-                RecordType.PREPARED,
+                RecordType.TRANSACTION_PREPARED,
                 encode(Prepared(b"", messages, stored_acks(ended))),
                 broker.clock.wall,
                 references=1,
             )
-            transaction.parts.append(Part(record, len(messages), len(ended)))
+            transaction.parts.append(CommitPart(record, len(messages), len(ended)))
             left -= len(messages) + len(ended)
             done += deliveries
             if left and (done >= self.slice_deliveries or elapsed() >= end):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sluicemq.broker.clock import Clock
     from sluicemq.broker.delivery import Delivery
     from sluicemq.broker.destination import Destination
-    from sluicemq.broker.settings import BrokerSettings
+    from sluicemq.broker.settings import EngineSettings
     from sluicemq.broker.subscription import Subscription
     from sluicemq.journal.port import Journal
     from sluicemq.model.destination import Address
@@ -106,7 +106,7 @@ class Core:
         self,
         journal: Journal,
         clock: Clock,
-        settings: BrokerSettings,
+        settings: EngineSettings,
         scans: Scans,
     ) -> None:
         self.journal = journal

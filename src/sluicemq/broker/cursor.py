@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.chunks import Run, ready_of
+from sluicemq.broker.chunks import QueueRun, ready_of
 from sluicemq.broker.pending_queue import PRIORITIES
 
 if TYPE_CHECKING:
@@ -108,16 +108,18 @@ class Cursor:
                     there = self._next(others)
         return passed
 
-    def _next(self, runs: Iterator[Run]) -> Run | None:
+    def _next(self, runs: Iterator[QueueRun]) -> QueueRun | None:
         """Return the next run within the range of the scan, or None."""
         run = next(runs, None)
         if run is None or self.last >= self.until:
             return None
         if run.end > self.until:
-            return Run(run.orders[: bisect_right(run.orders, self.until)], self.until, run.cost)
+            return QueueRun(
+                run.orders[: bisect_right(run.orders, self.until)], self.until, run.cost
+            )
         return run
 
-    def _stop_within(self, here: Run | None, there: Run | None, count: int) -> None:
+    def _stop_within(self, here: QueueRun | None, there: QueueRun | None, count: int) -> None:
         """Pass over `count` deliveries of two runs, which contain more."""
         orders: list[int] = []
         for run in (here, there):
@@ -134,7 +136,7 @@ class Cursor:
         )
 
 
-def _nearest(here: Run | None, there: Run | None) -> int:
+def _nearest(here: QueueRun | None, there: QueueRun | None) -> int:
     """Return the end of the first of two runs, of which at least one is present."""
     if here is None:
         assert there is not None

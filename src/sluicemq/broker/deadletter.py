@@ -89,14 +89,14 @@ def note_topic(dead_letter: Message, subscription: str) -> None:
         dead_letter.properties[SUBSCRIPTION] = subscription
 
 
-class Origin(NamedTuple):
+class DeadLetterOrigin(NamedTuple):
     """Origin of a dead letter. `subscription` is "" if it was in no subscription of a topic."""
 
     address: Address
     subscription: str
 
 
-def origin_of(dead_letter: Message) -> Origin | None:
+def origin_of(dead_letter: Message) -> DeadLetterOrigin | None:
     """Return the destination to redrive a dead letter to; None if unknown or not a dead letter."""
     properties = dead_letter.properties or {}
     name = properties.get(ORIGIN)
@@ -104,7 +104,9 @@ def origin_of(dead_letter: Message) -> Origin | None:
         return None
     kind = Kind.TOPIC if properties.get(KIND) == "topic" else Kind.QUEUE
     subscription = properties.get(SUBSCRIPTION)
-    return Origin(Address(kind, name), subscription if isinstance(subscription, str) else "")
+    return DeadLetterOrigin(
+        Address(kind, name), subscription if isinstance(subscription, str) else ""
+    )
 
 
 def without_dead_letter_properties(dead_letter: Message) -> dict[str, Property]:

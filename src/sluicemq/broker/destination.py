@@ -337,7 +337,7 @@ class Destination:
 
     def end_shared(self, sequence: int) -> None:
         """Journal the end of the last SHARED delivery of a message."""
-        self.core.journal.append_settled(
+        self.core.journal.append_completed(
             self.number, self.number, Cause.ACKNOWLEDGED, [sequence], self.core.clock.wall
         )
 

@@ -28,7 +28,7 @@ from sluicemq.broker.publishing import PublishOperations
 from sluicemq.broker.registry import shown_creator
 from sluicemq.broker.scans import StartDeadline, unlimited
 from sluicemq.broker.selectors import CompiledSelector, compile_selector
-from sluicemq.broker.settings import BrokerSettings
+from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.stats import Traffic
 from sluicemq.broker.stats_sampler import StatsSampler
 from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
@@ -61,11 +61,11 @@ class Broker(PublishOperations):
         self,
         journal: Journal,
         clock: Clock,
-        settings: BrokerSettings | None = None,
+        settings: EngineSettings | None = None,
         compile_selector: Callable[[str], Selector] = compile_selector,
         start_deadline: StartDeadline = unlimited,
     ) -> None:
-        super().__init__(journal, clock, settings or BrokerSettings(), start_deadline)
+        super().__init__(journal, clock, settings or EngineSettings(), start_deadline)
         self.restored_selector = compile_selector
         self.transactions = Transactions(self)
         self.batches = Batches(self)
@@ -270,7 +270,7 @@ class Broker(PublishOperations):
 
     def _note_subscription(self, subscription: Subscription) -> None:
         self.core.settled = self.journal.append_entry(
-            RecordType.SUBSCRIPTION,
+            RecordType.SUBSCRIPTION_CREATED,
             encode(SubscriptionEntry.of(subscription)),
             self.clock.wall,
             destination=self.number(subscription.destination),
@@ -296,7 +296,7 @@ class Broker(PublishOperations):
         if subscription.durable:
             del self.durable_subscriptions[subscription.number]
             self.core.settled = self.journal.append_entry(
-                RecordType.SUBSCRIPTION_GONE,
+                RecordType.SUBSCRIPTION_DELETED,
                 encode(SubscriptionEntry.of(subscription)),
                 self.clock.wall,
                 destination=topic.number,

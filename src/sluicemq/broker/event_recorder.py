@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from sluicemq.broker.delivery import SHARED
 from sluicemq.journal.format import (
-    GAUGE,
-    MAX_SETTLED,
+    DEPTH,
+    MAX_COMPLETED,
     RecordType,
+    encode_completed,
     encode_redelivered,
-    encode_settled,
 )
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ class EventRecorder:
                     subscription.redelivered.append((delivery.sequence, delivery.attempts))
 
     def record_depth(
-        self, destination: Destination, waiting: int, in_flight: int, consumers: int
+        self, destination: Destination, ready: int, unacked: int, consumers: int
     ) -> None:
         """Record the depth of a journaled destination."""
-        body = GAUGE.pack(waiting, in_flight, consumers, 0)
-        self.kept.append((RecordType.GAUGE, body, self._clock.wall, destination.number))
+        body = DEPTH.pack(ready, unacked, consumers, 0)
+        self.kept.append((RecordType.DEPTH, body, self._clock.wall, destination.number))
 
     def end_iteration(self) -> bool:
         """Turn the iteration's deliveries into records; return True if records wait to be
@@ -94,7 +94,7 @@ class EventRecorder:
                     subscription.delivered = []
                     number = subscription.destination.number
                     for part in _parts(delivered):
-                        body = encode_settled(subscription.number, part)
+                        body = encode_completed(subscription.number, part)
                         self.kept.append((RecordType.DELIVERED, body, wall, number))
                 if subscription.redelivered:
                     self._keep_redelivered(subscription, wall)
@@ -103,8 +103,8 @@ class EventRecorder:
 
     def _keep_redelivered(self, subscription: Subscription, wall: int) -> None:
         again, subscription.redelivered = subscription.redelivered, []
-        for start in range(0, len(again), MAX_SETTLED):
-            part = again[start : start + MAX_SETTLED]
+        for start in range(0, len(again), MAX_COMPLETED):
+            part = again[start : start + MAX_COMPLETED]
             sequences = [sequence for sequence, _ in part]
             attempts = [count for _, count in part]
             body = encode_redelivered(subscription.number, sequences, attempts)
@@ -124,6 +124,6 @@ class EventRecorder:
 
 def _parts(sequences: list[int]) -> list[list[int]]:
     """Split sequences into lists that fit in one record each."""
-    if len(sequences) <= MAX_SETTLED:
+    if len(sequences) <= MAX_COMPLETED:
         return [sequences]
-    return [sequences[i : i + MAX_SETTLED] for i in range(0, len(sequences), MAX_SETTLED)]
+    return [sequences[i : i + MAX_COMPLETED] for i in range(0, len(sequences), MAX_COMPLETED)]

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.deadletter import Origin, without_dead_letter_properties
+from sluicemq.broker.deadletter import DeadLetterOrigin, without_dead_letter_properties
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN, Delivery
 from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.broker.redelivery import release, relocate
@@ -113,7 +113,7 @@ def delete(broker: Broker, subscription: Subscription, deliveries: Iterable[Deli
     if not recorded:
         return 0
     broker.core.event_recorder.write()
-    return broker.journal.append_settled(
+    return broker.journal.append_completed(
         subscription.number,
         subscription.destination.number,
         Cause.PURGED,
@@ -131,7 +131,7 @@ def move(broker: Broker, delivery: Delivery, target: Destination) -> int:
 
 
 def send_back(
-    broker: Broker, delivery: Delivery, origin: Origin, creator: str | None = None
+    broker: Broker, delivery: Delivery, origin: DeadLetterOrigin, creator: str | None = None
 ) -> int:
     """Redrive a dead letter to its original destination and subscription.
 

@@ -18,7 +18,7 @@ from heapq import merge
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sluicemq.broker.backlog import Backlog, at, behind, chained, oldest
-from sluicemq.broker.chunks import Chunk, Run, ready_of, run_of
+from sluicemq.broker.chunks import Chunk, QueueRun, ready_of, run_of
 from sluicemq.broker.delivery import READY, Delivery
 from sluicemq.broker.requeued import Requeued
 
@@ -188,7 +188,7 @@ class PendingQueue:
             del found[count:]
         return found
 
-    def runs(self, priority: int, order: int, clean: bool) -> Iterator[Run]:
+    def runs(self, priority: int, order: int, clean: bool) -> Iterator[QueueRun]:
         """Yield the deliveries in the FIFO of a priority behind that order, and perhaps some
         before.
 

@@ -16,7 +16,7 @@ from sluicemq.broker.delivery import RECORDED, UNJOURNALED, Delivery
 from sluicemq.broker.destination import Destination, Parked
 from sluicemq.broker.registry import Registry
 from sluicemq.broker.scans import Scans, StartDeadline
-from sluicemq.broker.settings import BrokerSettings
+from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import Cause
 from sluicemq.journal.port import Journal
@@ -51,7 +51,7 @@ class PublishOperations(Registry):
         self,
         journal: Journal,
         clock: Clock,
-        settings: BrokerSettings,
+        settings: EngineSettings,
         start_deadline: StartDeadline,
     ) -> None:
         scans = Scans(start_deadline, lambda: self.wake())
@@ -344,7 +344,7 @@ class PublishOperations(Registry):
         else:
             self._confirmations.append((sequence, callback))
 
-    def when_settled(self, callback: Callable[[], None]) -> None:
+    def when_completed(self, callback: Callable[[], None]) -> None:
         """Call `callback` once the acknowledgements made so far are written.
 
         The call follows after this event loop iteration. Written acknowledgements survive the end
@@ -435,7 +435,7 @@ class PublishOperations(Registry):
 
     def _discard(self, message: Message, subscription: Subscription) -> None:
         """Journal that the message will not be delivered in this subscription."""
-        self.journal.append_settled(
+        self.journal.append_completed(
             subscription.number,
             subscription.destination.number,
             Cause.DISCARDED,
@@ -525,7 +525,7 @@ class PublishOperations(Registry):
         self.accept(target, message, not recorded, chosen)
         sequence = message.sequence if message.durability else 0
         if recorded:
-            sequence = self.journal.append_settled(
+            sequence = self.journal.append_completed(
                 subscription.number,
                 subscription.destination.number,
                 cause,

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from sluicemq.broker.clocklog import decode_clock
 from sluicemq.broker.codec import (
     Attempts,
+    EngineState,
     Prepared,
-    State,
     StoredSettings,
     SubscriptionEntry,
     as_text,
@@ -43,7 +43,7 @@ from sluicemq.model.errors import ConfigurationError, SelectorError
 
 if TYPE_CHECKING:
     from sluicemq.broker.destination import Destination
-    from sluicemq.journal.recovery import Recovery, Row
+    from sluicemq.journal.recovery import LiveRow, Recovery
 
 
 def snapshot(broker: Broker) -> bytes:
@@ -87,7 +87,7 @@ def snapshot(broker: Broker) -> bytes:
                     attempts.append(Attempts(number, [(delivery.sequence, delivery.attempts - 1)]))
                 if number in flying:
                     flying[number].append(delivery)
-    state = State(
+    state = EngineState(
         [
             StoredSettings.of(d, broker.settings.defaults)
             for d in broker.destinations.values()
@@ -178,34 +178,34 @@ class _Recovery:
             self._take(decode_state(self.recovery.state))
         for record in self.recovery.events():
             kind = record.type
-            if kind == RecordType.SETTLED:
+            if kind == RecordType.COMPLETED:
                 self._settled(record.subscription, record.sequences)
             elif kind == RecordType.DELIVERED:
                 sequences = record.sequences
                 self._delivered(record.subscription, sequences, repeat(1, len(sequences)))
             elif kind == RecordType.REDELIVERED:
                 self._delivered(*decode_redelivered(record.body))
-            elif kind == RecordType.BATCH:
+            elif kind == RecordType.BATCH_PART:
                 part = decode_batch(record.payload)
                 self.broker.batches.remember(part, record.time // 1000, 0)
-            elif kind == RecordType.CLOCK:
+            elif kind == RecordType.CLOCK_STEP:
                 step = decode_clock(record.payload)
                 if step:
                     self.broker.core.clock_log.steps.append((record.sequence, step))
-            elif kind == RecordType.SETTINGS:
+            elif kind == RecordType.DESTINATION_SETTINGS:
                 settings = decode_settings(record.payload)
                 self.declared[settings.address] = settings
-            elif kind == RecordType.DESTINATION_GONE:
+            elif kind == RecordType.DESTINATION_DELETED:
                 address = self.recovery.address_of(record)
                 self.declared.pop(address, None)
                 for number, entry in list(self.subscriptions.items()):
                     if address == entry.address:
                         del self.subscriptions[number]
-            elif kind == RecordType.SUBSCRIPTION:
+            elif kind == RecordType.SUBSCRIPTION_CREATED:
                 entry = decode_subscription(record.payload)
                 self.subscriptions[entry.number] = entry
                 self._skip_number(entry.number)
-            elif kind == RecordType.SUBSCRIPTION_GONE:
+            elif kind == RecordType.SUBSCRIPTION_DELETED:
                 self.subscriptions.pop(decode_subscription(record.payload).number, None)
             elif kind == RecordType.REQUEUED:
                 requeue = decode_requeue(record.payload)
@@ -216,17 +216,17 @@ class _Recovery:
                 if requeue.attempts:
                     key = (requeue.subscription, record.reference)
                     self.attempts[key] = requeue.attempts
-            elif kind == RecordType.ATTEMPTED:
+            elif kind == RecordType.DELIVERY_ATTEMPTS:
                 self._attempted(decode_attempts(record.payload))
-            elif kind == RecordType.PREPARED:
+            elif kind == RecordType.TRANSACTION_PREPARED:
                 self.payloads[record.sequence] = record.payload
-            elif kind == RecordType.RESOLVED:
+            elif kind == RecordType.TRANSACTION_RESOLVED:
                 self.payloads.pop(record.reference, None)
         for number, attempts in self.flying.items():
             for sequence, count in attempts.items():
                 self.delivered[number, sequence] = count
 
-    def _take(self, state: State) -> None:
+    def _take(self, state: EngineState) -> None:
         for settings in state.settings:
             self.declared[settings.address] = settings
         self.broker.next_subscription = state.next_subscription
@@ -342,7 +342,7 @@ class _Recovery:
             settings.grouped,
         )
 
-    def _destination(self, row: Row) -> Destination | None:
+    def _destination(self, row: LiveRow) -> Destination | None:
         """Return the destination of a row; None if it is deleted or was temporary.
 
         After a crash a temporary destination may have messages that were not acknowledged.
@@ -363,7 +363,7 @@ class _Recovery:
         journal = self.broker.journal
         wall = self.broker.clock.wall
         for number, sequences in self.orphans.items():
-            journal.append_settled(number, number, Cause.DISCARDED, sequences, wall)
+            journal.append_completed(number, number, Cause.DISCARDED, sequences, wall)
         for address, settings in self.declared.items():
             if settings.temporary:
                 journal.forget_destination(address)
@@ -395,7 +395,7 @@ class _Recovery:
         broker.adopt_subscription(subscription)
 
     def _distribute(
-        self, topic: Destination, row: Row, held: dict[tuple[int, int], list[Delivery]]
+        self, topic: Destination, row: LiveRow, held: dict[tuple[int, int], list[Delivery]]
     ) -> int:
         """Add a topic's message to the subscriptions that still have to deliver it; return their
         number.
@@ -421,7 +421,7 @@ class _Recovery:
         return count
 
     def _hold(
-        self, topic: Destination, row: Row, held: dict[tuple[int, int], list[Delivery]]
+        self, topic: Destination, row: LiveRow, held: dict[tuple[int, int], list[Delivery]]
     ) -> int:
         """Add a message that the topic's group has not ended; return the number of subscriptions.
 
@@ -445,7 +445,7 @@ class _Recovery:
             self._place(subscription, row, held, SHARED)
         return len(takers)
 
-    def _orphan(self, row: Row, references: int) -> None:
+    def _orphan(self, row: LiveRow, references: int) -> None:
         """Record that `references` ends which the journal awaits will not be journaled."""
         if references > 0:
             self.orphans.setdefault(row.destination, []).extend([row.sequence] * references)
@@ -453,7 +453,7 @@ class _Recovery:
     def _place(
         self,
         subscription: Subscription,
-        row: Row,
+        row: LiveRow,
         held: dict[tuple[int, int], list[Delivery]],
         journaled: int = RECORDED,
     ) -> None:

@@ -165,7 +165,9 @@ def _journal_attempts(subscription: Subscription, counted: list[tuple[int, int]]
     if counted and subscription.number:
         core = subscription.core
         core.journal.append_entry(
-            RecordType.ATTEMPTED, encode_attempts(subscription.number, counted), core.clock.wall
+            RecordType.DELIVERY_ATTEMPTS,
+            encode_attempts(subscription.number, counted),
+            core.clock.wall,
         )
 
 

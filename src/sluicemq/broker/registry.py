@@ -14,7 +14,7 @@ from sluicemq.broker.codec import StoredSettings, encode
 from sluicemq.broker.core import Core
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.scans import Scans
-from sluicemq.broker.settings import BrokerSettings
+from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import RecordType
 from sluicemq.journal.port import Journal
@@ -45,7 +45,7 @@ class Registry:
     """Part of the broker that looks up, creates and counts destinations."""
 
     def __init__(
-        self, journal: Journal, clock: Clock, settings: BrokerSettings, scans: Scans
+        self, journal: Journal, clock: Clock, settings: EngineSettings, scans: Scans
     ) -> None:
         self.journal = journal
         self.clock = clock
@@ -271,7 +271,7 @@ class Registry:
     def note_settings(self, destination: Destination) -> None:
         """Journal the settings that a destination is to have after a restart."""
         self.journal.append_entry(
-            RecordType.SETTINGS,
+            RecordType.DESTINATION_SETTINGS,
             encode(StoredSettings.of(destination, self.settings.defaults)),
             self.clock.wall,
             destination=self.number(destination),
@@ -406,7 +406,7 @@ class Registry:
             destination.set_number(number)
             if destination.owner is not None or destination.automatic:
                 self.journal.append_entry(
-                    RecordType.SETTINGS,
+                    RecordType.DESTINATION_SETTINGS,
                     encode(StoredSettings.of(destination, self.settings.defaults)),
                     self.clock.wall,
                     destination=number,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.chunks import Chunk, Run, ready_of, run_of
+from sluicemq.broker.chunks import Chunk, QueueRun, ready_of, run_of
 
 if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
@@ -103,7 +103,7 @@ class Requeued:
                 break
         return found
 
-    def runs(self, order: int, clean: bool) -> Iterator[Run]:
+    def runs(self, order: int, clean: bool) -> Iterator[QueueRun]:
         """Yield all deliveries behind that order, perhaps some before; `clean`: all are READY."""
         for chunk in islice(self._chunks, bisect_right(self._lasts, order), None):
             yield run_of(chunk, clean)

@@ -65,7 +65,7 @@ class Route(Generic[_Taker]):
                 chosen.append(taker)
 
 
-class Index(Generic[_Taker]):
+class RouteIndex(Generic[_Taker]):
     """Routes that require a value of one field; a route may be in several buckets.
 
     peak  nodes of the selectors in the fullest bucket
@@ -132,7 +132,7 @@ class Routes(Generic[_Taker]):
         self.unselective: Route[_Taker] = Route(None)
         self.routes: dict[str, Route[_Taker]] = {}
         self.asked: dict[str, Route[_Taker]] = {}
-        self.indexes: dict[str, Index[_Taker]] = {}
+        self.indexes: dict[str, RouteIndex[_Taker]] = {}
         self.load = 0
 
     def load_with(self, selector: Selector) -> int:
@@ -207,7 +207,7 @@ class Routes(Generic[_Taker]):
             return  # the condition contradicts itself: it never matches
         index = self.indexes.get(equality.field)
         if index is None:
-            index = self.indexes[equality.field] = Index(field_reader(equality))
+            index = self.indexes[equality.field] = RouteIndex(field_reader(equality))
         self.load -= index.peak
         for bucket in equality.buckets:
             index.add(bucket, selector.text, route, selector.nodes)

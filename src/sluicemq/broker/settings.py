@@ -10,7 +10,7 @@ from sluicemq.broker.selectors import SelectorLimits
 from sluicemq.model.destination import DestinationSettings
 
 
-class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for the whole broker.
 
     auto_create_queues, auto_create_topics   a destination comes into being by being used

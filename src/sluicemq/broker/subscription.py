@@ -406,7 +406,7 @@ class Subscription:
         acked = self.acked
         if acked:
             self.acked = []
-            self.core.settled = self.core.journal.append_settled(
+            self.core.settled = self.core.journal.append_completed(
                 self.number,
                 self.destination.number,
                 Cause.ACKNOWLEDGED,
@@ -455,7 +455,7 @@ class Subscription:
         self.forget(delivery)
         if delivery.journaled == RECORDED:
             self.core.event_recorder.write()
-            self.core.journal.append_settled(
+            self.core.journal.append_completed(
                 self.number,
                 self.destination.number,
                 cause,
@@ -615,7 +615,7 @@ class Subscription:
             pending_queue.clear()
         if recorded:
             self.core.event_recorder.write()
-            self.core.journal.append_settled(
+            self.core.journal.append_completed(
                 self.number, self.destination.number, cause, recorded, self.core.clock.wall
             )
         return count

@@ -19,7 +19,7 @@ from sluicemq.broker.event_recorder import EventRecorder
 from sluicemq.broker.pending_queue import Selector
 from sluicemq.broker.scans import StartDeadline, unlimited
 from sluicemq.broker.selectors import compile_selector
-from sluicemq.broker.settings import BrokerSettings
+from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import Cause
 from sluicemq.model.message import Durability
@@ -179,7 +179,7 @@ class TracedBroker(Broker):
         journal: Journal,
         clock: Clock,
         observer: Observer,
-        settings: BrokerSettings | None = None,
+        settings: EngineSettings | None = None,
         compile_selector: Callable[[str], Selector] = compile_selector,
         start_deadline: StartDeadline = unlimited,
     ) -> None:

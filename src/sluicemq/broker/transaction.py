@@ -25,8 +25,8 @@ from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.codec import Prepared, Resolved, StoredMessage, encode
-from sluicemq.broker.commits import Commits, Part, recorded, stored_acks
+from sluicemq.broker.codec import Prepared, PreparedMessage, Resolved, encode
+from sluicemq.broker.commits import CommitPart, Commits, recorded, stored_acks
 from sluicemq.broker.consumer import Consumer
 from sluicemq.broker.delivery import Delivery
 from sluicemq.broker.redelivery import give_back, hold
@@ -67,9 +67,9 @@ class Transaction:
                   commit has begun and the original has been deleted
     parts   records that hold the first of `sends` and `acks`, in order
     xid     XA transaction id, set by `prepare`
-    record  sequence of its PREPARED record, set by `prepare`
+    record  sequence of its TRANSACTION_PREPARED record, set by `prepare`
     payload payload of that record, set by `prepare`
-    told    callbacks for the end of the transaction; their argument is True if it was committed
+    on_end  callbacks for the end of the transaction; their argument is True if it was committed
     done    callbacks for a durable and applied preparation or commit
     owner   user that began it; "" = no owner: it precedes the first user, or was migrated
     """
@@ -101,7 +101,7 @@ class Transaction:
         self.acks: deque[tuple[Delivery, Consumer | None]] = deque()
         self.bytes = 0
         self.destinations: dict[Destination, Destination] = {}
-        self.parts: deque[Part] = deque()
+        self.parts: deque[CommitPart] = deque()
         self.xid = b""
         self.record = 0
         self.payload = b""
@@ -304,7 +304,7 @@ class Transactions:
     def _append_prepared(self, payload: bytes, last: bool = True) -> int:
         broker = self._broker
         return broker.journal.append_entry(
-            RecordType.PREPARED, payload, broker.clock.wall, references=1, last=last
+            RecordType.TRANSACTION_PREPARED, payload, broker.clock.wall, references=1, last=last
         )
 
     def adopt(
@@ -328,7 +328,7 @@ class Transactions:
         self,
         transaction: Transaction,
         record: int,
-        sends: list[StoredMessage],
+        sends: list[PreparedMessage],
         deliveries: list[Delivery],
     ) -> None:
         """Add the sends and acks of a PREPARED record to a recovered transaction.
@@ -350,7 +350,9 @@ class Transactions:
             self._add(transaction, destination, message)
         transaction.acks.extend((delivery, None) for delivery in deliveries)
         if record != transaction.record:
-            transaction.parts.append(Part(record, len(transaction.sends) - before, len(deliveries)))
+            transaction.parts.append(
+                CommitPart(record, len(transaction.sends) - before, len(deliveries))
+            )
 
     def finish(self, transaction: Transaction) -> None:
         """Complete a commit that was decided before the restart."""
@@ -438,7 +440,7 @@ class Transactions:
         wall = broker.clock.wall
         for subscription, sequences in acked.items():
             left -= 1
-            sequence = broker.journal.append_settled(
+            sequence = broker.journal.append_completed(
                 subscription.number,
                 subscription.destination.number,
                 Cause.ACKNOWLEDGED,
@@ -484,7 +486,7 @@ class Transactions:
     def resolve(self, transaction: Transaction, record: int, committed: bool) -> int:
         """Journal the end of the PREPARED record at `record`."""
         return self._broker.journal.append_entry(
-            RecordType.RESOLVED,
+            RecordType.TRANSACTION_RESOLVED,
             encode(Resolved(transaction.xid, committed)),
             self._broker.clock.wall,
             reference=record,
@@ -521,9 +523,9 @@ class Transactions:
 
 def stored(
     transaction: Transaction,
-) -> tuple[list[StoredMessage], list[tuple[int, list[int]]]]:
+) -> tuple[list[PreparedMessage], list[tuple[int, list[int]]]]:
     """Return all sends and acks of the transaction in the form of a PREPARED record."""
     return (
-        [StoredMessage.of(message) for _, message in transaction.sends],
+        [PreparedMessage.of(message) for _, message in transaction.sends],
         stored_acks(delivery for delivery, _ in transaction.acks),
     )

@@ -37,7 +37,7 @@ class ReceivedMessage(NamedTuple):
     settle: Callable[[], None]
 
 
-class ClientConnection(Protocol):
+class MessagingClient(Protocol):
     """Client operations that `send` and `receive` use. All methods raise ClientError."""
 
     def send(self, body: bytes, ttl: int) -> None:
@@ -55,7 +55,7 @@ class ClientConnection(Protocol):
         """Close the connection after all acknowledgements have been sent."""
 
 
-def connect(url: Url, timeout: float, count: int = 0) -> ClientConnection:
+def connect(url: Url, timeout: float, count: int = 0) -> MessagingClient:
     """Connect to the broker and queue of `url`. Raises ConfigurationError, ClientError.
 
     timeout  seconds for connecting and for each write

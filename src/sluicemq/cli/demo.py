@@ -25,7 +25,7 @@ from rich.table import Table
 
 from sluicemq.cli.bench.load import Load
 from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.bench.sockets import BrokerAddress
 from sluicemq.cli.console import Exit, out
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal.inspect import check
@@ -278,7 +278,7 @@ class Story:
         return f"{BACKLOG - SETTLED}: none lost, none twice, in order"
 
     def _flood(self) -> str:
-        target = Target(self._broker.port("phpmq"))
+        target = BrokerAddress(self._broker.port("phpmq"))
         with Load(target, Phpmq(1024)) as load:
             result = load.flood(messages=FLOOD)
         return f"{result.rate:,}/s, sent to acknowledged"

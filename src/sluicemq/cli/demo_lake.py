@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.jobs.run import Job, Supervisor
+from sluicemq.pipeline.jobs.run import PipelineJob, Supervisor
 from sluicemq.pipeline.jobs.upkeep import find_anomalies
 from sluicemq.pipeline.report import report_lake
 from sluicemq.pipeline.session import session
@@ -21,7 +21,7 @@ def fill(directory: Path, lake: Path) -> int:
     place = Lake(lake)
     spark = session("sluicemq-demo", log=place.log)
     try:
-        job = Job(source={"path": str(directory)}, lake=place)
+        job = PipelineJob(source={"path": str(directory)}, lake=place)
         events = Supervisor(spark, job).run(interval=None)
         find_anomalies(spark, place)
         return events
@@ -31,12 +31,12 @@ def fill(directory: Path, lake: Path) -> int:
 
 def traffic(lake: Path) -> Mapping[str, tuple[int, int]]:
     """Return per destination, from gold, the number of messages published and acknowledged."""
-    gold = Lake(lake).table("gold").read(["destination", "messages_in", "acknowledged"])
+    gold = Lake(lake).table("gold").read(["destination", "published", "acknowledged"])
     sums: pa.Table = gold.group_by("destination").aggregate(
-        [("messages_in", "sum"), ("acknowledged", "sum")]
+        [("published", "sum"), ("acknowledged", "sum")]
     )
     return {
-        row["destination"]: (row["messages_in_sum"], row["acknowledged_sum"])
+        row["destination"]: (row["published_sum"], row["acknowledged_sum"])
         for row in sums.to_pylist()
     }
 

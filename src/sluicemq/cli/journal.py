@@ -29,8 +29,8 @@ from sluicemq.cli.tables import Column, moment, show, size, table
 from sluicemq.journal import FileJournal
 from sluicemq.journal.compact import compact as compact_journal
 from sluicemq.journal.directory import read_identity
-from sluicemq.journal.format import Cause, RecordType, decode_gauge, decode_redelivered
-from sluicemq.journal.inspect import Entry, Report
+from sluicemq.journal.format import Cause, RecordType, decode_depth, decode_redelivered
+from sluicemq.journal.inspect import Entry, InspectionReport
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
 from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slots
@@ -281,8 +281,8 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
 
 def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
     record, message = entry.record, entry.message
-    if record.type == RecordType.SETTLED:
-        yield "cause", Cause(record.kind).label
+    if record.type == RecordType.COMPLETED:
+        yield "outcome", Cause(record.kind).label
         yield "subscription", record.subscription
         yield "sequences", record.sequences
     elif record.type == RecordType.DELIVERED:
@@ -293,14 +293,14 @@ def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
         yield "subscription", subscription
         yield "sequences", sequences
         yield "attempts", attempts
-    elif record.type == RecordType.GAUGE:
-        waiting, in_flight, consumers = decode_gauge(record.body)
-        yield "waiting", waiting
-        yield "in_flight", in_flight
+    elif record.type == RecordType.DEPTH:
+        ready, unacked, consumers = decode_depth(record.body)
+        yield "ready", ready
+        yield "unacked", unacked
         yield "consumers", consumers
-    elif record.type == RecordType.CLOCK:
+    elif record.type == RecordType.CLOCK_STEP:
         yield "step_ms", decode_clock(record.body)
-    elif record.type == RecordType.BATCH:
+    elif record.type == RecordType.BATCH_PART:
         part = decode_batch(record.body)
         yield "writer", _text(part.writer)
         yield "batch", part.batch
@@ -309,8 +309,8 @@ def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
         yield "final", part.final
         yield "rows", part.rows
     elif message is not None:
-        yield "origin", message.origin.name.lower()
-        yield "kind", message.kind.name.lower()
+        yield "protocol", message.origin.name.lower()
+        yield "body_kind", message.kind.name.lower()
         yield "durability", message.durability.name.lower()
         yield "priority", message.priority
         for name in ("expiration", "deliver_at", "message_id", "correlation_id", "type"):
@@ -331,20 +331,20 @@ def _line(entry: Entry) -> str:
     time = (
         datetime.fromtimestamp(record.time / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
     )
-    parts = [f"{record.sequence:>10}", time, f"{RecordType(record.type).name.lower():<12}"]
+    parts = [f"{record.sequence:>10}", time, f"{RecordType(record.type).name.lower():<20}"]
     if entry.address is not None:
         parts.append(printable(str(entry.address)))
     if record.lists_messages:
-        cause = [Cause(record.kind).label] if record.type == RecordType.SETTLED else []
+        cause = [Cause(record.kind).label] if record.type == RecordType.COMPLETED else []
         numbers = ", ".join(map(str, record.sequences[:8]))
         more = f" and {len(record.sequences) - 8} more" if len(record.sequences) > 8 else ""
         parts.append(" ".join([*cause, f"{numbers}{more}"]))
-    elif record.type == RecordType.GAUGE:
-        waiting, in_flight, consumers = decode_gauge(record.body)
-        parts.append(f"{waiting} waiting, {in_flight} in flight, {consumers} consumers")
-    elif record.type == RecordType.CLOCK:
+    elif record.type == RecordType.DEPTH:
+        ready, unacked, consumers = decode_depth(record.body)
+        parts.append(f"{ready} ready, {unacked} unacked, {consumers} consumers")
+    elif record.type == RecordType.CLOCK_STEP:
         parts.append(f"wall clock set by {decode_clock(record.body)} ms")
-    elif record.type == RecordType.BATCH:
+    elif record.type == RecordType.BATCH_PART:
         part = decode_batch(record.body)
         parts.append(
             f"{printable(part.writer)}, batch {part.batch}, partition {part.partition}, "
@@ -359,7 +359,7 @@ def _line(entry: Entry) -> str:
     return "  ".join(parts)
 
 
-def _print_report(report: Report, place: Path, console: Console) -> None:
+def _print_report(report: InspectionReport, place: Path, console: Console) -> None:
     console.print(
         f"{place}: {report.segments} segments, {size(report.bytes)}, {report.records} records, "
         f"{report.live} live",

@@ -38,7 +38,7 @@ from sluicemq.server.units import Unit, parse_quantity
 
 if TYPE_CHECKING:
     from sluicemq.pipeline.jobs.lake import Lake
-    from sluicemq.pipeline.jobs.run import Job, Step
+    from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob
 
 ANOMALIES_SECONDS: Final = 60.0
 
@@ -246,11 +246,11 @@ def _job(
     max_rows: int,
     max_bytes: str,
     watermark: str,
-) -> Job:
+) -> PipelineJob:
     source = _source(journal, url, password_file, token_file)
     with require_pipeline():
         from sluicemq.pipeline.jobs.lake import NAMES
-        from sluicemq.pipeline.jobs.run import Job
+        from sluicemq.pipeline.jobs.run import PipelineJob
 
         names = [name.strip() for name in tables.split(",") if name.strip()]
         for name in names:
@@ -258,7 +258,7 @@ def _job(
                 raise ConfigurationError(f"--tables: {name!r} is none of {', '.join(NAMES)}")
         if not names:
             raise ConfigurationError(f"--tables: name one of {', '.join(NAMES)} at least")
-        return Job(
+        return PipelineJob(
             source=source,
             lake=lake,
             slot=slot,
@@ -269,7 +269,7 @@ def _job(
         )
 
 
-def _supervise(job: Job, interval: float | None, as_json: bool) -> None:
+def _supervise(job: PipelineJob, interval: float | None, as_json: bool) -> None:
     from sluicemq.pipeline.jobs.run import Supervisor
     from sluicemq.pipeline.jobs.upkeep import find_anomalies
 
@@ -284,7 +284,7 @@ def _supervise(job: Job, interval: float | None, as_json: bool) -> None:
             stop_on_signals(stop),
         ):
 
-            def tell(step: Step) -> None:
+            def tell(step: BatchProgress) -> None:
                 progress.step(step, findings.latest)
                 if find and interval is not None and step.batch is not None:
                     findings.run_if_due()

@@ -28,7 +28,7 @@ from sluicemq.server.units import Unit, parse_quantity
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sluicemq.pipeline.jobs.run import Step
+    from sluicemq.pipeline.jobs.run import BatchProgress
 
 
 class PeriodicAction:
@@ -76,7 +76,7 @@ class ProgressDisplay:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def step(self, step: Step, anomalies: int | None, total: int | None = None) -> None:
+    def step(self, step: BatchProgress, anomalies: int | None, total: int | None = None) -> None:
         """Report a batch or a restart."""
         if self._as_json:
             print_json(_step_document(step, anomalies))
@@ -102,7 +102,7 @@ class ProgressDisplay:
         )
 
 
-def _step_document(step: Step, anomalies: int | None) -> dict[str, Any]:
+def _step_document(step: BatchProgress, anomalies: int | None) -> dict[str, Any]:
     document: dict[str, Any] = {"rows": step.rows, "lag": step.lag}
     if step.trouble:
         document["trouble"] = step.trouble

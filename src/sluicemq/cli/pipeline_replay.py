@@ -167,7 +167,7 @@ def decode(
         if not path.is_file():
             raise ConfigurationError(f"there is no file {path}")
     with require_pipeline():
-        from sluicemq.pipeline.decode import Options, Raw, parse_ports
+        from sluicemq.pipeline.decode import DecodeOptions, Raw, parse_ports
         from sluicemq.pipeline.decode import run as decode_all
 
         given: dict[str, Any] = {"ports": parse_ports(ports), "secrets": secrets}
@@ -175,7 +175,7 @@ def decode(
             given["raw"] = Raw(protocol, role)
         if max_frame_bytes is not None:
             given["max_frame_bytes"] = max_frame_bytes
-        options = Options(**given)
+        options = DecodeOptions(**given)
     with spark_session("sluicemq decode") as spark, err().status("decoding"):
         lines = sys.stdout if as_json else None
         summary = decode_all(spark, captures, options, output=output, kind=format, lines=lines)

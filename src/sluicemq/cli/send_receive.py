@@ -13,7 +13,7 @@ import msgspec
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sluicemq.cli.clients import ClientConnection, ReceivedMessage, connect
+from sluicemq.cli.clients import MessagingClient, ReceivedMessage, connect
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
 from sluicemq.cli.message_arguments import BodiesArgument, FilesOption, read_standard_input
 from sluicemq.model.errors import ConfigurationError
@@ -184,7 +184,7 @@ def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
     return progress
 
 
-def _abandon(connection: ClientConnection) -> None:
+def _abandon(connection: MessagingClient) -> None:
     """Close after an error; the first error is reported, not one from closing."""
     try:
         connection.close()

@@ -5,7 +5,7 @@ from sluicemq.journal.log import FileJournal
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.journal.options import JournalOptions
 from sluicemq.journal.port import Journal, JournalStats
-from sluicemq.journal.recovery import Recovery, Row
+from sluicemq.journal.recovery import LiveRow, Recovery
 from sluicemq.journal.slots import Slot, Slots
 
 __all__ = [
@@ -14,11 +14,11 @@ __all__ = [
     "Journal",
     "JournalOptions",
     "JournalStats",
+    "LiveRow",
     "MemoryJournal",
     "Record",
     "RecordType",
     "Recovery",
-    "Row",
     "Slot",
     "Slots",
 ]

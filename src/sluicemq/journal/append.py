@@ -15,9 +15,9 @@ from sluicemq.journal.format import (
     ENTRY,
     GROUP_START,
     HEADER_BYTES,
+    MAX_COMPLETED,
     MAX_RECORD_BYTES,
     MAX_REFERENCES,
-    MAX_SETTLED,
     PADDING,
     REST,
     ROUTED,
@@ -26,18 +26,18 @@ from sluicemq.journal.format import (
     Record,
     RecordType,
     encode_address,
+    encode_completed,
     encode_record,
-    encode_settled,
 )
-from sluicemq.journal.liveness import LARGEST, Liveness, Segment
+from sluicemq.journal.liveness import LARGEST, Liveness, LiveSegment
 from sluicemq.journal.meta import encode_meta
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, JournalFailed
 from sluicemq.model.message import Message
 
-NUMBERED_EVERY: Final = 1 << 19
-"""Sequence numbers assigned without a record before a NUMBERED record is written."""
+RESERVE_EVERY: Final = 1 << 19
+"""Sequence numbers assigned without a record before a SEQUENCE_RESERVED record is written."""
 LARGEST_RECORD: Final = MAX_RECORD_BYTES - 7
 
 
@@ -95,7 +95,7 @@ class Appender:
         """Begin a new segment. The caller has set the `end` of the previous one."""
         segments = self._liveness.segments
         previous = segments[-1].first if segments else 0
-        self._segment = segment = Segment(self._next, previous)
+        self._segment = segment = LiveSegment(self._next, previous)
         self._liveness.add(segment)
         self._live = segment.live
         self._places = segment.places
@@ -173,7 +173,7 @@ class Appender:
         self._open = not last
         return sequence
 
-    def append_settled(
+    def append_completed(
         self,
         subscription: int,
         destination: int,
@@ -182,14 +182,14 @@ class Appender:
         time_ms: int,
         last: bool = True,
     ) -> int:
-        if len(sequences) > MAX_SETTLED:
-            for start in range(0, len(sequences) - MAX_SETTLED, MAX_SETTLED):
-                part = sequences[start : start + MAX_SETTLED]
-                self.append_settled(subscription, destination, cause, part, time_ms, False)
-            sequences = sequences[-((len(sequences) - 1) % MAX_SETTLED + 1) :]
+        if len(sequences) > MAX_COMPLETED:
+            for start in range(0, len(sequences) - MAX_COMPLETED, MAX_COMPLETED):
+                part = sequences[start : start + MAX_COMPLETED]
+                self.append_completed(subscription, destination, cause, part, time_ms, False)
+            sequences = sequences[-((len(sequences) - 1) % MAX_COMPLETED + 1) :]
         sequence = self._append(
             2,
-            encode_settled(subscription, sequences),
+            encode_completed(subscription, sequences),
             time_ms * 1000,
             destination=destination,
             kind=cause,
@@ -218,7 +218,7 @@ class Appender:
             references=references,
             last=last,
         )
-        if type == RecordType.RESOLVED:
+        if type == RecordType.TRANSACTION_RESOLVED:
             self._liveness.settle([reference])
         return sequence
 
@@ -279,8 +279,8 @@ class Appender:
 
     def next_sequence(self) -> int:
         sequence = self._next
-        if sequence - self._recorded >= NUMBERED_EVERY:
-            self._recorded = self._append_own(RecordType.NUMBERED, b"")
+        if sequence - self._recorded >= RESERVE_EVERY:
+            self._recorded = self._append_own(RecordType.SEQUENCE_RESERVED, b"")
             sequence = self._next
         self._next = sequence + 1
         self._live.append(0)
@@ -291,7 +291,7 @@ class Appender:
         number = self._numbers.get(address)
         if number is None:
             number = self._next_number
-            self._append_own(RecordType.DESTINATION, encode_address(address), number)
+            self._append_own(RecordType.DESTINATION_CREATED, encode_address(address), number)
             self._next_number = number + 1
             self._numbers[address] = number
             self.addresses[number] = address
@@ -300,7 +300,7 @@ class Appender:
     def forget_destination(self, address: Address) -> None:
         number = self._numbers.get(address)
         if number is not None:
-            self._append_own(RecordType.DESTINATION_GONE, encode_address(address), number)
+            self._append_own(RecordType.DESTINATION_DELETED, encode_address(address), number)
             del self._numbers[address], self.addresses[number]
             self._gone[number] = address
 
@@ -310,8 +310,8 @@ class Appender:
     def release(self, sequence: int) -> bool:
         return self._liveness.release(sequence)
 
-    def _carry(self, record: Record, left: int) -> tuple[Segment, int, int]:
-        """Append a record again as CARRIED with `left` references.
+    def _relocate(self, record: Record, left: int) -> tuple[LiveSegment, int, int]:
+        """Append a record again as RELOCATED with `left` references.
 
         Return its segment, sequence number and bytes.
         """
@@ -322,7 +322,7 @@ class Appender:
             flags |= self._start
         sequence = self._next
         encoded = encode_record(
-            RecordType.CARRIED,
+            RecordType.RELOCATED,
             sequence,
             record.time,
             record.body,

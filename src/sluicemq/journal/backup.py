@@ -41,7 +41,7 @@ from sluicemq.journal.manifest import (
 )
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
-    SegmentView,
+    MappedSegment,
     damaged,
     decode_segment_header,
     list_segments,
@@ -310,7 +310,7 @@ def _last_unit(journal: Path) -> DurableEnd | None:
         path = segment_path(journal, first)
         if path.stat().st_size < SEGMENT_HEADER_BYTES:
             continue
-        view = SegmentView(path)
+        view = MappedSegment(path)
         try:
             if view.index is not None:
                 last = int(view.index.sequences[-1]) if view.index.count else first

@@ -136,14 +136,17 @@ def _checked(backup: Path, file: File, advance: Advance) -> Iterator[bytes]:
 
 
 def _leap(journal: Path, manifest: Manifest, identity: bytes, sequence: int) -> None:
-    """Write a final segment that contains one NUMBERED record with that sequence number."""
+    """Write a final segment that contains one SEQUENCE_RESERVED record with that sequence
+    number."""
     last = segment_path(journal, manifest.segment)
     end = manifest.offset
     if any(file.sealed and file.path.endswith(last.name) for file in manifest.files):
         trailer = decode_trailer(last.read_bytes()[-TRAILER_BYTES:])
         end = trailer[0] if trailer is not None else 0
     header = SegmentHeader(sequence, manifest.segment, now(), identity, end)
-    record = encode_record(RecordType.NUMBERED, sequence, now(), b"", flags=UNIT_END | GROUP_START)
+    record = encode_record(
+        RecordType.SEQUENCE_RESERVED, sequence, now(), b"", flags=UNIT_END | GROUP_START
+    )
     write_whole(segment_path(journal, sequence), encode_segment_header(header) + b"".join(record))
 
 

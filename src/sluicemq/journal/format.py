@@ -10,12 +10,12 @@ A segment file is a header (segment.py), records, and once it is sealed an index
       16     8   time          µs since 1970-01-01 UTC, signed
       24     8   expiration    ms since 1970-01-01 UTC; 0 = never
       32     8   reference     sequence number of the record that this one is about, or 0
-      40     4   destination   its number (see DESTINATION), or 0
+      40     4   destination   its number (see DESTINATION_CREATED), or 0
       44     1   type          RecordType
       45     1   flags         UNIT_END, GROUP_START, ROUTED, ENTRY, DELAYED
       46     1   priority      0-9
       47     1   origin        model.Origin
-      48     1   kind          model.BodyKind of a message, Cause of a SETTLED record
+      48     1   kind          model.BodyKind of a message, Cause of a COMPLETED record
       49     1   durability    model.Durability
       50     2   references    settlements that end the record's life; 0 = it is never live
       52     4   body          where the body starts, counted from the record's start
@@ -29,24 +29,24 @@ everything before it was on disk already. That is how recovery tells a torn tail
 
 Bodies by type:
 
-    MESSAGE           the message's body
-    CARRIED           a live record moved forward, with its old body and header; `reference` is the
-                      original sequence number, `references` the remaining references
-    SETTLED           u32 subscription, u32 count, u64 sequence x count
-    DESTINATION       u8 kind, then the name of the destination with the header's number
-    DESTINATION_GONE  same body; the number is never reused
-    STARTED, STOPPED  JSON, for operators
-    INDEX             see index.py
-    SNAPSHOT          empty; start of a snapshot of all records up to this one
-    NUMBERED          empty; prevents reuse of numbers that were assigned without a record
-    DELIVERED         as SETTLED; first deliveries of messages, per event loop iteration
-    REDELIVERED       as DELIVERED, for redeliveries, then u32 delivery count x count
-    GAUGE             u64 ready, u64 unacked, u32 consumers, u32 0; depth of a destination
-    CLOCK             i64 ms: a step of the wall clock (broker/clocklog.py)
-    the others        are the broker's (broker/codec.py)
+    MESSAGE              the message's body
+    RELOCATED            a live record moved forward, with its old body and header; `reference` is
+                         the original sequence number, `references` the remaining references
+    COMPLETED            u32 subscription, u32 count, u64 sequence x count
+    DESTINATION_CREATED  u8 kind, then the name of the destination with the header's number
+    DESTINATION_DELETED  same body; the number is never reused
+    STARTED, STOPPED     JSON, for operators
+    INDEX                see index.py
+    SNAPSHOT             empty; start of a snapshot of all records up to this one
+    SEQUENCE_RESERVED    empty; prevents reuse of numbers that were assigned without a record
+    DELIVERED            as COMPLETED; first deliveries of messages, per event loop iteration
+    REDELIVERED          as DELIVERED, for redeliveries, then u32 delivery count x count
+    DEPTH                u64 ready, u64 unacked, u32 consumers, u32 0; depth of a destination
+    CLOCK_STEP           i64 ms: a step of the wall clock (broker/clocklog.py)
+    the others           are the broker's (broker/codec.py)
 
-DELIVERED, REDELIVERED, GAUGE, BATCH and CLOCK came with format version 2; segments of version 1 are
-read, and gone on from in a new segment, as they are.
+DELIVERED, REDELIVERED, DEPTH, BATCH_PART and CLOCK_STEP were added by format version 2. Segments of
+version 1 are read unchanged; new records go to a new segment.
 """
 
 from __future__ import annotations
@@ -66,27 +66,27 @@ class RecordType(IntEnum):
     """Type of a record."""
 
     MESSAGE = 1
-    SETTLED = 2
-    DESTINATION = 3
-    DESTINATION_GONE = 4
-    SETTINGS = 5
-    SUBSCRIPTION = 6
-    SUBSCRIPTION_GONE = 7
+    COMPLETED = 2
+    DESTINATION_CREATED = 3
+    DESTINATION_DELETED = 4
+    DESTINATION_SETTINGS = 5
+    SUBSCRIPTION_CREATED = 6
+    SUBSCRIPTION_DELETED = 7
     REQUEUED = 8
-    ATTEMPTED = 9
-    PREPARED = 10
-    RESOLVED = 11
-    CARRIED = 12
+    DELIVERY_ATTEMPTS = 9
+    TRANSACTION_PREPARED = 10
+    TRANSACTION_RESOLVED = 11
+    RELOCATED = 12
     SNAPSHOT = 13
     INDEX = 14
     STARTED = 15
     STOPPED = 16
-    NUMBERED = 17
+    SEQUENCE_RESERVED = 17
     DELIVERED = 18
     REDELIVERED = 19
-    GAUGE = 20
-    BATCH = 21
-    CLOCK = 22
+    DEPTH = 20
+    BATCH_PART = 21
+    CLOCK_STEP = 22
 
 
 class Cause(IntEnum):
@@ -112,7 +112,7 @@ GROUP_START: Final = 2
 ROUTED: Final = 4
 """Flag: the message lists the durable subscriptions it was routed to (Message.routes)."""
 ENTRY: Final = 8
-"""Flag: the CARRIED record is not a message but of another live type (PREPARED)."""
+"""Flag: the RELOCATED record is not a message but of another live type (TRANSACTION_PREPARED)."""
 DELAYED: Final = 16
 """Flag: the message is not deliverable before a time (Message.deliver_at)."""
 
@@ -120,9 +120,9 @@ FORMAT_VERSION: Final = 2
 HEADER_BYTES: Final = 56
 MAX_RECORD_BYTES: Final = 0xFFFFFFFF
 MAX_REFERENCES: Final = 0xFFFF
-MAX_SETTLED: Final = 1 << 16
-"""Maximum sequence numbers in one SETTLED, DELIVERED or REDELIVERED record; a longer list is split
-into several records."""
+MAX_COMPLETED: Final = 1 << 16
+"""Maximum sequence numbers in one COMPLETED, DELIVERED or REDELIVERED record; a longer list is
+split into several records."""
 
 SIZE_AND_CRC: Final = Struct("<II")
 REST: Final = Struct("<QqqQIBBBBBBHI")
@@ -130,9 +130,9 @@ REST: Final = Struct("<QqqQIBBBBBBHI")
 HEADER: Final = Struct("<IIQqqQIBBBBBBHI")
 PADDING: Final = tuple(bytes(-size % 8) for size in range(8))
 """Padding bytes, indexed by size & 7."""
-SETTLED_HEAD: Final = Struct("<II")
-SETTLED_ONE: Final = Struct("<IIQ")
-GAUGE: Final = Struct("<QQII")
+COMPLETED_HEAD: Final = Struct("<II")
+COMPLETED_ONE: Final = Struct("<IIQ")
+DEPTH: Final = Struct("<QQII")
 
 _LAST_TYPE: Final = max(RecordType)
 
@@ -160,13 +160,13 @@ class Record(NamedTuple):
 
     @property
     def identity(self) -> int:
-        """Sequence number by which SETTLED records refer to the record."""
-        return self.reference if self.type == RecordType.CARRIED else self.sequence
+        """Sequence number by which COMPLETED records refer to the record."""
+        return self.reference if self.type == RecordType.RELOCATED else self.sequence
 
     @property
     def is_message(self) -> bool:
         return self.type == RecordType.MESSAGE or (
-            self.type == RecordType.CARRIED and not self.flags & ENTRY
+            self.type == RecordType.RELOCATED and not self.flags & ENTRY
         )
 
     @property
@@ -177,7 +177,7 @@ class Record(NamedTuple):
     @property
     def lists_messages(self) -> bool:
         """True if the record lists messages that were delivered, redelivered or settled."""
-        return self.type in (RecordType.SETTLED, RecordType.DELIVERED, RecordType.REDELIVERED)
+        return self.type in (RecordType.COMPLETED, RecordType.DELIVERED, RecordType.REDELIVERED)
 
     @property
     def subscription(self) -> int:
@@ -189,11 +189,11 @@ class Record(NamedTuple):
         """Sequence numbers of a record that lists messages."""
         if self.type == RecordType.REDELIVERED:
             return decode_redelivered(self.body)[1]
-        return decode_settled(self.body)[1]
+        return decode_completed(self.body)[1]
 
     @property
     def address(self) -> Address:
-        """Address in a DESTINATION or DESTINATION_GONE record."""
+        """Address in a DESTINATION or DESTINATION_DELETED record."""
         return decode_address(self.body)
 
 
@@ -292,28 +292,28 @@ def decode_record(buffer: memoryview, offset: int, size: int) -> Record:
     )
 
 
-def encode_settled(subscription: int, sequences: list[int]) -> bytes:
-    """Return the body of a SETTLED record."""
+def encode_completed(subscription: int, sequences: list[int]) -> bytes:
+    """Return the body of a COMPLETED record."""
     if len(sequences) == 1:
-        return SETTLED_ONE.pack(subscription, 1, sequences[0])
-    return SETTLED_HEAD.pack(subscription, len(sequences)) + array("Q", sequences).tobytes()
+        return COMPLETED_ONE.pack(subscription, 1, sequences[0])
+    return COMPLETED_HEAD.pack(subscription, len(sequences)) + array("Q", sequences).tobytes()
 
 
-def decode_settled(body: bytes) -> tuple[int, list[int]]:
+def decode_completed(body: bytes) -> tuple[int, list[int]]:
     """Return subscription and sequence numbers. Raises JournalDamaged."""
     if len(body) < 8:
-        raise JournalDamaged("a SETTLED record is too short")
-    subscription, count = SETTLED_HEAD.unpack_from(body)
+        raise JournalDamaged("a COMPLETED record is too short")
+    subscription, count = COMPLETED_HEAD.unpack_from(body)
     numbers = array("Q")
     if len(body) != 8 + 8 * count:
-        raise JournalDamaged(f"a SETTLED record of {len(body)} bytes announces {count} numbers")
+        raise JournalDamaged(f"a COMPLETED record of {len(body)} bytes announces {count} numbers")
     numbers.frombytes(body[8:])
     return subscription, numbers.tolist()
 
 
 def encode_redelivered(subscription: int, sequences: list[int], attempts: list[int]) -> bytes:
     """Return the body of a REDELIVERED record."""
-    return encode_settled(subscription, sequences) + array("I", attempts).tobytes()
+    return encode_completed(subscription, sequences) + array("I", attempts).tobytes()
 
 
 def decode_redelivered(body: bytes) -> tuple[int, list[int], list[int]]:
@@ -322,18 +322,18 @@ def decode_redelivered(body: bytes) -> tuple[int, list[int], list[int]]:
     end = 8 + 8 * count
     if len(body) != end + 4 * count:
         raise JournalDamaged(f"a record of {len(body)} bytes announces {count} redeliveries")
-    subscription, sequences = decode_settled(body[:end])
+    subscription, sequences = decode_completed(body[:end])
     attempts = array("I")
     attempts.frombytes(body[end:])
     return subscription, sequences, attempts.tolist()
 
 
-def decode_gauge(body: bytes) -> tuple[int, int, int]:
+def decode_depth(body: bytes) -> tuple[int, int, int]:
     """Return the counts of ready and unacked messages and consumers. Raises JournalDamaged."""
-    if len(body) != GAUGE.size:
-        raise JournalDamaged(f"a GAUGE record has {len(body)} bytes, not {GAUGE.size}")
-    waiting, in_flight, consumers, _ = GAUGE.unpack(body)
-    return waiting, in_flight, consumers
+    if len(body) != DEPTH.size:
+        raise JournalDamaged(f"a GAUGE record has {len(body)} bytes, not {DEPTH.size}")
+    ready, unacked, consumers, _ = DEPTH.unpack(body)
+    return ready, unacked, consumers
 
 
 def encode_address(address: Address) -> bytes:

@@ -169,7 +169,7 @@ class _Summary(msgspec.Struct):
     destinations: list[tuple[int, Kind, str]]
 
 
-class Index:
+class SegmentIndex:
     """Columns of one segment as memory views. Call `close` before the mapping is closed."""
 
     __slots__ = ("_views", "columns", "count", "dense", "sequences", "summary")

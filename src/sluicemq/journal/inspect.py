@@ -13,13 +13,13 @@ import msgspec
 
 from sluicemq.journal.directory import read_identity
 from sluicemq.journal.format import HEADER_BYTES, UNIT_END, Record, RecordType
-from sluicemq.journal.index import COLUMNS, Index, build_index
+from sluicemq.journal.index import COLUMNS, SegmentIndex, build_index
 from sluicemq.journal.meta import decode_message
 from sluicemq.journal.reader import read_records
 from sluicemq.journal.recovery import Recovery
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
-    SegmentView,
+    MappedSegment,
     list_segments,
     record_offsets,
     records_end,
@@ -49,7 +49,7 @@ class Problem(NamedTuple):
         return f"{self.file}, offset {self.offset}: {self.text}"
 
 
-class Report(msgspec.Struct, kw_only=True):
+class InspectionReport(msgspec.Struct, kw_only=True):
     """Result of `check`.
 
     live      records that wait for settlements
@@ -65,14 +65,14 @@ class Report(msgspec.Struct, kw_only=True):
     types: dict[str, int] = {}
 
 
-def check(directory: Path) -> Report:
+def check(directory: Path) -> InspectionReport:
     """Verify the journal: every CRC, the order of sequence numbers, that units are whole, that
     indexes, the snapshot and the live records match the records, and the slots.
 
     Raises JournalError if there is no journal or a newer release wrote it; damage is reported,
     not raised.
     """
-    report = Report()
+    report = InspectionReport()
     if not directory.is_dir():
         raise JournalError(f"{directory} is no directory")
     try:
@@ -91,7 +91,7 @@ def check(directory: Path) -> Report:
             continue
         end = records_end(directory, first, following)
         try:
-            view = SegmentView(segment_path(directory, first))
+            view = MappedSegment(segment_path(directory, first))
         except FileNotFoundError:
             continue
         except JournalDamaged as error:
@@ -110,7 +110,9 @@ def check(directory: Path) -> Report:
     return report
 
 
-def _is_emptied(directory: Path, first: int, durable: DurableEnd | None, report: Report) -> bool:
+def _is_emptied(
+    directory: Path, first: int, durable: DurableEnd | None, report: InspectionReport
+) -> bool:
     """Report a segment without a whole header as lost data, even behind the durable end: a
     segment gets its name only once its header and first group are on disk."""
     path = segment_path(directory, first)
@@ -130,11 +132,11 @@ def _is_emptied(directory: Path, first: int, durable: DurableEnd | None, report:
 
 
 def _check_segment(
-    view: SegmentView,
+    view: MappedSegment,
     durable: DurableEnd | None,
     full: int,
     identity: bytes | None,
-    report: Report,
+    report: InspectionReport,
 ) -> None:
     """Report the problems of a segment. `full` is the end of its records according to the next
     segment, or 0. Recovery decides whether it may still lack an index."""
@@ -180,7 +182,7 @@ def _check_segment(
 
 
 def _check_records(
-    view: SegmentView, end: int, problem: Callable[[int, str], None]
+    view: MappedSegment, end: int, problem: Callable[[int, str], None]
 ) -> tuple[int, list[bytes]]:
     """Return the end of the intact records, and their headers."""
     heads: list[bytes] = []
@@ -205,16 +207,16 @@ def _check_records(
 
 
 def _compare_index(
-    index: Index, heads: bytes, view: SegmentView, problem: Callable[[int, str], None]
+    index: SegmentIndex, heads: bytes, view: MappedSegment, problem: Callable[[int, str], None]
 ) -> None:
-    expected = Index(memoryview(build_index(heads, SEGMENT_HEADER_BYTES, {})))
+    expected = SegmentIndex(memoryview(build_index(heads, SEGMENT_HEADER_BYTES, {})))
     for name, _, _, _ in COLUMNS:
         if index.columns[name] != expected.columns[name]:
             problem(view.index_offset, f"the index has a column {name!r} that is not the records'")
     expected.close()
 
 
-def _check_liveness(directory: Path, identity: bytes, report: Report) -> None:
+def _check_liveness(directory: Path, identity: bytes, report: InspectionReport) -> None:
     for attempt in range(ATTEMPTS):
         before = list_snapshots(directory)
         try:
@@ -277,13 +279,13 @@ def dump(
     snapshot = newest_snapshot(directory)
     for number, kind, name in snapshot.addresses if snapshot else ():
         names[number] = Address(Kind(kind), decode_name(name))
-    seen: SegmentView | None = None
+    seen: MappedSegment | None = None
     for view, offset, record in read_records(directory, sequence=sequence):
         if view is not seen:
             seen = view
             for number, kind, text in view.index.summary["destinations"] if view.index else ():
                 names[number] = Address(Kind(kind), text)
-        if record.type in (RecordType.DESTINATION, RecordType.DESTINATION_GONE):
+        if record.type in (RecordType.DESTINATION_CREATED, RecordType.DESTINATION_DELETED):
             names[record.destination] = record.address
         destination = names.get(record.destination)
         if types and record.type not in types:

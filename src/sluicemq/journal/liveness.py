@@ -1,10 +1,10 @@
 """Reference counts and locations of live records.
 
-Each segment has one byte per sequence number for the references that SETTLED records have not yet
+Each segment has one byte per sequence number for the references that COMPLETED records have not yet
 released. After the first `retain`, it has another one for references that do not survive a
 restart. A byte of 255 means that the count is above 254 and stored in a dictionary.
 
-A record that was moved forward (CARRIED) keeps its old number as its identity; `carried` maps it
+A record that was moved forward (RELOCATED) keeps its old number as its identity; `carried` maps it
 to the new number.
 """
 
@@ -25,7 +25,7 @@ SPAN_LIMIT: Final = 1 << 22
 of memory, whether or not it has a record."""
 
 
-class Segment:
+class LiveSegment:
     """State of one segment in the owner's thread.
 
     first    the number in its name
@@ -98,25 +98,25 @@ class Segment:
 class Liveness:
     """Segments of a journal with the references of all their records."""
 
-    __slots__ = ("_firsts", "carried", "held_many", "live_many", "segments")
+    __slots__ = ("_firsts", "held_many", "live_many", "relocated", "segments")
 
     def __init__(self) -> None:
-        self.segments: list[Segment] = []
+        self.segments: list[LiveSegment] = []
         self._firsts: list[int] = []
-        self.carried: dict[int, int] = {}
+        self.relocated: dict[int, int] = {}
         self.live_many: dict[int, int] = {}
         self.held_many: dict[int, int] = {}
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: LiveSegment) -> None:
         """Add a segment. Callers add segments in ascending order."""
         self.segments.append(segment)
         self._firsts.append(segment.first)
 
-    def remove(self, segment: Segment) -> None:
+    def remove(self, segment: LiveSegment) -> None:
         place = self.segments.index(segment)
         del self.segments[place], self._firsts[place]
 
-    def find(self, sequence: int) -> Segment | None:
+    def find(self, sequence: int) -> LiveSegment | None:
         """Return the segment whose columns cover that number, or None."""
         place = bisect_right(self._firsts, sequence) - 1
         if place < 0:
@@ -124,10 +124,10 @@ class Liveness:
         segment = self.segments[place]
         return segment if 0 <= sequence - segment.base < len(segment.live) else None
 
-    def locate(self, sequence: int) -> tuple[Segment, int]:
+    def locate(self, sequence: int) -> tuple[LiveSegment, int]:
         """Return the segment and the current number of a record. Raises RecordNotFound."""
-        if self.carried:
-            sequence = self.carried.get(sequence, sequence)
+        if self.relocated:
+            sequence = self.relocated.get(sequence, sequence)
         segment = self.find(sequence)
         if segment is None:
             raise RecordNotFound(f"no record {sequence}, or its segment has been removed")
@@ -161,7 +161,7 @@ class Liveness:
                 self._settle_moved(sequence)
 
     def _settle_moved(self, sequence: int) -> None:
-        place = self.carried.get(sequence)
+        place = self.relocated.get(sequence)
         if place is None:
             return
         segment = self.find(place)
@@ -171,12 +171,12 @@ class Liveness:
         self._lower(segment.live, place - segment.base, place, self.live_many)
         self._forget_moved(segment, place, sequence)
 
-    def left(self, segment: Segment, sequence: int) -> int:
+    def left(self, segment: LiveSegment, sequence: int) -> int:
         """Return the unreleased references of the record at that number."""
         left = segment.live[sequence - segment.base]
         return left if left < MANY else self.live_many[sequence]
 
-    def expect(self, segment: Segment, sequence: int, references: int) -> None:
+    def expect(self, segment: LiveSegment, sequence: int, references: int) -> None:
         """Set the number of unreleased references of a record."""
         segment.changed = True
         _set(segment.live, sequence - segment.base, sequence, references, self.live_many)
@@ -188,14 +188,14 @@ class Liveness:
         segment, place = self.locate(sequence)
         self._hold(segment, place, self.held(segment, place) + count)
 
-    def _hold(self, segment: Segment, sequence: int, count: int) -> None:
+    def _hold(self, segment: LiveSegment, sequence: int, count: int) -> None:
         index = sequence - segment.base
         held = segment.held
         if len(held) <= index:
             held.extend(bytes(len(segment.live) - len(held)))
         _set(held, index, sequence, count, self.held_many)
 
-    def held(self, segment: Segment, sequence: int) -> int:
+    def held(self, segment: LiveSegment, sequence: int) -> int:
         """Return the in-memory references of the record at that number."""
         index = sequence - segment.base
         if index >= len(segment.held):
@@ -219,21 +219,21 @@ class Liveness:
         return True
 
     def move(
-        self, segment: Segment, sequence: int, identity: int, target: Segment, to: int
+        self, segment: LiveSegment, sequence: int, identity: int, target: LiveSegment, to: int
     ) -> None:
         """Move the record from `sequence` to `to`, which already has its references."""
         held = self.held(segment, sequence)
         self.expect(segment, sequence, 0)
-        self.carried[identity] = to
+        self.relocated[identity] = to
         if held:
             _set(segment.held, sequence - segment.base, sequence, 0, self.held_many)
             self._hold(target, to, held)
 
     # --- counting --------------------------------------------------------------------------------
 
-    def _forget_moved(self, segment: Segment, place: int, identity: int) -> None:
+    def _forget_moved(self, segment: LiveSegment, place: int, identity: int) -> None:
         if not segment.live[place - segment.base] and not self.held(segment, place):
-            self.carried.pop(identity, None)
+            self.relocated.pop(identity, None)
 
     @staticmethod
     def _lower(column: bytearray, index: int, sequence: int, many: dict[int, int]) -> int:

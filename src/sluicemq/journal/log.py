@@ -25,7 +25,7 @@ from sluicemq.journal.directory import (
     take_lock,
 )
 from sluicemq.journal.format import GROUP_START, Record, RecordType
-from sluicemq.journal.liveness import SPAN_LIMIT, Segment
+from sluicemq.journal.liveness import SPAN_LIMIT, LiveSegment
 from sluicemq.journal.lookup import Lookup, find_pending
 from sluicemq.journal.meta import decode_message
 from sluicemq.journal.options import JournalOptions
@@ -42,9 +42,9 @@ from sluicemq.journal.upkeep import Upkeep
 from sluicemq.journal.writer import (
     DurableEnd,
     DurableFile,
+    JournalWriter,
     SegmentFile,
     Spares,
-    Writer,
     nothing,
 )
 from sluicemq.model.destination import Address
@@ -81,7 +81,7 @@ MAX_UNSYNCED: Final = 1 << 20
 class Full(NamedTuple):
     """Segment to seal, with the number of its INDEX record and the names for its index."""
 
-    segment: Segment
+    segment: LiveSegment
     file: SegmentFile
     sequence: int
     names: dict[int, Address]
@@ -235,7 +235,7 @@ class FileJournal(Appender):
         self._written_bytes = 0
 
         self._durable_file = DurableFile(directory, space)
-        self._writer = Writer(notify, self._fail)
+        self._writer = JournalWriter(notify, self._fail)
         self._upkeep = Upkeep(
             directory,
             self._liveness,
@@ -244,7 +244,7 @@ class FileJournal(Appender):
             self._writer,
             options.compaction_threshold,
             ALLOWANCE_SEGMENTS * options.segment_bytes,
-            self._carry,
+            self._relocate,
             self._fail,
             options.slot_idle_timeout,
             self._warn,
@@ -480,11 +480,11 @@ class FileJournal(Appender):
         self._files[segment.first] = self._file
 
     @property
-    def segments(self) -> Sequence[Segment]:
+    def segments(self) -> Sequence[LiveSegment]:
         """All segments in ascending order, as known to the owner's thread; read-only."""
         return self._liveness.segments
 
-    def completed(self, segment: Segment) -> int:
+    def completed(self, segment: LiveSegment) -> int:
         """Return the time a segment was sealed, in ms since the epoch; 0 if it does not exist."""
         return self._upkeep.completed(segment)
 
@@ -526,7 +526,7 @@ class FileJournal(Appender):
                 partial(self._sealed, full.segment, full.file),
             )
 
-    def _sealed(self, segment: Segment, file: SegmentFile) -> None:
+    def _sealed(self, segment: LiveSegment, file: SegmentFile) -> None:
         segment.records = file.records
         segment.places = array("I")
         segment.size = file.end
@@ -674,7 +674,7 @@ class FileJournal(Appender):
             + sum(file.end for file in self._files.values()),
             durable=self.durable,
             live=sum(segment.count_live() for segment in segments),
-            carried=len(self._liveness.carried),
+            relocated=len(self._liveness.relocated),
             groups=self._groups,
             records=self._records,
             written_bytes=self._written_bytes,

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from sluicemq.journal.format import HEADER_BYTES, Record, decode_record, record_size
-from sluicemq.journal.index import Index
-from sluicemq.journal.liveness import Segment
+from sluicemq.journal.index import SegmentIndex
+from sluicemq.journal.liveness import LiveSegment
 from sluicemq.journal.readahead import ReadAhead
-from sluicemq.journal.segment import SegmentView, damaged, segment_path, sequence_at
+from sluicemq.journal.segment import MappedSegment, damaged, segment_path, sequence_at
 from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.errors import RecordNotFound
 
@@ -42,14 +42,14 @@ class Lookup:
         """Create a reader; `files` are the unsealed segments, by first sequence number."""
         self._directory = directory
         self._files = files
-        self._views: OrderedDict[int, SegmentView] = OrderedDict()
+        self._views: OrderedDict[int, MappedSegment] = OrderedDict()
         self._sealed: OrderedDict[int, int] = OrderedDict()
         """Descriptors of sealed segments."""
         self._ahead: ReadAhead | None = None
         self._last = 0
         """Sequence number of the last request."""
 
-    def read(self, segment: Segment, sequence: int) -> Record:
+    def read(self, segment: LiveSegment, sequence: int) -> Record:
         """Return a record on disk. Raises RecordNotFound, JournalDamaged."""
         last, self._last = self._last, sequence
         ahead = self._ahead
@@ -74,7 +74,7 @@ class Lookup:
                 return record
         return self._decode(memoryview(data), segment, sequence, place)
 
-    def head(self, segment: Segment, sequence: int) -> Record:
+    def head(self, segment: LiveSegment, sequence: int) -> Record:
         """Return a record on disk, but without its body if it is longer than `FIRST_BYTES`.
 
         Only the sequence number of such a long record is checked. Raises RecordNotFound,
@@ -98,10 +98,10 @@ class Lookup:
             data += os.pread(fd, body - len(data), place + len(data))
         return decode_record(memoryview(data), 0, body)
 
-    def _open(self, segment: Segment) -> tuple[SegmentView, Index]:
+    def _open(self, segment: LiveSegment) -> tuple[MappedSegment, SegmentIndex]:
         view = self._views.get(segment.first)
         if view is None:
-            view = SegmentView(segment_path(self._directory, segment.first))
+            view = MappedSegment(segment_path(self._directory, segment.first))
             self._views[segment.first] = view
             if len(self._views) > OPEN_VIEWS:
                 self._views.popitem(last=False)[1].close()
@@ -109,7 +109,7 @@ class Lookup:
             raise damaged(view.path, view.size, "the index is not intact")
         return view, view.index
 
-    def needed_bytes(self, segment: Segment) -> int:
+    def needed_bytes(self, segment: LiveSegment) -> int:
         """Return the bytes of the live or retained records of a sealed segment."""
         _, index = self._open(segment)
         base = segment.base
@@ -120,12 +120,12 @@ class Lookup:
             needed = [needed[sequence - base] for sequence in index.sequences.tolist()]
         return sum(compress(index.columns["size"], needed))
 
-    def _read_sealed(self, segment: Segment, sequence: int, least: int) -> tuple[int, bytes]:
+    def _read_sealed(self, segment: LiveSegment, sequence: int, least: int) -> tuple[int, bytes]:
         """Return the record's offset and the bytes from it on, at least `least` if available."""
         place, size = self._place_in_sealed(segment, sequence)
         return place, os.pread(self._descriptor(segment), max(size + 7 & -8, least), place)
 
-    def _place_in_sealed(self, segment: Segment, sequence: int) -> tuple[int, int]:
+    def _place_in_sealed(self, segment: LiveSegment, sequence: int) -> tuple[int, int]:
         """Return offset and size of a record. Raises RecordNotFound."""
         _, index = self._open(segment)
         row = index.row(sequence)
@@ -133,7 +133,7 @@ class Lookup:
             raise RecordNotFound(f"number {sequence} was given without a record")
         return int(index.columns["offset"][row]), int(index.columns["size"][row])
 
-    def _descriptor(self, segment: Segment) -> int:
+    def _descriptor(self, segment: LiveSegment) -> int:
         sealed = self._sealed
         fd = sealed.get(segment.first)
         if fd is None:
@@ -145,14 +145,14 @@ class Lookup:
             sealed.move_to_end(segment.first)
         return fd
 
-    def _decode(self, data: memoryview, segment: Segment, sequence: int, place: int) -> Record:
+    def _decode(self, data: memoryview, segment: LiveSegment, sequence: int, place: int) -> Record:
         size = record_size(data, 0)
         if not size or sequence_at(data, 0) != sequence:
             path = segment_path(self._directory, segment.first)
             raise damaged(path, place, f"record {sequence} is not intact")
         return decode_record(data, 0, size)
 
-    def forget(self, segment: Segment) -> None:
+    def forget(self, segment: LiveSegment) -> None:
         """Close the files of a segment that is about to be removed."""
         if self._ahead is not None and self._ahead.first == segment.first:
             self._ahead = None
@@ -172,7 +172,7 @@ class Lookup:
         self._sealed.clear()
 
 
-def place_of(segment: Segment, sequence: int) -> int:
+def place_of(segment: LiveSegment, sequence: int) -> int:
     """Return the offset of a record in an unsealed segment. Raises RecordNotFound."""
     place = segment.places[sequence - segment.base] << 3
     if not place:

@@ -16,7 +16,7 @@ from sluicemq.journal.format import (
     Record,
     RecordType,
     encode_address,
-    encode_settled,
+    encode_completed,
 )
 from sluicemq.journal.meta import encode_meta
 from sluicemq.journal.port import JournalStats
@@ -39,7 +39,7 @@ class MemoryJournal:
     """Journal in memory; implements `port.Journal`.
 
     With `history`, it keeps every record for `read_from`. Without, it keeps none, and records of
-    deliveries and gauges are disabled because they could not be read.
+    deliveries and depths are disabled because they could not be read.
     """
 
     __slots__ = (
@@ -117,7 +117,9 @@ class MemoryJournal:
         number = self._numbers.get(address)
         if number is None:
             number = self._next_number
-            self._append(RecordType.DESTINATION, encode_address(address), 0, destination=number)
+            self._append(
+                RecordType.DESTINATION_CREATED, encode_address(address), 0, destination=number
+            )
             self._next_number = number + 1
             self._numbers[address] = number
             self.addresses[number] = address
@@ -127,7 +129,7 @@ class MemoryJournal:
         number = self._numbers.get(address)
         if number is not None:
             self._append(
-                RecordType.DESTINATION_GONE, encode_address(address), 0, destination=number
+                RecordType.DESTINATION_DELETED, encode_address(address), 0, destination=number
             )
             del self._numbers[address], self.addresses[number]
 
@@ -167,7 +169,7 @@ class MemoryJournal:
             )
         return sequence
 
-    def append_settled(
+    def append_completed(
         self,
         subscription: int,
         destination: int,
@@ -181,7 +183,7 @@ class MemoryJournal:
             self._history.append(
                 Record(
                     sequence,
-                    RecordType.SETTLED,
+                    RecordType.COMPLETED,
                     time_ms * 1000,
                     0,
                     0,
@@ -193,7 +195,7 @@ class MemoryJournal:
                     0,
                     0,
                     b"",
-                    encode_settled(subscription, sequences),
+                    encode_completed(subscription, sequences),
                 )
             )
         for ended in sequences:
@@ -231,7 +233,7 @@ class MemoryJournal:
         if references:
             self._entries[sequence] = record
             self._left[sequence] = references
-        if type == RecordType.RESOLVED:
+        if type == RecordType.TRANSACTION_RESOLVED:
             self._settle(reference)
         if self._history is not None:
             self._history.append(record)

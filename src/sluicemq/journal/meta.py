@@ -73,7 +73,7 @@ def encode_meta(message: Message) -> bytes:
 
 
 def decode_message(record: Record, destination: Address) -> Message:
-    """Return the message of a MESSAGE or CARRIED record. Raises JournalDamaged."""
+    """Return the message of a MESSAGE or RELOCATED record. Raises JournalDamaged."""
     kind = _BODY_KINDS.get(record.kind)
     origin = _ORIGINS.get(record.origin)
     durability = _DURABILITIES.get(record.durability)

@@ -7,7 +7,7 @@ reports when it is durable. Appends with last=False and the next one with last=T
 after a crash either all records of a unit exist or none.
 
 A message or PREPARED record is live: it stays readable until its `references` have been released
-by SETTLED records, or by RESOLVED for a PREPARED record. `retain` and `release` manage additional
+by COMPLETED records, or by RESOLVED for a PREPARED record. `retain` and `release` manage additional
 references that do not survive a restart. All appends raise JournalFailed after the journal has
 failed or has been fenced.
 """
@@ -34,7 +34,7 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     durable: int = 0
     live: int = 0
-    carried: int = 0
+    relocated: int = 0
     groups: int = 0
     records: int = 0
     written_bytes: int = 0
@@ -93,11 +93,11 @@ class Journal(Protocol):
     ) -> int:
         """Append the message, set its `sequence` and return that number.
 
-        `references` (0-65535) is the number of references that SETTLED records will release.
+        `references` (0-65535) is the number of references that COMPLETED records will release.
         Raises JournalError if the message is too large for a record (4 GiB).
         """
 
-    def append_settled(
+    def append_completed(
         self,
         subscription: int,
         destination: int,
@@ -106,7 +106,7 @@ class Journal(Protocol):
         time_ms: int,
         last: bool = True,
     ) -> int:
-        """Append a SETTLED record, release one reference of each of `sequences`, and return the
+        """Append a COMPLETED record, release one reference of each of `sequences`, and return the
         record's own sequence number. Numbers that are not live are recorded but release nothing."""
 
     def append_entry(

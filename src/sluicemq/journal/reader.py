@@ -9,7 +9,7 @@ from pathlib import Path
 from sluicemq.journal.format import Record, RecordType, decode_record
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
-    SegmentView,
+    MappedSegment,
     damaged,
     list_segments,
     record_offsets,
@@ -19,7 +19,7 @@ from sluicemq.journal.segment import (
 from sluicemq.journal.writer import DurableEnd, read_durable
 
 
-def read_segment(view: SegmentView, end: int, sequence: int) -> Iterator[tuple[int, Record]]:
+def read_segment(view: MappedSegment, end: int, sequence: int) -> Iterator[tuple[int, Record]]:
     """Iterate over offset and record from a sequence number up to offset `end`, without INDEX.
 
     Raises JournalDamaged if the records end before `end`.
@@ -44,7 +44,7 @@ def read_segment(view: SegmentView, end: int, sequence: int) -> Iterator[tuple[i
 
 def read_records(
     directory: Path, durable: DurableEnd | None = None, sequence: int = 0
-) -> Iterator[tuple[SegmentView, int, Record]]:
+) -> Iterator[tuple[MappedSegment, int, Record]]:
     """Iterate over segment, offset and record of all records up to the durable end, in order.
 
     A broker may run meanwhile. Segments that it removes are skipped, and segments that it creates
@@ -59,7 +59,7 @@ def read_records(
             continue
         end = records_end(directory, first, following)
         try:
-            view = SegmentView(segment_path(directory, first))
+            view = MappedSegment(segment_path(directory, first))
         except FileNotFoundError:
             continue
         try:

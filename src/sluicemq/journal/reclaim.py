@@ -2,7 +2,7 @@
 
 A segment goes when a snapshot that is on disk says that nothing in it is live. (That the journal
 says so now is not enough: a crash could take the settlements back.) What pins a segment of which
-little is live is written anew as CARRIED records, a slice per group, and settled under its old
+little is live is written anew as RELOCATED records, a slice per group, and settled under its old
 number wherever it is then.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import compress
 from typing import Final, NamedTuple
 
-from sluicemq.journal.liveness import Segment
+from sluicemq.journal.liveness import LiveSegment
 from sluicemq.journal.slots import Slot, Slots
 
 MOVE_BYTES: Final = 1 << 20
@@ -24,19 +24,19 @@ class Removable(NamedTuple):
     """Segments to remove, slots to mark lost because they would hold too much, slots to mark lost
     because their reader has gone, and slots to remove because their lease is over."""
 
-    segments: list[Segment]
+    segments: list[LiveSegment]
     lost: list[str]
     abandoned: list[str]
     expired: list[str]
 
 
 def removable(
-    finished: list[Segment],
+    finished: list[LiveSegment],
     position: int,
     slots: Slots,
     now: int,
     idle_timeout: int,
-    completed: Callable[[Segment], int],
+    completed: Callable[[LiveSegment], int],
     *,
     drop: bool = False,
 ) -> tuple[Removable, list[str]]:
@@ -76,17 +76,17 @@ def removable(
     return Removable(segments, lost, abandoned, expired), idle
 
 
-def unread_segments(slot: Slot, segments: list[Segment]) -> list[Segment]:
+def unread_segments(slot: Slot, segments: list[LiveSegment]) -> list[LiveSegment]:
     """Return the segments that the slot's reader has not read to the end."""
     return [segment for segment in segments if segment.last > slot.position]
 
 
 def stuck(
-    segments: list[Segment],
+    segments: list[LiveSegment],
     position: int,
     fraction: float,
-    needed_bytes: Callable[[Segment], int],
-) -> list[Segment]:
+    needed_bytes: Callable[[LiveSegment], int],
+) -> list[LiveSegment]:
     """Sealed segments worth emptying: little of them is live, and that little does not go by
     itself: at least half of it was there at the snapshot before.
 
@@ -142,11 +142,11 @@ class Mover:
     carry   moves the record with that number out of the segment; returns its bytes
     """
 
-    def __init__(self, carry: Callable[[Segment, int], int]) -> None:
-        self._carry = carry
-        self._work: deque[tuple[Segment, list[int]]] = deque()
+    def __init__(self, relocate: Callable[[LiveSegment, int], int]) -> None:
+        self._relocate = relocate
+        self._work: deque[tuple[LiveSegment, list[int]]] = deque()
 
-    def take(self, segments: list[Segment]) -> None:
+    def take(self, segments: list[LiveSegment]) -> None:
         """Queue the segments that are not queued yet."""
         known = {segment.first for segment, _ in self._work}
         for segment in segments:
@@ -170,7 +170,7 @@ class Mover:
                 self._work.popleft()
                 continue
             try:
-                moved += self._carry(segment, left.pop())
+                moved += self._relocate(segment, left.pop())
             except BaseException:
                 self._work.popleft()
                 raise

@@ -19,16 +19,16 @@ from sluicemq.journal.format import (
     Record,
     RecordType,
     decode_address,
+    decode_completed,
     decode_record,
-    decode_settled,
     record_size,
 )
-from sluicemq.journal.index import Index, build_index
-from sluicemq.journal.liveness import LARGEST, MANY, SPAN_LIMIT, Liveness, Segment
+from sluicemq.journal.index import SegmentIndex, build_index
+from sluicemq.journal.liveness import LARGEST, MANY, SPAN_LIMIT, Liveness, LiveSegment
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
+    MappedSegment,
     SegmentHeader,
-    SegmentView,
     damaged,
     list_segments,
     read_segment_header,
@@ -57,15 +57,15 @@ LARGEST_SPAN: Final = 4 * SPAN_LIMIT
 
 _PRIORITIES: Final = bytes(range(10))
 _EVENTS: Final = re.compile(rb"[^\x01\x0c\x0e\x14]")
-"""Pattern for a column of types: all types except MESSAGE, CARRIED, INDEX and GAUGE."""
+"""Pattern for a column of types: all types except MESSAGE, RELOCATED, INDEX and GAUGE."""
 _APPLIED: Final = re.compile(
     b"[%c%c%c%c%c]"
     % (
-        RecordType.SETTLED,
-        RecordType.RESOLVED,
-        RecordType.CARRIED,
-        RecordType.DESTINATION,
-        RecordType.DESTINATION_GONE,
+        RecordType.COMPLETED,
+        RecordType.TRANSACTION_RESOLVED,
+        RecordType.RELOCATED,
+        RecordType.DESTINATION_CREATED,
+        RecordType.DESTINATION_DELETED,
     )
 )
 
@@ -73,20 +73,20 @@ _APPLIED: Final = re.compile(
 _FOREIGN_TIMES: Final = bytes(
     (
         RecordType.MESSAGE,
-        RecordType.DESTINATION,
-        RecordType.DESTINATION_GONE,
-        RecordType.CARRIED,
+        RecordType.DESTINATION_CREATED,
+        RecordType.DESTINATION_DELETED,
+        RecordType.RELOCATED,
         RecordType.SNAPSHOT,
         RecordType.INDEX,
         RecordType.STARTED,
         RecordType.STOPPED,
-        RecordType.NUMBERED,
+        RecordType.SEQUENCE_RESERVED,
     )
 )
 """Types with the time of a client, of an earlier record or of the journal itself."""
 
 
-class Row(NamedTuple):
+class LiveRow(NamedTuple):
     """Live message without its body.
 
     sequence     original sequence number, also after a move
@@ -110,12 +110,12 @@ class Row(NamedTuple):
     transient: bool
 
 
-class Part(NamedTuple):
+class SegmentPart(NamedTuple):
     """One segment with its columns, read from its index or built from its records."""
 
-    segment: Segment
-    view: SegmentView
-    table: Index
+    segment: LiveSegment
+    view: MappedSegment
+    table: SegmentIndex
 
 
 class Recovery:
@@ -159,7 +159,7 @@ class Recovery:
         self.addresses: dict[int, Address] = {}
         self.next_number = 1
         self.next_sequence = 1
-        self.parts: list[Part] = []
+        self.parts: list[SegmentPart] = []
         self.finished = False
         self.report: dict[str, Any] = {
             "torn_bytes": 0,
@@ -198,7 +198,7 @@ class Recovery:
         if snapshot:
             self._take(snapshot)
         last = self._live_position
-        previous: Segment | None = None
+        previous: LiveSegment | None = None
         for first, following in zip_longest(firsts, firsts[1:]):
             part = self._open(first, following, durable, verify)
             if part is None:
@@ -229,7 +229,7 @@ class Recovery:
             path = segment_path(self.directory, durable.segment)
             raise damaged(path, 0, "the newest segment is missing")
 
-    def _check_previous(self, view: SegmentView, previous: Segment | None) -> None:
+    def _check_previous(self, view: MappedSegment, previous: LiveSegment | None) -> None:
         header = view.header
         if previous is None or header.previous != previous.first:
             if header.previous and header.first > self.position:
@@ -245,12 +245,12 @@ class Recovery:
         self._names.update(self.addresses)
         self.next_number = snapshot.next_number
         pairs = array("Q")
-        pairs.frombytes(snapshot.carried)
-        self.liveness.carried.update(zip(pairs[::2], pairs[1::2], strict=True))
+        pairs.frombytes(snapshot.relocated)
+        self.liveness.relocated.update(zip(pairs[::2], pairs[1::2], strict=True))
 
     def _open(
         self, first: int, following: int | None, durable: DurableEnd | None, verify: bool
-    ) -> Part | None:
+    ) -> SegmentPart | None:
         """Map a segment. Discard the newest one and return None if it has no record."""
         path = segment_path(self.directory, first)
         is_last = following is None
@@ -259,7 +259,7 @@ class Recovery:
             self._note_end(published, size, 0)
             self._discard(path)
             return None
-        view = SegmentView(path)
+        view = MappedSegment(path)
         try:
             header = view.header
             if header.first != first or header.identity != self.identity:
@@ -282,21 +282,21 @@ class Recovery:
                     tail = self._find_full(view, following)
                 end = tail.end
                 self._names.update(_names_in(view, tail.heads))
-                index = Index(
+                index = SegmentIndex(
                     memoryview(build_index(tail.heads, SEGMENT_HEADER_BYTES, self._names))
                 )
                 self._unsealed.append((len(self.parts), tail))
         except BaseException:
             view.close()
             raise
-        segment = Segment(first, header.previous)
+        segment = LiveSegment(first, header.previous)
         segment.end = end
-        part = Part(segment, view, index)
+        part = SegmentPart(segment, view, index)
         self.parts.append(part)
         return part
 
     def _find_tail(
-        self, view: SegmentView, durable: DurableEnd | None, published: int | None
+        self, view: MappedSegment, durable: DurableEnd | None, published: int | None
     ) -> Tail:
         """Return the whole units of the newest segment; `published` is its durable end."""
         if not self._mend:
@@ -320,7 +320,7 @@ class Recovery:
         elif torn or end <= SEGMENT_HEADER_BYTES:
             report["confirmed"] = "unknown"
 
-    def _find_full(self, view: SegmentView, following: int) -> Tail:
+    def _find_full(self, view: MappedSegment, following: int) -> Tail:
         """Return the records of a segment that a crash left unsealed before the next one."""
         first = view.header.first
         header = read_segment_header(self.directory, following)
@@ -349,10 +349,10 @@ class Recovery:
             table.close()
             view.close()
             self._seal(header, tail, place == len(self.parts) - 1)
-            view = SegmentView(view.path)
+            view = MappedSegment(view.path)
             assert view.index is not None
             segment.size = view.size
-            self.parts[place] = Part(segment, view, view.index)
+            self.parts[place] = SegmentPart(segment, view, view.index)
         self._unsealed.clear()
 
     def _seal(self, header: SegmentHeader, tail: Tail, is_last: bool) -> None:
@@ -369,7 +369,7 @@ class Recovery:
 
     # --- liveness ------------------------------------------------------------------------------
 
-    def _load(self, part: Part, saved: SegmentState | None) -> None:
+    def _load(self, part: SegmentPart, saved: SegmentState | None) -> None:
         """Load liveness from the snapshot, and for newer records from their headers."""
         segment, view, index = part
         sequences = index.sequences
@@ -408,7 +408,7 @@ class Recovery:
             if segment.base + match.start() not in self.liveness.live_many:
                 raise _missing_liveness(segment.first, self.directory)
 
-    def _load_rows(self, segment: Segment, index: Index, start: int) -> None:
+    def _load_rows(self, segment: LiveSegment, index: SegmentIndex, start: int) -> None:
         live = segment.live
         count = index.count
         first = int(index.sequences[start])
@@ -431,30 +431,32 @@ class Recovery:
         liveness = self.liveness
         for part in self.parts:
             for record in self._after(part, self._live_position, _APPLIED):
-                if record.type == RecordType.SETTLED:
-                    liveness.settle(decode_settled(record.body)[1])
-                elif record.type == RecordType.RESOLVED:
+                if record.type == RecordType.COMPLETED:
+                    liveness.settle(decode_completed(record.body)[1])
+                elif record.type == RecordType.TRANSACTION_RESOLVED:
                     liveness.settle([record.reference])
-                elif record.type == RecordType.CARRIED:
-                    self._carry(record)
-                elif record.type == RecordType.DESTINATION:
+                elif record.type == RecordType.RELOCATED:
+                    self._relocate(record)
+                elif record.type == RecordType.DESTINATION_CREATED:
                     self.addresses[record.destination] = decode_address(record.body)
                     self.next_number = max(self.next_number, record.destination + 1)
                 else:
                     self.addresses.pop(record.destination, None)
 
-    def _carry(self, record: Record) -> None:
+    def _relocate(self, record: Record) -> None:
         liveness = self.liveness
-        old = liveness.carried.get(record.reference, record.reference)
+        old = liveness.relocated.get(record.reference, record.reference)
         segment = liveness.find(old)
         if segment is not None:
             liveness.expect(segment, old, 0)
         if record.references:
-            liveness.carried[record.reference] = record.sequence
+            liveness.relocated[record.reference] = record.sequence
         else:
-            liveness.carried.pop(record.reference, None)
+            liveness.relocated.pop(record.reference, None)
 
-    def _after(self, part: Part, position: int, types: re.Pattern[bytes]) -> Iterator[Record]:
+    def _after(
+        self, part: SegmentPart, position: int, types: re.Pattern[bytes]
+    ) -> Iterator[Record]:
         """Iterate over the records of some types after a position, in order."""
         index = part.table
         if part.segment.last <= position:
@@ -472,7 +474,7 @@ class Recovery:
     # --- queries of the broker -------------------------------------------------------------------
 
     def events(self) -> Iterator[Record]:
-        """Iterate over the records after `position` in order, except messages and gauges."""
+        """Iterate over the records after `position` in order, except messages and depths."""
         for part in self.parts:
             yield from self._after(part, self.position, _EVENTS)
 
@@ -488,10 +490,10 @@ class Recovery:
         return 0
 
     def address_of(self, record: Record) -> Address:
-        """Return the address in a DESTINATION or DESTINATION_GONE record."""
+        """Return the address in a DESTINATION or DESTINATION_DELETED record."""
         return decode_address(record.body)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[LiveRow]:
         """Iterate over the live messages, ordered by original sequence number."""
         moved = sorted(self._moved())
         place = 0
@@ -503,7 +505,7 @@ class Recovery:
                 yield row
         yield from moved[place:]
 
-    def _stayed(self, part: Part) -> Iterator[Row]:
+    def _stayed(self, part: SegmentPart) -> Iterator[LiveRow]:
         """Iterate over the live MESSAGE records of one segment."""
         segment, _, index = part
         live = segment.live
@@ -512,7 +514,7 @@ class Recovery:
         left = self._left_by_row(part)
         columns = index.columns
         many = self.liveness.live_many
-        make = Row._make
+        make = LiveRow._make
         for (
             kind,
             flags,
@@ -560,19 +562,19 @@ class Recovery:
                 )
             )
 
-    def _moved(self) -> Iterator[Row]:
-        """Iterate over the live CARRIED messages, under their original sequence numbers."""
+    def _moved(self) -> Iterator[LiveRow]:
+        """Iterate over the live RELOCATED messages, under their original sequence numbers."""
         for part in self.parts:
             segment, _, index = part
             types = bytes(index.columns["type"])
-            if RecordType.CARRIED not in types:
+            if RecordType.RELOCATED not in types:
                 continue
             left = self._left_by_row(part)
-            for match in re.finditer(b"%c" % RecordType.CARRIED, types):
+            for match in re.finditer(b"%c" % RecordType.RELOCATED, types):
                 row = match.start()
                 if not left[row] or index.columns["flags"][row] & ENTRY:
                     continue
-                yield Row(
+                yield LiveRow(
                     int(index.columns["reference"][row]),
                     int(index.columns["destination"][row]),
                     int(index.columns["priority"][row]),
@@ -584,7 +586,7 @@ class Recovery:
                     index.columns["durability"][row] == Durability.TRANSIENT,
                 )
 
-    def _left_by_row(self, part: Part) -> bytes | bytearray:
+    def _left_by_row(self, part: SegmentPart) -> bytes | bytearray:
         """Return the liveness bytes of a segment in the order of its columns."""
         segment, _, index = part
         base = segment.base
@@ -604,7 +606,7 @@ class Recovery:
         self.finished = True
 
 
-def _check_columns(segment: Segment, view: SegmentView, index: Index) -> None:
+def _check_columns(segment: LiveSegment, view: MappedSegment, index: SegmentIndex) -> None:
     """Check sequence numbers and priorities, which are used as array indexes.
 
     Memory is allocated for each number from the base on. Raises JournalDamaged.
@@ -639,13 +641,13 @@ def _missing_liveness(first: int, directory: Path) -> JournalDamaged:
     )
 
 
-def _names_in(view: SegmentView, heads: bytes) -> dict[int, Address]:
+def _names_in(view: MappedSegment, heads: bytes) -> dict[int, Address]:
     """Return the destinations in the records of an unsealed segment, by number."""
     found = {}
     offset = SEGMENT_HEADER_BYTES
     for start in range(0, len(heads), 56):
         size = int.from_bytes(heads[start : start + 4], "little")
-        if heads[start + 44] in (RecordType.DESTINATION, RecordType.DESTINATION_GONE):
+        if heads[start + 44] in (RecordType.DESTINATION_CREATED, RecordType.DESTINATION_DELETED):
             record = decode_record(view.view, offset, size)
             found[record.destination] = record.address
         offset += size + 7 & -8

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from sluicemq.journal.format import FORMAT_VERSION, HEADER_BYTES, RecordType, record_size
-from sluicemq.journal.index import TRAILER_BYTES, Index, decode_trailer
+from sluicemq.journal.index import TRAILER_BYTES, SegmentIndex, decode_trailer
 from sluicemq.model.errors import JournalDamaged, JournalError
 
 MAGIC: Final = b"SLUICEMQ"
@@ -146,7 +146,7 @@ def sequence_at(view: memoryview, offset: int) -> int:
     return int.from_bytes(view[offset + 8 : offset + 16], "little")
 
 
-class SegmentView:
+class MappedSegment:
     """Segment file mapped for reading. `index` is None if the segment is not sealed.
 
     Raises FileNotFoundError, JournalDamaged, JournalError. Callers `close` the view.
@@ -165,7 +165,7 @@ class SegmentView:
         finally:
             os.close(fd)
         self.view = memoryview(self._map)
-        self.index: Index | None = None
+        self.index: SegmentIndex | None = None
         self.index_offset = 0
         self.crc = 0
         try:
@@ -189,7 +189,7 @@ class SegmentView:
         self.index_offset = offset
         self.crc = crc
         try:
-            self.index = Index(self.view[offset + HEADER_BYTES : offset + size])
+            self.index = SegmentIndex(self.view[offset + HEADER_BYTES : offset + size])
         except JournalDamaged as error:
             raise damaged(self.path, offset, str(error)) from error
         if self.index.count != records:

@@ -26,7 +26,7 @@ from zlib import compress, crc32
 import msgspec
 
 from sluicemq.journal.format import FORMAT_VERSION
-from sluicemq.journal.liveness import Liveness, Segment
+from sluicemq.journal.liveness import Liveness, LiveSegment
 from sluicemq.journal.segment import damaged
 from sluicemq.journal.space import NO_SPACE, Unreserved
 from sluicemq.journal.writer import write_whole
@@ -69,7 +69,7 @@ class Snapshot(msgspec.Struct, array_like=True):
     state: bytes
     next_number: int
     addresses: list[tuple[int, Kind, bytes]]
-    carried: bytes
+    relocated: bytes
     segments: list[SegmentState]
 
     @property
@@ -92,8 +92,8 @@ class Capture:
     def __init__(
         self,
         snapshot: Snapshot,
-        raw: list[tuple[Segment, SegmentState]],
-        finished: list[Segment],
+        raw: list[tuple[LiveSegment, SegmentState]],
+        finished: list[LiveSegment],
     ) -> None:
         self.snapshot = snapshot
         self.raw = raw
@@ -191,7 +191,7 @@ def decode_snapshot(data: bytes, path: Path) -> Snapshot:
         snapshot = _decode(payload)
     except msgspec.MsgspecError as error:
         raise damaged(path, SNAPSHOT_HEAD.size, f"the snapshot cannot be read: {error}") from error
-    if len(snapshot.carried) % 16:
+    if len(snapshot.relocated) % 16:
         raise damaged(path, SNAPSHOT_HEAD.size, "the snapshot ends within a pair of numbers")
     return snapshot
 

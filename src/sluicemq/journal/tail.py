@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from sluicemq.journal.format import GROUP_START, HEADER_BYTES, UNIT_END, RecordType, record_size
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
-    SegmentView,
+    MappedSegment,
     damaged,
     record_offsets,
     sequence_at,
@@ -47,7 +47,7 @@ class Tail(NamedTuple):
     torn: int
 
 
-def find_tail(view: SegmentView, durable: DurableEnd | None, limit: int | None = None) -> Tail:
+def find_tail(view: MappedSegment, durable: DurableEnd | None, limit: int | None = None) -> Tail:
     """Return the whole units of an unsealed segment. Raises JournalDamaged.
 
     With `limit`, the segment is read only up to that offset and must be intact up to it.
@@ -82,7 +82,7 @@ def find_tail(view: SegmentView, durable: DurableEnd | None, limit: int | None =
     return Tail(b"".join(heads), whole, len(bytes(view.view[whole:end]).rstrip(b"\0")))
 
 
-def find_full(view: SegmentView, end: int) -> Tail:
+def find_full(view: MappedSegment, end: int) -> Tail:
     """Return the units of an unsealed segment whose successor states `end` as its records' end.
 
     Only index and trailer may be missing. Raises JournalDamaged.

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from sluicemq.journal.format import HEADER_BYTES, Record
-from sluicemq.journal.liveness import Liveness, Segment
+from sluicemq.journal.liveness import Liveness, LiveSegment
 from sluicemq.journal.lookup import Lookup
 from sluicemq.journal.reclaim import (
     Allowance,
@@ -23,7 +23,7 @@ from sluicemq.journal.segment import segment_path
 from sluicemq.journal.slots import Slots, wall
 from sluicemq.journal.snapshot import Capture, capture_segments, write_snapshot
 from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace
-from sluicemq.journal.writer import Writer, nothing
+from sluicemq.journal.writer import JournalWriter, nothing
 from sluicemq.model.destination import Address, encode_name
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
@@ -31,7 +31,7 @@ from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 class Upkeep:
     """Snapshots and space reclamation of a journal.
 
-    carry         appends the record again as CARRIED with its remaining references; returns its
+    carry         appends the record again as RELOCATED with its remaining references; returns its
                   segment, sequence number and bytes
     failed        called with an error that shows that the journal cannot be trusted
     fraction      live fraction below which the live records of a segment are moved out
@@ -45,7 +45,6 @@ class Upkeep:
     __slots__ = (
         "_allowance",
         "_capture",
-        "_carry",
         "_directory",
         "_drop_slots",
         "_failed",
@@ -56,6 +55,7 @@ class Upkeep:
         "_lookup",
         "_mover",
         "_position",
+        "_relocate",
         "_slots",
         "_space",
         "_warn",
@@ -70,10 +70,10 @@ class Upkeep:
         liveness: Liveness,
         lookup: Lookup,
         slots: Slots,
-        writer: Writer,
+        writer: JournalWriter,
         fraction: float,
         allowance: int,
-        carry: Callable[[Record, int], tuple[Segment, int, int]],
+        relocate: Callable[[Record, int], tuple[LiveSegment, int, int]],
         failed: Callable[[BaseException], None],
         idle_timeout: int,
         warn: Callable[[str], None],
@@ -85,7 +85,7 @@ class Upkeep:
         self._lookup = lookup
         self._slots = slots
         self._writer = writer
-        self._carry = carry
+        self._relocate = relocate
         self._failed = failed
         self._idle_timeout = idle_timeout
         self._idle: set[str] = set()
@@ -96,7 +96,7 @@ class Upkeep:
         self._allowance = Allowance(allowance)
         self._space = space
         self._drop_slots = drop_slots
-        self._finished: list[Segment] = []
+        self._finished: list[LiveSegment] = []
         """Segments without live records as of the last snapshot, held by slots."""
         self._position = 0
         """Position of the broker state in that snapshot."""
@@ -134,9 +134,9 @@ class Upkeep:
             for number, address in addresses.items()
         ]
         pairs = array("Q")
-        for pair in self._liveness.carried.items():
+        for pair in self._liveness.relocated.items():
             pairs.extend(pair)
-        snapshot.carried = pairs.tobytes()
+        snapshot.relocated = pairs.tobytes()
         self._capture = capture
         self._allowance.discount(HEADER_BYTES)
 
@@ -216,7 +216,7 @@ class Upkeep:
             return held
         return held
 
-    def completed(self, segment: Segment) -> int:
+    def completed(self, segment: LiveSegment) -> int:
         """Return the time a segment was sealed, in ms since the epoch; 0 if it does not exist."""
         try:
             path = segment_path(self._directory, segment.first)
@@ -279,7 +279,7 @@ class Upkeep:
             return False
         return True
 
-    def empty(self, segments: list[Segment]) -> None:
+    def empty(self, segments: list[LiveSegment]) -> None:
         """Move all live records out of the segments."""
         self._mover.take(segments)
 
@@ -290,13 +290,13 @@ class Upkeep:
         except (JournalError, OSError) as error:
             self._failed(error)
 
-    def _move(self, segment: Segment, sequence: int) -> int:
+    def _move(self, segment: LiveSegment, sequence: int) -> int:
         liveness = self._liveness
         left = liveness.left(segment, sequence)
         if not left and not liveness.held(segment, sequence):
             return 0
         record = self._lookup.read(segment, sequence)
-        target, place, size = self._carry(record, left)
+        target, place, size = self._relocate(record, left)
         self._allowance.spend(size)
         liveness.move(segment, sequence, record.identity, target, place)
         return size

@@ -37,8 +37,8 @@ from sluicemq.journal.recovery import Recovery
 from sluicemq.journal.rewrite import put_in_place, replace_header
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
+    MappedSegment,
     SegmentHeader,
-    SegmentView,
     encode_segment_header,
     list_segments,
     segment_path,
@@ -51,7 +51,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalError
 
 OLDEST: Final = 1
-LAST_TYPE: Final = {1: RecordType.NUMBERED, 2: RecordType.CLOCK}
+LAST_TYPE: Final = {1: RecordType.SEQUENCE_RESERVED, 2: RecordType.CLOCK_STEP}
 """Highest record type of each format version."""
 
 
@@ -162,7 +162,7 @@ def _replace_snapshots(directory: Path, version: int, change: Callable[[bytes], 
 
 def _publish_end(directory: Path) -> None:
     """Write the `durable` file of a journal with sealed segments only."""
-    view = SegmentView(segment_path(directory, list_segments(directory)[-1]))
+    view = MappedSegment(segment_path(directory, list_segments(directory)[-1]))
     try:
         assert view.index is not None
         count = view.index.count
@@ -181,7 +181,7 @@ def _write_older(path: Path, version: int, dropped: Counter[int]) -> None:
     def apart(header: SegmentHeader) -> SegmentHeader:
         return header._replace(previous_end=0)
 
-    view = SegmentView(path)
+    view = MappedSegment(path)
     try:
         assert view.index is not None
         kinds = bytes(view.index.columns["type"])
@@ -206,7 +206,7 @@ def _write_older(path: Path, version: int, dropped: Counter[int]) -> None:
     put_in_place(temporary, path)
 
 
-def _without(view: SegmentView, last_type: int, header: bytes) -> bytes:
+def _without(view: MappedSegment, last_type: int, header: bytes) -> bytes:
     """Return the segment with that header and only the records up to type `last_type`."""
     index = view.index
     assert index is not None

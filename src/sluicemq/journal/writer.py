@@ -68,7 +68,7 @@ def give_way() -> None:
     time.sleep(PAUSE)
 
 
-class Writer:
+class JournalWriter:
     """Runner of jobs on two dedicated threads.
 
     notify   schedules a call on the owner's thread; may be called from any thread

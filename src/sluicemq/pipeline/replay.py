@@ -28,7 +28,7 @@ from sluicemq.model.message import DEFAULT_PRIORITY, Durability, Message
 from sluicemq.model.rows import Row
 from sluicemq.pipeline.sink.columns import COLUMNS, places
 from sluicemq.pipeline.sink.conversion import Converter
-from sluicemq.pipeline.sink.delivery import Batch, Delivery
+from sluicemq.pipeline.sink.delivery import PartitionWriter, WriteId
 from sluicemq.pipeline.sink.options import read
 
 Predicate = Callable[[Message], bool]
@@ -102,7 +102,7 @@ def replay(
         messages = messages.mapInArrow(_selected(selects, converter), messages.schema)
     total = messages.count() if progress is not None else 0
     schedule = ReplaySchedule(rate, speed)
-    with Delivery(sink, converter, Batch(write_id, sink.batch, 0)) as delivery:
+    with PartitionWriter(sink, converter, WriteId(write_id, sink.batch, 0)) as delivery:
         for batch in _in_order(messages):
             for piece, due in schedule.windows(batch):
                 if due is not None:
@@ -115,7 +115,7 @@ def replay(
     return Replayed(write_id, written.rows, written.written, written.already, bad)
 
 
-def _begin_window(delivery: Delivery, schedule: ReplaySchedule, due: float) -> None:
+def _begin_window(delivery: PartitionWriter, schedule: ReplaySchedule, due: float) -> None:
     """Send the messages of the last window, and wait for the time of the next one."""
     before = delivery.written.written
     delivery.flush()

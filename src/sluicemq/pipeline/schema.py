@@ -4,12 +4,12 @@ One row is one event of a destination or of a message. New columns are added at 
 group; no column ever changes its name, type or meaning.
 
     sequence          sequence number of the journal record; ascends in time through the journal
-    item              index of the event in its record, from 0; (sequence, item) is unique
+    record_index      index of the event in its record, from 0; (sequence, record_index) is unique
     time              time of the event, by the broker's clock
     event             see Event
     destination       its name; a byte that is not UTF-8 becomes \\xNN
     destination_kind  "queue" or "topic"
-    message           `sequence` of the event's message; null = none
+    message_sequence  `sequence` of the event's message; null = none
     published         publishing time of that message; null if the journal no longer has it
     protocol          publisher's protocol: "phpmq", "vibemq", "jmq", "msglite", "internal"; null
                       as with `published`
@@ -22,9 +22,9 @@ group; no column ever changes its name, type or meaning.
     size              bytes of the body; for events with a body
     body_kind         "none", "text", "json", "bytes", "map", "stream", "object" (model.BodyKind)
     body              body as published
-    waiting           "gauge": ready messages
-    in_flight         "gauge": unacked messages
-    consumers         "gauge": attached consumers
+    ready             "depth": ready messages
+    unacked           "depth": unacked messages
+    consumers         "depth": attached consumers
 
 With `includeHeaders` (or if the read's own schema names them), for events with a body:
 
@@ -54,18 +54,18 @@ TEXTS: Final = pa.map_(pa.string(), pa.string())
 class Event(StrEnum):
     """Type of an event.
 
-    MESSAGE        the message was published
-    CARRIED        the message was still ready when its segment was removed, and was moved forward
+    PUBLISHED      the message was published
+    RELOCATED      the message was still ready when its segment was removed, and was moved forward
                    in the journal; it is the same message as the one published earlier
     DELIVERED      the message was delivered to a consumer for the first time
     REDELIVERED    the message was delivered again; `attempts` counts the deliveries
     ACKNOWLEDGED ... DISCARDED   the delivery ended (journal.format.Cause)
     REQUEUED       the message moved to the tail of its queue
-    GAUGE          sample of a destination's depth
+    DEPTH          sample of a destination's depth
     """
 
-    MESSAGE = "message"
-    CARRIED = "carried"
+    PUBLISHED = "published"
+    RELOCATED = "relocated"
     DELIVERED = "delivered"
     REDELIVERED = "redelivered"
     ACKNOWLEDGED = "acknowledged"
@@ -76,18 +76,18 @@ class Event(StrEnum):
     MOVED = "moved"
     DISCARDED = "discarded"
     REQUEUED = "requeued"
-    GAUGE = "gauge"
+    DEPTH = "depth"
 
 
 PLAIN: Final = pa.schema(
     [
         pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("item", pa.int32(), nullable=False),
+        pa.field("record_index", pa.int32(), nullable=False),
         pa.field("time", TIME, nullable=False),
         pa.field("event", pa.string(), nullable=False),
         pa.field("destination", pa.string()),
         pa.field("destination_kind", pa.string()),
-        pa.field("message", pa.int64()),
+        pa.field("message_sequence", pa.int64()),
         pa.field("published", TIME),
         pa.field("protocol", pa.string()),
         pa.field("subscription", pa.int64()),
@@ -98,8 +98,8 @@ PLAIN: Final = pa.schema(
         pa.field("size", pa.int64()),
         pa.field("body_kind", pa.string()),
         pa.field("body", pa.binary()),
-        pa.field("waiting", pa.int64()),
-        pa.field("in_flight", pa.int64()),
+        pa.field("ready", pa.int64()),
+        pa.field("unacked", pa.int64()),
         pa.field("consumers", pa.int64()),
     ]
 )

@@ -1,8 +1,8 @@
 """Client side of a connection, shared by all protocols.
 
-`Connection` is for asyncio clients, `BlockingConnection` for blocking ones. Both move bytes between
-a socket and the decoder of a protocol without interpreting the frames; the `client` module of a
-protocol does that. All protocols report failures by the same errors:
+`ClientTransport` is for asyncio clients, `BlockingConnection` for blocking ones. Both move bytes
+between a socket and the decoder of a protocol without interpreting the frames; the `client` module
+of a protocol does that. All protocols report failures by the same errors:
 
     ConnectionLost  the connection cannot be made, breaks, is closed, or violates the protocol
     RequestTimeout  the broker does not accept, read, respond or close in time
@@ -88,7 +88,7 @@ ALWAYS: Final = Backoff()
 # --- asyncio -----------------------------------------------------------------------------------
 
 
-class Connection(asyncio.Protocol, ABC, Generic[FrameT]):
+class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
     """asyncio connection. A protocol's subclass handles its frames and pending requests."""
 
     def __init__(self, decoder: Decoder[FrameT], timeout: float) -> None:
@@ -240,7 +240,7 @@ class AsyncClient(ABC):
 def open_socket(
     host: str, port: int, path: str | None, ssl_context: ssl.SSLContext | None, timeout: float
 ) -> socket.socket:
-    """Connect as `Connection.dial` does. Raises ConnectionLost, RequestTimeout."""
+    """Connect as `ClientTransport.dial` does. Raises ConnectionLost, RequestTimeout."""
     where = path or f"{host}:{port}"
     connection: socket.socket | None = None
     try:

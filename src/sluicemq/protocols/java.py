@@ -83,7 +83,7 @@ class Char(str):
 Value = bool | int | float | str | bytes | dict[str, "Value"] | None
 
 
-class Limits(NamedTuple):
+class JavaLimits(NamedTuple):
     """Limits of decoded streams.
 
     entries  values in total, those of inner maps and resets included
@@ -97,7 +97,7 @@ class Limits(NamedTuple):
     size: int = 73_400_320
 
 
-_DEFAULT_LIMITS: Final = Limits()
+_DEFAULT_LIMITS: Final = JavaLimits()
 _DEPTH: Final = 2
 """Maximum nesting of maps."""
 
@@ -245,13 +245,13 @@ _LONG: Final = _BOX_OF[Long]
 # --- reading -----------------------------------------------------------------------------------
 
 
-def loads(stream: bytes, limits: Limits = _DEFAULT_LIMITS) -> Value:
+def loads(stream: bytes, limits: JavaLimits = _DEFAULT_LIMITS) -> Value:
     """Return the first value of a stream. The rest is not read. Raises SerialError."""
     reader = _Reader(stream, limits)
     return reader.value(_DEPTH)
 
 
-def loads_map(stream: bytes, limits: Limits = _DEFAULT_LIMITS) -> dict[str, Value]:
+def loads_map(stream: bytes, limits: JavaLimits = _DEFAULT_LIMITS) -> dict[str, Value]:
     """Return the body of a MapMessage. Raises SerialError, also for values of other types."""
     value = loads(stream, limits)
     if not isinstance(value, dict):
@@ -259,7 +259,7 @@ def loads_map(stream: bytes, limits: Limits = _DEFAULT_LIMITS) -> dict[str, Valu
     return value
 
 
-def loads_stream(stream: bytes, limits: Limits = _DEFAULT_LIMITS) -> list[Value]:
+def loads_stream(stream: bytes, limits: JavaLimits = _DEFAULT_LIMITS) -> list[Value]:
     """Return the values of a StreamMessage's body; maps are invalid. Raises SerialError."""
     reader = _Reader(stream, limits)
     values: list[Value] = []
@@ -277,7 +277,7 @@ class _Reader:
 
     __slots__ = ("_data", "_entries", "_handles", "_max_handles", "_position", "_volume")
 
-    def __init__(self, stream: bytes, limits: Limits) -> None:
+    def __init__(self, stream: bytes, limits: JavaLimits) -> None:
         if not stream.startswith(STREAM_HEADER):
             raise SerialError("this is no Java serialisation")
         self._data = stream
@@ -607,7 +607,7 @@ _COMPRESSED: Final = 0x04
 """Flag in the first byte of the flags of a JMQ packet."""
 
 
-def json_of_map(body: bytes, limits: Limits = _DEFAULT_LIMITS) -> bytes:
+def json_of_map(body: bytes, limits: JavaLimits = _DEFAULT_LIMITS) -> bytes:
     """Return the body of a MapMessage as a JSON object. Raises SerialError.
 
     byte[] becomes base64, a Character text of one character, NaN and infinities text, a Float the
@@ -616,7 +616,7 @@ def json_of_map(body: bytes, limits: Limits = _DEFAULT_LIMITS) -> bytes:
     return msgspec.json.encode(_plain(loads_map(body, limits)))
 
 
-def json_of_stream(body: bytes, limits: Limits = _DEFAULT_LIMITS) -> bytes:
+def json_of_stream(body: bytes, limits: JavaLimits = _DEFAULT_LIMITS) -> bytes:
     """Return a StreamMessage's body as a JSON array, as `json_of_map`; [] without a body."""
     values = loads_stream(body, limits) if body else []
     return msgspec.json.encode([_plain(value) for value in values])

@@ -15,7 +15,7 @@ MIGRATIONS_NAME: Final = "migrations.log"
 """Name of the log of completed migrations, which prevents `sluicemq migrate` from repeating one."""
 
 
-class Backups:
+class ServerBackups:
     """Paths and files of the server that the management service needs for backups."""
 
     def __init__(self, config: Config) -> None:

@@ -23,7 +23,7 @@ from sluicemq.admin.history import History
 from sluicemq.admin.metrics.scrape_state import ScrapeState
 from sluicemq.admin.server_interface import State
 from sluicemq.broker import Broker
-from sluicemq.broker import BrokerSettings as EngineSettings
+from sluicemq.broker import EngineSettings as EngineSettings
 from sluicemq.broker.build import COMPILED
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.broker.selectors import SelectorLimits
@@ -37,7 +37,7 @@ from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.metrics import Metrics
 from sluicemq.protocols.vibemq.offload import PARALLEL, Offload
 from sluicemq.server.background import BackgroundThread
-from sluicemq.server.backups import Backups
+from sluicemq.server.backups import ServerBackups
 from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.config import Config
 from sluicemq.server.connection_registry import ConnectionRegistry
@@ -271,7 +271,7 @@ class Server:
                 open=config.http.public_metrics,
                 spans=None if self._tracing is None else self._tracing.export.counts,
             ),
-            backups=Backups(config),
+            backups=ServerBackups(config),
         )
         background = BackgroundThread(loop.call_soon_threadsafe)
         unpacking = BackgroundThread(loop.call_soon_threadsafe, PARALLEL)

@@ -11,14 +11,14 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import Access
 from sluicemq.protocols.jmq.coordinator import Coordinator
-from sluicemq.protocols.jmq.options import Options as JmqOptions
+from sluicemq.protocols.jmq.options import SessionOptions as JmqOptions
 from sluicemq.protocols.jmq.portmapper import PortMapperSession, answer
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.http import HttpLimits
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.msglite.wire import Limits as MsgliteLimits
-from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, Vitals
+from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, ServerInfo
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import Limits as PhpmqLimits
 from sluicemq.protocols.transport import Background, Login, Session, Transport
@@ -27,7 +27,7 @@ from sluicemq.protocols.vibemq.creation import ListenerDefaults
 from sluicemq.protocols.vibemq.offload import Offload
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
 from sluicemq.protocols.vibemq.queues import Mode, Strategy, spelled
-from sluicemq.protocols.vibemq.session import Options as VibemqOptions
+from sluicemq.protocols.vibemq.session import SessionOptions as VibemqOptions
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
 from sluicemq.protocols.vibemq.wire import MAX_BODY
@@ -58,7 +58,7 @@ class SessionFactories:
     def __init__(
         self,
         broker: Broker,
-        vitals: Vitals,
+        vitals: ServerInfo,
         authenticator: Authenticator,
         opened: Sequence[Opened] = (),
         jmq: JmqSettings | None = None,

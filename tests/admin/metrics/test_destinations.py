@@ -8,7 +8,7 @@ import pytest
 
 from sluicemq.admin.metrics.destinations import Ages
 from sluicemq.admin.metrics.exported_destinations import LONGEST_NAME
-from sluicemq.broker import Broker, BrokerSettings, ManualClock
+from sluicemq.broker import Broker, EngineSettings, ManualClock
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
@@ -245,7 +245,7 @@ def test_a_message_on_disk_is_read_once_for_its_age(
 ) -> None:
     clock = ManualClock()
     journal = FileJournal.open(tmp_path / "journal")
-    broker = Broker(journal, clock, BrokerSettings(memory_budget=1))
+    broker = Broker(journal, clock, EngineSettings(memory_budget=1))
     queue = broker.declare(Address(Kind.QUEUE, "q"), DestinationSettings())
     sent = clock.wall
     for _ in range(2):

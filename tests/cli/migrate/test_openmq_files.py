@@ -15,7 +15,7 @@ from sluicemq.cli.migrate.openmq.access import (
 )
 from sluicemq.cli.migrate.openmq.properties import parse
 from sluicemq.cli.migrate.openmq.records import records
-from sluicemq.cli.migrate.openmq.serial import JavaObject, read_objects
+from sluicemq.cli.migrate.openmq.serial import ParsedObject, read_objects
 from sluicemq.cli.migrate.openmq.states import read_states
 from sluicemq.cli.migrate.plan import Plan
 from sluicemq.cli.migrate.source_files import Damage, SourceFile
@@ -71,7 +71,7 @@ def test_a_broken_escape_is_told_with_its_line() -> None:
 def test_an_object_is_what_it_is_made_of() -> None:
     (key, value), end = read_objects(store.destination("orders") + b"rest", 2, "here")
     assert key == "Q:orders"
-    assert isinstance(value, JavaObject)
+    assert isinstance(value, ParsedObject)
     assert value.simple_name == "Queue"
     assert value.fields["countLimit"] == 100_000
     assert value.fields["memoryLimit"].fields["str"] == "10737418240b"

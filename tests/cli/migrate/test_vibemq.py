@@ -14,7 +14,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
-from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy, WrittenOptions
+from sluicemq.protocols.vibemq.queues import Mode, QueueOptions, Strategy, WrittenOptions
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, journaled, left, restored
 from tests.cli.migrate.vibemq_store import Store
@@ -77,7 +77,7 @@ def test_queues_keep_their_options(store: Store, migrate: Migrate, tmp_path: Pat
     ):
         info = client.queue_info("orders")
         assert info is not None
-        assert info.options == Options(
+        assert info.options == QueueOptions(
             max_queue_size=500, dead_letter=True, overflow=Strategy(1), max_retry_attempts=5
         )
         urgent = client.queue_info("urgent")

@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 
 from sluicemq.pipeline.decode.columns import FRAMES
-from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.decode.tasks import FOUND, decode_found, find
 
 Row = dict[str, Any]
 
 
-def decoded(path: Path, options: Options | None = None) -> list[Row]:
+def decoded(path: Path, options: DecodeOptions | None = None) -> list[Row]:
     """All rows of one file, by connection, direction and offset."""
-    options = options or Options()
+    options = options or DecodeOptions()
     found = pa.Table.from_batches(list(find([str(path)], options)), FOUND)
     found = found.sort_by([(name, "ascending") for name in ("file", "connection", "number")])
     batches = list(decode_found(found.to_batches(max_chunksize=7), options))
@@ -26,7 +26,7 @@ def decoded(path: Path, options: Options | None = None) -> list[Row]:
     )
 
 
-def decoded_bytes(directory: Path, data: bytes, options: Options | None = None) -> list[Row]:
+def decoded_bytes(directory: Path, data: bytes, options: DecodeOptions | None = None) -> list[Row]:
     path = directory / "capture"
     path.write_bytes(data)
     return decoded(path, options)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.decode import FRAMES, Options, Raw, decode, parse_ports, run
+from sluicemq.pipeline.decode import FRAMES, DecodeOptions, Raw, decode, parse_ports, run
 from sluicemq.pipeline.tables import table
 from tests.pipeline.decode.conftest import Recorded
 from tests.pipeline.decode.tables import decoded
@@ -34,7 +34,7 @@ def files(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> list[
 def test_the_frame_has_the_rows_that_plain_functions_give(
     spark: SparkSession, files: list[Path]
 ) -> None:
-    frame = decode(spark, [files[0].parent], Options(partitions=2))
+    frame = decode(spark, [files[0].parent], DecodeOptions(partitions=2))
     found = frame.toArrow()
     assert found.column_names == FRAMES.names
     expected = [row for file in files for row in decoded(file)]
@@ -45,7 +45,7 @@ def test_run_writes_a_table_and_lines_and_tells_what_was_found(
     spark: SparkSession, files: list[Path], tmp_path: Path
 ) -> None:
     lines = StringIO()
-    options = Options(ports=parse_ports("1234=jmq"), partitions=2)
+    options = DecodeOptions(ports=parse_ports("1234=jmq"), partitions=2)
     summary = run(spark, files, options, output=tmp_path / "frames", lines=lines)
     expected = [row for file in files for row in decoded(file)]
     assert sum(count.frames for count in summary.counts) == len(expected)
@@ -79,8 +79,8 @@ def test_what_cannot_be_done_is_said_at_once(spark: SparkSession, tmp_path: Path
         ("1=amqp", "there is no protocol 'amqp'"),
     ):
         with pytest.raises(ConfigurationError, match=said):
-            Options(ports=parse_ports(text))
+            DecodeOptions(ports=parse_ports(text))
     with pytest.raises(ConfigurationError, match="neither client nor server"):
-        Options(raw=Raw("jmq", "broker"))
+        DecodeOptions(raw=Raw("jmq", "broker"))
     with pytest.raises(ConfigurationError, match="max_waiting: must be at least 1"):
-        Options(max_waiting=0)
+        DecodeOptions(max_waiting=0)

@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.options import DecodeOptions
 from tests.pipeline.decode.conftest import BODIES, PORTS, Recorded
 from tests.pipeline.decode.tables import Row, decoded_bytes
 from tests.pipeline.decode.test_streams import check_tiling, disturbed, without_time
@@ -80,7 +80,9 @@ def test_passwords_are_not_shown(recorded: Recorded, tmp_path: Path, rows: list[
     (login,) = frames(rows, "jmq", "AUTHENTICATE")
     assert login["body"] == b"***"
     data = pcap(captured(recorded.segments))
-    (login,) = frames(decoded_bytes(tmp_path, data, Options(secrets=True)), "jmq", "AUTHENTICATE")
+    (login,) = frames(
+        decoded_bytes(tmp_path, data, DecodeOptions(secrets=True)), "jmq", "AUTHENTICATE"
+    )
     assert login["body"] != b"***"
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.pipeline.decode.options import Options, Raw
+from sluicemq.pipeline.decode.options import DecodeOptions, Raw
 from sluicemq.pipeline.decode.recognition import CODECS
 from sluicemq.protocols.msglite.wire import encode_message
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
@@ -177,7 +177,7 @@ def test_damage_is_told_where_it_is(directory: Path, protocol: str, chance: Rand
     said = [b"".join(mutate(chance, make(chance))) for make in PROTOCOLS[protocol]]
     talk = Talk(server=(SERVER[0], PORTS[protocol]), mss=chance.choice((5, 1460))).open()
     talk.say(0, said[0]).say(1, said[1]).close()
-    options = Options(max_frame_bytes=5000)
+    options = DecodeOptions(max_frame_bytes=5000)
     rows = decoded_bytes(directory, pcap(captured(talk.segments)), options)
     for direction, data in zip(("to-server", "to-client"), said, strict=True):
         mine = of(rows, direction)
@@ -207,7 +207,7 @@ def test_noise_gives_rows(directory: Path, data: bytes, chance: Random) -> None:
         mine = of(rows, direction)
         assert mine or not data
     for protocol in CODECS:
-        decoded_bytes(directory, data, Options(raw=Raw(protocol, "server")))
+        decoded_bytes(directory, data, DecodeOptions(raw=Raw(protocol, "server")))
 
 
 # --- cases ---------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_many_connections_at_a_time(directory: Path) -> None:
     assert len({row["connection"] for row in rows}) == 300
     assert {row["error"] for row in rows} == {None}
     # with too little room they fall into pieces, but nothing is lost
-    rows = decoded_bytes(directory, pcap(captured(segments)), Options(max_connections=10))
+    rows = decoded_bytes(directory, pcap(captured(segments)), DecodeOptions(max_connections=10))
     assert sum(row["length"] for row in rows) == 300 * sum(map(len, frames(4)))
     assert {row["error"] for row in rows} == {None}
 
@@ -297,7 +297,7 @@ def test_commands_of_msglite_are_found_again(directory: Path) -> None:
 def test_waiting_for_a_lost_packet_has_an_end(directory: Path) -> None:
     talk = Talk(mss=100).open().say(0, b"".join(frames(60)))
     kept = [each for each in talk.segments if each.sequence != 1001 + 700]
-    rows = decoded_bytes(directory, pcap(captured(kept)), Options(max_waiting=10))
+    rows = decoded_bytes(directory, pcap(captured(kept)), DecodeOptions(max_waiting=10))
     assert [row["frame"] for row in rows].count("send") == 59
     # what came while it was waited for has the times at which it came
     times = [row["time"] for row in rows]
@@ -350,7 +350,9 @@ def test_the_end_of_the_capture_within_a_frame(directory: Path) -> None:
 def test_a_frame_above_the_limit_is_an_error(directory: Path) -> None:
     said = [encode_consume(b"a", 1), *frames(1, 5000), encode_consume(b"b", 2)]
     talk = Talk().open().say(0, b"".join(said))
-    rows = decoded_bytes(directory, pcap(captured(talk.segments)), Options(max_frame_bytes=1000))
+    rows = decoded_bytes(
+        directory, pcap(captured(talk.segments)), DecodeOptions(max_frame_bytes=1000)
+    )
     assert [row["frame"] for row in rows] == ["consume", None, "consume"]
     assert "announces 5004 bytes, the limit is 1000" in rows[1]["error"]
 
@@ -373,7 +375,9 @@ def test_other_protocols_are_reported(directory: Path) -> None:
         (None, None, 8),
     ]
     assert "ports=PORT=PROTOCOL" in rows[0]["error"]
-    rows = decoded_bytes(directory, pcap(captured(talk.segments)), Options(ports={25: "msglite"}))
+    rows = decoded_bytes(
+        directory, pcap(captured(talk.segments)), DecodeOptions(ports={25: "msglite"})
+    )
     assert {row["protocol"] for row in rows} == {"msglite"}
     assert "unknown command" in rows[0]["error"]
 
@@ -415,11 +419,11 @@ def test_the_port_mapper_and_the_http_gateway(directory: Path) -> None:
 def test_a_log_of_raw_bytes(directory: Path) -> None:
     said = frames(2000, 400)
     for protocol in ("phpmq", None):
-        rows = decoded_bytes(directory, b"".join(said), Options(raw=Raw(protocol, "client")))
+        rows = decoded_bytes(directory, b"".join(said), DecodeOptions(raw=Raw(protocol, "client")))
         assert [(row["frame"], row["time"]) for row in rows] == [("send", None)] * 2000
         assert {(row["direction"], row["protocol"]) for row in rows} == {("to-server", "phpmq")}
     check_tiling(rows, sum(map(len, said)))
-    (row,) = decoded_bytes(directory, said[0], Options(raw=Raw("phpmq", "server")))
+    (row,) = decoded_bytes(directory, said[0], DecodeOptions(raw=Raw("phpmq", "server")))
     assert (row["direction"], row["error"]) == (
         "to-client",
         "message type 001 does not come from this side; "

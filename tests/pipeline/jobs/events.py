@@ -42,8 +42,8 @@ class Journal:
         properties: dict[str, str] | None = None,
         **fields: Any,
     ) -> int:
-        row = self._row(seconds, Event.MESSAGE, destination, destination_kind)
-        row |= {"message": row["sequence"], "published": row["time"], "protocol": protocol}
+        row = self._row(seconds, Event.PUBLISHED, destination, destination_kind)
+        row |= {"message_sequence": row["sequence"], "published": row["time"], "protocol": protocol}
         row |= {"priority": 4, "durability": "sync", "size": len(body), "body_kind": kind}
         row |= {"body": body, "properties": list((properties or {}).items())} | fields
         self._messages[row["sequence"]] = row
@@ -53,7 +53,7 @@ class Journal:
         """What happened to a message; of one that is not here, nothing else is known."""
         known = self._messages.get(message)
         row = self._row(seconds, event, "orders", "queue")
-        row["message"] = message
+        row["message_sequence"] = message
         if known:
             for name in ("destination", "destination_kind", "published", "protocol"):
                 row[name] = known[name]
@@ -80,13 +80,13 @@ class Journal:
         self.event(seconds, Event.DEAD_LETTERED, message, properties=list(story.items()))
         return letter
 
-    def gauge(self, seconds: float, waiting: int, consumers: int, **fields: Any) -> None:
-        row = self._row(seconds, Event.GAUGE, "orders", "queue")
-        row |= {"waiting": waiting, "in_flight": 0, "consumers": consumers} | fields
+    def depth(self, seconds: float, waiting: int, consumers: int, **fields: Any) -> None:
+        row = self._row(seconds, Event.DEPTH, "orders", "queue")
+        row |= {"ready": waiting, "unacked": 0, "consumers": consumers} | fields
 
     def _row(self, seconds: float, event: Event, destination: str, kind: str) -> Row:
         row = dict.fromkeys(EVENTS.names)
-        row |= {"sequence": next(self._numbers), "item": 0, "time": at(seconds)}
+        row |= {"sequence": next(self._numbers), "record_index": 0, "time": at(seconds)}
         row |= {"event": event, "destination": destination, "destination_kind": kind}
         self.rows.append(row)
         return row

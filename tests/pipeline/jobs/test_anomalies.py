@@ -40,16 +40,16 @@ def test_a_queue_where_nothing_moves(spark: SparkSession) -> None:
         else:
             waits.append(stuck)
         waiting = max(0, minute - 9)
-        journal.gauge(seconds + 3, waiting, 1, destination="stuck")
+        journal.depth(seconds + 3, waiting, 1, destination="stuck")
         # the same backlog, but something is acknowledged
         healthy = journal.message(seconds, destination="healthy")
         journal.event(seconds + 2, Event.ACKNOWLEDGED, healthy)
-        journal.gauge(seconds + 3, 500, 1, destination="healthy")
+        journal.depth(seconds + 3, 500, 1, destination="healthy")
         # nothing is acknowledged, because nothing waits
-        journal.gauge(seconds + 3, 0, 1, destination="idle")
+        journal.depth(seconds + 3, 0, 1, destination="idle")
         # stuck, but not for long enough
         if minute > 30:
-            journal.gauge(seconds + 3, 5, 1, destination="new")
+            journal.depth(seconds + 3, 5, 1, destination="new")
     (row,) = found(spark, journal)
     assert (row["kind"], row["destination"], row["severity"]) == (
         "stuck-queue",
@@ -57,13 +57,13 @@ def test_a_queue_where_nothing_moves(spark: SparkSession) -> None:
         "critical",
     )
     assert (row["minute"], row["detected"]) == (at(600), at(39 * 60))
-    figures = json.loads(row["figures"])
+    figures = json.loads(row["details"])
     assert figures.pop("oldest") == waits[:5]
     assert figures == {
         "minutes": 29,
-        "waiting": 30,
+        "ready": 30,
         "waiting_at_first": 1,
-        "messages_in": 30,
+        "published": 30,
         "consumers": 1,
     }
     assert "for 29 minutes while 30 messages wait" in row["evidence"]
@@ -87,14 +87,14 @@ def test_a_message_that_is_delivered_again_and_again(spark: SparkSession) -> Non
     tried(4)
     expired = journal.message(0)
     journal.dead_letter(101, expired, "expired", 0)
-    got = {row["message"]: row for row in found(spark, journal)}
+    got = {row["message_sequence"]: row for row in found(spark, journal)}
     assert set(got) == {again, buried}
     assert {row["kind"] for row in got.values()} == {"poison-message"}
     assert (got[again]["severity"], got[buried]["severity"]) == ("critical", "warning")
     assert got[buried]["evidence"] == (
         f"message {buried} was delivered 5 times and is dead-lettered: max-attempts"
     )
-    assert json.loads(got[buried]["figures"])["successor"] == letter
+    assert json.loads(got[buried]["details"])["moved_to_sequence"] == letter
     assert len({row["id"] for row in got.values()}) == 2
 
 
@@ -129,11 +129,11 @@ def test_an_hour_that_is_slower_than_a_week_ago(spark: SparkSession) -> None:
         minute("tail", 7, {10.0: 940, 100.0: 60}),
     ]
     journal = Journal()
-    journal.gauge(0, 0, 1)
+    journal.depth(0, 0, 1)
     (row,) = found(spark, journal, more)
     assert (row["kind"], row["destination"]) == ("latency-regression", "slow")
     assert (row["minute"], row["severity"]) == (START + timedelta(days=7), "warning")
-    figures = json.loads(row["figures"])
+    figures = json.loads(row["details"])
     assert (figures["samples"], figures["samples_before"]) == (1000, 1000)
     assert figures["distance"] == 0.9
     assert "a week ago within" in row["evidence"]

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.jobs import gold as gold_job
 from sluicemq.pipeline.jobs import silver as silver_job
-from sluicemq.pipeline.jobs.batch import Writer
+from sluicemq.pipeline.jobs.batch import LakeWriter
 from sluicemq.pipeline.jobs.bronze import bronze, choose_named, named_of
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.rebuild import rebuild
@@ -31,7 +31,7 @@ def traffic() -> list[Row]:
             journal.dead_letter(3 * number + 2, message, "overflow")
         elif number > 5:
             journal.event(3 * number + 2, Event.ACKNOWLEDGED, message - 2 * (number % 2))
-        journal.gauge(3 * number, number, 1)
+        journal.depth(3 * number, number, 1)
     return journal.rows
 
 
@@ -54,25 +54,25 @@ def test_what_is_repeated_or_broken_off_counts_once(
     lake = Lake(tmp_path / "lake", broker="b")
     lake.claim(JOURNAL)
     assert lake.reached(JOURNAL) is None
-    Writer(lake, JOURNAL).write(frame(spark, events[:50]))
+    LakeWriter(lake, JOURNAL).write(frame(spark, events[:50]))
     assert lake.reached(JOURNAL) == events[49]["sequence"]
 
     def fail(*_: object) -> None:
         raise Broken
 
     # crashes after gold; then a replay, which has to do without the writer's memory
-    writer = Writer(lake, JOURNAL)
-    monkeypatch.setattr(Writer, "_bronze", fail)
+    writer = LakeWriter(lake, JOURNAL)
+    monkeypatch.setattr(LakeWriter, "_bronze", fail)
     with pytest.raises(Broken):
         writer.write(frame(spark, events[50:90]))
     monkeypatch.undo()
     assert lake.reached(JOURNAL) == events[49]["sequence"]
     assert lake.reached(JOURNAL, ["gold"]) == events[89]["sequence"]
-    replayed = Writer(lake, JOURNAL).write(frame(spark, events[50:90]))
+    replayed = LakeWriter(lake, JOURNAL).write(frame(spark, events[50:90]))
     assert set(replayed.seconds) >= {"bronze", "silver"}
 
     # without a checkpoint, batches are cut otherwise
-    writer = Writer(lake, JOURNAL)
+    writer = LakeWriter(lake, JOURNAL)
     writer.write(frame(spark, events[30:120]))
     done = writer.write(frame(spark, events[100:]))
     assert (done.rows, done.last) == (len(events) - 100, events[-1]["sequence"])

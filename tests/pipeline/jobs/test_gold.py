@@ -32,17 +32,17 @@ def test_counts_of_a_minute(spark: SparkSession) -> None:
         else:
             journal.event(number / 10 + 1, Event.REDELIVERED, message)
             journal.dead_letter(number / 10 + 2, message, "expired" if number < 93 else "overflow")
-    journal.gauge(5, 11, 2)
-    journal.gauge(15, 7, 3)
+    journal.depth(5, 11, 2)
+    journal.depth(15, 7, 3)
     journal.event(61, Event.ACKNOWLEDGED, 999_999)
     found = made(spark, journal)
 
     row = found["orders", "phpmq", START]
-    assert (row["messages_in"], row["bytes_in"]) == (100, sum(range(100)))
+    assert (row["published"], row["published_bytes"]) == (100, sum(range(100)))
     assert (row["delivered"], row["redelivered"], row["acknowledged"]) == (100, 10, 90)
     assert (row["dead_lettered"], row["expired"], row["late_events"]) == (10, 0, 0)
-    assert row["messages_in_rate"] == pytest.approx(100 / 60)
-    assert row["acknowledged_rate"] == 1.5
+    assert row["publish_rate"] == pytest.approx(100 / 60)
+    assert row["acknowledge_rate"] == 1.5
     assert row["dead_letter_reasons"] == {"expired": 3, "overflow": 7}
     assert row["queueing"] == {histogram.bucket_of(500): 100}
     assert (row["queueing_max"], row["end_to_end_max"]) == (500, 589)
@@ -52,11 +52,11 @@ def test_counts_of_a_minute(spark: SparkSession) -> None:
         assert row[f"end_to_end_{name}"] == pytest.approx(wanted, rel=histogram.ERROR)
         assert row[f"end_to_end_{name}"] == histogram.percentile(row["end_to_end"], share)
     assert (row["backlog"], row["consumers"]) == (None, None)
-    gauges = found["orders", "any", START]
-    assert (gauges["backlog"], gauges["consumers"], gauges["gauged"]) == (7, 3, at(15))
-    assert gauges["messages_in"] == 0
-    assert gauges["queueing_p50"] is None
-    assert found["orders.dlq", "phpmq", START]["messages_in"] == 10
+    depths = found["orders", "any", START]
+    assert (depths["backlog"], depths["consumers"], depths["depth_time"]) == (7, 3, at(15))
+    assert depths["published"] == 0
+    assert depths["queueing_p50"] is None
+    assert found["orders.dlq", "phpmq", START]["published"] == 10
     unknown = found["orders", "unknown", at(60)]
     assert (unknown["acknowledged"], unknown["end_to_end"]) == (1, {})
     assert len(found) == 4
@@ -67,7 +67,7 @@ def test_what_comes_late_counts_and_is_told(spark: SparkSession) -> None:
     for seconds in (-3601, -3600, 0):
         journal.message(seconds)
     found = made(spark, journal, newest=START)
-    assert sum(row["messages_in"] for row in found.values()) == 3
+    assert sum(row["published"] for row in found.values()) == 3
     assert {key[2]: row["late_events"] for key, row in found.items()} == {
         at(-3660): 1,
         at(-3600): 0,
@@ -94,9 +94,9 @@ def test_any_batches_in_any_order_give_the_same_rows(
 
 def test_of_two_gauges_the_later_counts(spark: SparkSession) -> None:
     earlier, later = Journal(), Journal(100)
-    earlier.gauge(5, 100, 1)
-    earlier.gauge(5, 90, 1)
-    later.gauge(5, 80, 1)
+    earlier.depth(5, 100, 1)
+    earlier.depth(5, 90, 1)
+    later.depth(5, 80, 1)
     pieces = [gold(frame(spark, each.rows), "b") for each in (earlier, later)]
     tables = [piece.toArrow() for piece in pieces]
     assert sorted_rows(combine(*tables), GOLD, GOLD_KEYS)[0]["backlog"] == 80

@@ -18,12 +18,12 @@ from sluicemq.journal import Cause, FileJournal, Slots
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.pipeline.jobs import gold, run, silver
-from sluicemq.pipeline.jobs.batch import Done, Writer
+from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.jobs.run import Job, Step, Supervisor
+from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob, Supervisor
 from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from tests.pipeline.jobs.events import Row, rows, sorted_rows
-from tests.pipeline.source.support import SMALL, deliver, gauge, message, put, redeliver, settle
+from tests.pipeline.source.support import SMALL, deliver, depth, message, put, redeliver, settle
 
 LETTERS = Address(Kind.QUEUE, "orders.dlq")
 
@@ -45,12 +45,12 @@ class Traffic:
         story = {"deadLetterReason": "overflow", "originalQueue": "orders"}
         put(self.journal, message(b"0", LETTERS, properties=story))
         settle(self.journal, numbers[:1], Cause.DEAD_LETTERED)
-        gauge(self.journal, 4)
+        depth(self.journal, 4)
         self.journal.sync()
 
-    def job(self, **options: Any) -> Job:
+    def job(self, **options: Any) -> PipelineJob:
         source = {"path": str(self.directory)}
-        return Job(source=source, lake=self.lake, max_rows=20, **options)
+        return PipelineJob(source=source, lake=self.lake, max_rows=20, **options)
 
     def check(self, spark: SparkSession) -> None:
         """The lake holds what one batch over all of the journal gives."""
@@ -118,19 +118,19 @@ def test_what_passes_by_itself_is_tried_again(
 ) -> None:
     monkeypatch.setattr(run, "LONGEST_PAUSE", 0.01)
     calls: list[int] = []
-    write = Writer._silver
+    write = LakeWriter._silver
 
-    def sometimes(self: Writer, *rest: Any) -> None:
+    def sometimes(self: LakeWriter, *rest: Any) -> None:
         calls.append(1)
         if len(calls) in (1, 2):
             raise PySparkRuntimeError("a worker has died")
         write(self, *rest)
 
-    monkeypatch.setattr(Writer, "_silver", sometimes)
-    told: list[Step] = []
+    monkeypatch.setattr(LakeWriter, "_silver", sometimes)
+    told: list[BatchProgress] = []
     stop = threading.Event()
 
-    def tell(step: Step) -> None:
+    def tell(step: BatchProgress) -> None:
         told.append(step)
         if step.lag == 0:
             stop.set()
@@ -145,11 +145,11 @@ def test_what_passes_by_itself_is_tried_again(
 def test_what_does_not_pass_is_told_at_once(
     spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(self: Writer, events: object) -> Done:
+    def damaged(self: LakeWriter, events: object) -> BatchResult:
         raise JournalError("segment 7 is damaged")
 
-    monkeypatch.setattr(Writer, "write", damaged)
-    told: list[Step] = []
+    monkeypatch.setattr(LakeWriter, "write", damaged)
+    told: list[BatchProgress] = []
     with pytest.raises(JournalError, match="segment 7 is damaged"):
         Supervisor(spark, traffic.job(), told.append).run(None)
     assert told == []
@@ -158,4 +158,4 @@ def test_what_does_not_pass_is_told_at_once(
     with pytest.raises(ConfigurationError, match="--from-bronze does it again"):
         Supervisor(spark, traffic.job()).run(None)
     with pytest.raises(ConfigurationError, match="/nowhere is no directory"):
-        Supervisor(spark, Job(source={"path": "/nowhere"}, lake=traffic.lake)).run(None)
+        Supervisor(spark, PipelineJob(source={"path": "/nowhere"}, lake=traffic.lake)).run(None)

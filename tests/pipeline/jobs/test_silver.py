@@ -18,7 +18,7 @@ from tests.pipeline.jobs.events import Journal, Row, at, frame, rows, sorted_row
 
 def made(spark: SparkSession, journal: Journal) -> dict[int, Row]:
     found = rows(silver(frame(spark, journal.rows), "b"), SILVER, SILVER_KEYS)
-    return {row["message"]: row for row in found}
+    return {row["message_sequence"]: row for row in found}
 
 
 def test_bodies_are_read_as_their_kind_says(spark: SparkSession) -> None:
@@ -139,7 +139,7 @@ def test_the_life_of_a_message(spark: SparkSession) -> None:
     back = journal.message(10, b"e")
     journal.event(11, Event.DELIVERED, back, attempts=1)
     journal.event(12, Event.REQUEUED, back, attempts=1)
-    journal.gauge(13, 3, 1)
+    journal.depth(13, 3, 1)
     journal.event(14, Event.ACKNOWLEDGED, 999_999)
     moved = journal.message(15, b"f")
     target = journal.message(16, b"f", destination="elsewhere")
@@ -150,27 +150,32 @@ def test_the_life_of_a_message(spark: SparkSession) -> None:
     assert states == {
         done: "acknowledged",
         dead: "dead-lettered",
-        letter: "waiting",
-        waits: "waiting",
-        held: "in-flight",
-        back: "waiting",
+        letter: "ready",
+        waits: "ready",
+        held: "unacked",
+        back: "ready",
         999_999: "acknowledged",
         moved: "moved",
-        target: "waiting",
+        target: "ready",
     }
     assert found[done]["queueing_ms"] == 1500
     assert found[done]["end_to_end_ms"] == 2000
     assert found[done]["events"] == 3
     row = found[dead]
-    assert (row["deliveries"], row["redeliveries"], row["attempts"], row["ended"]) == (2, 1, 2, 1)
+    assert (
+        row["deliveries"],
+        row["redeliveries"],
+        row["attempts"],
+        row["completed_deliveries"],
+    ) == (2, 1, 2, 1)
     assert (row["first_delivered"], row["last_delivered"]) == (at(4), at(5))
-    assert (row["dead_lettered"], row["reason"], row["successor"]) == (
+    assert (row["dead_lettered"], row["reason"], row["moved_to_sequence"]) == (
         at(6),
         "max-attempts",
         letter,
     )
-    assert (found[letter]["origin"], found[letter]["reason"]) == ("orders", None)
-    assert found[moved]["successor"] == target
+    assert (found[letter]["original_destination"], found[letter]["reason"]) == ("orders", None)
+    assert found[moved]["moved_to_sequence"] == target
     assert (found[999_999]["published"], found[999_999]["destination"]) == (None, "orders")
 
 
@@ -183,12 +188,12 @@ def test_subscriptions_of_a_topic_are_told_apart(spark: SparkSession) -> None:
     journal.event(3, Event.ACKNOWLEDGED, news, subscription=1)
     journal.event(4, Event.EXPIRED, news, subscription=3)
     row = made(spark, journal)[news]
-    assert row["delivered_by"] == {1: 1, 2: 2, 3: 1}
-    assert row["ended_by"] == {1: 1, 3: 1}
-    assert (row["state"], row["outcome"]) == ("in-flight", "acknowledged")
+    assert row["deliveries_by_subscription"] == {1: 1, 2: 2, 3: 1}
+    assert row["completed_by_subscription"] == {1: 1, 3: 1}
+    assert (row["state"], row["outcome"]) == ("unacked", "acknowledged")
     journal.event(5, Event.ACKNOWLEDGED, news, subscription=2)
     row = made(spark, journal)[news]
-    assert (row["state"], row["ended"], row["deliveries"]) == ("acknowledged", 3, 4)
+    assert (row["state"], row["completed_deliveries"], row["deliveries"]) == ("acknowledged", 3, 4)
 
 
 def test_columns_for_queries(spark: SparkSession) -> None:
@@ -204,7 +209,7 @@ def test_columns_for_queries(spark: SparkSession) -> None:
         typed_property("word", "long").alias("word"),
     )
     ids = variant(silver(frame(spark, journal.rows), "b")).selectExpr(
-        "message", "variant_get(variant, '$.id', 'long') AS id"
+        "message_sequence", "variant_get(variant, '$.id', 'long') AS id"
     )
     assert sorted(map(tuple, ids.collect())) == [(1, 7), (2, 8), (3, 9), (4, None)]
     assert {bytes(row.body): (row.weight, row.word) for row in found.collect()} == {

@@ -68,7 +68,7 @@ def anomaly(**values: Any) -> dict[str, Any]:
         "minute": START,
         "detected": START + timedelta(hours=1),
         "evidence": "nothing acknowledged for 60 minutes",
-        "figures": '{"backlog": 7}',
+        "details": '{"backlog": 7}',
         **values,
     }
 
@@ -80,7 +80,7 @@ def dead_letters(*rows: dict[str, Any]) -> pa.Table:
 def letter(message: int, **values: Any) -> dict[str, Any]:
     return {
         "broker": "b1",
-        "message": message,
+        "message_sequence": message,
         "destination": "orders",
         "dead_lettered": START,
         "reason": "poison",
@@ -123,8 +123,8 @@ def busy(minutes: int, queues: int, step: int = 1, seed: int = 7) -> pa.Table:
         "destination": pa.array([f"queue.{number:05d}" for number in queue]),
         "destination_kind": pa.array(np.where(queue % 5 == 4, "topic", "queue")),
         "protocol": pa.array(protocols[queue % 4]),
-        "messages_in": pa.array(flat),
-        "bytes_in": pa.array(flat * 812),
+        "published": pa.array(flat),
+        "published_bytes": pa.array(flat * 812),
         "acknowledged": pa.array(counts.sum(axis=1)),
         "redelivered": pa.array(flat // 150),
         "dead_lettered": pa.array(dead),
@@ -133,7 +133,7 @@ def busy(minutes: int, queues: int, step: int = 1, seed: int = 7) -> pa.Table:
             offsets, pa.array(buckets[keep].astype(np.int32)), pa.array(counts[keep])
         ),
         "backlog": pa.array(waiting),
-        "in_flight": pa.array(flat // 60),
+        "unacked": pa.array(flat // 60),
         "consumers": pa.array(queue % 7),
         "dead_letter_reasons": pa.MapArray.from_arrays(
             np.concatenate(([0], np.cumsum(dead > 0))).astype(np.int32),

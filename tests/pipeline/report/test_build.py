@@ -11,7 +11,7 @@ import pytest
 from sluicemq.pipeline import histogram
 from sluicemq.pipeline.report import build
 from sluicemq.pipeline.report.build import MOST_EXAMPLES, NO_REASON
-from sluicemq.pipeline.report.figures import Percentiles, Report
+from sluicemq.pipeline.report.figures import Percentiles, ReportFigures
 from sluicemq.pipeline.report.scale import MINUTE
 from tests.pipeline.report.sample import (
     START,
@@ -30,13 +30,13 @@ MINUTES = int(START.timestamp()) // MINUTE
 def test_sums_over_destinations_protocols_and_minutes() -> None:
     report = build(
         gold(
-            row(0, messages_in=5, bytes_in=500, acknowledged=2, end_to_end=[1.0, 1.0]),
-            row(0, protocol="jmq", messages_in=7, bytes_in=70, expired=1, late_events=2),
-            row(3, "topic", destination_kind="topic", messages_in=30, redelivered=4),
+            row(0, published=5, published_bytes=500, acknowledged=2, end_to_end=[1.0, 1.0]),
+            row(0, protocol="jmq", published=7, published_bytes=70, expired=1, late_events=2),
+            row(3, "topic", destination_kind="topic", published=30, redelivered=4),
             row(3, protocol="unknown", dead_lettered=2, acknowledged=1, end_to_end=[100.0]),
         )
     )
-    assert (report.messages_in, report.bytes_in, report.acknowledged) == (42, 570, 3)
+    assert (report.published, report.published_bytes, report.acknowledged) == (42, 570, 3)
     assert (report.redelivered, report.expired, report.dead_lettered) == (4, 1, 2)
     assert report.late_events == 2
     assert (report.since, report.until, report.seconds) == (MINUTES, MINUTES + 4, 240)
@@ -60,18 +60,18 @@ def test_sums_over_destinations_protocols_and_minutes() -> None:
 def test_a_destination_keeps_its_backlog_between_gauges() -> None:
     report = build(
         gold(
-            row(1, "a", protocol="any", backlog=10, in_flight=1, consumers=2),
-            row(4, "a", protocol="any", backlog=4, in_flight=0, consumers=2),
-            row(3, "b", protocol="any", backlog=100, in_flight=5, consumers=0),
-            row(0, "c", messages_in=1),
-            row(5, "c", messages_in=1),
+            row(1, "a", protocol="any", backlog=10, unacked=1, consumers=2),
+            row(4, "a", protocol="any", backlog=4, unacked=0, consumers=2),
+            row(3, "b", protocol="any", backlog=100, unacked=5, consumers=0),
+            row(0, "c", published=1),
+            row(5, "c", published=1),
         )
     )
     assert report.timeline is not None
     assert report.timeline.backlog is not None
-    assert report.timeline.in_flight is not None
+    assert report.timeline.unacked is not None
     assert report.timeline.backlog.tolist() == [110, 110, 110, 110, 104, 104]
-    assert report.timeline.in_flight.tolist() == [6, 6, 6, 6, 5, 5]
+    assert report.timeline.unacked.tolist() == [6, 6, 6, 6, 5, 5]
     assert report.backlog == 104
     assert [(queue.name, queue.backlog, queue.consumers) for queue in report.queues] == [
         ("b", 100, 0),
@@ -82,16 +82,16 @@ def test_a_destination_keeps_its_backlog_between_gauges() -> None:
 
 def test_the_busiest_have_rows_and_the_others_one() -> None:
     rows = [
-        row(0, f"q{number}", messages_in=number, end_to_end=[10.0 * number])
+        row(0, f"q{number}", published=number, end_to_end=[10.0 * number])
         for number in (3, 9, 1, 7)
     ]
     rows.append(row(0, "drained", acknowledged=8))
-    report = build(gold(*rows, row(9, "q9", messages_in=1)), top=2)
+    report = build(gold(*rows, row(9, "q9", published=1)), top=2)
     assert [queue.name for queue in report.queues] == ["q9", "drained"]
     assert report.queues[0].arrivals.tolist() == [9, *[0] * 8, 1]
     assert report.queues[1].latency == Percentiles()
     assert report.others is not None
-    assert (report.other_count, report.others.messages_in) == (3, 11)
+    assert (report.other_count, report.others.published) == (3, 11)
     assert report.others.arrivals.tolist() == [11, *[0] * 9]
     assert report.others.latency.p99 == pytest.approx(70.0, rel=histogram.ERROR)
 
@@ -99,12 +99,12 @@ def test_the_busiest_have_rows_and_the_others_one() -> None:
 def test_equal_names_are_told_apart() -> None:
     report = build(
         gold(
-            row(0, "x", messages_in=3),
-            row(0, "x", destination_kind="topic", messages_in=2),
-            row(0, "x", broker="b2", messages_in=1),
+            row(0, "x", published=3),
+            row(0, "x", destination_kind="topic", published=2),
+            row(0, "x", broker="b2", published=1),
         )
     )
-    assert [(each.broker, each.kind, each.messages_in) for each in report.queues] == [
+    assert [(each.broker, each.kind, each.published) for each in report.queues] == [
         ("b1", "queue", 3),
         ("b1", "topic", 2),
         ("b2", "queue", 1),
@@ -113,22 +113,22 @@ def test_equal_names_are_told_apart() -> None:
 
 
 def test_a_period_is_cut_out() -> None:
-    table = gold(*(row(minute, messages_in=1 << minute) for minute in range(6)))
+    table = gold(*(row(minute, published=1 << minute) for minute in range(6)))
     report = build(
         table,
         anomalies(anomaly(minute=START), anomaly(minute=START + timedelta(minutes=3))),
         since=START + timedelta(minutes=2),
         until=START + timedelta(minutes=5),
     )
-    assert report.messages_in == 4 + 8 + 16
+    assert report.published == 4 + 8 + 16
     assert (report.since, report.until) == (MINUTES + 2, MINUTES + 5)
     assert report.anomaly_count == 1
 
 
 def test_a_period_without_traffic() -> None:
-    report = build(gold(row(0, messages_in=1)), since=START + timedelta(days=1))
+    report = build(gold(row(0, published=1)), since=START + timedelta(days=1))
     assert report.timeline is None
-    assert report.messages_in == 0
+    assert report.published == 0
 
 
 def test_an_empty_table() -> None:
@@ -154,22 +154,22 @@ def test_pieces_of_a_table_make_the_same_report() -> None:
 
     whole, pieces = build(table, made=made, top=7), build(read, made=made, top=7)
     assert figures(whole) == figures(pieces)
-    assert whole.messages_in == sum(table["messages_in"].to_pylist())
+    assert whole.published == sum(table["published"].to_pylist())
     assert whole.timeline is not None
     assert whole.timeline.latency.sum() == sum(table["acknowledged"].to_pylist())
     assert sum(reason.count for reason in whole.reasons) == whole.dead_lettered > 0
 
 
-def figures(report: Report) -> object:
+def figures(report: ReportFigures) -> object:
     line = report.timeline
     assert line is not None
     assert line.backlog is not None
     queues = [
-        (each.name, each.messages_in, each.backlog, each.latency, each.arrivals.tolist())
+        (each.name, each.published, each.backlog, each.latency, each.arrivals.tolist())
         for each in report.queues
     ]
     return (
-        report.messages_in,
+        report.published,
         report.peak,
         report.backlog,
         report.latency,
@@ -229,7 +229,7 @@ def test_the_beginning_of_a_body(body: dict[str, object], beginning: str | None)
 def test_the_most_severe_anomalies_come_first() -> None:
     later = START + timedelta(hours=1)
     report = build(
-        gold(row(0, messages_in=1)),
+        gold(row(0, published=1)),
         anomalies(
             anomaly(id="1", severity="warning", minute=later),
             anomaly(id="2", severity="critical", minute=START),

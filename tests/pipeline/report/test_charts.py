@@ -13,10 +13,10 @@ import pytest
 
 from sluicemq.pipeline.report import build, charts, heat
 from sluicemq.pipeline.report.drawings import drawings
-from sluicemq.pipeline.report.figures import Report, Timeline
+from sluicemq.pipeline.report.figures import ReportFigures, Timeline
 from sluicemq.pipeline.report.palette import PAINTS
 from sluicemq.pipeline.report.png import write_pngs
-from sluicemq.pipeline.report.scene import Area, Boxes, Lines, Scene, Shape, Text
+from sluicemq.pipeline.report.scene import Area, Boxes, Polylines, Scene, Shape, Text
 from sluicemq.pipeline.report.svg import svg
 from tests.pipeline.report.sample import START, anomalies, anomaly, busy, gold, row
 
@@ -36,9 +36,9 @@ def shapes(scene: Scene, role: str) -> list[Shape]:
 
 def test_bars_are_as_high_as_their_rates() -> None:
     line = timeline(
-        row(0, messages_in=60, acknowledged=30),
-        row(0, protocol="jmq", messages_in=60),
-        row(1, messages_in=120),
+        row(0, published=60, acknowledged=30),
+        row(0, protocol="jmq", published=60),
+        row(1, published=120),
     )
     scene = charts.traffic(line, (), SIZE)
     # The legend's square, then the bars. Lower layers are drawn over the higher ones.
@@ -50,7 +50,7 @@ def test_bars_are_as_high_as_their_rates() -> None:
     assert stacked == pytest.approx(2 * first)
     assert scene.shapes.index(jmq) < scene.shapes.index(phpmq)
     line_shape = shapes(scene, "out")[-1]
-    assert isinstance(line_shape, Lines)
+    assert isinstance(line_shape, Polylines)
     base = phpmq.boxes[0][1] + first
     assert base - line_shape.runs[0][0][1] == pytest.approx(first / 2)
     assert "in 2/s · out 30/min" in scene.spots[0].says
@@ -58,7 +58,7 @@ def test_bars_are_as_high_as_their_rates() -> None:
 
 
 def test_many_bins_are_one_area() -> None:
-    line = timeline(*(row(minute, messages_in=60) for minute in range(180)))
+    line = timeline(*(row(minute, published=60) for minute in range(180)))
     (area,) = [
         shape
         for shape in shapes(charts.traffic(line, (), SIZE), "in-phpmq")
@@ -71,7 +71,7 @@ def test_many_bins_are_one_area() -> None:
 
 
 def test_little_traffic_is_told_per_minute() -> None:
-    scene = charts.traffic(timeline(row(0, messages_in=3)), (), SIZE)
+    scene = charts.traffic(timeline(row(0, published=3)), (), SIZE)
     texts = [shape.text for shape in scene.shapes if isinstance(shape, Text)]
     assert texts[0] == "messages/min"
     assert "3" in texts
@@ -84,7 +84,7 @@ def test_little_traffic_is_told_per_minute() -> None:
 
 def test_anomalies_are_marked_where_they_began() -> None:
     report = build(
-        gold(*(row(minute, messages_in=1) for minute in range(10))),
+        gold(*(row(minute, published=1) for minute in range(10))),
         anomalies(
             anomaly(id="1", minute=START + timedelta(minutes=2), severity="warning"),
             anomaly(id="2", minute=START + timedelta(minutes=2), severity="critical"),
@@ -107,7 +107,7 @@ def test_anomalies_are_marked_where_they_began() -> None:
 def test_heat_rows_hold_every_message_at_its_latency() -> None:
     latencies = [0.0, 1.0, 2.0, 3.0, 30.0, 31.0, 4000.0]
     line = timeline(row(0, end_to_end=latencies, acknowledged=7))
-    rows = heat.Rows(line.latency)
+    rows = heat.LatencyBands(line.latency)
     cells = rows.cells(line.latency)
     assert cells.sum() == 7
     edges = rows.edges
@@ -127,7 +127,7 @@ def test_heat_rows_hold_every_message_at_its_latency() -> None:
     [[0.0], [5.0], [0.02, 0.03], [1e12], [0.0, 1e12], [0.5 * 1.3**step for step in range(60)]],
 )
 def test_any_latencies_make_few_rows(latencies: list[float]) -> None:
-    rows = heat.Rows(timeline(row(0, end_to_end=latencies)).latency)
+    rows = heat.LatencyBands(timeline(row(0, end_to_end=latencies)).latency)
     assert heat.FEWEST_ROWS <= len(rows) <= 2 * heat.MOST_ROWS
     assert rows.edges == sorted(set(rows.edges))
     for value in latencies:
@@ -161,7 +161,7 @@ def test_equal_neighbours_are_one_box() -> None:
     assert len(boxes) == 2
     assert boxes[0][2] == pytest.approx(3 * boxes[1][2])
     line_runs = shapes(scene, "p95")[-1]
-    assert isinstance(line_runs, Lines)
+    assert isinstance(line_runs, Polylines)
     assert len(line_runs.runs) == 2
 
 
@@ -196,7 +196,7 @@ def points(shape: Shape) -> list[tuple[float, float]]:
         return [(shape.x, shape.y)]
     if isinstance(shape, Area):
         return list(shape.points)
-    if isinstance(shape, Lines):
+    if isinstance(shape, Polylines):
         return [point for run in shape.runs for point in run]
     corners = [(x, y) for x, y, _, _ in shape.boxes]
     return corners + [(x + width, y + height) for x, y, width, height in shape.boxes]
@@ -233,5 +233,5 @@ def test_pictures(tmp_path: Path) -> None:
 
 
 def test_no_pictures_without_traffic(tmp_path: Path) -> None:
-    report: Report = build(gold())
+    report: ReportFigures = build(gold())
     assert write_pngs(report, tmp_path) == []

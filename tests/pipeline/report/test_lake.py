@@ -27,7 +27,7 @@ def fill(lake: Path, kind: str, name: str, rows: pa.Table, version: int = 3) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_every_kind_of_table(tmp_path: Path, kind: str) -> None:
     lake = tmp_path / "broker one"
-    two_days = [row(minute, messages_in=1, backlog=minute) for minute in (0, 5, 1500)]
+    two_days = [row(minute, published=1, backlog=minute) for minute in (0, 5, 1500)]
     fill(lake, kind, "gold", gold(*two_days))
     fill(lake, kind, "anomalies", anomalies(anomaly()))
     # Two brokers use the same numbers; only one of the letters with each is an example.
@@ -43,7 +43,7 @@ def test_of_every_kind_of_table(tmp_path: Path, kind: str) -> None:
         lake, tmp_path / "report.html", png=tmp_path / "png", progress=steps.append
     )
     assert report.title == "broker one"
-    assert (report.messages_in, report.backlog, report.anomaly_count) == (3, 1500, 1)
+    assert (report.published, report.backlog, report.anomaly_count) == (3, 1500, 1)
     newest, unknown = report.reasons
     assert [example.message for example in newest.examples] == [19, 19, 18]
     assert [example.message for example in unknown.examples] == [500]
@@ -73,9 +73,9 @@ def test_how_much_of_a_journal_the_lake_lacks(tmp_path: Path) -> None:
     state = connect(parse_options(source)).state()
     identity, last = state.identity, state.next - 1
     made = table("delta", lake / "gold", partitions=("day",))
-    made.append(gold(row(messages_in=1)), application=f"sluicemq/b1/{identity}", version=2)
-    made.append(gold(row(messages_in=1)), application="sluicemq/b2/fedcba", version=900)
-    made.append(gold(row(messages_in=1)), application=f"sluicemq/b1/{identity}", version=4)
+    made.append(gold(row(published=1)), application=f"sluicemq/b1/{identity}", version=2)
+    made.append(gold(row(published=1)), application="sluicemq/b2/fedcba", version=900)
+    made.append(gold(row(published=1)), application=f"sluicemq/b1/{identity}", version=4)
     report = report_lake(lake, tmp_path / "report.html", source=source)
     assert report.state is not None
     assert last >= records
@@ -88,7 +88,7 @@ def test_how_much_of_a_journal_the_lake_lacks(tmp_path: Path) -> None:
 
 
 def test_of_a_period(tmp_path: Path) -> None:
-    fill(tmp_path, "delta", "gold", gold(*(row(minute, messages_in=1) for minute in range(10))))
+    fill(tmp_path, "delta", "gold", gold(*(row(minute, published=1) for minute in range(10))))
     letters = [letter(1), letter(2, dead_lettered=START + timedelta(minutes=5))]
     fill(tmp_path, "delta", "silver", dead_letters(*letters))
     report = report_lake(
@@ -98,7 +98,7 @@ def test_of_a_period(tmp_path: Path) -> None:
         until=START + timedelta(minutes=7),
         top=1,
     )
-    assert report.messages_in == 3
+    assert report.published == 3
     assert [example.message for example in report.reasons[0].examples] == [2]
 
 

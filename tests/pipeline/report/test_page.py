@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.pipeline.report import Report, build, render, write
-from sluicemq.pipeline.report.figures import LakeTable, Progress, State
+from sluicemq.pipeline.report import ReportFigures, build, render, write
+from sluicemq.pipeline.report.figures import LakeState, LakeTable, Progress
 from tests.pipeline.report.sample import (
     START,
     anomalies,
@@ -46,7 +46,7 @@ HOSTILE = [
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-def page(report: Report) -> ElementTree.Element:
+def page(report: ReportFigures) -> ElementTree.Element:
     """The page as a tree. What HTML does not read as markup (script, style) is taken out first."""
     text = re.sub(r"(?s)<(script|style)>.*?</\1>", r"<\1/>", render(report))
     return ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>"))
@@ -56,7 +56,7 @@ def words_of(tree: ElementTree.Element) -> str:
     return " ".join(" ".join(tree.itertext()).split())
 
 
-def full(names: list[str]) -> Report:
+def full(names: list[str]) -> ReportFigures:
     """A report in which each name stands in every place that takes one."""
     return build(
         gold(
@@ -65,7 +65,7 @@ def full(names: list[str]) -> Report:
                     number,
                     name,
                     broker=name,
-                    messages_in=5,
+                    published=5,
                     dead_lettered=1,
                     backlog=3,
                     end_to_end=[2.0, 900.0],
@@ -95,7 +95,7 @@ def full(names: list[str]) -> Report:
             )
         ),
         title=names[0],
-        state=State(
+        state=LakeState(
             "delta",
             (LakeTable("gold", 12, 3, 4096, 7, START),),
             (Progress(names[0], 123_456, START, behind=7),),
@@ -106,8 +106,8 @@ def full(names: list[str]) -> Report:
 REPORTS = {
     "empty": lambda: build(gold()),
     "nothing in the period": lambda: build(gold(), since=datetime(2026, 1, 1, tzinfo=UTC)),
-    "one row": lambda: build(gold(row(messages_in=1))),
-    "gauge only": lambda: build(gold(row(protocol="any", backlog=0, in_flight=0))),
+    "one row": lambda: build(gold(row(published=1))),
+    "gauge only": lambda: build(gold(row(protocol="any", backlog=0, unacked=0))),
     "a minute": lambda: build(busy(1, 12)),
     "a day": lambda: build(busy(1440, 10, 3)),
     "a month": lambda: build(busy(30 * 1440, 4, 60)),
@@ -221,9 +221,9 @@ def values(tree: ElementTree.Element, kind: str) -> list[list[str]]:
 def test_tables_say_what_charts_show() -> None:
     report = build(
         gold(
-            row(0, messages_in=5, acknowledged=2, end_to_end=[3.0, 3.0]),
-            row(1, protocol="jmq", messages_in=1234, redelivered=3),
-            row(1, protocol="any", backlog=9, in_flight=2),
+            row(0, published=5, acknowledged=2, end_to_end=[3.0, 3.0]),
+            row(1, protocol="jmq", published=1234, redelivered=3),
+            row(1, protocol="any", backlog=9, unacked=2),
         )
     )
     tables = {}
@@ -259,7 +259,7 @@ def test_writing_replaces_the_old_page_at_once(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.html"
     write(build(gold()), path)
     first = path.read_text()
-    write(build(gold(row(messages_in=1))), path)
+    write(build(gold(row(published=1))), path)
     assert path.read_text() != first
     assert path.stat().st_mode & 0o777 == 0o644
     assert [each.name for each in path.parent.iterdir()] == ["report.html"]
@@ -272,7 +272,7 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(
     write(build(gold()), path)
     first = path.read_text()
 
-    def failing(_: Report) -> str:
+    def failing(_: ReportFigures) -> str:
         raise ValueError("no page")
 
     monkeypatch.setattr("sluicemq.pipeline.report.page.render", failing)
@@ -321,7 +321,7 @@ if CHROMIUM:  # the checks above do not need it
 
 
 def test_columns_beyond_those_it_knows_do_no_harm() -> None:
-    table = gold(row(messages_in=2))
+    table = gold(row(published=2))
     wider = table.append_column("new", pa.array(["x"]))
     made: Any = datetime(2026, 1, 1, tzinfo=UTC)
     assert render(build(wider, made=made)) == render(build(table, made=made))

@@ -12,8 +12,8 @@ from tests.pipeline.report.sample import START, anomalies, anomaly, gold, row
 def test_of_one_message() -> None:
     report = build(
         gold(
-            row(0, messages_in=1, dead_lettered=1, dead_letter_reasons={"poison": 1}),
-            row(0, protocol="any", backlog=1, in_flight=0, consumers=0),
+            row(0, published=1, dead_lettered=1, dead_letter_reasons={"poison": 1}),
+            row(0, protocol="any", backlog=1, unacked=0, consumers=0),
         )
     )
     assert sentences(report) == [
@@ -26,9 +26,9 @@ def test_of_one_message() -> None:
 def test_of_a_busy_day() -> None:
     report = build(
         gold(
-            row(0, messages_in=6000, acknowledged=2, end_to_end=[2.0, 100.0], backlog=10),
-            row(0, "b", messages_in=60_000, backlog=0),
-            row(60, messages_in=1, backlog=300),
+            row(0, published=6000, acknowledged=2, end_to_end=[2.0, 100.0], backlog=10),
+            row(0, "b", published=60_000, backlog=0),
+            row(60, published=1, backlog=300),
             row(60, "b", backlog=100, dead_lettered=3, dead_letter_reasons={"x": 2, "y": 1}),
         ),
         anomalies(
@@ -49,7 +49,7 @@ def test_of_a_busy_day() -> None:
 
 
 def test_of_a_quiet_one() -> None:
-    report = build(gold(row(0, protocol="any", backlog=0, in_flight=0, consumers=0)))
+    report = build(gold(row(0, protocol="any", backlog=0, unacked=0, consumers=0)))
     assert sentences(report) == [
         "0 messages came in.",
         "Nothing was waiting at any measurement.",

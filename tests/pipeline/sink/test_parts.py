@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.model.rows import FRAME_ROWS, USUAL_ROWS, decode, frames, row
-from sluicemq.pipeline.sink.parts import ROW_BYTES, Part, Parts
+from sluicemq.pipeline.sink.parts import ROW_BYTES, EncodedPart, Parts
 
 
-def collect(sizes: Sequence[int], cuts: Sequence[int], rows: int, size: int) -> list[Part]:
+def collect(sizes: Sequence[int], cuts: Sequence[int], rows: int, size: int) -> list[EncodedPart]:
     """The parts of rows with bodies of these sizes, that arrive in batches which end at `cuts`."""
     parts = Parts(rows, size)
     values = [row("q", bytes(length), message_id=str(n)) for n, length in enumerate(sizes)]
-    found: list[Part] = []
+    found: list[EncodedPart] = []
     start = 0
     for end in [*cuts, len(values)]:
         found += parts.add(values[start:end], sizes[start:end])
@@ -25,7 +25,7 @@ def collect(sizes: Sequence[int], cuts: Sequence[int], rows: int, size: int) -> 
     return [*found, last] if last else found
 
 
-def numbers(part: Part) -> list[int]:
+def numbers(part: EncodedPart) -> list[int]:
     """Of the rows in it."""
     data = b"".join(part.frames)
     return [int(each.message_id) for frame in frames(memoryview(data)) for each in decode(frame)]

@@ -16,7 +16,7 @@ def published(data: Path, destination: str = "") -> list[Message]:
     addresses: dict[int, Address] = {}
     found = []
     for _, _, record in read_records(data / "journal"):
-        if record.type == RecordType.DESTINATION:
+        if record.type == RecordType.DESTINATION_CREATED:
             addresses[record.destination] = record.address
         elif record.type == RecordType.MESSAGE:
             message = decode_message(record, addresses[record.destination])

@@ -15,21 +15,21 @@ import pyarrow as pa
 from sluicemq.broker.codec import decode_requeue, encode_requeue
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.format import (
+    DEPTH,
     ENTRY,
-    GAUGE,
     Cause,
     Record,
     RecordType,
-    decode_gauge,
+    decode_depth,
     decode_redelivered,
+    encode_completed,
     encode_redelivered,
-    encode_settled,
 )
 from sluicemq.journal.meta import decode_message, has_client_timestamp
 from sluicemq.journal.reader import read_records
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from sluicemq.pipeline.schema import EVENTS
+from sluicemq.pipeline.schema import EVENTS, Event
 from sluicemq.pipeline.source.batch import BatchReader, Share
 from sluicemq.pipeline.source.build import LATEST_MS
 from sluicemq.pipeline.source.columns import arrow_columns, asked_columns
@@ -59,7 +59,7 @@ def put(journal: FileJournal, made: Message | None = None) -> int:
 
 def deliver(journal: FileJournal, sequences: list[int], address: Address = ORDERS) -> int:
     """Append that these were delivered for the first time."""
-    body = encode_settled(7, sequences)
+    body = encode_completed(7, sequences)
     number = journal.destination(address)
     return journal.append_entry(RecordType.DELIVERED, body, T0 + 1, destination=number)
 
@@ -80,7 +80,7 @@ def settle(
     address: Address = ORDERS,
 ) -> int:
     """Append that these deliveries ended."""
-    return journal.append_settled(7, journal.destination(address), cause, sequences, T0 + 3)
+    return journal.append_completed(7, journal.destination(address), cause, sequences, T0 + 3)
 
 
 def requeue(journal: FileJournal, sequence: int, attempts: int, address: Address = ORDERS) -> int:
@@ -94,11 +94,11 @@ def requeue(journal: FileJournal, sequence: int, attempts: int, address: Address
     )
 
 
-def gauge(journal: FileJournal, waiting: int, address: Address = ORDERS) -> int:
+def depth(journal: FileJournal, waiting: int, address: Address = ORDERS) -> int:
     """Append how a destination stands."""
     return journal.append_entry(
-        RecordType.GAUGE,
-        GAUGE.pack(waiting, 2, 3, 0),
+        RecordType.DEPTH,
+        DEPTH.pack(waiting, 2, 3, 0),
         T0 + 5,
         destination=journal.destination(address),
     )
@@ -186,7 +186,7 @@ def naive_rows(directory: Path, wanted: Callable[[Row], bool] = lambda row: True
     names = {
         record.destination: record.address
         for record in records
-        if record.type in (RecordType.DESTINATION, RecordType.DESTINATION_GONE)
+        if record.type in (RecordType.DESTINATION_CREATED, RecordType.DESTINATION_DELETED)
     }
     published: dict[int, Record] = {}
     for record in records:
@@ -199,7 +199,7 @@ def naive_rows(directory: Path, wanted: Callable[[Row], bool] = lambda row: True
         after_message = before is not None and before.type == RecordType.MESSAGE
         if before is not None and after_message and record.kind == Cause.DEAD_LETTERED:
             letter = _fields(before, names[before.destination])
-            for row in made if record.type == RecordType.SETTLED else ():
+            for row in made if record.type == RecordType.COMPLETED else ():
                 row["properties"] = letter.get("properties")
                 row["property_types"] = letter.get("property_types")
         rows += made
@@ -211,10 +211,12 @@ def _rows(record: Record, names: dict[int, Address], published: dict[int, Record
     about: list[tuple[int | None, int | None]]
     more: Row = {}
     event = RecordType(record.type).name.lower()
+    if record.type == RecordType.MESSAGE:
+        event = Event.PUBLISHED
     if record.is_message:
         about = [(record.identity, None)]
         more = _fields(record, names[record.destination])
-    elif record.type == RecordType.SETTLED:
+    elif record.type == RecordType.COMPLETED:
         event = Cause(record.kind).name.lower().replace("_", "-")
         about = [(sequence, None) for sequence in record.sequences]
         more = {"subscription": record.subscription}
@@ -229,10 +231,10 @@ def _rows(record: Record, names: dict[int, Address], published: dict[int, Record
         requeued = decode_requeue(record.body)
         about = [(record.reference, requeued.attempts)]
         more = {"subscription": requeued.subscription}
-    elif record.type == RecordType.GAUGE:
+    elif record.type == RecordType.DEPTH:
         about = [(None, None)]
-        waiting, in_flight, consumers = decode_gauge(record.body)
-        more = {"waiting": waiting, "in_flight": in_flight, "consumers": consumers}
+        waiting, unacked, consumers = decode_depth(record.body)
+        more = {"ready": waiting, "unacked": unacked, "consumers": consumers}
     else:
         return []
     rows = []
@@ -241,12 +243,12 @@ def _rows(record: Record, names: dict[int, Address], published: dict[int, Record
         address = names[record.destination]
         row |= {
             "sequence": record.sequence,
-            "item": item,
+            "record_index": item,
             "time": moment(record.time),
             "event": event,
             "destination": _name(address.name),
             "destination_kind": address.kind.name.lower(),
-            "message": number,
+            "message_sequence": number,
             "attempts": attempts_made,
             **more,
         }

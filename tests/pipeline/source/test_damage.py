@@ -60,7 +60,7 @@ def last_segment(directory: Path) -> Path:
 def test_a_damaged_record(
     directory: Path, sealed: bool, part: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    everything = numbers(read(directory, events="message"))
+    everything = numbers(read(directory, events="published"))
     inside = [
         number
         for number in everything
@@ -71,33 +71,33 @@ def test_a_damaged_record(
     flip(path, offset + {"body": 90, "size": 1, "sequence": 8}[part])
 
     with pytest.raises(JournalDamaged, match=f"{path.name}.*offset {offset}"):
-        read(directory, events="message")
+        read(directory, events="published")
     with caplog.at_level(logging.WARNING):
-        left = numbers(read(directory, events="message", failondataloss="false"))
+        left = numbers(read(directory, events="published", failondataloss="false"))
     assert left == [number for number in everything if number != victim]
     assert f"offset {offset}" in caplog.text
 
 
 def test_damage_that_the_read_does_not_touch_is_told_too(directory: Path) -> None:
-    everything = numbers(read(directory, events="message"))
+    everything = numbers(read(directory, events="published"))
     path, offset = place_of(directory, everything[0])
     flip(path, offset + 90)
     with pytest.raises(JournalDamaged, match=f"offset {offset}"):
-        read(directory, events="message", startingoffsets=str(everything[1]))
+        read(directory, events="published", startingoffsets=str(everything[1]))
     # what needs no bodies is in the index, which has a CRC of its own
-    assert numbers(read(directory, events="message", columns="sequence")) == everything
+    assert numbers(read(directory, events="published", columns="sequence")) == everything
 
 
 def test_a_few_records_are_checked_one_by_one(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "FEW", 0)
-    everything = numbers(read(directory, events="message"))
+    everything = numbers(read(directory, events="published"))
     path, offset = place_of(directory, everything[2])
     flip(path, offset + 90)
     assert numbers(read(directory, startingoffsets="1", endingoffsets=str(everything[2])))
     with pytest.raises(JournalDamaged, match=f"offset {offset}"):
-        read(directory, events="message")
+        read(directory, events="published")
 
 
 def test_a_damaged_index_is_done_without(directory: Path) -> None:
@@ -108,14 +108,14 @@ def test_a_damaged_index_is_done_without(directory: Path) -> None:
 
 
 def test_a_segment_that_lost_its_end(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    everything = numbers(read(directory, events="message"))
+    everything = numbers(read(directory, events="published"))
     path, offset = place_of(directory, everything[3])
     with path.open("r+b") as file:
         file.truncate(offset)
     with pytest.raises(JournalDamaged, match=path.name):
-        read(directory, events="message")
+        read(directory, events="published")
     with caplog.at_level(logging.WARNING):
-        left = numbers(read(directory, events="message", failondataloss="false"))
+        left = numbers(read(directory, events="published", failondataloss="false"))
     assert set(left) < set(everything)
     assert left[-1] == everything[-1]
     assert path.name in caplog.text
@@ -125,7 +125,7 @@ def test_a_segment_that_lost_its_end(directory: Path, caplog: pytest.LogCaptureF
 def test_a_segment_removed_before_it_is_read(
     directory: Path, strict: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reader = reader_of(directory, events="message", failondataloss=strict)
+    reader = reader_of(directory, events="published", failondataloss=strict)
     (share,) = reader.partitions()
     assert isinstance(share, Share)
     gone = share.segment_ranges[0]
@@ -141,7 +141,7 @@ def test_a_segment_removed_before_it_is_read(
 
 
 def test_a_segment_removed_while_it_is_read(directory: Path) -> None:
-    reader = reader_of(directory, events="message")
+    reader = reader_of(directory, events="published")
     (share,) = reader.partitions()
     assert isinstance(share, Share)
     batches = reader.read(share)

@@ -66,12 +66,12 @@ messages = st.builds(
     native=st.just(b"") | st.binary(max_size=3),
 )
 steps = st.one_of(
-    st.tuples(st.just("message"), messages),
-    st.tuples(st.just("message"), messages),
+    st.tuples(st.just("published"), messages),
+    st.tuples(st.just("published"), messages),
     st.tuples(st.just("settle"), st.sampled_from(Cause)),
     st.tuples(st.sampled_from(["deliver", "redeliver"]), st.integers(0, 5)),
     st.tuples(st.just("requeue"), st.integers(0, 9)),
-    st.tuples(st.just("gauge"), st.integers(0, 1 << 40)),
+    st.tuples(st.just("depth"), st.integers(0, 1 << 40)),
     st.tuples(st.sampled_from(["seal", "number", "forget", "restart", "compact"]), st.none()),
 )
 
@@ -79,7 +79,7 @@ steps = st.one_of(
 def take_step(journal: FileJournal, step: str, argument: object, known: list[int]) -> None:
     recent = known[-3:]
     match step, argument:
-        case "message", made:
+        case "published", made:
             known.append(put(journal, made))  # type: ignore[arg-type]
         case "settle", Cause() as cause:
             support.settle(journal, recent, cause)
@@ -90,8 +90,8 @@ def take_step(journal: FileJournal, step: str, argument: object, known: list[int
             support.redeliver(journal, numbers, list(range(2, 2 + len(numbers))))
         case "requeue", int(attempts):
             support.requeue(journal, known[-1] if known else 1, attempts)
-        case "gauge", int(waiting):
-            support.gauge(journal, waiting)
+        case "depth", int(waiting):
+            support.depth(journal, waiting)
         case "seal", _:
             journal.seal()
         case "number", _:
@@ -123,7 +123,9 @@ def test_like_the_reader_of_single_records(taken: list[tuple[str, object]], plac
             assert read(directory) == expected
             # a part of it, and without what would need bodies
             sequence = known[place % len(known)] if known else 5
-            some = read(directory, startingoffsets=str(sequence), columns="sequence,item,event")
+            some = read(
+                directory, startingoffsets=str(sequence), columns="sequence,record_index,event"
+            )
             assert [row["sequence"] for row in some] == [
                 row["sequence"] for row in expected if row["sequence"] >= sequence
             ]
@@ -205,7 +207,7 @@ def test_what_was_moved(tmp_path: Path) -> None:
         journal.snapshot_source = lambda: b""
         kept = put(journal, message(b"kept", timestamp=T0 + 5, origin=Origin.JMQ))
         # a prepared transaction is moved, too, and is no message
-        journal.append_entry(RecordType.PREPARED, b"transaction", T0, references=1)
+        journal.append_entry(RecordType.TRANSACTION_PREPARED, b"transaction", T0, references=1)
         gone = [put(journal) for _ in range(50)]
         support.settle(journal, gone)
         journal.seal()
@@ -214,10 +216,14 @@ def test_what_was_moved(tmp_path: Path) -> None:
         support.deliver(journal, [kept, gone[0]])
         journal.sync()
         moved, kept_row, gone_row = read(tmp_path)
-        assert (moved["event"], moved["message"], moved["body"]) == ("carried", kept, b"kept")
-        assert (kept_row["message"], kept_row["protocol"]) == (kept, "jmq")
+        assert (moved["event"], moved["message_sequence"], moved["body"]) == (
+            "relocated",
+            kept,
+            b"kept",
+        )
+        assert (kept_row["message_sequence"], kept_row["protocol"]) == (kept, "jmq")
         assert kept_row["published"] == moved["time"] == support.moment((T0 + 5) * 1000)
-        assert (gone_row["message"], gone_row["protocol"], gone_row["published"]) == (
+        assert (gone_row["message_sequence"], gone_row["protocol"], gone_row["published"]) == (
             gone[0],
             None,
             None,
@@ -234,6 +240,6 @@ def test_long_lists_make_several_batches(tmp_path: Path, sealed: bool) -> None:
             journal.seal()
         journal.sync()
         rows = read(tmp_path, events="redelivered")
-        assert [row["message"] for row in rows] == numbers
+        assert [row["message_sequence"] for row in rows] == numbers
         assert [row["attempts"] for row in rows] == [number % 9 for number in numbers]
-        assert [row["item"] for row in rows] == list(range(20_000))
+        assert [row["record_index"] for row in rows] == list(range(20_000))

@@ -41,7 +41,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
                 support.deliver(journal, known[-100:])
                 support.redeliver(journal, known[-3:], [2, 3, 4])
                 support.requeue(journal, known[-1], 5)
-                support.gauge(journal, number)
+                support.depth(journal, number)
                 journal.sync()
     with LocalBroker(directory, LISTEN) as started:
         yield started
@@ -53,7 +53,7 @@ def url(broker: LocalBroker) -> str:
 
 
 def until_now(broker: LocalBroker) -> dict[str, str]:
-    """The broker goes on writing, if only gauges."""
+    """The broker goes on writing, if only depth events."""
     return {"endingoffsets": str(DirectoryStorage(broker.directory).state().next)}
 
 
@@ -65,9 +65,9 @@ def place_at(url: str) -> HttpStorage:
     "given",
     [
         {},
-        {"includeheaders": "false", "columns": "sequence,destination,message,attempts"},
+        {"includeheaders": "false", "columns": "sequence,destination,message_sequence,attempts"},
         {"destinations": "caf*"},
-        {"events": "redelivered,gauge"},
+        {"events": "redelivered,depth"},
         {"startingoffsets": "1700", "endingoffsets": "1900"},
         {"columns": "published,protocol", "events": "delivered"},
     ],
@@ -100,11 +100,11 @@ def test_only_what_is_wanted_is_fetched(url: str, monkeypatch: pytest.MonkeyPatc
         return fetch(self, first, start, stop)
 
     monkeypatch.setattr(HttpStorage, "range", counting)
-    everything = table_of(reader_of(url, events="message"))
+    everything = table_of(reader_of(url, events="published"))
     whole = sum(fetched)
     assert max(fetched) <= http_storage.RANGE_BYTES
     fetched.clear()
-    some = table_of(reader_of(url, events="message", destinations="caf*"))
+    some = table_of(reader_of(url, events="published", destinations="caf*"))
     assert 0 < some.num_rows < everything.num_rows / 50
     assert sum(fetched) < whole / 3  # nearly all that is left is of the one without an index
 

@@ -91,7 +91,7 @@ def tasks_open(reader: BatchReader, opened: list[int]) -> tuple[list[Row], int]:
         ({"startingtimestamp": "2023-11-15T01:13:20Z", "endingtimestamp": "2023-11-15T02"}, 1),
         ({"events": "acknowledged"}, 1),
         ({"events": "requeued,dropped"}, 1),
-        ({"events": "gauge"}, 0),
+        ({"events": "depth"}, 0),
     ],
     ids=str,
 )
@@ -158,7 +158,7 @@ def test_columns_that_there_are_not(column: str, type: str) -> None:
         ({"startingtimestamp": "soon"}, "startingTimestamp: 'soon'"),
         ({"maxoffsetspertrigger": "0"}, "maxOffsetsPerTrigger: '0'"),
         ({"failondataloss": "perhaps"}, "failOnDataLoss: 'perhaps'"),
-        ({"events": "message,sent"}, "'sent' is none"),
+        ({"events": "published,sent"}, "'sent' is none"),
         ({"columns": "sequence,size,weight"}, "no column 'weight'"),
     ],
     ids=str,

@@ -43,7 +43,7 @@ def data(tmp_path: Path, journal: FileJournal) -> str:
 
 def test_batch(spark: SparkSession, data: str) -> None:
     frame = spark.read.format("sluicemq").options(events="*", includeHeaders="true").load(data)
-    rows = [row.asDict() for row in frame.orderBy("sequence", "item").collect()]
+    rows = [row.asDict() for row in frame.orderBy("sequence", "record_index").collect()]
     expected = naive_rows(Path(data) / "journal")
     names = [name for name in expected[0] if name not in ("time", "published")]
     for row in rows:
@@ -81,11 +81,11 @@ def test_filter_leaves_the_dataframe_and_the_view_whole(spark: SparkSession, dat
     )
     counts = spark.sql(
         "SELECT event, count(*) FROM events WHERE event = 'delivered' GROUP BY event UNION ALL "
-        "SELECT event, count(*) FROM events WHERE event = 'message' GROUP BY event"
+        "SELECT event, count(*) FROM events WHERE event = 'published' GROUP BY event"
     )
     assert sorted(map(tuple, counts.collect())) == [
         ("delivered", ROUNDS * 5),
-        ("message", ROUNDS * 10),
+        ("published", ROUNDS * 10),
     ]
     assert spark.table("events").count() == ROUNDS * 15
 
@@ -118,11 +118,11 @@ def collecting(
     """Starts a query that adds number and item of each row to `found`, and ends by itself."""
 
     def collect(frame: DataFrame, number: int) -> None:
-        found.extend(sorted((row["sequence"], row["item"]) for row in frame.collect()))
+        found.extend(sorted((row["sequence"], row["record_index"]) for row in frame.collect()))
 
     def start() -> StreamingQuery:
         return (
-            source.select("sequence", "item")
+            source.select("sequence", "record_index")
             .writeStream.foreachBatch(collect)
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
@@ -139,7 +139,7 @@ def test_stream(spark: SparkSession, data: str, journal: FileJournal, tmp_path: 
     start = collecting(source.load(), tmp_path / "checkpoint", found)
     query = start()
     query.awaitTermination()
-    expected = only(naive_rows(Path(data) / "journal"), "sequence", "item")
+    expected = only(naive_rows(Path(data) / "journal"), "sequence", "record_index")
     assert found == expected
     progress = query.recentProgress
     assert [batch.numInputRows for batch in progress if batch.numInputRows] == [40, 40, 10]
@@ -150,5 +150,5 @@ def test_stream(spark: SparkSession, data: str, journal: FileJournal, tmp_path: 
     fill(journal)
     query = start()
     query.awaitTermination()
-    assert found == only(naive_rows(Path(data) / "journal"), "sequence", "item")
+    assert found == only(naive_rows(Path(data) / "journal"), "sequence", "record_index")
     assert slots.get("lake").position >= found[-1][0]

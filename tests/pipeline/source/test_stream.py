@@ -127,12 +127,12 @@ def test_only_what_is_wanted_counts(tmp_path: Path, journal: FileJournal) -> Non
 
 
 def test_bytes_of_a_batch_are_limited(tmp_path: Path, journal: FileJournal) -> None:
-    stream = stream_of(tmp_path, events="message", maxbytespertrigger="1500")
+    stream = stream_of(tmp_path, events="published", maxbytespertrigger="1500")
     assert stream.getDefaultReadLimit() == ReadMaxBytes(1500)
     found = list(batches(stream, ReadMaxBytes(1500)))
     assert [len(part) for part in found] == [5] * 16  # 256 bytes each
     assert stream_of(tmp_path).getDefaultReadLimit() == ALL
-    both = stream_of(tmp_path, events="message", maxbytespertrigger="1500")
+    both = stream_of(tmp_path, events="published", maxbytespertrigger="1500")
     assert len(next(batches(both, ReadMaxRows(9)))) == 5
     # a trigger that wants everything gets it
     assert len(next(batches(both, ALL))) == 80
@@ -143,7 +143,7 @@ def test_a_record_above_the_limit_comes_alone(tmp_path: Path) -> None:
         for size in (10, 5000, 10):
             put(journal, message(b"x" * size))
         journal.sync()
-        stream = stream_of(tmp_path, events="message")
+        stream = stream_of(tmp_path, events="published")
         assert [len(part) for part in batches(stream, ReadMaxBytes(100))] == [1, 1, 1]
 
 
@@ -187,7 +187,11 @@ def test_the_tasks_of_a_batch_stay_the_same(
     def tasks() -> list[list[tuple[int, int]]]:
         again = stream_of(tmp_path)
         return [
-            [(row["sequence"], row["item"]) for part in again.read(task) for row in rows_of(part)]
+            [
+                (row["sequence"], row["record_index"])
+                for part in again.read(task)
+                for row in rows_of(part)
+            ]
             for task in again.partitions(start, end)
         ]
 
@@ -245,8 +249,8 @@ def test_a_stream_that_comes_too_late(
     tolerant = stream_of(tmp_path, failondataloss="false")
     with caplog.at_level(logging.WARNING):
         rows = batch(tolerant, start, end)
-    assert only(rows, "sequence", "item") == only(
-        [row for row in there if row["sequence"] >= left], "sequence", "item"
+    assert only(rows, "sequence", "record_index") == only(
+        [row for row in there if row["sequence"] >= left], "sequence", "record_index"
     )
     assert {row["destination"] for row in rows} == {"orders"}
     assert "1 to " in caplog.text
@@ -254,7 +258,7 @@ def test_a_stream_that_comes_too_late(
 
 def test_what_was_read_may_go(tmp_path: Path) -> None:
     """Neither the index of a segment nor the numbers that a restart skips are lost records."""
-    stream = stream_of(tmp_path, events="message")
+    stream = stream_of(tmp_path, events="published")
     with journal_in(tmp_path) as journal:
         put(journal)
         journal.sync()
@@ -263,14 +267,14 @@ def test_what_was_read_may_go(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         put(journal)
         journal.sync()
-        end = stream_of(tmp_path, events="message").latestOffset(middle, ALL)
+        end = stream_of(tmp_path, events="published").latestOffset(middle, ALL)
         journal.seal()
         put(journal)
         journal.sync()
         firsts = list_segments(tmp_path)
         assert firsts[-1] > end["sequence"]
         remove_first(tmp_path, len(firsts) - 1)
-        again = stream_of(tmp_path, events="message")
+        again = stream_of(tmp_path, events="published")
         assert len(batch(again, end, again.latestOffset(end, ALL))) == 1
 
 
@@ -328,7 +332,7 @@ def test_a_slot_is_moved_by_the_next_batch_if_the_broker_was_away(
 def test_a_slot_holds_segments(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         journal.snapshot_source = lambda: b""  # there is a broker, which needs nothing
-        stream = stream_of(tmp_path, slot="lake", events="message")
+        stream = stream_of(tmp_path, slot="lake", events="published")
         start = stream.initialOffset()
         stream.latestOffset(start, ALL)
         for _ in range(100):
@@ -380,7 +384,7 @@ def test_a_batch_that_is_cut_behind_a_dead_letter(tmp_path: Path) -> None:
         journal.sync()
         for _ in range(2):  # being written, and sealed
             parts = list(batches(stream_of(tmp_path), ReadMaxRows(1)))
-            assert [row["event"] for (row,) in parts] == ["message", "message", "dead-lettered"]
+            assert [row["event"] for (row,) in parts] == ["published", "published", "dead-lettered"]
             assert parts[2][0]["properties"] == {"deadLetterReason": "expired"}
             assert parts[2][0]["property_types"] == {"deadLetterReason": "text"}
             journal.seal()

@@ -30,11 +30,11 @@ def events(first: int, count: int) -> pa.Table:
         rows.append(
             {
                 "sequence": number,
-                "item": 0,
+                "record_index": 0,
                 "time": START.replace(microsecond=number % 1_000_000),
-                "event": "message",
+                "event": "published",
                 "destination": f"queue {number % 3}",
-                "message": number,
+                "message_sequence": number,
                 "size": number % 7,
                 "body": bytes([number % 256]) * (number % 7) if number % 5 else None,
                 "properties": [("key", f"{number}"), ("nothing", None)] if number % 4 else None,

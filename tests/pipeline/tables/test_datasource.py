@@ -27,7 +27,7 @@ def spark_tables(spark: SparkSession) -> SparkSession:
 
 
 def written(frame: DataFrame, lake: Table, mode: str = "append", **options: object) -> None:
-    writer = frame.write.format("sluicemq-table").mode(mode).option("kind", lake.kind)
+    writer = frame.write.format("sluicemq-table").mode(mode).option("format", lake.kind)
     writer.options(sort="sequence", **options).save(lake.storage.root)
 
 
@@ -38,10 +38,10 @@ def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
 def test_batches_once_all_types_and_back(spark_tables: SparkSession, made: Made) -> None:
     spark = spark_tables
     lake = made()
-    tag = {"application": "job", "partitions": "day, destination_partition"}
+    tag = {"txnAppId": "job", "partitionBy": "day, destination_partition"}
     rows = frame_of(spark, events(0, 30)).repartition(2)
-    written(rows, lake, version=1, **tag)
-    written(frame_of(spark, events(70, 30)), lake, version=1, **tag)
+    written(rows, lake, txnVersion=1, **tag)
+    written(frame_of(spark, events(70, 30)), lake, txnVersion=1, **tag)
     assert lake.committed("job") == 1
     assert lake.snapshot().partitions == ("day", "destination_partition")
     assert lake.snapshot().sort == ("sequence",)
@@ -83,7 +83,7 @@ def test_what_is_wrong_is_told_before_any_row_is_written(
     with pytest.raises(AnalysisException, match="no option colour"):
         written(rows, lake, colour="red")
     with pytest.raises(AnalysisException, match="not 'one'"):
-        written(rows, lake, application="job", version="one")
+        written(rows, lake, txnAppId="job", txnVersion="one")
 
 
 def test_streams_by_query_and_batch(spark_tables: SparkSession, made: Made, tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_streams_by_query_and_batch(spark_tables: SparkSession, made: Made, tmp_
             .option("maxFilesPerTrigger", 1)
             .parquet(str(landing))
             .writeStream.format("sluicemq-table")
-            .option("kind", lake.kind)
-            .option("sort", "sequence")
+            .option("format", lake.kind)
+            .option("sortBy", "sequence")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start(lake.storage.root)

@@ -22,7 +22,7 @@ from sluicemq.pipeline.tables.errors import (
     TableError,
     TableNotFound,
 )
-from sluicemq.pipeline.tables.snapshot import Change, Outrun, Snapshot
+from sluicemq.pipeline.tables.snapshot import Change, Outrun, TableSnapshot
 from tests.pipeline.tables.rows import COLUMNS, NAMES, events, sorted_rows
 
 Made = Callable[..., Table]
@@ -123,8 +123,10 @@ def test_empty_text_is_null_in_a_partition(made: Made) -> None:
 
 def test_rows_without_the_partition_columns(made: Made) -> None:
     made(partitions=("day",)).append(events(0, 2))
-    made().append(pa.table({"item": pa.array([7], pa.int32())}))
-    assert made().read(["item"], pc.field("day").is_null())["item"].to_pylist() == [7]
+    made().append(pa.table({"record_index": pa.array([7], pa.int32())}))
+    assert made().read(["record_index"], pc.field("day").is_null())["record_index"].to_pylist() == [
+        7
+    ]
     assert made().read().num_rows == 3
 
 
@@ -160,7 +162,7 @@ def test_columns_are_added_and_never_change(made: Made) -> None:
     assert found["sequence"] == [0, 1, 2, 3, 4, 9]
     assert found["state"] == [None, None, None, "a", None, None]
     assert found["added"] == [None, 1.5, None, None, None, 2.5]
-    assert found["event"] == ["message", None, "message", "message", "message", None]
+    assert found["event"] == ["published", None, "published", "published", "published", None]
     assert made().read(version=before).column_names == COLUMNS.names
     with pytest.raises(SchemaMismatch, match="'sequence' is int64 in the table and string"):
         made().append(pa.table({"sequence": ["1"]}), "run", 3)
@@ -195,7 +197,7 @@ def test_appends_during_compaction_survive(made: Made, monkeypatch: pytest.Monke
     busy = made()
     commit = type(busy)._commit
 
-    def slow(self: Table, base: Snapshot, change: Change) -> None:
+    def slow(self: Table, base: TableSnapshot, change: Change) -> None:
         if self is busy and made().committed("meanwhile") is None:
             made().append(events(30, 5), "meanwhile", 0)
         commit(self, base, change)
@@ -216,7 +218,7 @@ def test_compaction_leaves_alone_what_was_rewritten(
         COLUMNS.get_field_index("event"), COLUMNS.field("event"), pa.array(["changed"])
     )
 
-    def slow(self: Table, base: Snapshot, change: Change) -> None:
+    def slow(self: Table, base: TableSnapshot, change: Change) -> None:
         if self is busy and made().committed("meanwhile") is None:
             made().upsert(newer, ["sequence"], "meanwhile", 0)
         commit(self, base, change)
@@ -254,7 +256,7 @@ def test_a_writer_that_always_loses_says_so(made: Made, monkeypatch: pytest.Monk
     made().append(events(0, 1))
     loser = made()
 
-    def lost(self: Table, base: Snapshot, change: Change) -> None:
+    def lost(self: Table, base: TableSnapshot, change: Change) -> None:
         raise Outrun
 
     monkeypatch.setattr(type(loser), "_commit", lost)

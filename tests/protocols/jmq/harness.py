@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sluicemq.broker import Broker, BrokerSettings, Destination
+from sluicemq.broker import Broker, Destination, EngineSettings
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.model.access import EVERYBODY
@@ -18,7 +18,7 @@ from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.header import QUEUE_CLASS, TOPIC_CLASS, encode_header
 from sluicemq.protocols.jmq.ids import Xid, encode_blocks, encode_xid
-from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import A, AckMode, DestType, P, PacketType, Q, Status
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet
@@ -50,7 +50,7 @@ def xid(name: str, branch: str = "") -> bytes:
 
 class Harness(SessionHarness):
     def __init__(
-        self, settings: BrokerSettings | None = None, access: Access | None = None
+        self, settings: EngineSettings | None = None, access: Access | None = None
     ) -> None:
         super().__init__(settings)
         self.access = access or Open(EVERYBODY)
@@ -60,10 +60,10 @@ class Harness(SessionHarness):
     def open(self, transport: Transport) -> JmqSession:
         return JmqSession(transport, self.broker, self.coordinator, self.access)
 
-    def arrive(self, options: Options | None = None, access: Access | None = None) -> Peer:
+    def arrive(self, options: SessionOptions | None = None, access: Access | None = None) -> Peer:
         """A client that has not said HELLO, and will be asked for its password if it does."""
         if options is None:
-            options = Options(authentication="basic")
+            options = SessionOptions(authentication="basic")
         transport = RecordedTransport(self)
         session = JmqSession(
             transport, self.broker, self.coordinator, access or self.access, options
@@ -72,7 +72,7 @@ class Harness(SessionHarness):
 
     def connect(
         self,
-        options: Options | None = None,
+        options: SessionOptions | None = None,
         client_id: str = "",
         access: Access | None = None,
         **hello: object,

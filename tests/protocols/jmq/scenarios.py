@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import (
     AccessError,
@@ -18,7 +18,7 @@ from sluicemq.protocols.access import Access
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.header import encode_header
 from sluicemq.protocols.jmq.ids import encode_blocks
-from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import A, I, P, PacketType, Status, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, login, status, xid
@@ -41,8 +41,8 @@ def provokes(kind: PacketType, expected: int) -> Callable[[Scenario], Scenario]:
 
 
 def connected(
-    options: Options | None = None,
-    settings: BrokerSettings | None = None,
+    options: SessionOptions | None = None,
+    settings: EngineSettings | None = None,
     access: Access | None = None,
     client_id: str = "",
 ) -> Peer:
@@ -69,7 +69,7 @@ def step(peer: Peer, kind: PacketType, flags: int = 0, bits: int = 0) -> Packet:
 
 def timed_out() -> tuple[Peer, int]:
     """A distributed transaction that has taken too long."""
-    peer = connected(Options(transaction_timeout=10))
+    peer = connected(SessionOptions(transaction_timeout=10))
     number = step(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
     assert isinstance(number, int)
     peer.send("q", "x", transaction_id=number)
@@ -223,7 +223,7 @@ def _() -> Packet:
 
 @provokes(H.ADD_CONSUMER_REPLY, 404)
 def _() -> Packet:
-    peer = connected(settings=BrokerSettings(auto_create_queues=False))
+    peer = connected(settings=EngineSettings(auto_create_queues=False))
     return peer.ask(H.ADD_CONSUMER, peer.place("q"))
 
 
@@ -263,13 +263,13 @@ def _() -> Packet:
 
 @provokes(H.ADD_PRODUCER_REPLY, 404)
 def _() -> Packet:
-    peer = connected(settings=BrokerSettings(auto_create_queues=False))
+    peer = connected(settings=EngineSettings(auto_create_queues=False))
     return peer.ask(H.ADD_PRODUCER, peer.place("q"))
 
 
 @provokes(H.ADD_PRODUCER_REPLY, 405)
 def _() -> Packet:
-    peer = connected(Options(most=1))
+    peer = connected(SessionOptions(most=1))
     peer.ask(H.ADD_PRODUCER, peer.place("q"))
     return peer.ask(H.ADD_PRODUCER, peer.place("q"))
 
@@ -328,7 +328,7 @@ def _() -> Packet:
 
 @provokes(H.DELETE_CONSUMER_REPLY, 412)
 def _() -> Packet:
-    peer = connected(settings=BrokerSettings(auto_create_queues=False))
+    peer = connected(settings=EngineSettings(auto_create_queues=False))
     peer.harness.broker.declare(Address(Kind.QUEUE, "q"))
     number = {"JMQConsumerID": Long(peer.consume("q", peer.session_of()))}
     peer.harness.broker.remove(peer.harness.queue("q"), force=True)
@@ -403,7 +403,7 @@ def _() -> Packet:
 
 @provokes(H.HELLO_REPLY, 503)
 def _() -> Packet:
-    peer = Harness().arrive(Options(refusal="the limit of 5 connections is reached"))
+    peer = Harness().arrive(SessionOptions(refusal="the limit of 5 connections is reached"))
     answer = peer.hello()
     assert peer.challenge == []
     assert not peer.transport.open
@@ -520,7 +520,7 @@ def _() -> Packet:
 
 @provokes(H.CREATE_SESSION_REPLY, 405)
 def _() -> Packet:
-    peer = connected(Options(most=1))
+    peer = connected(SessionOptions(most=1))
     peer.session_of()
     return peer.ask(H.CREATE_SESSION)
 

@@ -16,7 +16,7 @@ from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq import browsing
 from sluicemq.protocols.jmq.browsing import View
-from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import L, P, PacketType, R, Status
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import Packet
@@ -287,7 +287,7 @@ def test_requests_wait_their_turn(
 
 
 def test_only_so_much_is_listed_and_remembered(harness: Harness) -> None:
-    peer = harness.connect(Options(browsed=2))
+    peer = harness.connect(SessionOptions(browsed=2))
     peer.send("q", *"abc")
     number, ids = browse(peer)
     assert len(ids) == 2

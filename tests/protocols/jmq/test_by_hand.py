@@ -7,12 +7,18 @@ from pathlib import Path
 import pytest
 
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.packets import AckMode, PacketType, Status, TransactionState, XaFlag
+from sluicemq.protocols.jmq.packets import (
+    AckMode,
+    PacketType,
+    ReportedTransactionState,
+    Status,
+    XaFlag,
+)
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, xid
 from tests.protocols.jmq.test_transactions import about
 from tests.protocols.jmq.test_xa import COMMIT, END, PREPARE, ROLLBACK, START, step, to_state
 
-S = TransactionState
+S = ReportedTransactionState
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from sluicemq.model.access import Identity
 from sluicemq.protocols.access import Open
 from sluicemq.protocols.jmq.clientids import ClientIds, expanded
 from sluicemq.protocols.jmq.packets import PacketType, Status
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 from tests.protocols.jmq.harness import Harness, Peer
 
 SET = PacketType.SET_CLIENTID
@@ -42,7 +42,7 @@ def test_two_connections(first: Way, second: Way, allowed: bool) -> None:
     if allowed:
         ids.take(2, "x", ANNA, shared=second[0], namespace=second[1])
     else:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RejectedRequest) as refused:
             ids.take(2, "x", ANNA, shared=second[0], namespace=second[1])
         assert refused.value.status == Status.CONFLICT
         ids.release(1)
@@ -55,9 +55,9 @@ def test_a_connection_has_one(harness: Harness) -> None:
     ids.take(1, "x", ANNA, shared=False, namespace="")
     ids.take(1, "y", ANNA, shared=False, namespace="")
     ids.take(2, "x", ANNA, shared=False, namespace="")
-    with pytest.raises(Refused):
+    with pytest.raises(RejectedRequest):
         ids.take(1, "x", ANNA, shared=False, namespace="")
-    with pytest.raises(Refused):
+    with pytest.raises(RejectedRequest):
         ids.take(2, "y", ANNA, shared=False, namespace="")  # the refused one did not lose its own
     ids.release(1)
     ids.release(1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
@@ -68,7 +68,7 @@ def test_the_r_bit_of_a_sender_is_passed_on(harness: Harness, peer: Peer) -> Non
 
 
 def test_closing_a_consumer_whose_queue_is_gone_is_412() -> None:
-    harness = Harness(BrokerSettings(auto_create_queues=False))
+    harness = Harness(EngineSettings(auto_create_queues=False))
     harness.broker.declare(Address(Kind.QUEUE, "q"))
     peer = harness.connect()
     consumer = {"JMQConsumerID": Long(peer.consume("q", peer.session_of()))}
@@ -80,7 +80,7 @@ def test_closing_a_consumer_whose_queue_is_gone_is_412() -> None:
 
 
 def test_closing_a_consumer_whose_topic_is_gone_is_412() -> None:
-    harness = Harness(BrokerSettings(auto_create_topics=False))
+    harness = Harness(EngineSettings(auto_create_topics=False))
     harness.broker.declare(Address(Kind.TOPIC, "t"))
     peer = harness.connect()
     session = peer.session_of()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import AckMode, C, F, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import Harness, Peer, status
@@ -61,7 +61,7 @@ def test_a_resume_says_how_much_it_is_from_now_on(peer: Peer) -> None:
 
 
 def test_no_more_than_the_broker_allows(harness: Harness) -> None:
-    peer = harness.connect(Options(prefetch=2))
+    peer = harness.connect(SessionOptions(prefetch=2))
     session = peer.session_of()
     properties = {**peer.place("q"), "JMQSessionID": Long(session)}
     answer = peer.ask(H.ADD_CONSUMER, {**properties, "JMQSize": 100}, expect=Status.OK)
@@ -76,14 +76,14 @@ def test_no_more_than_the_broker_allows(harness: Harness) -> None:
 
 
 def test_an_unlimited_consumer_is_limited_by_the_broker(harness: Harness) -> None:
-    peer = harness.connect(Options(prefetch=2))
+    peer = harness.connect(SessionOptions(prefetch=2))
     peer.consume("q", peer.session_of(), size=-1)
     peer.send("q", *"abc")
     assert peer.texts() == ["a", "b"]
 
 
 def test_a_client_that_knows_no_flow_of_consumers(harness: Harness) -> None:
-    peer = harness.connect(Options(prefetch=2))
+    peer = harness.connect(SessionOptions(prefetch=2))
     peer.consume("q", peer.session_of(), size=None)
     peer.send("q", *"abc")
     messages = peer.delivered()
@@ -148,7 +148,7 @@ def test_a_backlog_flows_in_portions(harness: Harness) -> None:
 def test_who_acknowledges_nothing_is_not_sent_everything(
     harness: Harness, transacted: bool
 ) -> None:
-    peer = harness.connect(Options(held=5))
+    peer = harness.connect(SessionOptions(held=5))
     consumer = peer.consume("q", peer.session_of(), size=3)
     transaction = peer.begin() if transacted else 0
     peer.send("q", *"abcdefgh")
@@ -165,7 +165,7 @@ def test_who_acknowledges_nothing_is_not_sent_everything(
 
 
 def test_so_it_is_when_the_flow_of_the_connection_goes_on(harness: Harness) -> None:
-    peer = harness.connect(Options(held=2), JMQSize=2)
+    peer = harness.connect(SessionOptions(held=2), JMQSize=2)
     peer.send("q", *"abcd")
     peer.consume("q", peer.session_of())
     messages = peer.delivered()
@@ -195,7 +195,7 @@ def test_what_has_gone_before_it_was_written(harness: Harness) -> None:
 
 
 def test_the_flow_of_the_connection_can_be_ignored(harness: Harness) -> None:
-    peer = harness.connect(Options(connection_flow=False), JMQSize=1)
+    peer = harness.connect(SessionOptions(connection_flow=False), JMQSize=1)
     peer.consume("q", peer.session_of())
     peer.send("q", "a", "b")
     peer.say(H.RESUME_FLOW, {"JMQSize": 1})

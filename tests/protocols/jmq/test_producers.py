@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import Durability
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import A, C, DestType, F, I, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, encode_sysid, status
@@ -93,7 +93,7 @@ def test_durability(harness: Harness, peer: Peer) -> None:
     peer.put(peer.message("q", b"x", flags=P) + peer.message("q", b"y", flags=0))
     found = [d.message for d in harness.queue("q").queue.browse()]
     assert [m.durability for m in found if m] == [Durability.SYNC, Durability.NONE]
-    eager = harness.connect(Options(durability=Durability.LAZY))
+    eager = harness.connect(SessionOptions(durability=Durability.LAZY))
     eager.put(eager.message("r", b"x", flags=P) + eager.message("r", b"y", flags=0))
     found = [d.message for d in harness.queue("r").queue.browse()]
     assert [m.durability for m in found if m] == [Durability.LAZY, Durability.LAZY]
@@ -131,7 +131,7 @@ def test_neither_queue_nor_topic(peer: Peer, bits: int) -> None:
 
 
 def test_a_queue_that_may_not_be_created() -> None:
-    harness = Harness(BrokerSettings(auto_create_queues=False, auto_create_topics=False))
+    harness = Harness(EngineSettings(auto_create_queues=False, auto_create_topics=False))
     peer = harness.connect()
     assert peer.refusal(H.ADD_PRODUCER, peer.place("q")) == Status.NOT_FOUND
     peer.send("q", "x", expect=Status.NOT_FOUND)
@@ -198,7 +198,7 @@ def resumed(packets: list[Packet]) -> list[dict[str, object]]:
 
 
 def test_a_producer_asks_whether_it_may_go_on(harness: Harness) -> None:
-    peer = harness.connect(Options(producer_flow=2))
+    peer = harness.connect(SessionOptions(producer_flow=2))
     answer = peer.ask(H.ADD_PRODUCER, peer.place("q"), expect=Status.OK)
     assert answer.properties["JMQSize"] == 2
     assert answer.properties["JMQDestinationID"] == "Q:q"
@@ -220,7 +220,7 @@ def test_it_goes_on_when_its_message_is_on_disk(harness: Harness, peer: Peer) ->
 
 
 def test_it_goes_on_when_its_message_was_refused(harness: Harness) -> None:
-    peer = harness.connect(Options(packet=5_000))
+    peer = harness.connect(SessionOptions(packet=5_000))
     producer = produce(peer, "q")
     harness.limit("q", DestinationSettings(max_messages=1))
     peer.send("q", "one")
@@ -236,7 +236,7 @@ def test_a_connection_asks_whether_it_may_go_on(peer: Peer) -> None:
 
 
 def test_without_flow_of_producers(harness: Harness) -> None:
-    peer = harness.connect(Options(producer_flow=0))
+    peer = harness.connect(SessionOptions(producer_flow=0))
     answer = peer.ask(H.ADD_PRODUCER, peer.place("q"), expect=Status.OK)
     assert answer.properties["JMQSize"] == -1
 
@@ -261,7 +261,7 @@ def test_a_full_queue_that_is_removed(harness: Harness, peer: Peer) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     peer.send("q", "a")
     peer.put(peer.message("q", b"b", flags=P | A, consumer_id=9))
-    harness.broker.settings = BrokerSettings(auto_create_queues=False)
+    harness.broker.settings = EngineSettings(auto_create_queues=False)
     harness.broker.remove(harness.queue("q"), force=True)
     [answer] = peer.receive()
     assert (answer.consumer_id, status(answer)) == (9, Status.NOT_FOUND)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import TEMPORARY
 from sluicemq.protocols.access import Open
@@ -27,7 +27,7 @@ def create(peer: Peer, name: str, temporary: bool = False) -> int:
 @pytest.fixture
 def harness() -> Harness:
     harness = Harness()
-    harness.broker.settings = BrokerSettings(
+    harness.broker.settings = EngineSettings(
         max_destinations_per_user=4,
         max_temporary_destinations_per_connection=2,
         max_subscriptions_per_user=2,

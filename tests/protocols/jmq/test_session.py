@@ -16,7 +16,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.protocols.access import Admitted, Credentials, Open
 from sluicemq.protocols.java import Long, loads_map
-from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import A, GoodbyeReason, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.transport import Login, SessionInfo
@@ -54,7 +54,7 @@ def test_an_invalid_protocol_level_ends_the_connection(level: object) -> None:
 
 def test_the_hello_reply_describes_the_broker() -> None:
     harness = Harness()
-    options = Options(broker_list="mq://here:7676/", packet=70_000, service="ssljms")
+    options = SessionOptions(broker_list="mq://here:7676/", packet=70_000, service="ssljms")
     first = harness.arrive(options).hello()
     second = harness.arrive(options).hello()
     properties = first.properties
@@ -173,13 +173,13 @@ def test_logins_may_be_spelled_as_the_protocol_page_does() -> None:
     assert peer.challenge[0].properties["JMQAuthType"] == "basic"
     basic = {"JMQAuthType": "jmqbasic"}
     assert peer.refusal(H.AUTHENTICATE, basic, login("anna", "secret")) == Status.OK
-    peer = harness.arrive(Options(authentication="digest"))
+    peer = harness.arrive(SessionOptions(authentication="digest"))
     peer.hello()
     assert peer.challenge[0].properties["JMQAuthType"] == "digest"
     digest = {"JMQAuthType": "jmqdigest"}
     assert peer.refusal(H.AUTHENTICATE, digest, string("anna") + string("5e")) == Status.OK
     assert users.asked[-1].digest == "5e"
-    peer = harness.arrive(Options(authentication="digest"))
+    peer = harness.arrive(SessionOptions(authentication="digest"))
     peer.hello()
     assert peer.refusal(H.AUTHENTICATE, basic, login("anna", "secret")) == Status.INVALID_LOGIN
 
@@ -256,7 +256,7 @@ def test_passwords_may_be_broken_into_lines() -> None:
 def test_digest() -> None:
     users = Users()
     harness = Harness(access=users)
-    options = Options(authentication="digest")
+    options = SessionOptions(authentication="digest")
     nonces = set()
     for _ in range(2):
         peer = harness.arrive(options)
@@ -274,7 +274,7 @@ def test_digest() -> None:
 
 
 def test_without_users_everything_is_a_login() -> None:
-    peer = Harness().arrive(Options())
+    peer = Harness().arrive(SessionOptions())
     peer.hello()
     assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "digest"}, b"\xff") == Status.OK
     assert peer.refusal(H.CREATE_SESSION) == Status.OK
@@ -393,7 +393,7 @@ def test_a_malformed_packet_ends_the_connection_after_earlier_packets() -> None:
 
 def test_a_packet_that_is_too_large_is_423() -> None:
     harness = Harness()
-    peer = harness.connect(Options(packet=10_000))
+    peer = harness.connect(SessionOptions(packet=10_000))
     peer.send("q", "x" * 20_000, expect=Status.ENTITY_TOO_LARGE)
     peer.put(peer.message("q", b"y" * 20_000, flags=0))
     assert peer.receive() == []
@@ -417,7 +417,7 @@ def test_strangers_are_given_little_memory() -> None:
 
 
 def test_a_connection_has_only_so_much_of_everything() -> None:
-    peer = Harness().connect(Options(most=2))
+    peer = Harness().connect(SessionOptions(most=2))
     for kind, properties, expected in (
         (H.CREATE_SESSION, {}, Status.NOT_ALLOWED),
         (H.ADD_PRODUCER, peer.place("q"), Status.NOT_ALLOWED),
@@ -449,7 +449,7 @@ def test_generate_uid() -> None:
 
 
 def test_get_license_and_info() -> None:
-    peer = Harness().connect(Options(broker_list="mq://here:7676/"))
+    peer = Harness().connect(SessionOptions(broker_list="mq://here:7676/"))
     peer.ask(H.GET_LICENSE, expect=Status.OK)
     answer = peer.ask(H.INFO_REQUEST, {"JMQRequestType": 1}, expect=Status.OK)
     assert answer.type == H.INFO
@@ -478,7 +478,7 @@ def test_an_info_request_has_the_number_of_the_protocol_page_too() -> None:
 
 def test_an_idle_client_is_pinged_and_given_up() -> None:
     harness = Harness()
-    peer = harness.connect(Options(ping_interval=10.0))
+    peer = harness.connect(SessionOptions(ping_interval=10.0))
     harness.turn(10_000)  # it has been heard of in these
     assert peer.receive() == []
     for _ in range(6):
@@ -491,7 +491,7 @@ def test_an_idle_client_is_pinged_and_given_up() -> None:
 
 def test_any_packet_proves_that_a_client_is_alive() -> None:
     harness = Harness()
-    peer = harness.connect(Options(ping_interval=10.0))
+    peer = harness.connect(SessionOptions(ping_interval=10.0))
     for _ in range(4):
         for _ in range(5):
             harness.turn(10_000)
@@ -505,7 +505,7 @@ def test_any_packet_proves_that_a_client_is_alive() -> None:
 
 def test_old_clients_are_pinged_without_a_wish_for_an_answer() -> None:
     harness = Harness()
-    peer = harness.connect(Options(ping_interval=10.0), JMQProtocolLevel=360)
+    peer = harness.connect(SessionOptions(ping_interval=10.0), JMQProtocolLevel=360)
     harness.turn(10_000)
     assert peer.receive() == []
     for _ in range(8):
@@ -517,7 +517,7 @@ def test_old_clients_are_pinged_without_a_wish_for_an_answer() -> None:
 
 def test_an_old_client_that_does_not_log_in_is_given_up() -> None:
     harness = Harness()
-    peer = harness.arrive(Options(authentication="basic", ping_interval=10.0))
+    peer = harness.arrive(SessionOptions(authentication="basic", ping_interval=10.0))
     peer.hello(JMQProtocolLevel=360)
     for _ in range(8):
         harness.turn(10_000)
@@ -635,7 +635,7 @@ def test_the_broker_does_not_read_from_a_client_that_does_not_read() -> None:
 
 
 def test_little_is_kept_before_the_login() -> None:
-    peer = Harness().arrive(Options(login_bytes=4096, authentication="basic"))
+    peer = Harness().arrive(SessionOptions(login_bytes=4096, authentication="basic"))
     peer.hello()
     assert peer.session.login is Login.DUE
     assert peer.refusal(H.AUTHENTICATE, {}, bytes(5000)) == Status.ENTITY_TOO_LARGE

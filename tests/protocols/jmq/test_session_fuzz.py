@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.header import encode_header
-from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import AckMode, C, F, P, PacketType, R, Status
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
 from tests.protocols.jmq.harness import Harness, Peer, blocks, status
@@ -90,7 +90,7 @@ class Model(RuleBasedStateMachine):
             self.add_consumer(which, PREFETCH)
 
     def connect(self) -> Client:
-        return Client(self.harness.connect(Options(prefetch=PREFETCH), JMQSize=FLOW))
+        return Client(self.harness.connect(SessionOptions(prefetch=PREFETCH), JMQSize=FLOW))
 
     # --- what comes --------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import PacketType, Status, W
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, status
@@ -372,7 +372,7 @@ def test_shared_durable_consumers_of_jms_2(harness: Harness) -> None:
 
 
 def test_a_shared_subscription_is_prefetched_little(harness: Harness) -> None:
-    peer = harness.connect(Options(shared_prefetch=2))
+    peer = harness.connect(SessionOptions(shared_prefetch=2))
     share: dict[str, Any] = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s", "JMQSize": 100}
     where = {**peer.place("t", True), **share}
     answer = peer.ask(H.ADD_CONSUMER, where, expect=Status.OK)
@@ -505,7 +505,7 @@ def test_temporary_destinations_are_their_connections(harness: Harness) -> None:
 
 
 def test_destinations_that_may_not_be_created() -> None:
-    harness = Harness(BrokerSettings(auto_create_queues=False, auto_create_topics=False))
+    harness = Harness(EngineSettings(auto_create_queues=False, auto_create_topics=False))
     peer = harness.connect()
     assert peer.create("q") == Status.FORBIDDEN
     assert refused(peer, "t") == Status.NOT_FOUND
@@ -569,7 +569,7 @@ def test_a_failover_queue_serves_its_first_consumer(harness: Harness) -> None:
 
 def test_a_round_robin_queue_serves_all_whatever_the_default_is() -> None:
     defaults = DestinationSettings(max_consumers=1)
-    peer = Harness(BrokerSettings(defaults=defaults)).connect()
+    peer = Harness(EngineSettings(defaults=defaults)).connect()
     create(peer, 0x201)
     consumers = {peer.consume("q", peer.session_of()) for _ in range(2)}
     peer.send("q", "a", "b")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.header import QUEUE_CLASS, encode_header
 from sluicemq.protocols.jmq.ids import encode_blocks
-from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import A, AckMode, P, PacketType, Q, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
 from tests.support.sessions import RecordedAccess
@@ -93,7 +93,7 @@ def test_a_commit_that_cannot_be(harness: Harness, peer: Peer) -> None:
     peer.send("q", "a", transaction_id=transaction)
     peer.send("r", "b", transaction_id=transaction)
     harness.broker.remove(harness.queue("q"), force=True)
-    harness.broker.settings = BrokerSettings(auto_create_queues=False)
+    harness.broker.settings = EngineSettings(auto_create_queues=False)
     peer.commit(transaction, expect=Status.NOT_FOUND)
     assert harness.bodies("r") == []
     peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
@@ -377,7 +377,7 @@ def test_what_was_taken_away_meanwhile(harness: Harness, peer: Peer) -> None:
 
 
 def test_a_transaction_that_takes_too_long(harness: Harness) -> None:
-    peer = harness.connect(Options(transaction_timeout=1000))
+    peer = harness.connect(SessionOptions(transaction_timeout=1000))
     peer.consume("q", peer.session_of())
     transaction = peer.begin()
     harness.turn(5000)  # it has not been used, and most sessions have one all the time
@@ -396,7 +396,7 @@ def test_a_transaction_that_takes_too_long(harness: Harness) -> None:
 
 
 def test_a_transaction_that_ends_in_time(harness: Harness) -> None:
-    peer = harness.connect(Options(transaction_timeout=1000))
+    peer = harness.connect(SessionOptions(transaction_timeout=1000))
     for kind in (H.COMMIT_TRANSACTION, H.ROLLBACK_TRANSACTION):
         transaction = peer.begin()
         peer.send("q", "a", transaction_id=transaction)
@@ -480,7 +480,7 @@ def test_a_local_transaction_ends_with_its_session(
 
 
 def test_a_local_transaction_without_a_connection_ends_in_time(harness: Harness) -> None:
-    options = Options(authentication="basic", detached_timeout=10_000)
+    options = SessionOptions(authentication="basic", detached_timeout=10_000)
     leave_behind(harness.connect(options), JMQSessionLess=True)
     harness.turn(9_999)
     assert harness.broker.transactions.open
@@ -500,7 +500,7 @@ def test_a_local_transaction_belongs_to_its_connection(harness: Harness, peer: P
 
 def fill(harness: Harness) -> None:
     """Let transactions refuse all but small messages."""
-    harness.broker.settings = BrokerSettings(max_transaction_bytes=4000)
+    harness.broker.settings = EngineSettings(max_transaction_bytes=4000)
 
 
 def test_a_message_refused_without_an_answer_fails_its_transaction(
@@ -534,7 +534,7 @@ def test_so_does_one_that_may_not_be_sent(harness: Harness, name: str) -> None:
 
 
 def test_so_does_one_that_is_too_large_to_be_read(harness: Harness) -> None:
-    peer = harness.connect(Options(authentication="basic", packet=1000))
+    peer = harness.connect(SessionOptions(authentication="basic", packet=1000))
     transaction = peer.begin()
     peer.say(1, **silent(peer, "a" * 2000, transaction))
     peer.commit(transaction, expect=Status.PRECONDITION_FAILED)
@@ -582,7 +582,7 @@ def test_sends_of_others_do_not_fail_a_transaction(
 def test_send_above_the_limit_is_refused_and_the_rest_can_be_committed(
     harness: Harness, peer: Peer
 ) -> None:
-    harness.broker.settings = BrokerSettings(max_transaction_bytes=4000)
+    harness.broker.settings = EngineSettings(max_transaction_bytes=4000)
     transaction = peer.begin()
     peer.send("q", "a" * 1000, "b" * 1000, transaction_id=transaction)
     peer.send("q", "c" * 4000, transaction_id=transaction, expect=Status.RESOURCE_FULL)

@@ -9,23 +9,23 @@ import pytest
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq import branches
 from sluicemq.protocols.jmq.header import encode_header
-from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import (
     I,
     PacketType,
     Q,
     R,
+    ReportedTransactionState,
     Status,
-    TransactionState,
     XaFlag,
 )
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.wire import Packet
 from sluicemq.protocols.jmq.xa import LOCAL, STEPS, after
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, blocks, status, xid
 
 H = PacketType
-S = TransactionState
+S = ReportedTransactionState
 
 START, END = H.START_TRANSACTION, H.END_TRANSACTION
 PREPARE, COMMIT, ROLLBACK = (
@@ -59,7 +59,7 @@ def number_of(answer: Packet) -> int:
     return found
 
 
-def to_state(peer: Peer, state: TransactionState, name: str = "x") -> int:
+def to_state(peer: Peer, state: ReportedTransactionState, name: str = "x") -> int:
     """A transaction that has got there; its number."""
     number = number_of(step(peer, START, name))
     steps = {
@@ -97,7 +97,7 @@ STATES = [S.STARTED, S.INCOMPLETE, S.FAILED, S.COMPLETE, S.PREPARED, S.COMMITTED
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("request_", LEGAL, ids=lambda r: f"{r[0].name}-{r[1]:x}")
 def test_every_step_from_every_state(
-    harness: Harness, peer: Peer, request_: tuple[PacketType, int], state: TransactionState
+    harness: Harness, peer: Peer, request_: tuple[PacketType, int], state: ReportedTransactionState
 ) -> None:
     kind, flags = request_
     number = to_state(peer, state)
@@ -123,7 +123,7 @@ def test_the_table_has_no_other_steps() -> None:
 @pytest.mark.parametrize("kind", [START, END, PREPARE, COMMIT, ROLLBACK])
 def test_a_transaction_that_has_taken_too_long(kind: PacketType) -> None:
     harness = Harness()
-    peer = harness.connect(Options(transaction_timeout=1000))
+    peer = harness.connect(SessionOptions(transaction_timeout=1000))
     number = number_of(step(peer, START))
     peer.send("q", "a", transaction_id=number)
     harness.turn(1000)
@@ -135,7 +135,7 @@ def test_a_transaction_that_has_taken_too_long(kind: PacketType) -> None:
 
 def test_what_is_prepared_takes_as_long_as_it_takes() -> None:
     harness = Harness()
-    peer = harness.connect(Options(transaction_timeout=1000))
+    peer = harness.connect(SessionOptions(transaction_timeout=1000))
     peer.send("q", "a", transaction_id=to_state(peer, S.STARTED))
     step(peer, END, flags=XaFlag.SUCCESS)
     number_of(step(peer, PREPARE))
@@ -149,7 +149,7 @@ def test_what_is_prepared_takes_as_long_as_it_takes() -> None:
     [(S.STARTED, START, 0), (S.COMPLETE, END, XaFlag.SUCCESS), (S.PREPARED, PREPARE, 0)],
 )
 def test_what_has_been_done_before_the_connection_was_lost(
-    peer: Peer, state: TransactionState, kind: PacketType, flags: int
+    peer: Peer, state: ReportedTransactionState, kind: PacketType, flags: int
 ) -> None:
     to_state(peer, state)
     assert status(step(peer, kind, flags=flags, bits=I)) == Status.NOT_MODIFIED
@@ -300,7 +300,7 @@ def test_a_xid_can_be_used_again(harness: Harness, peer: Peer) -> None:
 # --- lost connections, restarts ------------------------------------------------------------------
 
 
-def lose(peer: Peer, state: TransactionState, **more: object) -> int:
+def lose(peer: Peer, state: ReportedTransactionState, **more: object) -> int:
     """Lose the connection of a branch in that state, in which something has been done."""
     number = number_of(step(peer, START, **more))
     work(peer, number)
@@ -316,7 +316,7 @@ UNPREPARED = pytest.mark.parametrize("state", [S.STARTED, S.INCOMPLETE, S.FAILED
 
 @UNPREPARED
 def test_a_branch_of_its_session_is_lost_with_its_connection(
-    harness: Harness, peer: Peer, state: TransactionState
+    harness: Harness, peer: Peer, state: ReportedTransactionState
 ) -> None:
     lose(peer, state, JMQSessionLess=False)
     assert harness.bodies("in") == [b"a"]
@@ -329,7 +329,7 @@ def test_a_branch_of_its_session_is_lost_with_its_connection(
 @UNPREPARED
 @pytest.mark.parametrize("wish", [{}, {"JMQSessionLess": True}], ids=["absent", "true"])
 def test_a_branch_survives_its_connection(
-    harness: Harness, peer: Peer, state: TransactionState, wish: dict[str, object]
+    harness: Harness, peer: Peer, state: ReportedTransactionState, wish: dict[str, object]
 ) -> None:
     number = lose(peer, state, **wish)
     assert (harness.bodies("in"), harness.bodies("out")) == ([], [])
@@ -353,7 +353,7 @@ def test_a_branch_survives_its_connection(
 
 def test_so_many_branches_are_kept_without_a_connection(harness: Harness) -> None:
     """The oldest of the owner goes when one more loses its connection."""
-    options = Options(authentication="basic", most=2)
+    options = SessionOptions(authentication="basic", most=2)
     for name in ("x", "y", "z"):
         peer = harness.connect(options)
         peer.send("q", name, transaction_id=number_of(step(peer, START, name)))
@@ -522,7 +522,7 @@ def test_wishes_for_a_distributed_transaction(peer: Peer) -> None:
 
 
 def test_a_local_step_has_no_flags() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RejectedRequest):
         after(PREPARE, LOCAL, S.STARTED)
     assert after(COMMIT, LOCAL, S.STARTED) is S.COMMITTED
     assert after(ROLLBACK, LOCAL, S.STARTED) is S.ROLLEDBACK
@@ -533,7 +533,7 @@ def test_a_local_step_has_no_flags() -> None:
 
 def leave_behind(harness: Harness, peer: Peer, timeout: int) -> int:
     """A branch that is not prepared, and that no connection uses any more."""
-    other = harness.connect(Options(authentication="basic", detached_timeout=timeout))
+    other = harness.connect(SessionOptions(authentication="basic", detached_timeout=timeout))
     number = number_of(step(other, START, JMQSessionLess=True))
     work(other, number)
     step(other, END, flags=XaFlag.SUCCESS)

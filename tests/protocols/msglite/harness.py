@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import OPEN, Access
 from sluicemq.protocols.msglite import wire
@@ -13,7 +13,7 @@ from tests.support.sessions import RecordedTransport, SessionHarness, SessionPee
 
 
 class Harness(SessionHarness):
-    def __init__(self, settings: BrokerSettings | None = None) -> None:
+    def __init__(self, settings: EngineSettings | None = None) -> None:
         super().__init__(settings)
         self.replies = ReplyAddresses(self.clock.wall)
 

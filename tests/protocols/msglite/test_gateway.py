@@ -7,12 +7,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.errors import FrameTooLarge
 from sluicemq.model.message import BodyKind
 from sluicemq.protocols.msglite import wire
 from sluicemq.protocols.msglite.gateway import ADDRESS, TIMEOUT
-from sluicemq.protocols.msglite.http import REASONS, HttpLimits, Request, RequestReader
+from sluicemq.protocols.msglite.http import REASONS, GatewayRequest, HttpLimits, RequestReader
 from tests.protocols.msglite.harness import Harness, Peer
 
 GET = b"GET /pizza?size=3 HTTP/1.1\r\nHost: example.org\r\n\r\n"
@@ -383,7 +383,7 @@ def test_shutdown_sends_an_error_unless_the_response_has_begun(
 
 
 def test_refusals_of_the_broker_are_answered_with_500() -> None:
-    harness = Harness(BrokerSettings(auto_create_queues=False))
+    harness = Harness(EngineSettings(auto_create_queues=False))
     client = harness.request()
     client.put(GET)
     assert b"does not exist" in client.got()
@@ -409,7 +409,7 @@ lines = st.one_of(
 )
 
 
-def outcome(reader: RequestReader) -> tuple[Request | None, str]:
+def outcome(reader: RequestReader) -> tuple[GatewayRequest | None, str]:
     reader.end()
     return reader.request, str(reader.error)
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.msglite import wire
@@ -522,7 +522,7 @@ def test_limits_are_options(harness: Harness) -> None:
 
 @pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 0 9 a\r\n"])
 def test_refusals_of_the_broker_are_errors(command: bytes) -> None:
-    harness = Harness(BrokerSettings(auto_create_queues=False))
+    harness = Harness(EngineSettings(auto_create_queues=False))
     client = harness.connect()
     answer = client.ask(command + b"< 0 b\r\n")
     assert answer.startswith(b"- a does not exist")
@@ -604,7 +604,7 @@ def test_removing_a_queue_keeps_its_consumers_in_the_order_of_other_queues(
 
 
 def test_a_removed_queue_that_may_not_be_created_again_is_an_error() -> None:
-    harness = Harness(BrokerSettings(auto_create_queues=False))
+    harness = Harness(EngineSettings(auto_create_queues=False))
     harness.limit("a", DestinationSettings())
     client = harness.connect()
     client.put(b"< 60 a\r\n")
@@ -721,7 +721,7 @@ def test_segments_are_confirmed_at_once_unless_an_answer_does_it(harness: Harnes
 
 @pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 1 9 a\r\nx\r\n"])
 def test_user_at_the_quota_gets_an_error(command: bytes) -> None:
-    harness = Harness(BrokerSettings(max_destinations_per_user=1))
+    harness = Harness(EngineSettings(max_destinations_per_user=1))
     harness.broker.queue("first", "")
     client = harness.connect()
     answer = client.ask(command)

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from sluicemq.broker import Broker
-from sluicemq.broker.deadletter import Origin as Home
+from sluicemq.broker.deadletter import DeadLetterOrigin as Home
 from sluicemq.broker.management import send_back
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.phpmq import screen
@@ -377,7 +377,7 @@ def test_show_lists_arrival_times_whatever_the_clients_say(
 
 
 def test_a_body_that_is_not_in_memory_is_listed_without_reading_it() -> None:
-    harness = Harness(BrokerSettings(memory_budget=1))
+    harness = Harness(EngineSettings(memory_budget=1))
     peer = harness.connect()
     peer.send(b"q", b"x" * 100)
     peer.send(b"q", b"y" * 100)

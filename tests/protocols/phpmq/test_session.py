@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.phpmq import wire
@@ -519,7 +519,7 @@ def test_a_consumer_too_many_closes(harness: Harness) -> None:
 
 
 def test_queues_that_may_not_be_created() -> None:
-    harness = Harness(BrokerSettings(auto_create_queues=False))
+    harness = Harness(EngineSettings(auto_create_queues=False))
     for request in (wire.encode_send(b"q", b""), wire.encode_consume(b"q", 1)):
         peer = harness.connect()
         peer.put(request)
@@ -682,7 +682,7 @@ def test_the_subscription_of_a_stalled_consumer_waits_on_the_new_queue(harness: 
 
 
 def test_a_removed_queue_that_may_not_be_created_again_closes_its_consumers() -> None:
-    harness = Harness(BrokerSettings(auto_create_queues=False))
+    harness = Harness(EngineSettings(auto_create_queues=False))
     harness.limit("q", DestinationSettings())
     consumer, left = harness.connect(), harness.connect()
     consumer.consume(b"q", 1)
@@ -735,7 +735,7 @@ def test_a_request_put_off_is_not_served_while_congested(harness: Harness) -> No
 
 
 def test_user_at_the_quota_is_disconnected() -> None:
-    harness = Harness(BrokerSettings(max_destinations_per_user=1))
+    harness = Harness(EngineSettings(max_destinations_per_user=1))
     one = harness.connect()
     one.put(wire.encode_send(b"first", b""))
     assert one.transport.open

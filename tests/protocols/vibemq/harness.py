@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from sluicemq.broker import BrokerSettings, Destination
+from sluicemq.broker import Destination, EngineSettings
 from sluicemq.model.access import EVERYBODY
 from sluicemq.protocols.access import Access, Open
 from sluicemq.protocols.transport import Transport
 from sluicemq.protocols.vibemq import queues, wire
 from sluicemq.protocols.vibemq.offload import Offload
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
-from sluicemq.protocols.vibemq.session import Options, VibemqSession
+from sluicemq.protocols.vibemq.session import SessionOptions, VibemqSession
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
@@ -54,7 +54,7 @@ class Budget:
 
 class Harness(SessionHarness):
     def __init__(
-        self, settings: BrokerSettings | None = None, access: Access | None = None
+        self, settings: EngineSettings | None = None, access: Access | None = None
     ) -> None:
         super().__init__(settings)
         self.access = access or Open(EVERYBODY)
@@ -65,7 +65,7 @@ class Harness(SessionHarness):
     def open(self, transport: Transport) -> VibemqSession:
         return VibemqSession(transport, self.broker, self.access)
 
-    def arrive(self, options: Options | None = None) -> Peer:
+    def arrive(self, options: SessionOptions | None = None) -> Peer:
         """A client that has not said Connect."""
         transport = RecordedTransport(self)
         session = VibemqSession(transport, self.broker, self.access, options, self.large)
@@ -77,7 +77,7 @@ class Harness(SessionHarness):
             self.turn()
             self.background.run()
 
-    def connect(self, options: Options | None = None, **headers: str) -> Peer:
+    def connect(self, options: SessionOptions | None = None, **headers: str) -> Peer:
         """A client that has, with these headers."""
         peer = self.arrive(options)
         [answer] = peer.say(Frame(wire.CONNECT, "hello", headers=headers))

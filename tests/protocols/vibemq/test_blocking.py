@@ -16,7 +16,7 @@ from sluicemq.protocols.vibemq.client import (
     Conflict,
     Declaration,
     Mode,
-    Options,
+    QueueOptions,
 )
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.sockets import port_of
@@ -59,7 +59,7 @@ def test_blocking_publish_receive_acknowledge(harness: Harness, port: int) -> No
 
 
 def test_blocking_queues(harness: Harness, port: int) -> None:
-    options = Options(Mode.PRIORITY_BASED)
+    options = QueueOptions(Mode.PRIORITY_BASED)
     with BlockingVibeMQClient.connect(port=port) as client:
         assert client.queue_info("q") is None
         client.create_queue("q")

@@ -21,7 +21,7 @@ from sluicemq.protocols.vibemq.client import (
     Conflict,
     Declaration,
     Mode,
-    Options,
+    QueueOptions,
     Strategy,
     VibeMQClient,
     VibeMQMessage,
@@ -171,7 +171,9 @@ def test_bytes_in_base64() -> None:
 
 
 def test_queues() -> None:
-    options = Options(Mode.PRIORITY_BASED, 5, 90_061_001, True, "dead", Strategy.DROP_NEWEST, 7)
+    options = QueueOptions(
+        Mode.PRIORITY_BASED, 5, 90_061_001, True, "dead", Strategy.DROP_NEWEST, 7
+    )
 
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
@@ -198,8 +200,8 @@ def test_declarations() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port, queues=[Declaration("q")]) as client:
             await client.publish("q", 1)
-            same = Options(max_queue_size=5, max_retry_attempts=9)
-            other = Options(Mode.PRIORITY_BASED, dead_letter=True, dead_letter_queue="d")
+            same = QueueOptions(max_queue_size=5, max_retry_attempts=9)
+            other = QueueOptions(Mode.PRIORITY_BASED, dead_letter=True, dead_letter_queue="d")
             await client.declare(Declaration("q", same), Declaration("q", other, Conflict.IGNORE))
             with pytest.raises(ClientError, match="mode is RoundRobin, not PriorityBased"):
                 await client.declare(Declaration("q", other))
@@ -210,7 +212,7 @@ def test_declarations() -> None:
             assert (info.messages, info.options) == (0, other)
         with pytest.raises(ClientError, match="q is not as declared"):
             await VibeMQClient.connect(port=port, queues=[Declaration("q")])
-        lasting, short = Options(message_ttl=10_000), Options(message_ttl=9_999)
+        lasting, short = QueueOptions(message_ttl=10_000), QueueOptions(message_ttl=9_999)
         async with await VibeMQClient.connect(port=port) as client:
             await client.declare(Declaration("t", lasting))
             with pytest.raises(ClientError, match=r"for 00:00:10, not 00:00:09\.9990000"):
@@ -406,7 +408,7 @@ def test_the_modes_of_the_protocol_page_are_read_too() -> None:
         async with await VibeMQClient.connect(port=port) as client:
             info = await client.queue_info("my-queue")
             assert info is not None
-            assert info[:4] == ("my-queue", 42, 3, Options(Mode.FAN_OUT_WITH_ACK))
+            assert info[:4] == ("my-queue", 42, 3, QueueOptions(Mode.FAN_OUT_WITH_ACK))
 
     script(scenario, saying(wire.QUEUE_INFO, Frame(wire.QUEUE_INFO, "", "my-queue", seed)))
 

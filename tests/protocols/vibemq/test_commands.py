@@ -11,7 +11,7 @@ from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.vibemq import commands, wire
 from sluicemq.protocols.vibemq.queues import (
     Mode,
-    Options,
+    QueueOptions,
     Strategy,
     WrittenOptions,
     read_options,
@@ -19,7 +19,7 @@ from sluicemq.protocols.vibemq.queues import (
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
 
 options = st.builds(
-    Options,
+    QueueOptions,
     st.sampled_from(Mode),
     st.integers(1, 2**31 - 1),
     st.integers(0, 10**12),
@@ -64,7 +64,7 @@ def test_attempts_that_are_no_number(attempts: str) -> None:
 
 
 @given(options)
-def test_options_reach_the_broker(options: Options) -> None:
+def test_options_reach_the_broker(options: QueueOptions) -> None:
     frame = commands.create_queue("i", "q", options)
     assert read_options(frame.payload, frame.headers) == options
 
@@ -143,7 +143,7 @@ def test_conflicts_are_those_of_the_net_client(
 
 
 @given(options)
-def test_a_queue_does_not_conflict_with_its_own_declaration(options: Options) -> None:
+def test_a_queue_does_not_conflict_with_its_own_declaration(options: QueueOptions) -> None:
     assert commands.conflicts(options.written, options.written) == []
 
 

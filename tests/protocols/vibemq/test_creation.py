@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.protocols.access import Open
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.creation import ListenerDefaults
 from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, Strategy
-from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.session import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 
-LISTENER = Options(
+LISTENER = SessionOptions(
     defaults=ListenerDefaults(Mode.PRIORITY_BASED, 7, Strategy.DROP_NEWEST, 5),
 )
 VIBEMQ = DestinationSettings(
@@ -37,9 +37,11 @@ def harness() -> Harness:
 
 
 def settings_by_use(
-    defaults: dict[str, Any], options: Options | None = None, fields: frozenset[str] = frozenset()
+    defaults: dict[str, Any],
+    options: SessionOptions | None = None,
+    fields: frozenset[str] = frozenset(),
 ) -> DestinationSettings:
-    broker = BrokerSettings(defaults=DestinationSettings(**defaults), default_fields=fields)
+    broker = EngineSettings(defaults=DestinationSettings(**defaults), default_fields=fields)
     harness = Harness(broker)
     harness.connect(options).publish("q", "1")
     return harness.destination("q").settings
@@ -96,13 +98,13 @@ def test_the_listener_overrules_the_broker() -> None:
         max_attempts=5,
         priority_ordering=True,
     )
-    explicit = Options(defaults=ListenerDefaults(overflow=Strategy.DROP_OLDEST))
+    explicit = SessionOptions(defaults=ListenerDefaults(overflow=Strategy.DROP_OLDEST))
     assert settings_by_use(given, explicit).overflow is Overflow.DROP_OLDEST
 
 
 def test_options_of_create_queue_overrule_both() -> None:
     given = DestinationSettings(max_messages=9, max_bytes=100, max_attempts=8, dead_letter=True)
-    harness = Harness(BrokerSettings(defaults=given))
+    harness = Harness(EngineSettings(defaults=given))
     peer = harness.connect(LISTENER)
     peer.create("none")
     info = peer.info("none")
@@ -128,7 +130,7 @@ def test_info_of_a_queue_by_use_shows_the_listeners_defaults() -> None:
 def test_a_queue_by_use_may_be_fan_out() -> None:
     harness = Harness()
     mode = Mode.FAN_OUT_WITH_ACK
-    options = Options(defaults=ListenerDefaults(mode, max_queue_size=NO_LIMIT))
+    options = SessionOptions(defaults=ListenerDefaults(mode, max_queue_size=NO_LIMIT))
     peer, other = harness.connect(options), harness.connect(options)
     peer.subscribe("q")
     other.subscribe("q")
@@ -232,7 +234,7 @@ def test_a_limit_of_the_operator_keeps_exhausted_messages_in_their_queue(harness
 def test_both_queues_count_against_the_quota() -> None:
     everything = frozenset(Operation)
     ann = Identity("ann", (Permission("*", everything),))
-    harness = Harness(BrokerSettings(max_destinations_per_user=3), Open(ann))
+    harness = Harness(EngineSettings(max_destinations_per_user=3), Open(ann))
     peer = harness.connect()
     peer.create("a", enableDeadLetterQueue=True)
     assert harness.broker.created["ann"] == 2
@@ -256,7 +258,7 @@ def test_a_dead_letter_queue_is_hidden_without_a_permission() -> None:
 
 
 def test_block_timeout_limits_how_long_a_publish_waits_for_capacity(harness: Harness) -> None:
-    peer = harness.connect(Options(block_timeout=2_500))
+    peer = harness.connect(SessionOptions(block_timeout=2_500))
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
     assert peer.say(Frame(wire.PUBLISH, "2", "q", b"2")) == []
@@ -269,7 +271,7 @@ def test_block_timeout_limits_how_long_a_publish_waits_for_capacity(harness: Har
 
 
 def test_or_that_it_does_not_wait(harness: Harness) -> None:
-    peer = harness.connect(Options(block_timeout=0))
+    peer = harness.connect(SessionOptions(block_timeout=0))
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
     assert peer.error(wire.PUBLISH, "q", "2") == "QUEUE_FULL"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.broker import Broker, BrokerSettings, Consumer, Delivery, ManualClock, Window
+from sluicemq.broker import Broker, Consumer, Delivery, EngineSettings, ManualClock, Window
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import (
@@ -25,12 +25,12 @@ from sluicemq.protocols.vibemq import commands, queues, wire
 from sluicemq.protocols.vibemq.commands import Conflict, Declaration
 from sluicemq.protocols.vibemq.creation import ListenerDefaults, QueueCreation
 from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, WrittenOptions
-from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.session import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 
 QUEUE = Address(Kind.QUEUE, "q")
-DEFAULTS = queues.Options().written
+DEFAULTS = queues.QueueOptions().written
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_a_dead_letter_queue_is_as_a_declaration_with_defaults_wants_it(harness:
 
 
 def test_defaults_of_the_configuration_are_set_on_purpose() -> None:
-    harness = Harness(BrokerSettings(defaults=DestinationSettings(max_messages=7)))
+    harness = Harness(EngineSettings(defaults=DestinationSettings(max_messages=7)))
     harness.broker.queue("q", by=CreatedBy.PHPMQ)
     assert visible_options(harness.connect()) == DEFAULTS._replace(max_queue_size=7)
 
@@ -200,7 +200,7 @@ def test_a_queue_of_others_is_not_deleted(
     assert "queue q" in answer.error_message
     assert owner in answer.error_message
     assert harness.destination("q").consumers == 1
-    allowing = harness.connect(Options(foreign_delete=True))
+    allowing = harness.connect(SessionOptions(foreign_delete=True))
     assert allowing.ask(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
     assert allowing.info("q") is None
 
@@ -270,7 +270,7 @@ def test_override_leaves_a_queue_of_others_as_it_is(harness: Harness) -> None:
     harness.broker.queue("q", by=CreatedBy.PHPMQ)
     peer = harness.connect()
     peer.publish("q", "1")
-    declaration = Declaration("q", queues.Options(message_ttl=1000), Conflict.OVERRIDE)
+    declaration = Declaration("q", queues.QueueOptions(message_ttl=1000), Conflict.OVERRIDE)
     info = commands.read_info(peer.ask(wire.QUEUE_INFO, "q"))
     assert info is not None
     assert commands.must_replace(declaration, info)
@@ -330,7 +330,7 @@ def test_defaults_of_the_broker_are_those_after_the_restart(tmp_path: Path) -> N
     """Only the creator of a queue created by use is kept."""
     for limit, expected in ((5, 5), (6, 6)):
         journal = FileJournal.open(tmp_path)
-        settings = BrokerSettings(defaults=DestinationSettings(max_messages=limit))
+        settings = EngineSettings(defaults=DestinationSettings(max_messages=limit))
         harness = Harness()
         harness.broker = Broker(journal, ManualClock(), settings)
         harness.broker.wake = lambda: None

@@ -12,7 +12,7 @@ from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols.vibemq import outgoing, wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.offload import PARALLEL
-from sluicemq.protocols.vibemq.session import MOST_UNPACKED, Options
+from sluicemq.protocols.vibemq.session import MOST_UNPACKED, SessionOptions
 from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
 from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
 from tests.protocols.vibemq.harness import Harness, Peer
@@ -45,7 +45,7 @@ def read(peer: Peer) -> list[Frame]:
 
 
 def compressing(harness: Harness, names: str = "brotli,gzip") -> Peer:
-    options = Options(terms=DeliveryTerms(window_bytes=1 << 24))
+    options = SessionOptions(terms=DeliveryTerms(window_bytes=1 << 24))
     return harness.connect(options, **{"supported-compression": names})
 
 
@@ -127,14 +127,14 @@ def test_plain_frame_above_the_limit_is_skipped(harness: Harness) -> None:
 
 
 def test_plain_frame_above_the_unpacked_limit_is_skipped(harness: Harness) -> None:
-    peer = harness.connect(Options(unpacked=1000))
+    peer = harness.connect(SessionOptions(unpacked=1000))
     peer.put(wire.encode(Frame(wire.PUBLISH, "big", "q", b'"%b"' % (b"x" * 2000))))
     assert peer.frames()[0].id == "big"
     peer.publish("q", "next")
 
 
 def test_compressed_frame_above_the_unpacked_limit_ends_the_connection(harness: Harness) -> None:
-    peer = harness.connect(Options(unpacked=1_000_000))
+    peer = harness.connect(SessionOptions(unpacked=1_000_000))
     peer.session.receive(packed(ORDERS))
     harness.settle()
     [error] = read(peer)

@@ -10,7 +10,7 @@ import pytest
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.protocols.vibemq import queues, wire
 from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, Strategy
-from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.session import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness
 
@@ -33,13 +33,13 @@ def harness() -> Harness:
 # --- options ---------------------------------------------------------------------------------
 
 
-def options(payload: Any = None, **headers: str) -> queues.Options:
+def options(payload: Any = None, **headers: str) -> queues.QueueOptions:
     raw = b"" if payload is None else json.dumps(payload).encode()
     return queues.read_options(raw, headers)
 
 
 def test_options_of_the_net_client() -> None:
-    assert options(EVERYTHING) == queues.Options(
+    assert options(EVERYTHING) == queues.QueueOptions(
         Mode.PRIORITY_BASED,
         77,
         (((24 + 2) * 60 + 3) * 60 + 4) * 1000 + 500,
@@ -58,11 +58,13 @@ def test_options_of_the_protocol_page() -> None:
         messageTtl="3600000",
         enableDeadLetterQueue="TRUE",
         maxRetryAttempts="5",
-    ) == queues.Options(Mode.FAN_OUT_WITH_ACK, 10, 3_600_000, True, "", Strategy.DROP_OLDEST, 5)
+    ) == queues.QueueOptions(
+        Mode.FAN_OUT_WITH_ACK, 10, 3_600_000, True, "", Strategy.DROP_OLDEST, 5
+    )
 
 
 def test_nothing_means_the_defaults_of_the_original() -> None:
-    usual = queues.Options(
+    usual = queues.QueueOptions(
         Mode.ROUND_ROBIN, 10_000, 0, False, "", Strategy.DROP_OLDEST, max_retry_attempts=3
     )
     assert options() == options({}) == options({"unknown": [1]}) == usual
@@ -180,9 +182,9 @@ def test_numbers_without_a_limit() -> None:
 def test_a_destination_says_what_it_was_created_with(
     harness: Harness, mode: Mode, strategy: Strategy
 ) -> None:
-    given = queues.Options(mode, 5, 1000, True, "dead", strategy, 2)
+    given = queues.QueueOptions(mode, 5, 1000, True, "dead", strategy, 2)
     destination = harness.broker.declare(queues.address("q", given), given.settings)
-    assert queues.Options.of(destination) == given
+    assert queues.QueueOptions.of(destination) == given
 
 
 # --- CreateQueue -----------------------------------------------------------------------------
@@ -222,7 +224,7 @@ def test_create_of_an_existing_queue_succeeds_and_changes_nothing(harness: Harne
 
 
 def test_or_fails_if_the_listener_is_strict(harness: Harness) -> None:
-    peer = harness.connect(Options(strict_create=True))
+    peer = harness.connect(SessionOptions(strict_create=True))
     peer.create("q")
     assert peer.error(wire.CREATE_QUEUE, "q") == "QUEUE_EXISTS"
     peer.publish("auto", "1")
@@ -294,7 +296,7 @@ def test_a_dead_letter_queue_is_not_declared_anew(harness: Harness) -> None:
 
 def test_ignored_options_are_reported_to_the_operator(harness: Harness) -> None:
     notices: list[str] = []
-    peer = harness.connect(Options(notify=notices.append))
+    peer = harness.connect(SessionOptions(notify=notices.append))
     peer.create("q", maxQueueSize=5)
     peer.create("q", maxQueueSize=5)
     peer.create("q")

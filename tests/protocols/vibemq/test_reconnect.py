@@ -10,7 +10,7 @@ from sluicemq.protocols.vibemq.client import (
     Backoff,
     Declaration,
     Mode,
-    Options,
+    QueueOptions,
     VibeMQClient,
     VibeMQMessage,
 )
@@ -20,7 +20,7 @@ from tests.protocols.vibemq.script import SOON, Script, acknowledge, saying, scr
 
 
 def test_after_a_break_everything_is_as_before() -> None:
-    queues = [Declaration("d", Options(Mode.PRIORITY_BASED))]
+    queues = [Declaration("d", QueueOptions(Mode.PRIORITY_BASED))]
     info = Frame(wire.QUEUE_INFO, "")  # there is none
 
     async def scenario(broker: Script, port: int) -> None:

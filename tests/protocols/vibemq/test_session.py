@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sluicemq import __version__
-from sluicemq.broker import BrokerSettings
+from sluicemq.broker import EngineSettings
 from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.destination import (
     Address,
@@ -29,7 +29,7 @@ from sluicemq.protocols.access import Access, Admitted, Credentials, Users
 from sluicemq.protocols.transport import Login
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
-from sluicemq.protocols.vibemq.session import MOST_UNPACKED, Options
+from sluicemq.protocols.vibemq.session import MOST_UNPACKED, SessionOptions
 from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness
@@ -116,7 +116,7 @@ def test_before_connect_there_is_only_ping(harness: Harness, kind: int) -> None:
 def test_compression_is_agreed_upon_and_used_from_the_threshold_on(
     harness: Harness, offered: str, supported: tuple[Compression, ...], agreed: str | None
 ) -> None:
-    peer = harness.arrive(Options(compression=supported, terms=DeliveryTerms(threshold=600)))
+    peer = harness.arrive(SessionOptions(compression=supported, terms=DeliveryTerms(threshold=600)))
     [answer] = peer.say(Frame(wire.CONNECT, "c", headers={"supported-compression": offered}))
     assert answer.headers.get("negotiated-compression") == agreed
     flag = {None: 0, "gzip": 1, "brotli": 2}[agreed]
@@ -224,7 +224,7 @@ def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code
 def test_the_last_login_that_may_fail_ends_the_connection(allowed: int) -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
-    peer = harness.arrive(Options(login_failures=allowed))
+    peer = harness.arrive(SessionOptions(login_failures=allowed))
     connects = [Frame(wire.CONNECT, str(n)) for n in range(allowed + 1)]
     assert peer.say(*connects, Frame(wire.PUBLISH, "p", "q", b"1")) == []
     for n in range(allowed):
@@ -243,7 +243,7 @@ def test_a_success_does_not_forgive_the_failures_of_its_connection() -> None:
     """Else one who has an account could guess at others for ever on one connection."""
     authenticator = Authenticator()
     harness = behind(authenticator)
-    peer = harness.arrive(Options(login_failures=2))
+    peer = harness.arrive(SessionOptions(login_failures=2))
     for outcome in (AuthenticationFailed("wrong"), EVERYBODY, AuthenticationFailed("wrong")):
         peer.say(Frame(wire.CONNECT, "c"))
         authenticator.asked[-1][1](outcome)
@@ -282,7 +282,7 @@ def test_the_end_of_input_during_a_login_that_is_refused_ends_the_connection() -
 def test_a_connection_beyond_the_limit_gets_an_error_at_connect() -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
-    peer = harness.arrive(Options(refused=True))
+    peer = harness.arrive(SessionOptions(refused=True))
     login = {"authUsername": "u", "authPassword": "p"}
     [error] = peer.say(Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q"))
     assert (error.id, error.error_code) == ("c", "CONNECTION_LIMIT")
@@ -439,7 +439,7 @@ def test_it_is_answered_only_when_it_is_durable_and_in_order(harness: Harness) -
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])
 def test_a_listener_may_not_wait_for_the_disk(harness: Harness, durability: Durability) -> None:
-    peer = harness.connect(Options(durability=durability))
+    peer = harness.connect(SessionOptions(durability=durability))
     peer.session.receive(wire.encode(Frame(wire.PUBLISH, "m", "q", b"0")))
     assert [frame.id for frame in peer.frames()] == ["m"]
     [delivery] = harness.destination("q").queue.browse()
@@ -486,7 +486,7 @@ def test_names_and_headers_have_limits(harness: Harness) -> None:
 
 
 def test_without_automatic_creation_a_queue_must_be_there() -> None:
-    harness = Harness(BrokerSettings(auto_create_queues=False))
+    harness = Harness(EngineSettings(auto_create_queues=False))
     peer = harness.connect()
     assert peer.error(wire.PUBLISH, "q") == "QUEUE_NOT_FOUND"
     assert peer.error(wire.SUBSCRIBE, "q") == "QUEUE_NOT_FOUND"
@@ -503,7 +503,7 @@ def test_a_queue_may_have_a_limit_of_its_own_for_messages(harness: Harness) -> N
 
 
 def test_too_many_destinations_are_the_servers_fault() -> None:
-    harness = Harness(BrokerSettings(max_destinations=1))
+    harness = Harness(EngineSettings(max_destinations=1))
     peer = harness.connect()
     peer.publish("q", "m")
     assert peer.error(wire.PUBLISH, "other") == "SERVER_ERROR"
@@ -546,7 +546,7 @@ def test_redirect_to_the_dead_letter_queue(harness: Harness) -> None:
 
 
 def test_block_publisher_delays_the_ack_until_there_is_capacity(harness: Harness) -> None:
-    peer = harness.connect(Options(terms=DeliveryTerms(window=1)))
+    peer = harness.connect(SessionOptions(terms=DeliveryTerms(window=1)))
     peer.create("q", maxQueueSize=1, overflowStrategy="BlockPublisher")
     assert peer.subscribe("q") == []
     peer.publish("q", "1")
@@ -615,7 +615,7 @@ def test_a_removed_queue_is_created_again_by_publishes_waiting_for_capacity(
 
 
 def test_publishes_waiting_for_capacity_of_a_removed_queue_are_refused() -> None:
-    harness = Harness(BrokerSettings(auto_create_queues=False))
+    harness = Harness(EngineSettings(auto_create_queues=False))
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
@@ -715,7 +715,7 @@ def test_shutdown_says_goodbye(harness: Harness) -> None:
 
 
 def test_a_rate_limit_spares_pings_and_acknowledgements(harness: Harness) -> None:
-    peer = harness.connect(Options(rate_limit=3))
+    peer = harness.connect(SessionOptions(rate_limit=3))
     peer.subscribe("q")
     peer.publish("q", "1")
     answers = peer.say(
@@ -775,12 +775,12 @@ def test_topics_and_queues_of_one_name(harness: Harness) -> None:
 def test_a_frame_above_the_limit_before_the_login_is_refused_by_its_header(
     harness: Harness,
 ) -> None:
-    peer = harness.arrive(Options(login_bytes=1000))
+    peer = harness.arrive(SessionOptions(login_bytes=1000))
     peer.put((1001).to_bytes(4, "big") + b"\0")
     [error] = peer.frames()
     assert (error.type, error.error_code) == (wire.ERROR, "INVALID_MESSAGE")
     assert not peer.transport.open
-    peer = harness.connect(Options(login_bytes=1000))
+    peer = harness.connect(SessionOptions(login_bytes=1000))
     peer.publish("q", "x" * 2000)
 
 
@@ -860,7 +860,7 @@ def test_messages_that_wait_for_capacity_count_as_buffered(harness: Harness) -> 
 
 
 def test_user_at_the_quota_creates_no_queue() -> None:
-    harness = Harness(BrokerSettings(max_destinations_per_user=1))
+    harness = Harness(EngineSettings(max_destinations_per_user=1))
     peer = harness.connect()
     peer.publish("q", "m")
     assert peer.error(wire.PUBLISH, "other") == "SERVER_ERROR"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.session import SessionOptions
 from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
@@ -47,7 +47,7 @@ class Model(RuleBasedStateMachine):
         self.peers[0].create(FAN_OUT, mode=2)
 
     def connect(self) -> Peer:
-        return self.harness.connect(Options(terms=DeliveryTerms(window=WINDOW)))
+        return self.harness.connect(SessionOptions(terms=DeliveryTerms(window=WINDOW)))
 
     def collect(self, answers: dict[int, list[str]] | None = None) -> None:
         """Check the frames of all connections; `answers`: PublishAcks expected, by connection."""

@@ -11,7 +11,7 @@ from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
 from sluicemq.protocols.access import Admitted, Credentials
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.session import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 from tests.protocols.vibemq.test_admin import Database
@@ -313,7 +313,7 @@ def test_commands_about_users_without_a_user_database(kind: int, name: str) -> N
 
 
 def test_too_many_requests(harness: Harness) -> None:
-    peer = harness.connect(Options(rate_limit=1), authUsername="root", authPassword="root")
+    peer = harness.connect(SessionOptions(rate_limit=1), authUsername="root", authPassword="root")
     answers = [peer.ask(wire.QUEUE_INFO, "q") for _ in range(2)]
     assert refusal(answers[1]) == ("RATE_LIMITED", "Message rate limit exceeded.")
 

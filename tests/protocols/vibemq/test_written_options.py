@@ -189,7 +189,7 @@ def test_whatever_is_written_is_read_back(given: WrittenOptions) -> None:
     peer = harness.connect()
     peer.create("q", **fields)
     destination = harness.destination("q")
-    usual = queues.Options().written
+    usual = queues.QueueOptions().written
     expected = WrittenOptions(
         *(mine if mine is not None else his for mine, his in zip(given, usual, strict=True))
     )

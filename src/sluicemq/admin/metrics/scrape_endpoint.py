@@ -26,7 +26,7 @@ from sluicemq.admin.metrics.process import add_process
 from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import FileJournal, Slot
-from sluicemq.journal.liveness import Segment
+from sluicemq.journal.liveness import LiveSegment
 from sluicemq.journal.slots import wall
 from sluicemq.model.access import Operation
 
@@ -149,7 +149,7 @@ class MetricsPage:
 
 
 def _on_disk(
-    journal: FileJournal, sealed: list[Segment]
+    journal: FileJournal, sealed: list[LiveSegment]
 ) -> tuple[os.statvfs_result, dict[str, Slot], dict[str, int]]:
     """Return the file system's room, the slots, and for how many ms each has been idle."""
     slots = journal.slots.list()

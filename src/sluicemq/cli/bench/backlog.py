@@ -10,8 +10,8 @@ from typing import Final
 from sluicemq.cli.bench.load import Load
 from sluicemq.cli.bench.meter import Meter, memory_bytes
 from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.result import AtDepth, Backlog, Recovery, Run
-from sluicemq.cli.bench.server import Server, again, fresh
+from sluicemq.cli.bench.result import AtDepth, BacklogResult, RecoveryResult, TransferResult
+from sluicemq.cli.bench.server import BenchmarkBroker, again, fresh
 from sluicemq.cli.bench.sockets import STALLED_SECONDS
 from sluicemq.model.errors import ConnectionLost
 
@@ -30,7 +30,9 @@ _LOOK_SECONDS: Final = 0.01
 Note = Callable[[str], None]
 
 
-def backlog(*, messages: int, size: int, durability: str, seconds: float, note: Note) -> Backlog:
+def backlog(
+    *, messages: int, size: int, durability: str, seconds: float, note: Note
+) -> BacklogResult:
     """Measure a backlog of `messages`. `seconds` is the length of each run with no other end.
 
     Raises ConnectionLost, also if a message that was on disk (`sync`) is missing after the kill,
@@ -63,7 +65,7 @@ def backlog(*, messages: int, size: int, durability: str, seconds: float, note: 
             )
         note("draining from the journal")
         drain_recovered = scene.drain(b"backlog", scene.waiting(b"backlog"))
-    return Backlog(
+    return BacklogResult(
         protocol=PROTOCOL,
         transport="tcp",
         durability=durability,
@@ -84,7 +86,7 @@ def backlog(*, messages: int, size: int, durability: str, seconds: float, note: 
 class _Scene:
     """The steps of the scenario on one broker."""
 
-    def __init__(self, server: Server, messages: int, size: int, seconds: float) -> None:
+    def __init__(self, server: BenchmarkBroker, messages: int, size: int, seconds: float) -> None:
         self._server = server
         self._published = min(PUBLISHED, messages // 2)
         self._size = size
@@ -99,12 +101,12 @@ class _Scene:
         self._until(lambda: self._server.destination(queue).get("unacked", 0) == 0)
         return int(self._server.destination(queue).get("ready", 0))
 
-    def live(self) -> Run:
+    def live(self) -> TransferResult:
         """Flood a separate queue."""
         with self._load(self._server.queue) as load:
             return load.flood(seconds=self._seconds)
 
-    def fill(self, queue: bytes, messages: int) -> Run:
+    def fill(self, queue: bytes, messages: int) -> TransferResult:
         """Send messages and wait until all of them are ready."""
         there = int(self._server.destination(queue).get("ready", 0)) + messages
         with self._load(queue, consumers=0) as load:
@@ -116,7 +118,7 @@ class _Scene:
                 fence.flood(messages=1)
             return meter.read(messages)
 
-    def drain(self, queue: bytes, messages: int) -> Run:
+    def drain(self, queue: bytes, messages: int) -> TransferResult:
         """Drain the queue with one consumer, until the broker has its acknowledgements."""
         with self._load(queue, producers=0) as load:
             run = load.drain(messages)
@@ -133,7 +135,7 @@ class _Scene:
         publish = self.fill(queue, self._published)
         return AtDepth(waiting=waiting, elsewhere=elsewhere, through=through, publish=publish)
 
-    def recover(self, queue: bytes) -> Recovery:
+    def recover(self, queue: bytes) -> RecoveryResult:
         """Measure kill -9, restart and first message."""
         local = self._server.local
         assert local is not None
@@ -146,7 +148,7 @@ class _Scene:
         with self._load(queue, producers=0, window=1) as load:
             load.drain(1)
             first = time.perf_counter() - started
-        return Recovery(
+        return RecoveryResult(
             serving_seconds=round(serving, 3),
             first_message_seconds=round(first, 3),
             messages=messages,

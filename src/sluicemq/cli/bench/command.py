@@ -22,7 +22,13 @@ from sluicemq.cli.bench.idle import idle as measure_idle
 from sluicemq.cli.bench.matrix import Spec
 from sluicemq.cli.bench.options import choices, numbers, only, sizes, transports
 from sluicemq.cli.bench.result import SCHEMA, Document, Result
-from sluicemq.cli.bench.server import DEFAULT_DURABILITY, DURABILITIES, Server, fresh, running
+from sluicemq.cli.bench.server import (
+    DEFAULT_DURABILITY,
+    DURABILITIES,
+    BenchmarkBroker,
+    fresh,
+    running,
+)
 from sluicemq.cli.bench.table import tables
 from sluicemq.cli.console import JsonFlag, err, out, print_json
 from sluicemq.cli.tables import show
@@ -256,7 +262,7 @@ def idle(
 
 def _where(
     url: str | None, protocol: str | None, default: str
-) -> tuple[Server | None, list[tuple[str, str]]]:
+) -> tuple[BenchmarkBroker | None, list[tuple[str, str]]]:
     """Return the broker at --url, if given, and the protocols and transports to measure."""
     if url is None:
         return None, transports("--protocol", protocol or default)
@@ -268,7 +274,7 @@ def _where(
 
 
 @contextmanager
-def _broker(given: Server | None, spec: Spec) -> Iterator[Server]:
+def _broker(given: BenchmarkBroker | None, spec: Spec) -> Iterator[BenchmarkBroker]:
     if given is not None:
         yield given
         return

@@ -10,7 +10,7 @@ from typing import Final
 from sluicemq.cli.bench.load import Load
 from sluicemq.cli.bench.meter import memory_bytes
 from sluicemq.cli.bench.result import Idle
-from sluicemq.cli.bench.server import Server, dialect, fresh
+from sluicemq.cli.bench.server import BenchmarkBroker, dialect, fresh
 from sluicemq.cli.bench.sockets import STALLED_SECONDS
 from sluicemq.model.errors import ConfigurationError, ConnectionLost
 
@@ -68,7 +68,7 @@ def idle(
     )
 
 
-def _connect(server: Server, protocol: str, connections: int) -> list[socket.socket]:
+def _connect(server: BenchmarkBroker, protocol: str, connections: int) -> list[socket.socket]:
     """Open idle connections and wait until the broker has accepted them all."""
     speech = dialect(protocol, 8, queue=QUEUE)
     waiting: list[socket.socket] = []
@@ -84,7 +84,7 @@ def _connect(server: Server, protocol: str, connections: int) -> list[socket.soc
     return waiting
 
 
-def _until_connections(server: Server, number: int, consumers: int = 0) -> None:
+def _until_connections(server: BenchmarkBroker, number: int, consumers: int = 0) -> None:
     end = time.monotonic() + STALLED_SECONDS
     while (
         server.connections() != number or server.destination(QUEUE).get("consumers", 0) != consumers

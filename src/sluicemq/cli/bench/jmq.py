@@ -71,7 +71,7 @@ class Jmq:
 
     def greet(self, connection: socket.socket) -> None:
         """Open a session and a producer. Raises ConnectionLost if the broker refuses."""
-        channel = RequestChannel(connection)
+        channel = GuestChannel(connection)
         session = channel.session()
         reply = channel.ask(
             PacketType.ADD_PRODUCER, {**self.destination, "JMQSessionID": Long(session)}
@@ -127,9 +127,9 @@ class Jmq:
 
     def attend(self, connection: socket.socket) -> None:
         """Subscribe the connection to the queue."""
-        self.consume(RequestChannel(connection))
+        self.consume(GuestChannel(connection))
 
-    def consume(self, channel: RequestChannel, selector: str = "") -> int:
+    def consume(self, channel: GuestChannel, selector: str = "") -> int:
         """Subscribe to the queue with credit for PREFETCH messages. Returns the consumer's id."""
         properties: dict[str, object] = {
             **self.destination,
@@ -159,7 +159,7 @@ class _Consumer(Receiver):
     def __init__(self, connection: socket.socket, dialect: Jmq, selector: str) -> None:
         super().__init__(connection, _HEAD, 0, 0)
         self._dialect = dialect
-        self._channel: RequestChannel | None = None
+        self._channel: GuestChannel | None = None
         self._selector = selector
         self._left = PREFETCH
         self._resume = b""
@@ -169,7 +169,7 @@ class _Consumer(Receiver):
 
     def greet(self) -> None:
         """Log in at once: the broker answers a silent client as the port mapper."""
-        self._channel = RequestChannel(self.connection)
+        self._channel = GuestChannel(self.connection)
 
     def start(self) -> None:
         assert self._channel is not None
@@ -209,7 +209,7 @@ class _Consumer(Receiver):
         return b"".join(answer)
 
 
-class RequestChannel:
+class GuestChannel:
     """Connection logged in as `guest`, for one request at a time.
 
     All methods raise ConnectionLost, also for an error reply.

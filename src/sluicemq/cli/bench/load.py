@@ -2,7 +2,7 @@
 
 Producers send blocks of prebuilt messages as long as the broker's sockets accept them; the
 generator waits for a socket only when a write would block. So the cost of a message here is a small
-part of its cost in the broker (`Run.generator_us` beside `Run.broker_us`).
+part of its cost in the broker (`TransferResult.generator_us` beside `TransferResult.broker_us`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final, Protocol, Self
 
 from sluicemq.cli.bench.meter import Meter
 from sluicemq.cli.bench.receiver import Receiver
-from sluicemq.cli.bench.result import Run
-from sluicemq.cli.bench.sockets import STALLED_SECONDS, Target, receive, send_some, wait
+from sluicemq.cli.bench.result import TransferResult
+from sluicemq.cli.bench.sockets import STALLED_SECONDS, BrokerAddress, receive, send_some, wait
 from sluicemq.model.errors import ConnectionLost
 
 OUTSTANDING: Final = 4000
@@ -94,7 +94,7 @@ class Load:
 
     def __init__(
         self,
-        target: Target,
+        target: BrokerAddress,
         dialect: Dialect,
         *,
         producers: int = 1,
@@ -124,7 +124,7 @@ class Load:
         self._writers = {each.connection.fileno(): each for each in self._producers}
         self._started = False
 
-    def _connect(self, target: Target) -> socket.socket:
+    def _connect(self, target: BrokerAddress) -> socket.socket:
         connection = target.connect()
         self._sockets.append(connection)
         return connection
@@ -182,7 +182,7 @@ class Load:
         dialect = self._dialect
         return not dialect.confirmation or producer.unconfirmed + count <= dialect.ahead
 
-    def flood(self, *, messages: int = 0, seconds: float = 0.0) -> Run:
+    def flood(self, *, messages: int = 0, seconds: float = 0.0) -> TransferResult:
         """Send as fast as the broker accepts, for `seconds` or for a number of messages.
 
         Ends when all sent messages have been received, and replied to in protocols with replies.
@@ -229,7 +229,7 @@ class Load:
     def _all_answered(self) -> bool:
         return not any(producer.rest or producer.unconfirmed for producer in self._producers)
 
-    def drain(self, messages: int) -> Run:
+    def drain(self, messages: int) -> TransferResult:
         """Receive at least `messages` (> 0) ready messages. Needs consumers."""
         received = 0
         meter = self._start()
@@ -238,7 +238,7 @@ class Load:
                 received += self._by_descriptor[descriptor].read()
         return meter.read(received)
 
-    def steady(self, rate: int, seconds: float) -> Run:
+    def steady(self, rate: int, seconds: float) -> TransferResult:
         """Send `rate` messages/s by the clock, each with its due time in the body.
 
         The producers take turns. Bytes that a socket does not accept at once are queued and keep

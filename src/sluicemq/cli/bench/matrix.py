@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from sluicemq.cli.bench.load import Load
 from sluicemq.cli.bench.msglite import query
-from sluicemq.cli.bench.result import Cell, Query
-from sluicemq.cli.bench.server import Server, dialect
+from sluicemq.cli.bench.result import Cell, QueryMeasurement
+from sluicemq.cli.bench.server import BenchmarkBroker, dialect
 
 
 class Spec(NamedTuple):
@@ -48,7 +48,9 @@ def cells(
             yield Spec(protocol, transport, durability, size, sending, receiving, window)
 
 
-def measure(server: Server, spec: Spec, *, seconds: float, rate: int, repetition: int) -> Cell:
+def measure(
+    server: BenchmarkBroker, spec: Spec, *, seconds: float, rate: int, repetition: int
+) -> Cell:
     """Measure one cell, `seconds` each for the flood and the steady rate; `rate` 0 = half of the
     flood's.
 
@@ -67,10 +69,12 @@ def measure(server: Server, spec: Spec, *, seconds: float, rate: int, repetition
     return Cell(**spec._asdict(), repetition=repetition, flood=flood, steady=steady)
 
 
-def ask(server: Server, spec: Spec, *, seconds: float, repetition: int) -> Query:
+def ask(
+    server: BenchmarkBroker, spec: Spec, *, seconds: float, repetition: int
+) -> QueryMeasurement:
     """Measure queries and replies through one broker. Raises ConnectionLost, OSError."""
     run = query(server.target, seconds=seconds, size=spec.size, queue=server.queue, pid=server.pid)
-    return Query(
+    return QueryMeasurement(
         protocol=spec.protocol,
         transport=spec.transport,
         durability=spec.durability,

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from sluicemq.cli.bench.result import Latency, Run
+from sluicemq.cli.bench.result import Latency, TransferResult
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -53,7 +53,7 @@ class Meter:
 
     def read(
         self, messages: int, *, asked: int = 0, delays: list[int] | None = None, late: float = 0.0
-    ) -> Run:
+    ) -> TransferResult:
         """Return the cost of `messages` (at least 1) until now; the other arguments are for steady
         runs."""
         seconds = time.perf_counter() - self._started
@@ -62,7 +62,7 @@ class Meter:
         if self._pid is not None:
             broker = cpu_seconds(self._pid) - self._broker
             resident, peak = memory_bytes(self._pid)
-        return Run(
+        return TransferResult(
             messages=messages,
             seconds=round(seconds, 4),
             rate=round(messages / seconds),

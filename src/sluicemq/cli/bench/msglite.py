@@ -9,9 +9,9 @@ from typing import Final
 
 from sluicemq.cli.bench.meter import Meter
 from sluicemq.cli.bench.receiver import Receiver
-from sluicemq.cli.bench.result import Run
+from sluicemq.cli.bench.result import TransferResult
 from sluicemq.cli.bench.silent import Silent
-from sluicemq.cli.bench.sockets import Target, receive, receive_exactly
+from sluicemq.cli.bench.sockets import BrokerAddress, receive, receive_exactly
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.msglite.wire import encode_message, encode_query, encode_ready
 
@@ -65,7 +65,9 @@ class _Receiver(Receiver):
         return self._commands[: count * self._length]
 
 
-def query(target: Target, *, seconds: float, size: int, queue: bytes, pid: int | None) -> Run:
+def query(
+    target: BrokerAddress, *, seconds: float, size: int, queue: bytes, pid: int | None
+) -> TransferResult:
     """Measure one client that sends queries and one worker that replies with two writes, as the
     Perl client does: over TCP a server that delays its acknowledgements costs such a worker 40 ms
     each time.

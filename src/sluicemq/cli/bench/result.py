@@ -11,11 +11,11 @@ import msgspec
 SCHEMA = 1
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ResultPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of all parts of the document."""
 
 
-class Latency(Record, frozen=True, kw_only=True):
+class Latency(ResultPart, frozen=True, kw_only=True):
     """Milliseconds from the moment when a message *should* have been sent to its receipt, so that a
     broker that stalls the sender gains no advantage (coordinated omission)."""
 
@@ -39,7 +39,7 @@ class Latency(Record, frozen=True, kw_only=True):
         )
 
 
-class Run(Record, frozen=True, kw_only=True):
+class TransferResult(ResultPart, frozen=True, kw_only=True):
     """One measurement of message transfer.
 
     messages         sent and received (or sent without consumers; or round trips)
@@ -67,7 +67,7 @@ class Run(Record, frozen=True, kw_only=True):
     latency: Latency | None = None
 
 
-class Setting(Record, frozen=True, kw_only=True):
+class LoadSettings(ResultPart, frozen=True, kw_only=True):
     """What was loaded, and how.
 
     protocol     phpmq, msglite, vibemq or jmq
@@ -82,7 +82,7 @@ class Setting(Record, frozen=True, kw_only=True):
     size: int
 
 
-class Cell(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="cell"):
+class Cell(LoadSettings, frozen=True, kw_only=True, tag_field="scenario", tag="cell"):
     """One cell of the matrix: a flood, then a steady rate, on one fresh broker.
 
     producers    connections that send
@@ -97,19 +97,19 @@ class Cell(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="cell")
     consumers: int
     window: int
     repetition: int
-    flood: Run
-    steady: Run
+    flood: TransferResult
+    steady: TransferResult
 
 
-class Query(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="query"):
+class QueryMeasurement(LoadSettings, frozen=True, kw_only=True, tag_field="scenario", tag="query"):
     """msglite queries, one after the other: `run` counts round trips; its latency is from the query
     to its reply."""
 
     repetition: int
-    run: Run
+    run: TransferResult
 
 
-class AtDepth(Record, frozen=True, kw_only=True):
+class AtDepth(ResultPart, frozen=True, kw_only=True):
     """Cost of messages while others are ready in a queue.
 
     waiting     number of ready messages
@@ -119,12 +119,12 @@ class AtDepth(Record, frozen=True, kw_only=True):
     """
 
     waiting: int
-    elsewhere: Run
-    through: Run
-    publish: Run
+    elsewhere: TransferResult
+    through: TransferResult
+    publish: TransferResult
 
 
-class Recovery(Record, frozen=True, kw_only=True):
+class RecoveryResult(ResultPart, frozen=True, kw_only=True):
     """Seconds since the start of the new process after kill -9.
 
     serving_seconds         until the broker reports on its admin socket that it is ready
@@ -139,7 +139,7 @@ class Recovery(Record, frozen=True, kw_only=True):
     resident_bytes: int
 
 
-class Backlog(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="backlog"):
+class BacklogResult(LoadSettings, frozen=True, kw_only=True, tag_field="scenario", tag="backlog"):
     """A queue with a backlog.
 
     messages             number of messages in the backlog
@@ -154,18 +154,18 @@ class Backlog(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="bac
     """
 
     messages: int
-    live: Run
+    live: TransferResult
     shallow: AtDepth
-    fill: Run
+    fill: TransferResult
     bytes_per_message: float
     deep: AtDepth
-    drain: Run
+    drain: TransferResult
     drain_ratio: float
-    recovery: Recovery
-    drain_recovered: Run
+    recovery: RecoveryResult
+    drain_recovered: TransferResult
 
 
-class Idle(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="idle"):
+class Idle(LoadSettings, frozen=True, kw_only=True, tag_field="scenario", tag="idle"):
     """Idle connections, and one active pair beside them.
 
     connections            number of idle connections, each a consumer of one queue
@@ -177,15 +177,15 @@ class Idle(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="idle")
     connections: int
     connect_rate: int
     bytes_per_connection: float
-    before: Run
-    beside: Run
-    after: Run
+    before: TransferResult
+    beside: TransferResult
+    after: TransferResult
 
 
-Result = Cell | Query | Backlog | Idle
+Result = Cell | QueryMeasurement | BacklogResult | Idle
 
 
-class Machine(Record, frozen=True, kw_only=True):
+class Machine(ResultPart, frozen=True, kw_only=True):
     """Machine of the measurement. `cores` are those this process may use; `memory_bytes` is the
     total.
 
@@ -200,7 +200,7 @@ class Machine(Record, frozen=True, kw_only=True):
     libraries: dict[str, str]
 
 
-class Document(Record, frozen=True, kw_only=True):
+class Document(ResultPart, frozen=True, kw_only=True):
     """Document that `sluicemq bench … --json` prints.
 
     schema    SCHEMA

@@ -13,7 +13,7 @@ from sluicemq.cli.bench.jmq import Jmq
 from sluicemq.cli.bench.load import Dialect
 from sluicemq.cli.bench.msglite import Msglite
 from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.bench.sockets import BrokerAddress
 from sluicemq.cli.bench.vibemq import Vibemq
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConfigurationError
@@ -38,10 +38,10 @@ def dialect(protocol: str, size: int, *, queue: bytes, window: int = 0) -> Diale
     return Msglite(size, queue=queue, window=usual)
 
 
-class Server:
+class BenchmarkBroker:
     """The broker of a scenario."""
 
-    def __init__(self, target: Target, local: LocalBroker | None, queue: bytes) -> None:
+    def __init__(self, target: BrokerAddress, local: LocalBroker | None, queue: bytes) -> None:
         self.target = target
         self.local = local
         self.queue = queue
@@ -69,7 +69,7 @@ class Server:
 @contextmanager
 def fresh(
     protocol: str, transport: str, durability: str, *, connections: int = 0
-) -> Iterator[Server]:
+) -> Iterator[BenchmarkBroker]:
     """Start a broker; `connections` are added to its limit. Raises ConnectionLost if it does not
     start."""
     with tempfile.TemporaryDirectory(prefix="sluicemq-bench-") as directory:
@@ -80,24 +80,24 @@ def fresh(
         address = f"+unix://{path}" if path else "://127.0.0.1:0"
         listen = f"{protocol}{address}{options}"
         with LocalBroker(Path(directory) / "data", [listen], ["--log-level", "warning"]) as local:
-            yield Server(_target(local, protocol, path), local, b"bench")
+            yield BenchmarkBroker(_target(local, protocol, path), local, b"bench")
 
 
-def again(server: Server, protocol: str) -> Server:
+def again(server: BenchmarkBroker, protocol: str) -> BenchmarkBroker:
     """Return the location after a kill and restart, which change the ports. TCP only."""
     assert server.local is not None
-    return Server(_target(server.local.start(), protocol, ""), server.local, server.queue)
+    return BenchmarkBroker(_target(server.local.start(), protocol, ""), server.local, server.queue)
 
 
-def _target(local: LocalBroker, protocol: str, path: str) -> Target:
-    return Target(0, path=path) if path else Target(local.port(protocol))
+def _target(local: LocalBroker, protocol: str, path: str) -> BrokerAddress:
+    return BrokerAddress(0, path=path) if path else BrokerAddress(local.port(protocol))
 
 
-def running(url: Url) -> Server:
+def running(url: Url) -> BenchmarkBroker:
     """Return a running broker. Raises ConfigurationError for a URL that cannot be used."""
     if url.tls or url.protocol not in PROTOCOLS:
         raise ConfigurationError(f"{url}: bench speaks {', '.join(PROTOCOLS)}, no TLS")
     if url.queue or url.options or url.user:
         raise ConfigurationError(f"{url}: bench uses a queue of its own, and listeners as they are")
     queue = b"bench-" + os.urandom(4).hex().encode()
-    return Server(Target(url.port, url.host, url.path), None, queue)
+    return BenchmarkBroker(BrokerAddress(url.port, url.host, url.path), None, queue)

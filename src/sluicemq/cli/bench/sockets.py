@@ -13,7 +13,7 @@ STALLED_SECONDS: Final = 60.0
 """Seconds without progress after which a run fails."""
 
 
-class Target(NamedTuple):
+class BrokerAddress(NamedTuple):
     """Address of a broker: a TCP port, or a Unix socket if `path` is not empty."""
 
     port: int

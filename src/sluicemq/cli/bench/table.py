@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from sluicemq.cli.bench.result import Backlog, Cell, Idle, Query, Result, Run, Setting
+from sluicemq.cli.bench.result import (
+    BacklogResult,
+    Cell,
+    Idle,
+    LoadSettings,
+    QueryMeasurement,
+    Result,
+    TransferResult,
+)
 from sluicemq.cli.tables import size
 
 _COST = ("Rate", "Broker", "Load", "Memory")
@@ -17,7 +25,7 @@ def tables(results: Sequence[Result]) -> Iterator[Table]:
     """Return the tables in the order of the scenarios. Broker and Load are their processor
     time per message; Memory is the broker's."""
     cells = [result for result in results if isinstance(result, Cell)]
-    queries = [result for result in results if isinstance(result, Query)]
+    queries = [result for result in results if isinstance(result, QueryMeasurement)]
     idles = [result for result in results if isinstance(result, Idle)]
     if cells:
         yield _floods(cells)
@@ -25,7 +33,7 @@ def tables(results: Sequence[Result]) -> Iterator[Table]:
     if queries:
         yield _queries(queries)
     for result in results:
-        if isinstance(result, Backlog):
+        if isinstance(result, BacklogResult):
             yield _backlog(result)
     if idles:
         yield _idles(idles)
@@ -77,7 +85,7 @@ def _steady_rates(cells: Sequence[Cell]) -> Table:
     return table
 
 
-def _queries(queries: Sequence[Query]) -> Table:
+def _queries(queries: Sequence[QueryMeasurement]) -> Table:
     table = _table(
         "Queries and replies, one after the other",
         ("Protocol",),
@@ -89,7 +97,7 @@ def _queries(queries: Sequence[Query]) -> Table:
     return table
 
 
-def _backlog(result: Backlog) -> Table:
+def _backlog(result: BacklogResult) -> Table:
     table = _table(
         f"Backlog: {result.messages:,} messages of {result.size:,} bytes, {_name(result)}, "
         f"{result.durability}",
@@ -117,7 +125,7 @@ def _backlog(result: Backlog) -> Table:
     return table
 
 
-def _at_depth(result: Backlog, *, deep: bool) -> tuple[tuple[str, Run], ...]:
+def _at_depth(result: BacklogResult, *, deep: bool) -> tuple[tuple[str, TransferResult], ...]:
     costs = result.deep if deep else result.shallow
     waiting = f"{costs.waiting:,} ready"
     return (
@@ -144,11 +152,11 @@ def _idles(idles: Sequence[Idle]) -> Table:
     return table
 
 
-def _name(setting: Setting) -> str:
+def _name(setting: LoadSettings) -> str:
     return setting.protocol if setting.transport == "tcp" else f"{setting.protocol}+unix"
 
 
-def _cost(run: Run) -> tuple[str, str, str, str]:
+def _cost(run: TransferResult) -> tuple[str, str, str, str]:
     known = run.resident_bytes > 0
     return (
         f"{run.rate:,}/s",
@@ -158,7 +166,7 @@ def _cost(run: Run) -> tuple[str, str, str, str]:
     )
 
 
-def _latency(run: Run) -> tuple[str, ...]:
+def _latency(run: TransferResult) -> tuple[str, ...]:
     latency = run.latency
     if latency is None:
         return ("", "", "")

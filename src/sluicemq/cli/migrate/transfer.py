@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.broker import Broker, BrokerSettings, Destination, Subscription, compile_selector
-from sluicemq.broker.codec import BatchPart, Prepared, StoredMessage, encode, encode_attempts
+from sluicemq.broker import Broker, Destination, EngineSettings, Subscription, compile_selector
+from sluicemq.broker.codec import BatchPart, Prepared, PreparedMessage, encode, encode_attempts
 from sluicemq.broker.recovery import recover
 from sluicemq.cli.migrate.ledger import NAME, Ledger
 from sluicemq.cli.migrate.plan import Key, Plan, SourceMessage, key_of
@@ -102,7 +102,7 @@ def transfer(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -
         ledger = Ledger(data_dir / NAME)
         journal = FileJournal.open(data_dir / JOURNAL)
         try:
-            settings = BrokerSettings(defaults=plan.defaults or DestinationSettings())
+            settings = EngineSettings(defaults=plan.defaults or DestinationSettings())
             broker = Broker(journal, SystemClock(), settings)
             recover(broker, journal.recovery)
             _check_names(plan, broker.destinations)
@@ -330,7 +330,7 @@ class _Transfer:
         for subscription, count in attempts.items():
             if count:
                 journal.append_entry(
-                    RecordType.ATTEMPTED,
+                    RecordType.DELIVERY_ATTEMPTS,
                     encode_attempts(subscription, [(sequence, count)]),
                     self._broker.clock.wall,
                     last=False,
@@ -358,7 +358,7 @@ class _Transfer:
 
     def _end_unit(self, number: int, messages: int) -> None:
         part = BatchPart(WRITER, number, 0, 0, True, 0, messages)
-        self._journal.append_entry(RecordType.BATCH, encode(part), self._broker.clock.wall)
+        self._journal.append_entry(RecordType.BATCH_PART, encode(part), self._broker.clock.wall)
         self._journal.sync()
 
     # --- prepared transactions -----------------------------------------------------------------
@@ -387,7 +387,11 @@ class _Transfer:
                     acks.setdefault(self._subscription(address, name), []).append(sequence)
             payload = encode(Prepared(branch.xid, _stored(branch.sends), list(acks.items())))
             self._journal.append_entry(
-                RecordType.PREPARED, payload, self._broker.clock.wall, references=1, last=False
+                RecordType.TRANSACTION_PREPARED,
+                payload,
+                self._broker.clock.wall,
+                references=1,
+                last=False,
             )
         self._end_unit(number, len(held))
         self._outcome.transactions = len(branches)
@@ -402,5 +406,5 @@ def _branch_key(xid: bytes) -> Key:
     return key_of("xid", Address(Kind.QUEUE, ""), xid)
 
 
-def _stored(messages: Iterable[Message]) -> list[StoredMessage]:
-    return [StoredMessage.of(message) for message in messages]
+def _stored(messages: Iterable[Message]) -> list[PreparedMessage]:
+    return [PreparedMessage.of(message) for message in messages]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from sluicemq.pipeline.decode.columns import FRAMES
 from sluicemq.pipeline.decode.frames import decode
-from sluicemq.pipeline.decode.options import Options, Raw, parse_ports
+from sluicemq.pipeline.decode.options import DecodeOptions, Raw, parse_ports
 from sluicemq.pipeline.decode.summary import Summary, run
 
-__all__ = ["FRAMES", "Options", "Raw", "Summary", "decode", "parse_ports", "run"]
+__all__ = ["FRAMES", "DecodeOptions", "Raw", "Summary", "decode", "parse_ports", "run"]

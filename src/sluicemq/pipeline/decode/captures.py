@@ -51,7 +51,7 @@ _ORDER: Final = 0x1A2B3C4D
 _RECORD_SIZE: Final = 16
 
 
-class Fault(NamedTuple):
+class CaptureFault(NamedTuple):
     """Error in a file, and its byte position. The rest of the file has not been read."""
 
     offset: int
@@ -93,7 +93,7 @@ def _byte_order(first: bytes, magics: tuple[int, ...]) -> str:
     return ""
 
 
-def read_packets(path: Path) -> Iterator[Packets | Fault]:
+def read_packets(path: Path) -> Iterator[Packets | CaptureFault]:
     """Yield all packets of a file. Raises OSError."""
     with path.open("rb") as file:
         first = file.read(24)
@@ -104,7 +104,7 @@ def read_packets(path: Path) -> Iterator[Packets | Fault]:
             file.seek(0)
             yield from _pcapng(file)
         else:
-            yield Fault(0, _no_capture(first))
+            yield CaptureFault(0, _no_capture(first))
 
 
 def _no_capture(first: bytes) -> str:
@@ -121,9 +121,9 @@ def _no_capture(first: bytes) -> str:
 # --- pcap ----------------------------------------------------------------------------------------
 
 
-def _pcap(file: BinaryIO, first: bytes, order: str) -> Iterator[Packets | Fault]:
+def _pcap(file: BinaryIO, first: bytes, order: str) -> Iterator[Packets | CaptureFault]:
     if len(first) < 24:
-        yield Fault(len(first), "the file ends within its header")
+        yield CaptureFault(len(first), "the file ends within its header")
         return
     magic, _, _, _, _, _, link = Struct(order + "IHHiIII").unpack(first)
     link &= 0xFFFF  # the upper bits are the length of a checksum and flags
@@ -137,11 +137,11 @@ def _pcap(file: BinaryIO, first: bytes, order: str) -> Iterator[Packets | Fault]
         size = len(data)
         position = 0
         places: list[int] = []
-        fault: Fault | None = None
+        fault: CaptureFault | None = None
         while position + _RECORD_SIZE <= size:
             captured = length_of(data, position + 8)[0]
             if captured > _LARGEST:
-                fault = Fault(base + position, f"a packet of {captured} bytes is announced")
+                fault = CaptureFault(base + position, f"a packet of {captured} bytes is announced")
                 break
             end = position + _RECORD_SIZE + captured
             if end > size:
@@ -153,7 +153,7 @@ def _pcap(file: BinaryIO, first: bytes, order: str) -> Iterator[Packets | Fault]
             for start in range(0, len(places), _BATCH):
                 yield _records(buffer, base, places[start : start + _BATCH], order, units, link)
         if fault is None and not block and position < size:
-            fault = Fault(base + position, "the file ends within a packet")
+            fault = CaptureFault(base + position, "the file ends within a packet")
         if fault is not None:
             yield fault
         if fault is not None or not block:
@@ -295,7 +295,7 @@ class _Section:
         return units, offset
 
 
-def _pcapng(file: BinaryIO) -> Iterator[Packets | Fault]:
+def _pcapng(file: BinaryIO) -> Iterator[Packets | CaptureFault]:
     rest = b""
     base = 0
     section = _Section("<")
@@ -328,7 +328,7 @@ def _pcapng(file: BinaryIO) -> Iterator[Packets | Fault]:
         if not error and not block and position < size:
             error = "the file ends within a block"
         if error:
-            yield Fault(base + position, error)
+            yield CaptureFault(base + position, error)
         if error or not block:
             return
         rest = data[position:]

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sluicemq.pipeline.decode.captures import NO_TIME, Fault, read_packets
+from sluicemq.pipeline.decode.captures import NO_TIME, CaptureFault, read_packets
 from sluicemq.pipeline.decode.headers import (
     ENDPOINT,
     FIN,
@@ -28,7 +28,7 @@ from sluicemq.pipeline.decode.headers import (
     Segments,
     find_segments,
 )
-from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.options import DecodeOptions
 
 NOTE: Final = np.dtype(
     [
@@ -58,7 +58,7 @@ _MAPPED: Final = bytes(10) + b"\xff\xff"
 Notes = npt.NDArray[np.void]
 
 
-class Chunk(NamedTuple):
+class ConnectionPackets(NamedTuple):
     """Packets of one connection.
 
     connection  number in the file
@@ -90,7 +90,7 @@ class _Connection:
         self.first: list[int | None] = [None, None]
         """Sequence number of the first captured byte, by side."""
 
-    def drain(self) -> Iterator[Chunk]:
+    def drain(self) -> Iterator[ConnectionPackets]:
         """Yield the collected notes as chunks."""
         if not self.count:
             return
@@ -99,7 +99,7 @@ class _Connection:
         self.count = 0
         for start in range(0, len(notes), CHUNK):
             part = notes[start : start + CHUNK].tobytes()
-            yield Chunk(self.number, self.chunks, self.endpoints, part)
+            yield ConnectionPackets(self.number, self.chunks, self.endpoints, part)
             self.chunks += 1
 
 
@@ -119,7 +119,7 @@ class Finder:
         self._connections = 0
         self._notes = 0
 
-    def add(self, segments: Segments) -> Iterator[Chunk]:
+    def add(self, segments: Segments) -> Iterator[ConnectionPackets]:
         """Add a batch of segments; yield the chunks that are full."""
         relevant = (segments.length > 0) | ((segments.flags & (SYN | FIN | RST)) != 0)
         if not relevant.any():
@@ -154,16 +154,16 @@ class Finder:
         while len(self._current) > self._most:
             yield from self._forget(next(iter(self._current)))
 
-    def end(self) -> Iterator[Chunk]:
+    def end(self) -> Iterator[ConnectionPackets]:
         """Yield all remaining chunks."""
         for connection in self._current.values():
             yield from self._drain(connection)
 
-    def _drain(self, connection: _Connection) -> Iterator[Chunk]:
+    def _drain(self, connection: _Connection) -> Iterator[ConnectionPackets]:
         self._notes -= connection.count
         return connection.drain()
 
-    def _forget(self, slot: int) -> Iterator[Chunk]:
+    def _forget(self, slot: int) -> Iterator[ConnectionPackets]:
         key = self._keys.pop(slot)
         del self._sides[key]
         self._sides.pop(_turned(key), None)
@@ -265,7 +265,9 @@ def _notes(segments: Segments, sides: npt.NDArray[np.int64]) -> Notes:
     return notes
 
 
-def find_connections(path: Path, options: Options) -> Iterator[Chunk | Fault]:
+def find_connections(
+    path: Path, options: DecodeOptions
+) -> Iterator[ConnectionPackets | CaptureFault]:
     """Yield all connections of a file in chunks, which are ordered within a connection.
 
     Raises OSError."""
@@ -275,7 +277,7 @@ def find_connections(path: Path, options: Options) -> Iterator[Chunk | Fault]:
     finder = Finder(options.max_connections)
     passed = Passed()
     for packets in read_packets(path):
-        if isinstance(packets, Fault):
+        if isinstance(packets, CaptureFault):
             yield packets
         else:
             yield from finder.add(find_segments(packets, passed))
@@ -286,10 +288,10 @@ def find_connections(path: Path, options: Options) -> Iterator[Chunk | Fault]:
         (passed.broken, "have headers that are cut or cannot be"),
     ):
         if count:
-            yield Fault(-1, f"{count} packets {description}")
+            yield CaptureFault(-1, f"{count} packets {description}")
 
 
-def _raw(path: Path) -> Iterator[Chunk]:
+def _raw(path: Path) -> Iterator[ConnectionPackets]:
     """Yield a log of raw bytes as chunks of one direction."""
     size = path.stat().st_size
     at = np.arange(0, size, _PIECE, dtype=np.int64)
@@ -301,4 +303,4 @@ def _raw(path: Path) -> Iterator[Chunk]:
     notes["sequence"][1:] = at & 0xFFFF_FFFF
     notes["size"][1:] = np.minimum(size - at, _PIECE)
     for number, start in enumerate(range(0, len(notes), CHUNK)):
-        yield Chunk(0, number, ("", ""), notes[start : start + CHUNK].tobytes())
+        yield ConnectionPackets(0, number, ("", ""), notes[start : start + CHUNK].tobytes())

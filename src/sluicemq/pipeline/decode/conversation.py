@@ -12,14 +12,14 @@ import pyarrow as pa
 from sluicemq.pipeline.decode.captures import NO_TIME
 from sluicemq.pipeline.decode.codec import FrameColumns
 from sluicemq.pipeline.decode.columns import TO_CLIENT, TO_SERVER
-from sluicemq.pipeline.decode.connections import NOTE, Chunk, Notes
+from sluicemq.pipeline.decode.connections import NOTE, ConnectionPackets, Notes
 from sluicemq.pipeline.decode.flow import Flow, Unread
 from sluicemq.pipeline.decode.headers import ACK, SYN
-from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.decode.payload import CaptureFile
-from sluicemq.pipeline.decode.reassembly import Gap, Reassembler, Run, add_event
+from sluicemq.pipeline.decode.reassembly import ByteRange, Gap, Reassembler, add_event
 from sluicemq.pipeline.decode.recognition import CODECS, HEAD, Head, Recognised, recognise
-from sluicemq.pipeline.decode.rows import Rows
+from sluicemq.pipeline.decode.rows import RowBuffer
 
 UNKNOWN: Final = (
     "the protocol was not recognised; if it is one of ours, say so: ports=PORT=PROTOCOL"
@@ -32,7 +32,12 @@ class Conversation:
     """Both directions of one connection; chunks are added in order."""
 
     def __init__(
-        self, file: CaptureFile, name: str, first: Chunk, options: Options, rows: Rows
+        self,
+        file: CaptureFile,
+        name: str,
+        first: ConnectionPackets,
+        options: DecodeOptions,
+        rows: RowBuffer,
     ) -> None:
         """Set `name`, the file's name in rows, and `first`, the first chunk that `add` receives."""
         self._file = file
@@ -42,7 +47,7 @@ class Conversation:
         self._options = options
         self._rows = rows
         self._sides = Reassembler(options.max_waiting), Reassembler(options.max_waiting)
-        self._early: tuple[list[Run | Gap], list[Run | Gap]] = ([], [])
+        self._early: tuple[list[ByteRange | Gap], list[ByteRange | Gap]] = ([], [])
         """Events of both sides before the protocol was recognised."""
         self._client: int | None = None
         self._flows: list[Flow | Unread] = []
@@ -50,7 +55,7 @@ class Conversation:
         self._directions = [TO_SERVER, TO_CLIENT]
         self._broken = False
 
-    def add(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    def add(self, chunk: ConnectionPackets) -> Iterator[pa.RecordBatch]:
         """Add packets; yield full batches. A file that cannot be read becomes a row."""
         notes = np.frombuffer(chunk.notes, NOTE)
         if self._client is None:
@@ -80,7 +85,7 @@ class Conversation:
                 )
                 self._emit(side, None, NO_TIME, None, None, None, text)
 
-    def _hand_on(self, events: list[list[Run | Gap]]) -> Iterator[pa.RecordBatch]:
+    def _hand_on(self, events: list[list[ByteRange | Gap]]) -> Iterator[pa.RecordBatch]:
         """Pass the new events of both sides to their flows."""
         if self._broken:
             return
@@ -89,7 +94,7 @@ class Conversation:
                 for early, mine in zip(self._early, events, strict=True):
                     for event in mine:
                         add_event(early, event)
-                if any(isinstance(each, Run) for early in self._early for each in early):
+                if any(isinstance(each, ByteRange) for early in self._early for each in early):
                     self._begin(self._recognise())
                     yield from self._catch_up()
                 return
@@ -99,7 +104,7 @@ class Conversation:
             self._broken = True
             self._emit(0, None, NO_TIME, None, None, None, f"the file cannot be read: {fault}")
 
-    def _play(self, side: int, events: list[Run | Gap]) -> Iterator[pa.RecordBatch]:
+    def _play(self, side: int, events: list[ByteRange | Gap]) -> Iterator[pa.RecordBatch]:
         flow = self._flows[side]
         for event in events:
             if isinstance(event, Gap):
@@ -145,7 +150,7 @@ class Conversation:
 
     def _head(self, side: int) -> Head:
         for event in self._early[side]:
-            if isinstance(event, Run):
+            if isinstance(event, ByteRange):
                 begins = self._sides[side].begins and event.offset == 0
                 portion = next(self._file.portions(event))
                 return Head(portion.data[:HEAD], begins)

@@ -14,7 +14,7 @@ from sluicemq.pipeline.decode.codec import (
 )
 from sluicemq.protocols.jmq.client.connecting import read_services
 from sluicemq.protocols.jmq.portmapper import MAX_LINE, VERSION
-from sluicemq.protocols.msglite.http import HttpLimits, Request, RequestReader
+from sluicemq.protocols.msglite.http import GatewayRequest, HttpLimits, RequestReader
 
 _LONGEST_ANSWER: Final = 1 << 16
 """Maximum size of a port mapper's response, as in clients."""
@@ -104,7 +104,7 @@ class HttpCodec(_Exchange):
             return self._reader.begun and not self._done
         return super().incomplete
 
-    def feed(self, data: bytes) -> list[Request | bytes]:
+    def feed(self, data: bytes) -> list[GatewayRequest | bytes]:
         if self._error is not None or self._done:
             return []
         if not self.to_server:
@@ -113,7 +113,7 @@ class HttpCodec(_Exchange):
         self._reader.feed(data)
         return self._request()
 
-    def end(self) -> list[Request | bytes]:
+    def end(self) -> list[GatewayRequest | bytes]:
         if not self.incomplete or self._error is not None:
             return []
         if not self.to_server:
@@ -121,14 +121,14 @@ class HttpCodec(_Exchange):
         self._reader.end()
         return self._request()
 
-    def _request(self) -> list[Request | bytes]:
+    def _request(self) -> list[GatewayRequest | bytes]:
         self._error = self._reader.error
         if self._reader.request is None:
             return []
         self._done = True
         return [self._reader.request]
 
-    def describe(self, frame: Request | bytes) -> FrameColumns:
+    def describe(self, frame: GatewayRequest | bytes) -> FrameColumns:
         if isinstance(frame, bytes):
             return FrameColumns("response", body=frame)
         headers = [

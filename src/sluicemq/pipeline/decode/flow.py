@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sluicemq.pipeline.decode.captures import NO_TIME
 from sluicemq.pipeline.decode.codec import Codec, FrameColumns
-from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.decode.payload import Portion
 from sluicemq.pipeline.decode.reassembly import Gap
 
@@ -33,7 +33,7 @@ class Flow:
     """Frames of one direction of a connection with a known protocol."""
 
     def __init__(
-        self, kind: type[Codec], to_server: bool, begins: bool, options: Options, emit: Emit
+        self, kind: type[Codec], to_server: bool, begins: bool, options: DecodeOptions, emit: Emit
     ) -> None:
         """Set up the codec; `begins`: the first byte is the first of the connection."""
         self._kind = kind

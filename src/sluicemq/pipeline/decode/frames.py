@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.decode.columns import FRAMES
-from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.decode.tasks import FOUND, decode_found, find
 
 _TASKS_PER_CORE = 4
@@ -44,7 +44,7 @@ def files_of(paths: Iterable[str | Path]) -> list[str]:
 
 
 def decode(
-    spark: SparkSession, paths: Sequence[str | Path], options: Options | None = None
+    spark: SparkSession, paths: Sequence[str | Path], options: DecodeOptions | None = None
 ) -> DataFrame:
     """Return the frames and errors in these captures (columns.FRAMES).
 
@@ -52,7 +52,7 @@ def decode(
     file, connection, time, direction and offset if needed. Raises ConfigurationError for a missing
     file; other errors become rows.
     """
-    options = options or Options()
+    options = options or DecodeOptions()
     files = files_of(paths)
     partitions = options.partitions or _TASKS_PER_CORE * spark.sparkContext.defaultParallelism
 

@@ -43,7 +43,7 @@ class Raw(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Options:
+class DecodeOptions:
     """Options of decoding.
 
     ports            protocol of each server port

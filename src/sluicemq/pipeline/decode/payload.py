@@ -11,7 +11,7 @@ from typing import Final, Self
 import numpy as np
 
 from sluicemq.pipeline.decode.captures import Integers
-from sluicemq.pipeline.decode.reassembly import Run
+from sluicemq.pipeline.decode.reassembly import ByteRange
 
 PORTION: Final = 256 << 10
 """Maximum size of a portion in bytes, unless one piece is larger."""
@@ -55,7 +55,7 @@ class CaptureFile:
         """Open the file. Raises OSError."""
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def portions(self, run: Run) -> Iterator[Portion]:
+    def portions(self, run: ByteRange) -> Iterator[Portion]:
         """Yield the bytes of a run. Raises OSError, and EOFError if the file was truncated."""
         ends = run.offset + np.cumsum(run.size)
         start = 0

@@ -24,7 +24,7 @@ _WINDOW: Final = 1 << 30
 """Largest TCP window in bytes (RFC 7323). Packets further away belong to another connection."""
 
 
-class Run(NamedTuple):
+class ByteRange(NamedTuple):
     """Consecutive bytes of a direction.
 
     offset  position of the first one in the stream
@@ -96,7 +96,7 @@ class Reassembler:
         self.foreign = 0
         """Number of packets whose sequence numbers do not belong to this connection."""
 
-    def add(self, notes: Notes) -> list[Run | Gap]:
+    def add(self, notes: Notes) -> list[ByteRange | Gap]:
         """Add packets in capture order; return the bytes and gaps that are complete now."""
         if not len(notes):
             return []
@@ -130,7 +130,7 @@ class Reassembler:
 
     def _sort(
         self, place: Integers, at: Integers, size: Integers, time: Integers, lost: Integers
-    ) -> list[Run | Gap]:
+    ) -> list[ByteRange | Gap]:
         if not len(place):
             return []
         end = place + size
@@ -139,7 +139,7 @@ class Reassembler:
             time = np.maximum(np.maximum.accumulate(time), self._latest)
             self._next = int(end[-1])
             self._latest = int(time[-1])
-            return [Run(int(place[0]), at, size, time)]
+            return [ByteRange(int(place[0]), at, size, time)]
         out = _Out(self._next)
         columns = (each.tolist() for each in (place, at, size, time, lost))
         for packet in map(_Packet, *columns):
@@ -157,7 +157,7 @@ class Reassembler:
             self._wake(out)
         return out.end()
 
-    def end(self) -> list[Run | Gap]:
+    def end(self) -> list[ByteRange | Gap]:
         """Return the remaining bytes and gaps at the end of the capture."""
         out = _Out(self._next)
         while self._waiting:
@@ -191,7 +191,7 @@ class Reassembler:
         self._lost = 0
 
 
-def add_event(events: list[Run | Gap], event: Run | Gap) -> None:
+def add_event(events: list[ByteRange | Gap], event: ByteRange | Gap) -> None:
     """Append an event; consecutive gaps become one."""
     last = events[-1] if events else None
     if isinstance(event, Gap) and isinstance(last, Gap):
@@ -204,7 +204,7 @@ class _Out:
     """Builds runs from pieces and gaps."""
 
     def __init__(self, offset: int) -> None:
-        self._made: list[Run | Gap] = []
+        self._made: list[ByteRange | Gap] = []
         self._offset = offset
         self._pieces: list[tuple[int, int, int]] = []
 
@@ -219,10 +219,10 @@ class _Out:
     def _close(self) -> None:
         if self._pieces:
             at, size, time = np.array(self._pieces, np.int64).T
-            self._made.append(Run(self._offset, at, size, time))
+            self._made.append(ByteRange(self._offset, at, size, time))
             self._offset += int(size.sum())
             self._pieces = []
 
-    def end(self) -> list[Run | Gap]:
+    def end(self) -> list[ByteRange | Gap]:
         self._close()
         return self._made

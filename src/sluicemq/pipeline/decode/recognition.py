@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from sluicemq.pipeline.decode.codec import Codec
 from sluicemq.pipeline.decode.codecs import JmqCodec, MsgliteCodec, PhpmqCodec, VibemqCodec
 from sluicemq.pipeline.decode.exchanges import HttpCodec, PortMapperCodec
-from sluicemq.pipeline.decode.options import REPORTED, Options
+from sluicemq.pipeline.decode.options import REPORTED, DecodeOptions
 
 HEAD: Final = 64 << 10
 """Maximum number of bytes of a side that are examined."""
@@ -52,7 +52,7 @@ class Recognised(NamedTuple):
 
 
 def recognise(
-    heads: tuple[Head, Head], ports: tuple[int, int], client: int | None, options: Options
+    heads: tuple[Head, Head], ports: tuple[int, int], client: int | None, options: DecodeOptions
 ) -> Recognised:
     """Return the protocol and the server side of a connection.
 
@@ -82,14 +82,14 @@ def recognise(
     return Recognised(None, servers[0])
 
 
-def _likely_servers(ports: tuple[int, int], options: Options) -> list[int]:
+def _likely_servers(ports: tuple[int, int], options: DecodeOptions) -> list[int]:
     known = [side for side in (0, 1) if ports[side] in options.ports]
     if len(known) == 1:
         return known
     return [0, 1] if ports[0] < ports[1] else [1, 0]
 
 
-def _judge(kind: type[Codec], heads: tuple[Head, Head], server: int, options: Options) -> int:
+def _judge(kind: type[Codec], heads: tuple[Head, Head], server: int, options: DecodeOptions) -> int:
     """Return a score: more than 0 if the protocol is possible; higher is more likely."""
     sides = [
         _try(kind, side != server, heads[side], options) for side in (0, 1) if heads[side].data
@@ -99,7 +99,7 @@ def _judge(kind: type[Codec], heads: tuple[Head, Head], server: int, options: Op
     return 0 if _FAULT in sides else 1
 
 
-def _try(kind: type[Codec], to_server: bool, head: Head, options: Options) -> int:
+def _try(kind: type[Codec], to_server: bool, head: Head, options: DecodeOptions) -> int:
     """Return the score of one side: what its codec finds first."""
     data = head.data[:HEAD]
     if head.begins:

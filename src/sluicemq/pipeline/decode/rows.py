@@ -18,7 +18,7 @@ _NOTHING: Final = (None,) * len(FrameColumns._fields)
 _ERROR: Final = len(FrameColumns._fields) - 1
 
 
-class Rows:
+class RowBuffer:
     """Rows that do not form a batch yet."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from sluicemq.pipeline.decode.frames import decode
-from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.tables.datasource import TableSource
 
 MOST_TROUBLES: Final = 100
@@ -88,7 +88,7 @@ class Summary(NamedTuple):
 def run(
     spark: SparkSession,
     paths: Sequence[str | Path],
-    options: Options | None = None,
+    options: DecodeOptions | None = None,
     *,
     output: str | Path | None = None,
     kind: str = "parquet",
@@ -107,7 +107,7 @@ def run(
         if output is not None:
             spark.dataSource.register(TableSource)
             writer = frames.write.format("sluicemq-table").mode("append")
-            writer.option("kind", kind).option("path", str(output)).save()
+            writer.option("format", kind).option("path", str(output)).save()
         if lines is not None:
             for row in frames.orderBy(*_ORDER).mapInArrow(_json, "line string").toLocalIterator():
                 lines.write(row[0])

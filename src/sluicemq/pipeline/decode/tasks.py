@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from sluicemq.pipeline.decode.captures import Fault
-from sluicemq.pipeline.decode.connections import Chunk, find_connections
+from sluicemq.pipeline.decode.captures import CaptureFault
+from sluicemq.pipeline.decode.connections import ConnectionPackets, find_connections
 from sluicemq.pipeline.decode.conversation import Conversation
-from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.decode.payload import CaptureFile
-from sluicemq.pipeline.decode.rows import Rows
+from sluicemq.pipeline.decode.rows import RowBuffer
 
 FOUND: Final = pa.schema(
     [
@@ -37,7 +37,7 @@ _CHUNKS: Final = 128
 """Rows of a batch, about 2 MB."""
 
 
-def find(files: Iterable[str], options: Options) -> Iterator[pa.RecordBatch]:
+def find(files: Iterable[str], options: DecodeOptions) -> Iterator[pa.RecordBatch]:
     """Yield the contents of each file in rows of FOUND."""
     for file in files:
         rows: list[tuple[Any, ...]] = []
@@ -50,11 +50,11 @@ def find(files: Iterable[str], options: Options) -> Iterator[pa.RecordBatch]:
             yield _batch(rows)
 
 
-def _found_in(file: str, options: Options) -> Iterator[tuple[Any, ...]]:
+def _found_in(file: str, options: DecodeOptions) -> Iterator[tuple[Any, ...]]:
     faults = 0
     try:
         for each in find_connections(Path(file), options):
-            if isinstance(each, Fault):
+            if isinstance(each, CaptureFault):
                 faults += 1
                 offset = each.offset if each.offset >= 0 else None
                 yield -faults, 0, None, None, None, offset, each.text
@@ -70,9 +70,11 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=FOUND)
 
 
-def decode_found(batches: Iterable[pa.RecordBatch], options: Options) -> Iterator[pa.RecordBatch]:
+def decode_found(
+    batches: Iterable[pa.RecordBatch], options: DecodeOptions
+) -> Iterator[pa.RecordBatch]:
     """Yield rows of columns.FRAMES; `batches` are sorted rows of FOUND."""
-    rows = Rows()
+    rows = RowBuffer()
     current: tuple[str, int] | None = None
     conversation: Conversation | None = None
     file: CaptureFile | None = None
@@ -99,10 +101,12 @@ def decode_found(batches: Iterable[pa.RecordBatch], options: Options) -> Iterato
                         rows.add((name, connection, None, None, None, None, None, None), None, why)
                         continue
                     opened = name
-                chunk = Chunk(connection, number, (one, other), notes)
+                chunk = ConnectionPackets(connection, number, (one, other), notes)
                 conversation = Conversation(file, name, chunk, options, rows)
             if conversation is not None:
-                yield from conversation.add(Chunk(connection, number, (one, other), notes))
+                yield from conversation.add(
+                    ConnectionPackets(connection, number, (one, other), notes)
+                )
             if rows.enough:
                 yield from rows.batches()
         if conversation is not None:

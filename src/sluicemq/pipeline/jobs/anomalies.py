@@ -69,7 +69,11 @@ def anomalies(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL) ->
         "id",
         f.sha2(
             f.concat_ws(
-                "\n", "kind", *_PLACE, f.unix_micros("minute"), f.coalesce("message", f.lit(0))
+                "\n",
+                "kind",
+                *_PLACE,
+                f.unix_micros("minute"),
+                f.coalesce("message_sequence", f.lit(0)),
             ),
             224,
         ),
@@ -80,12 +84,12 @@ def anomalies(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL) ->
 def stuck_queues(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
     """Return destinations with ready messages and no acknowledgements."""
     minutes = gold.groupBy(*_PLACE, "minute").agg(
-        f.expr("max_by(struct(backlog, in_flight, consumers), gauged) AS gauge"),
+        f.expr("max_by(struct(backlog, unacked, consumers), depth_time) AS depth"),
         f.sum("acknowledged").alias("acknowledged"),
-        f.sum("messages_in").alias("messages_in"),
+        f.sum("published").alias("published"),
     )
     newest = gold.groupBy("broker").agg(f.max("minute").alias("newest"))
-    waits = f.col("gauge.backlog") + f.col("gauge.in_flight")
+    waits = f.col("depth.backlog") + f.col("depth.unacked")
     # the last minute with acknowledgements or without ready messages
     moved = f.max(f.when((f.col("acknowledged") > 0) | (waits <= 0), f.col("minute")))
     by_place = Window.partitionBy(*_PLACE)
@@ -96,31 +100,31 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL)
         after.groupBy(*_PLACE)
         .agg(
             f.min(f.when(waits > 0, f.col("minute"))).alias("minute"),
-            f.expr("min_by(gauge, minute) FILTER (WHERE gauge IS NOT NULL) AS first"),
-            f.expr("max_by(gauge, minute) FILTER (WHERE gauge IS NOT NULL) AS last"),
-            f.sum("messages_in").alias("messages_in"),
+            f.expr("min_by(depth, minute) FILTER (WHERE depth IS NOT NULL) AS first"),
+            f.expr("max_by(depth, minute) FILTER (WHERE depth IS NOT NULL) AS last"),
+            f.sum("published").alias("published"),
         )
         .join(f.broadcast(newest), "broker")
         .withColumn("minutes", (f.unix_seconds("newest") - f.unix_seconds("minute")) / 60)
         .where(f.col("minutes") >= limits.stuck_minutes)
     )
-    open_ones = silver.where(f.col("state").isin("waiting", "in-flight"))
+    open_ones = silver.where(f.col("state").isin("ready", "unacked"))
     oldest = (
         open_ones.join(f.broadcast(stuck.select(*_PLACE)), list(_PLACE), "left_semi")
-        .withColumn("_place", f.row_number().over(by_place.orderBy("message")))
+        .withColumn("_place", f.row_number().over(by_place.orderBy("message_sequence")))
         .where(f.col("_place") <= _NAMED)
         .groupBy(*_PLACE)
-        .agg(f.array_sort(f.collect_list("message")).alias("oldest"))
+        .agg(f.array_sort(f.collect_list("message_sequence")).alias("oldest"))
     )
     frame = stuck.join(oldest, list(_PLACE), "left")
-    first = f.col("first.backlog") + f.col("first.in_flight")
-    last = f.col("last.backlog") + f.col("last.in_flight")
+    first = f.col("first.backlog") + f.col("first.unacked")
+    last = f.col("last.backlog") + f.col("last.unacked")
     consumers = f.coalesce(f.col("last.consumers"), f.lit(0))
     figures = {
         "minutes": f.col("minutes").cast("long"),
-        "waiting": last,
+        "ready": last,
         "waiting_at_first": first,
-        "messages_in": f.col("messages_in"),
+        "published": f.col("published"),
         "consumers": consumers,
         "oldest": f.coalesce("oldest", f.array().cast("array<bigint>")),
     }
@@ -136,7 +140,7 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL)
 def poison_messages(silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
     """Return messages with at least `attempts` deliveries."""
     tried = f.greatest(f.coalesce("attempts", f.lit(0)), f.col("deliveries"))
-    by_place = Window.partitionBy(*_PLACE).orderBy(tried.desc(), "message")
+    by_place = Window.partitionBy(*_PLACE).orderBy(tried.desc(), "message_sequence")
     frame = (
         silver.where((f.col("destination_kind") == "queue") & f.col("last_delivered").isNotNull())
         .where((tried >= limits.attempts) & (f.col("state") != "acknowledged"))
@@ -145,22 +149,27 @@ def poison_messages(silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
         .withColumn("minute", f.date_trunc("minute", "last_delivered"))
     )
     figures = {
-        "message": f.col("message"),
+        "message_sequence": f.col("message_sequence"),
         "deliveries": tried.cast("long"),
         "state": f.col("state"),
         "reason": f.coalesce("reason", f.lit("")),
         "message_id": f.coalesce("message_id", f.lit("")),
-        "successor": f.col("successor"),
+        "moved_to_sequence": f.col("moved_to_sequence"),
     }
     evidence = f.format_string(
         "message %d was delivered %d times and is %s%s",
-        figures["message"],
+        figures["message_sequence"],
         figures["deliveries"],
         f.when(f.col("outcome").isNull(), "still not acknowledged").otherwise(f.col("state")),
         f.coalesce(f.concat(f.lit(": "), "reason"), f.lit("")),
     )
     return _rows(
-        frame, "poison-message", f.col("outcome").isNull(), evidence, figures, f.col("message")
+        frame,
+        "poison-message",
+        f.col("outcome").isNull(),
+        evidence,
+        figures,
+        f.col("message_sequence"),
     )
 
 
@@ -239,7 +248,7 @@ def _rows(
         f.when(critical, "critical").otherwise("warning").alias("severity"),
         *_PLACE,
         "minute",
-        message.alias("message"),
+        message.alias("message_sequence"),
         evidence.alias("evidence"),
-        f.to_json(f.struct(*columns)).alias("figures"),
+        f.to_json(f.struct(*columns)).alias("details"),
     )

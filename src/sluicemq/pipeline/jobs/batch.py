@@ -24,7 +24,7 @@ _NO_JAVA: Final = ("phpmq", "msglite", "vibemq", gold.ANY)
 
 
 @dataclass
-class Done:
+class BatchResult:
     """Result of a batch.
 
     rows     events in it; 0 if all tables had it already
@@ -43,7 +43,7 @@ class Done:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-class Writer:
+class LakeWriter:
     """Writes batches of one journal to a lake, one after the other.
 
     It caches the progress of each table; no other writer may write this broker's events meanwhile.
@@ -65,11 +65,11 @@ class Writer:
         self._named = lake.named() if "bronze" in self._names else frozenset()
         self._newest: datetime | None = None
 
-    def write(self, events: DataFrame) -> Done:
+    def write(self, events: DataFrame) -> BatchResult:
         """Write one batch, which has all events between its first and its last record.
 
         If only gold is written, the columns gold.NEEDS are sufficient."""
-        done = Done()
+        done = BatchResult()
         found = self._gold(events, done) if "gold" in self._ends else None
         overview = self._overview(events, done, found)
         if all(end is not None and end >= done.last for end in self._ends.values()):
@@ -95,7 +95,7 @@ class Writer:
         self._newest = max(filter(None, (self._newest, done.newest)), default=None)
         return done
 
-    def _gold(self, events: DataFrame, done: Done) -> pa.Table:
+    def _gold(self, events: DataFrame, done: BatchResult) -> pa.Table:
         """Return rows of gold, and set the batch's row count and range."""
         before = time.perf_counter()
         seen = Observation()
@@ -107,7 +107,7 @@ class Writer:
         done.seconds["gold"] = time.perf_counter() - before
         return found
 
-    def _overview(self, events: DataFrame, done: Done, found: pa.Table | None) -> pa.Table:
+    def _overview(self, events: DataFrame, done: BatchResult, found: pa.Table | None) -> pa.Table:
         """Return the batch's destinations and protocols.
 
         They come from the rows of gold, unless gold had a part of the batch already after a
@@ -119,12 +119,12 @@ class Writer:
         _set_range(seen, done)
         return kinds
 
-    def _overlaps(self, done: Done, name: str) -> bool:
+    def _overlaps(self, done: BatchResult, name: str) -> bool:
         """Return True if a table has a part of the batch already, as after a crash."""
         end = self._ends.get(name)
         return end is not None and done.first <= end
 
-    def _missing(self, events: DataFrame, done: Done, name: str) -> DataFrame:
+    def _missing(self, events: DataFrame, done: BatchResult, name: str) -> DataFrame:
         """Return the events that a table does not have yet.
 
         A condition is added only if needed, because Spark compiles each new condition again."""
@@ -132,17 +132,19 @@ class Writer:
             return events
         return events.where(f.col("sequence") > f.lit(self._ends[name]))
 
-    def _bronze(self, events: DataFrame, found: pa.Table, done: Done) -> None:
+    def _bronze(self, events: DataFrame, found: pa.Table, done: BatchResult) -> None:
         destinations = pc.unique(found["destination"]).to_pylist()
         self._named = choose_named(self._named, destinations)
         rows = bronze(self._missing(events, done, "bronze"), self._named, self._lake.broker)
         writer = rows.write.format("sluicemq-table").mode("append")
-        writer = writer.option("kind", self._lake.kind)
+        writer = writer.option("format", self._lake.kind)
         writer = writer.option("path", str(self._lake.path("bronze")))
-        writer = writer.option("partitions", ",".join(BRONZE_PARTITIONS)).option("sort", "sequence")
-        writer.option("application", self._application).option("version", str(done.last)).save()
+        writer = writer.option("partitionBy", ",".join(BRONZE_PARTITIONS)).option(
+            "sortBy", "sequence"
+        )
+        writer.option("txnAppId", self._application).option("txnVersion", str(done.last)).save()
 
-    def _silver(self, events: DataFrame, found: pa.Table, done: Done) -> None:
+    def _silver(self, events: DataFrame, found: pa.Table, done: BatchResult) -> None:
         java = bool(set(pc.unique(found["protocol"]).to_pylist()) - set(_NO_JAVA))
         frame = self._missing(events, done, "silver")
         rows = silver.finish(silver.sums(frame, self._lake.broker, java).toArrow())
@@ -162,7 +164,7 @@ def _observed(events: DataFrame, seen: Observation) -> DataFrame:
     )
 
 
-def _set_range(seen: Observation, done: Done) -> None:
+def _set_range(seen: Observation, done: BatchResult) -> None:
     observed: dict[str, Any] = seen.get
     done.rows, done.first, done.last = (
         observed["rows"],

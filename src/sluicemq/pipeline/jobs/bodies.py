@@ -23,7 +23,7 @@ from sluicemq.protocols.java import (
     Byte,
     Char,
     Float,
-    Limits,
+    JavaLimits,
     Long,
     Short,
     Value,
@@ -75,7 +75,7 @@ _READ_ARROW: Final = pa.struct(
         pa.field("error", pa.string()),
     ]
 )
-_LIMIT: Final = Limits().size
+_LIMIT: Final = JavaLimits().size
 """Maximum size of a decompressed body in bytes, as for the protocols."""
 
 _TYPES: Final = (

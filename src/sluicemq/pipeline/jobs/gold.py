@@ -3,7 +3,7 @@
     gold(events)            rows of GOLD
     combine(older, newer)   one row for each key of either
 
-Counts and histograms are added, the latest gauge wins, and rates and percentiles are derived. So
+Counts and histograms are added, the latest depth wins, and rates and percentiles are derived. So
 
     gold(all)  =  combine(gold(some), gold(the others))
 
@@ -40,24 +40,29 @@ WATERMARK: Final = timedelta(hours=1)
 UNKNOWN: Final = "unknown"
 """Protocol of messages that the journal no longer has."""
 ANY: Final = "any"
-"""Protocol in the rows of gauges."""
+"""Protocol in the rows of depth events."""
 
 NEEDS: Final = (
     *("sequence", "time", "event", "destination", "destination_kind", "published", "protocol"),
-    *("size", "waiting", "in_flight", "consumers", "properties"),
+    *("size", "ready", "unacked", "consumers", "properties"),
 )
 """Columns of events that gold needs."""
 
 _SECONDS: Final = 60.0
 _MEASURED: Final = dict(zip(LATENCIES, (Event.DELIVERED, Event.ACKNOWLEDGED), strict=True))
 """Latencies: time from publishing to this event."""
-_SUMMED: Final = ("messages_in", "bytes_in", *map(column, COUNTED), "late_events")
-_RATED: Final = ("messages_in", "bytes_in", "acknowledged")
+_SUMMED: Final = ("published", "published_bytes", *map(column, COUNTED), "late_events")
+_RATED: Final = {
+    "published": "publish_rate",
+    "published_bytes": "published_bytes_rate",
+    "acknowledged": "acknowledge_rate",
+}
+"""Counts and the columns of their rates."""
 _MAPS: Final = (*LATENCIES, "dead_letter_reasons")
 _LONGEST: Final = tuple(f"{name}_max" for name in LATENCIES)
-_GAUGES: Final = ("backlog", "in_flight", "consumers", "gauged")
+_DEPTHS: Final = ("backlog", "unacked", "consumers", "depth_time")
 _PLAIN: Final = pa.schema(
-    [field for field in GOLD if field.name in (*GOLD_KEYS, *_SUMMED, *_MAPS, *_LONGEST, *_GAUGES)]
+    [field for field in GOLD if field.name in (*GOLD_KEYS, *_SUMMED, *_MAPS, *_LONGEST, *_DEPTHS)]
 )
 """Columns that are not derived from others."""
 
@@ -89,7 +94,7 @@ def combine(older: pa.Table, newer: pa.Table) -> pa.Table:
     columns |= pairs.summed(_SUMMED)
     columns |= pairs.added(_MAPS)
     columns |= pairs.greatest(_LONGEST)
-    columns |= pairs.newer_where(_GAUGES, pairs.not_older("gauged"))
+    columns |= pairs.newer_where(_DEPTHS, pairs.not_older("depth_time"))
     return _finish(pa.table(columns))
 
 
@@ -111,20 +116,20 @@ def sums(events: DataFrame, broker: str) -> DataFrame:
     """
     measured = " ".join(f"WHEN '{each}' THEN published" for each in _MEASURED.values())
     facts = (
-        events.where("destination IS NOT NULL AND event != 'carried'")
+        events.where("destination IS NOT NULL AND event != 'relocated'")
         .withColumn("broker", f.lit(broker))
         .selectExpr(
             "broker",
             "date_trunc('minute', time) AS minute",
             "destination",
             "coalesce(destination_kind, 'queue') AS destination_kind",
-            f"if(event = 'gauge', '{ANY}', coalesce(protocol, '{UNKNOWN}')) AS protocol",
+            f"if(event = 'depth', '{ANY}', coalesce(protocol, '{UNKNOWN}')) AS protocol",
             "event",
             f"if(event = 'dead-lettered', element_at(properties, '{REASON}'), NULL) AS reason",
-            "if(event = 'message', size, 0L) AS bytes",
+            "if(event = 'published', size, 0L) AS bytes",
             f"(unix_micros(time) - unix_micros(CASE event {measured} END)) / 1000D AS latency",
-            "if(event = 'gauge', struct(time AS gauged, sequence AS place, waiting AS backlog,"
-            " in_flight, consumers), NULL) AS gauge",
+            "if(event = 'depth', struct(time AS depth_time, sequence AS place, ready AS backlog,"
+            " unacked, consumers), NULL) AS depth",
         )
         .withColumn("bucket", bucket_column(f.col("latency")))
     )
@@ -137,7 +142,7 @@ def _sum(facts: DataFrame) -> DataFrame:
         f.expr("count(1) AS count"),
         f.expr("sum(bytes) AS bytes"),
         f.expr("max(latency) AS longest"),
-        f.expr("max(gauge) AS gauge"),
+        f.expr("max(depth) AS depth"),
     )
 
     def counted(event: str) -> str:
@@ -149,8 +154,8 @@ def _sum(facts: DataFrame) -> DataFrame:
         return f"map_from_entries(array_sort({entries}))"
 
     columns = {
-        "messages_in": counted(Event.MESSAGE),
-        "bytes_in": "sum(bytes)",
+        "published": counted(Event.PUBLISHED),
+        "published_bytes": "sum(bytes)",
         **{column(each): counted(each) for each in COUNTED},
         **{name: collected(each, "bucket") for name, each in _MEASURED.items()},
         **{
@@ -159,13 +164,13 @@ def _sum(facts: DataFrame) -> DataFrame:
         },
         "dead_letter_reasons": collected(Event.DEAD_LETTERED, "reason"),
         "events": "sum(count)",
-        "gauge": "max(gauge)",
+        "depth": "max(depth)",
     }
     whole = parts.groupBy(*GOLD_KEYS).agg(
         *(f.expr(f"{made} AS {name}") for name, made in columns.items())
     )
-    gauges = (f"gauge.{name} AS {name}" for name in _GAUGES)
-    return whole.selectExpr("*", *gauges).drop("gauge")
+    depths = (f"depth.{name} AS {name}" for name in _DEPTHS)
+    return whole.selectExpr("*", *depths).drop("depth")
 
 
 def _finish(rows: pa.Table) -> pa.Table:
@@ -173,8 +178,8 @@ def _finish(rows: pa.Table) -> pa.Table:
     plain = rows.select(_PLAIN.names).cast(_PLAIN)
     columns: dict[str, Any] = {name: single(plain[name]) for name in plain.schema.names}
     columns["day"] = columns["minute"].cast(pa.date32())
-    for name in _RATED:
-        columns[f"{name}_rate"] = pc.divide(columns[name].cast(pa.float64()), _SECONDS)
+    for name, rate in _RATED.items():
+        columns[rate] = pc.divide(columns[name].cast(pa.float64()), _SECONDS)
     for name in LATENCIES:
         for each, share in PERCENTILES.items():
             columns[f"{name}_{each}"] = percentiles(columns[name], share)

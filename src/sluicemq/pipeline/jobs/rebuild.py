@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.jobs.batch import Writer
+from sluicemq.pipeline.jobs.batch import LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.jobs.run import MAX_ROWS, Step
+from sluicemq.pipeline.jobs.run import MAX_ROWS, BatchProgress
 from sluicemq.pipeline.schema import EVENTS
 
 _MADE: Final = ("gold", "silver")
@@ -28,7 +28,7 @@ def expect_bronze(lake: Lake) -> None:
 def rebuild(
     spark: SparkSession,
     lake: Lake,
-    on_progress: Callable[[Step, int], None] = lambda step, total: None,
+    on_progress: Callable[[BatchProgress, int], None] = lambda step, total: None,
     max_rows: int = MAX_ROWS,
 ) -> int:
     """Drop silver and gold, and rebuild them from bronze for all brokers.
@@ -45,7 +45,7 @@ def rebuild(
     total = sum(file.rows for file in bronze.files())
     rows = 0
     for broker, journal in lake.brokers().items():
-        writer = Writer(Lake(lake.directory, lake.kind, broker), journal, _MADE)
+        writer = LakeWriter(Lake(lake.directory, lake.kind, broker), journal, _MADE)
         for first, last in _ranges(spark, lake, broker, max_rows):
             in_range = (pc.field("sequence") >= first) & (pc.field("sequence") <= last)
             events = bronze.frame(spark, filter=in_range).where(
@@ -53,7 +53,7 @@ def rebuild(
             )
             done = writer.write(events.select(*EVENTS.names))
             rows += done.rows
-            on_progress(Step(rows, batch=done), total)
+            on_progress(BatchProgress(rows, batch=done), total)
     lake.rebuilding.unlink()
     return rows
 

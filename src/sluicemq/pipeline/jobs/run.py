@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluicemq.model.errors import ConfigurationError, SluiceError
-from sluicemq.pipeline.jobs.batch import Done, Writer
+from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
 from sluicemq.pipeline.source.connect import connect
@@ -56,7 +56,7 @@ _PASSING: Final = frozenset({"", "ConnectionLost", "RequestTimeout", "TableConfl
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class PipelineJob:
     """Source, lake and limits of a pipeline.
 
     source     source options with the journal's location and credentials
@@ -77,7 +77,7 @@ class Job:
 
 
 @dataclass
-class Step:
+class BatchProgress:
     """Progress after a batch.
 
     rows     events written to all tables since the start
@@ -88,12 +88,12 @@ class Step:
 
     rows: int = 0
     lag: int | None = None
-    batch: Done | None = None
+    batch: BatchResult | None = None
     trouble: str = ""
 
 
 @dataclass
-class Query:
+class RunningQuery:
     """Running query of QUERIES.
 
     names    its tables
@@ -109,7 +109,7 @@ class Query:
     slot: str
     rows: int = 0
     last: int = 0
-    written: deque[tuple[int, Done]] = field(default_factory=deque)
+    written: deque[tuple[int, BatchResult]] = field(default_factory=deque)
     fault: Exception | None = None
     handle: StreamingQuery | None = None
 
@@ -120,8 +120,8 @@ class Supervisor:
     def __init__(
         self,
         spark: SparkSession,
-        job: Job,
-        on_progress: Callable[[Step], None] = lambda step: None,
+        job: PipelineJob,
+        on_progress: Callable[[BatchProgress], None] = lambda step: None,
         stop: threading.Event | None = None,
     ) -> None:
         """Set the callbacks of a job.
@@ -137,7 +137,7 @@ class Supervisor:
             names = [each for each in tables if each in job.tables]
             slot = f"{job.slot}.gold" if job.slot and name == "gold" else job.slot
             if names:
-                self._queries.append(Query(name, names, slot))
+                self._queries.append(RunningQuery(name, names, slot))
 
     def run(self, interval: float | None = 1.0) -> int:
         """Run until stopped, with a batch every `interval` seconds if there are new records.
@@ -159,7 +159,9 @@ class Supervisor:
                 if not _passes(fault) or tries > TRIES:
                     raise fault from error
                 pause = min(LONGEST_PAUSE, 2.0 ** (tries - 1))
-                self._on_progress(Step(self._rows, trouble=f"{fault}; again in {pause:g} s"))
+                self._on_progress(
+                    BatchProgress(self._rows, trouble=f"{fault}; again in {pause:g} s")
+                )
                 self._stop.wait(pause)
         return self._rows
 
@@ -167,7 +169,7 @@ class Supervisor:
     def _rows(self) -> int:
         return min(query.rows for query in self._queries)
 
-    def _options(self, query: Query) -> dict[str, str]:
+    def _options(self, query: RunningQuery) -> dict[str, str]:
         job = self._job
         options = {
             **job.source,
@@ -189,9 +191,9 @@ class Supervisor:
         for query in self._queries:
             self._begin(query, journal, interval)
 
-    def _begin(self, query: Query, journal: str, interval: float | None) -> None:
+    def _begin(self, query: RunningQuery, journal: str, interval: float | None) -> None:
         lake = self._job.lake
-        writer = Writer(lake, journal, query.names, self._job.watermark)
+        writer = LakeWriter(lake, journal, query.names, self._job.watermark)
         reached = lake.reached(journal, query.names)
         start = "earliest" if reached is None else str(reached + 1)
         query.last = reached or 0
@@ -252,7 +254,7 @@ class Supervisor:
                 lag = _lag(progress)
                 if lag is not None:  # add the distance of the slowest query from this one
                     lag += query.last - min(each.last for each in self._queries)
-                self._on_progress(Step(self._rows, lag, done))
+                self._on_progress(BatchProgress(self._rows, lag, done))
 
 
 class Failed(SluiceError):
@@ -279,7 +281,7 @@ def identity(source: dict[str, str]) -> str:
     return found
 
 
-def _check(lake: Lake, journal: str, query: Query) -> None:
+def _check(lake: Lake, journal: str, query: RunningQuery) -> None:
     """Check the tables. Raises ConfigurationError if the query would leave one incomplete."""
     if lake.rebuilding.exists():
         raise ConfigurationError(
@@ -305,7 +307,7 @@ def _passes(fault: SluiceError) -> bool:
     return (fault.kind if isinstance(fault, Failed) else type(fault).__name__) in _PASSING
 
 
-def _has_ended(query: Query) -> bool:
+def _has_ended(query: RunningQuery) -> bool:
     """Return True if the query has ended. Raises its error."""
     handle = query.handle
     if handle is not None and handle.isActive:
@@ -318,7 +320,7 @@ def _has_ended(query: Query) -> bool:
     return True
 
 
-def _is_busy(query: Query) -> bool:
+def _is_busy(query: RunningQuery) -> bool:
     """Return True if the query is processing a batch."""
     handle = query.handle
     return handle is not None and handle.isActive and bool(handle.status["isTriggerActive"])

@@ -10,9 +10,9 @@ BRONZE: all events, unchanged.
     destination_partition  the destination's name if it is a plain one and among the first 200 of
                          the table, otherwise `~` and two hexadecimal digits
 
-SILVER: one row per message. Key: (broker, message).
+SILVER: one row per message. Key: (broker, message_sequence).
 
-    broker, message      sequence number of the message in that broker's journal
+    broker, message_sequence  sequence number of the message in that broker's journal
     destination, destination_kind   where it was published
     published            publishing time; null if the journal no longer had the message
     protocol             publisher's protocol; null as with `published`
@@ -34,17 +34,17 @@ SILVER: one row per message. Key: (broker, message).
     acknowledged ... discarded   time at which a delivery ended so; for a topic, where each
                          subscription has its own delivery, the last such time
     requeued             last time it moved to the tail of its queue
-    ended                deliveries that ended, for any cause
+    completed_deliveries number of deliveries that ended, for any cause
     requeues             number of times it was requeued
     reason               reason why it was dead-lettered
-    successor            sequence number of the dead letter, or of the message it was moved to
-    origin               of a dead letter: the destination that could not deliver it
-    delivered_by         for a message of a topic: deliveries per subscription
-    ended_by             for a message of a topic: ended deliveries per subscription
+    moved_to_sequence    sequence number of the dead letter, or of the message it was moved to
+    original_destination of a dead letter: the destination that could not deliver it
+    deliveries_by_subscription, completed_by_subscription    for a message of a topic: deliveries,
+                         and ended deliveries, per subscription
     events               number of events of this row
     last_event           time of the latest
     outcome              event that ended it ("acknowledged" ... "discarded"); null = none yet
-    state                "waiting", "in-flight" (delivered and not ended, possibly ready for
+    state                "ready", "unacked" (delivered and not ended, possibly ready for
                          redelivery), or the outcome
     queueing_ms          published to first delivered
     end_to_end_ms        published to acknowledged
@@ -56,18 +56,18 @@ destination_kind, protocol). Counts are of events in that minute; they add up.
     broker, minute, day  start of the minute, and its UTC date (the table is partitioned by it)
     destination, destination_kind
     protocol             of the messages; "unknown" if the journal did not hold them any more;
-                         "any" in the rows with the gauges, which know no protocol
-    messages_in, bytes_in        published, and bytes of their bodies
+                         "any" in the rows of depth events, which have no protocol
+    published, published_bytes   number of published messages, and bytes of their bodies
     delivered            first deliveries
     redelivered ... requeued     see pipeline/schema.py
-    messages_in_rate, bytes_in_rate, acknowledged_rate    per second, the minute's average
+    publish_rate, published_bytes_rate, acknowledge_rate    per second, the minute's average
     queueing             published to first delivered: histogram, bucket -> count
                          (pipeline/histogram.py)
     queueing_p50 ... queueing_p99    percentiles of it, ms, at most 2.5 % off; null without any
     queueing_max         the longest, ms, exact
     end_to_end ...       published to acknowledged, the same
-    backlog, in_flight, consumers    the latest gauge of the minute; null without one
-    gauged               time of that gauge
+    backlog, unacked, consumers    the latest depth event of the minute; null without one
+    depth_time           time of that event
     dead_letter_reasons  reason -> dead letters
     late_events          events that came after the watermark (relative to the newest known event)
                          had passed the minute; the other columns include them
@@ -79,10 +79,10 @@ ANOMALIES: findings in gold and silver. Key: `id`.
     severity             "warning" or "critical"
     broker, destination, destination_kind
     minute               start: stuck since; last delivery; the slow hour
-    message              sequence number of a poison message
+    message_sequence     sequence number of a poison message
     detected             newest event known at detection
     evidence             a sentence with the figures
-    figures              the same as a JSON object
+    details              the same as a JSON object
 """
 
 from __future__ import annotations
@@ -136,11 +136,11 @@ BRONZE: Final = pa.schema(
 )
 BRONZE_PARTITIONS: Final = ("day", "destination_partition")
 
-SILVER_KEYS: Final = ("broker", "message")
+SILVER_KEYS: Final = ("broker", "message_sequence")
 SILVER: Final = pa.schema(
     [
         _required("broker", pa.string()),
-        _required("message", pa.int64()),
+        _required("message_sequence", pa.int64()),
         pa.field("destination", pa.string()),
         pa.field("destination_kind", pa.string()),
         pa.field("published", TIME),
@@ -172,13 +172,13 @@ SILVER: Final = pa.schema(
         pa.field("attempts", pa.int32()),
         *(pa.field(column(outcome), TIME) for outcome in OUTCOMES),
         pa.field("requeued", TIME),
-        _required("ended", pa.int64()),
+        _required("completed_deliveries", pa.int64()),
         _required("requeues", pa.int64()),
         pa.field("reason", pa.string()),
-        pa.field("successor", pa.int64()),
-        pa.field("origin", pa.string()),
-        pa.field("delivered_by", BY_SUBSCRIPTION),
-        pa.field("ended_by", BY_SUBSCRIPTION),
+        pa.field("moved_to_sequence", pa.int64()),
+        pa.field("original_destination", pa.string()),
+        pa.field("deliveries_by_subscription", BY_SUBSCRIPTION),
+        pa.field("completed_by_subscription", BY_SUBSCRIPTION),
         _required("events", pa.int64()),
         _required("last_event", TIME),
         pa.field("outcome", pa.string()),
@@ -203,12 +203,12 @@ GOLD: Final = pa.schema(
         _required("destination", pa.string()),
         _required("destination_kind", pa.string()),
         _required("protocol", pa.string()),
-        _required("messages_in", pa.int64()),
-        _required("bytes_in", pa.int64()),
+        _required("published", pa.int64()),
+        _required("published_bytes", pa.int64()),
         *(_required(column(event), pa.int64()) for event in COUNTED),
-        _required("messages_in_rate", pa.float64()),
-        _required("bytes_in_rate", pa.float64()),
-        _required("acknowledged_rate", pa.float64()),
+        _required("publish_rate", pa.float64()),
+        _required("published_bytes_rate", pa.float64()),
+        _required("acknowledge_rate", pa.float64()),
         *(
             field
             for name in LATENCIES
@@ -219,9 +219,9 @@ GOLD: Final = pa.schema(
             )
         ),
         pa.field("backlog", pa.int64()),
-        pa.field("in_flight", pa.int64()),
+        pa.field("unacked", pa.int64()),
         pa.field("consumers", pa.int64()),
-        pa.field("gauged", TIME),
+        pa.field("depth_time", TIME),
         _required("dead_letter_reasons", REASONS),
         _required("late_events", pa.int64()),
     ]
@@ -237,9 +237,9 @@ ANOMALIES: Final = pa.schema(
         _required("destination", pa.string()),
         _required("destination_kind", pa.string()),
         _required("minute", TIME),
-        pa.field("message", pa.int64()),
+        pa.field("message_sequence", pa.int64()),
         _required("detected", TIME),
         _required("evidence", pa.string()),
-        _required("figures", pa.string()),
+        _required("details", pa.string()),
     ]
 )

@@ -34,17 +34,20 @@ _RECORD: Final = (
     *("priority", "durability", "expiration", "deliver_at", "size", "body_kind"),
     "client_timestamp",
     *("message_id", "correlation_id", "reply_to", "type", "properties", "property_types"),
-    *("origin", *DECODED),
+    *("original_destination", *DECODED),
 )
 """Columns of the message's own record, set together; `size` is then not null."""
 _SMALLEST: Final = ("published", "first_delivered")
 _GREATEST: Final = (
     *("destination", "destination_kind", "protocol", "last_delivered", "attempts"),
     *(column(outcome) for outcome in OUTCOMES),
-    *("requeued", "reason", "successor", "last_event"),
+    *("requeued", "reason", "moved_to_sequence", "last_event"),
 )
-_SUMMED: Final = ("deliveries", "redeliveries", "ended", "requeues", "events")
-_MAPS: Final = {"delivered_by": "deliveries", "ended_by": "ended"}
+_SUMMED: Final = ("deliveries", "redeliveries", "completed_deliveries", "requeues", "events")
+_MAPS: Final = {
+    "deliveries_by_subscription": "deliveries",
+    "completed_by_subscription": "completed_deliveries",
+}
 """Maps by subscription, and the counts whose parts they have."""
 _DERIVED: Final = ("outcome", "state", "queueing_ms", "end_to_end_ms")
 
@@ -78,12 +81,12 @@ def sums(events: DataFrame, broker: str, java: bool = True) -> DataFrame:
 
 
 def _facts(events: DataFrame, broker: str, java: bool) -> DataFrame:
-    frame = events.where("message IS NOT NULL").selectExpr(
+    frame = events.where("message_sequence IS NOT NULL").selectExpr(
         "*",
-        "event IN ('message', 'carried') AS _published",
+        "event IN ('published', 'relocated') AS _published",
         "event IN ('delivered', 'redelivered') AS _given",
         f"event IN ({sql_list(OUTCOMES)}) AS _ended",
-        f"element_at(properties, '{_ORIGIN}') AS origin",
+        f"element_at(properties, '{_ORIGIN}') AS original_destination",
         # properties of a `dead-lettered` event are those of the dead letter
         f"if(event = 'dead-lettered', element_at(properties, '{REASON}'), NULL) AS reason",
     )
@@ -91,12 +94,12 @@ def _facts(events: DataFrame, broker: str, java: bool) -> DataFrame:
     record = ", ".join(f"'{name}', `{name}`" for name in _RECORD)
     return frame.withColumn("broker", f.lit(broker)).selectExpr(
         "broker",
-        "message",
+        "message_sequence",
         "if((_given OR _ended) AND destination_kind = 'topic', subscription, NULL) AS subscription",
         f"if(_published, named_struct({record}), NULL) AS record",
         "destination",
         "destination_kind",
-        "coalesce(published, if(event = 'message', time, NULL)) AS published",
+        "coalesce(published, if(event = 'published', time, NULL)) AS published",
         "protocol",
         "if(_given, time, NULL) AS first_delivered",
         "if(_given, time, NULL) AS last_delivered",
@@ -104,11 +107,11 @@ def _facts(events: DataFrame, broker: str, java: bool) -> DataFrame:
         *(f"if(event = '{each}', time, NULL) AS {column(each)}" for each in OUTCOMES),
         "if(event = 'requeued', time, NULL) AS requeued",
         "reason",
-        "if(event IN ('dead-lettered', 'moved'), sequence - 1, NULL) AS successor",
+        "if(event IN ('dead-lettered', 'moved'), sequence - 1, NULL) AS moved_to_sequence",
         "time AS last_event",
         "bigint(_given) AS deliveries",
         "bigint(event = 'redelivered') AS redeliveries",
-        "bigint(_ended) AS ended",
+        "bigint(_ended) AS completed_deliveries",
         "bigint(event = 'requeued') AS requeues",
         "1L AS events",
     )
@@ -154,13 +157,13 @@ def finish(rows: pa.Table) -> pa.Table:
     back = pc.greater_equal(columns["requeued"], columns["last_delivered"])
     held = pc.and_(pc.greater(columns["deliveries"], 0), pc.invert(pc.fill_null(back, False)))
     cases = pc.make_struct(
-        pc.fill_null(pc.and_(topic, pc.greater(firsts, columns["ended"])), False),
+        pc.fill_null(pc.and_(topic, pc.greater(firsts, columns["completed_deliveries"])), False),
         outcome.is_valid(),
         held,
     )
     columns["outcome"] = outcome
     columns["state"] = pc.case_when(
-        cases, pa.scalar("in-flight"), outcome, pa.scalar("in-flight"), pa.scalar("waiting")
+        cases, pa.scalar("unacked"), outcome, pa.scalar("unacked"), pa.scalar("ready")
     )
     for name, end in (("queueing_ms", "first_delivered"), ("end_to_end_ms", "acknowledged")):
         columns[name] = _milliseconds(columns["published"], columns[end])

@@ -9,8 +9,8 @@ matplotlib. No Spark session is started.
 """
 
 from sluicemq.pipeline.report.build import build
-from sluicemq.pipeline.report.figures import Report
+from sluicemq.pipeline.report.figures import ReportFigures
 from sluicemq.pipeline.report.lake import report_lake
 from sluicemq.pipeline.report.page import render, write
 
-__all__ = ["Report", "build", "render", "report_lake", "write"]
+__all__ = ["ReportFigures", "build", "render", "report_lake", "write"]

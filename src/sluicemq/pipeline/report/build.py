@@ -14,15 +14,15 @@ from sluicemq.pipeline.report import gold as reading
 from sluicemq.pipeline.report.figures import (
     Anomaly,
     Counts,
+    DestinationFigures,
     Example,
+    LakeState,
     Percentiles,
-    Queue,
     Reason,
-    Report,
-    State,
+    ReportFigures,
     Timeline,
 )
-from sluicemq.pipeline.report.gold import DESTINATION, GAUGES, SUMMED, Read, Sums
+from sluicemq.pipeline.report.gold import DEPTHS, DESTINATION, SUMMED, Read, Sums
 from sluicemq.pipeline.report.heat import percentiles_of
 from sluicemq.pipeline.report.palette import PROTOCOLS
 from sluicemq.pipeline.report.scale import MINUTE, Bins, minute_of
@@ -46,13 +46,13 @@ def build(
     anomalies: pa.Table | None = None,
     dead_letters: pa.Table | None = None,
     *,
-    state: State | None = None,
+    state: LakeState | None = None,
     title: str = "SluiceMQ",
     since: datetime | None = None,
     until: datetime | None = None,
     top: int = TOP,
     made: datetime | None = None,
-) -> Report:
+) -> ReportFigures:
     """Compute the figures of a report.
 
     gold          rows of a gold table (pipeline/jobs/schemas.py) in any order, in memory or as a
@@ -70,7 +70,7 @@ def build(
     read = gold if callable(gold) else reading.rows_of(gold)
     if first is not None or end is not None:
         read = reading.between(read, first, end)
-    report = Report(
+    report = ReportFigures(
         title=title, made=made or datetime.now(UTC), since=first, until=end, state=state
     )
     found = reading.sums(read)
@@ -82,7 +82,7 @@ def build(
     return report
 
 
-def _fill(report: Report, read: Read, found: Sums, top: int) -> None:
+def _fill(report: ReportFigures, read: Read, found: Sums, top: int) -> None:
     """Set all figures that come from gold."""
     minute = reading.minutes(found.flows["minute"])
     report.since = int(minute.min()) if report.since is None else report.since
@@ -95,11 +95,11 @@ def _fill(report: Report, read: Read, found: Sums, top: int) -> None:
     top_rows = busy.slice(0, top)
     details = reading.details(read, bins, _one(reading.keys(top_rows)), own)
     report.timeline = _timeline(found, details.latency, bins, report.since, report.until)
-    published = np.asarray(found.flows["messages_in"])
+    published = np.asarray(found.flows["published"])
     per_minute = np.bincount(minute - report.since, weights=published).astype(np.int64)
     report.peak, report.peak_at = int(per_minute.max()), report.since + int(per_minute.argmax())
-    gauged = busy["backlog"].drop_null()
-    report.backlog = pc.sum(gauged).as_py()
+    depth_time = busy["backlog"].drop_null()
+    report.backlog = pc.sum(depth_time).as_py()
     report.latency = _percentiles(details.latency.sum(axis=0))
     report.queues = tuple(
         _queue(row, details.queues[index], details.arrivals[index])
@@ -108,20 +108,20 @@ def _fill(report: Report, read: Read, found: Sums, top: int) -> None:
     rest = busy.slice(top)
     report.other_count = rest.num_rows
     if rest.num_rows:
-        sums = {name: pc.sum(rest[name]).as_py() for name in (*SUMMED, *GAUGES)}
+        sums = {name: pc.sum(rest[name]).as_py() for name in (*SUMMED, *DEPTHS)}
         named = {"broker": "", "destination": "", "destination_kind": ""}
         report.others = _queue({**sums, **named}, details.queues[-1], details.arrivals[-1])
     report.brokers = len(pc.unique(busy["broker"]))
 
 
 def _busiest(found: Sums) -> pa.Table:
-    """Return all destinations by descending traffic, with sums and latest gauges or null."""
-    rows, gauges = found.destinations, found.gauges
-    place = pc.index_in(_one(reading.keys(rows)), value_set=gauges.keys)
-    latest = pa.array(gauges.latest()).take(place)
-    for name in GAUGES:
-        rows = rows.append_column(name, pa.array(gauges.values[name]).take(latest))
-    busy = pc.max_element_wise(rows["messages_in"], rows["acknowledged"], rows["backlog"])
+    """Return all destinations by descending traffic, with sums and latest depths or null."""
+    rows, depths = found.destinations, found.depths
+    place = pc.index_in(_one(reading.keys(rows)), value_set=depths.keys)
+    latest = pa.array(depths.latest()).take(place)
+    for name in DEPTHS:
+        rows = rows.append_column(name, pa.array(depths.values[name]).take(latest))
+    busy = pc.max_element_wise(rows["published"], rows["acknowledged"], rows["backlog"])
     order = [("busy", "descending"), *((name, "ascending") for name in DESTINATION)]
     return rows.append_column("busy", busy).sort_by(order)
 
@@ -137,10 +137,10 @@ def _timeline(found: Sums, latency: Counts, bins: Bins, since: int, until: int) 
     everything = slice(None)
     names = found.flows["protocol"].to_pylist()
     protocols = np.array([name if name in PROTOCOLS else "other" for name in names])
-    arrivals = {name: line(protocols == name, "messages_in") for name in PROTOCOLS}
+    arrivals = {name: line(protocols == name, "published") for name in PROTOCOLS}
     starts = bins.start + bins.width * np.arange(bins.count)
     covered = np.minimum(starts + bins.width, until) - np.maximum(starts, since)
-    gauged = len(found.gauges) > 0
+    depth_time = len(found.depths) > 0
     return Timeline(
         bins=bins,
         arrivals={name: values for name, values in arrivals.items() if values.any()},
@@ -149,19 +149,19 @@ def _timeline(found: Sums, latency: Counts, bins: Bins, since: int, until: int) 
         expired=line(everything, "expired"),
         dead_lettered=line(everything, "dead_lettered"),
         latency=latency,
-        backlog=found.gauges.level("backlog", bins) if gauged else None,
-        in_flight=found.gauges.level("in_flight", bins) if gauged else None,
+        backlog=found.depths.level("backlog", bins) if depth_time else None,
+        unacked=found.depths.level("unacked", bins) if depth_time else None,
         seconds=covered.astype(np.float64) * MINUTE,
     )
 
 
-def _queue(row: dict[str, Any], latency: Counts, arrivals: Counts) -> Queue:
-    return Queue(
+def _queue(row: dict[str, Any], latency: Counts, arrivals: Counts) -> DestinationFigures:
+    return DestinationFigures(
         broker=row["broker"],
         name=row["destination"],
         kind=row["destination_kind"],
-        messages_in=row["messages_in"],
-        bytes_in=row["bytes_in"],
+        published=row["published"],
+        published_bytes=row["published_bytes"],
         acknowledged=row["acknowledged"],
         redelivered=row["redelivered"],
         expired=row["expired"],
@@ -186,7 +186,7 @@ def _counted(reasons: pa.Table) -> dict[str, int]:
 
 
 def _add_anomalies(
-    report: Report, table: pa.Table | None, first: int | None, end: int | None
+    report: ReportFigures, table: pa.Table | None, first: int | None, end: int | None
 ) -> None:
     """Add the anomalies by descending severity, then by descending time."""
     if table is None:
@@ -207,9 +207,9 @@ def _add_anomalies(
             destination=row["destination"],
             destination_kind=row["destination_kind"],
             time=row["minute"],
-            message=row["message"],
+            message=row["message_sequence"],
             evidence=row["evidence"],
-            figures=row["figures"],
+            figures=row["details"],
         )
         for row in rows[:MOST_ANOMALIES]
     )
@@ -244,8 +244,8 @@ def _newest(row: dict[str, Any]) -> float:
 def _example(row: dict[str, Any]) -> Example:
     return Example(
         broker=row.get("broker") or "",
-        message=row["message"],
-        destination=row.get("origin") or row.get("destination") or "",
+        message=row["message_sequence"],
+        destination=row.get("original_destination") or row.get("destination") or "",
         reason=row.get("reason") or NO_REASON,
         time=row.get("dead_lettered"),
         deliveries=row.get("deliveries"),

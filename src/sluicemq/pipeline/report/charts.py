@@ -13,7 +13,7 @@ from sluicemq.pipeline.report.figures import Anomaly, Counts, Timeline
 from sluicemq.pipeline.report.palette import PROTOCOLS
 from sluicemq.pipeline.report.plot import Key, Plot
 from sluicemq.pipeline.report.scale import MINUTE, minute_of
-from sluicemq.pipeline.report.scene import Area, Boxes, Lines, Scene, Spot
+from sluicemq.pipeline.report.scene import Area, Boxes, Polylines, Scene, Spot
 
 Size = tuple[int, int]
 Values = NDArray[Any]
@@ -49,7 +49,7 @@ def traffic(timeline: Timeline, anomalies: Sequence[Anomaly], size: Size) -> Sce
         {f"in-{name}": timeline.arrivals[name] / timeline.seconds * factor for name in protocols},
     )
     steps = [_steps(plot, out * factor)]
-    plot.scene.shapes += [Lines(steps, "out-halo"), Lines(steps, "out")]
+    plot.scene.shapes += [Polylines(steps, "out-halo"), Polylines(steps, "out")]
     plot.base_line()
     plot.spots(
         [
@@ -74,9 +74,9 @@ def traffic(timeline: Timeline, anomalies: Sequence[Anomaly], size: Size) -> Sce
 
 def backlog(timeline: Timeline, size: Size) -> Scene:
     """Draw ready and unacked messages."""
-    waiting, in_flight = timeline.backlog, timeline.in_flight
+    waiting, unacked = timeline.backlog, timeline.unacked
     assert waiting is not None
-    assert in_flight is not None
+    assert unacked is not None
     plot = Plot(
         size,
         "Backlog over time",
@@ -84,16 +84,16 @@ def backlog(timeline: Timeline, size: Size) -> Scene:
         "as a line, at the end of each bin of time.",
         timeline.bins,
         "messages",
-        [Key("waiting", "waiting"), Key("in-flight", "with a consumer", line=True)],
+        [Key("waiting", "waiting"), Key("unacked", "with a consumer", line=True)],
     )
-    plot.value_axis(float(max(waiting.max(), in_flight.max())), whole=True)
+    plot.value_axis(float(max(waiting.max(), unacked.max())), whole=True)
     _stack(plot, {"waiting": waiting})
-    plot.scene.shapes.append(Lines([_steps(plot, in_flight)], "in-flight"))
+    plot.scene.shapes.append(Polylines([_steps(plot, unacked)], "unacked"))
     plot.base_line()
     plot.spots(
         [
             f"{_when(timeline, index)}\n{words.count(waiting[index])} waiting\n"
-            f"{words.count(in_flight[index])} with a consumer"
+            f"{words.count(unacked[index])} with a consumer"
             for index in range(timeline.bins.count)
         ]
     )

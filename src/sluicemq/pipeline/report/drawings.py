@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluicemq.pipeline.report import charts, heat, words
-from sluicemq.pipeline.report.figures import Report, Timeline
+from sluicemq.pipeline.report.figures import ReportFigures, Timeline
 from sluicemq.pipeline.report.scale import MINUTE
 from sluicemq.pipeline.report.scene import Scene
 
 Draw = Callable[[Timeline, tuple[int, int]], Scene]
 
 
-def drawings(report: Report) -> dict[str, Draw]:
+def drawings(report: ReportFigures) -> dict[str, Draw]:
     """Return the charts that have data, by name."""
     timeline = report.timeline
     if timeline is None:
@@ -29,7 +29,7 @@ def drawings(report: Report) -> dict[str, Draw]:
     return charts_by_name
 
 
-def period(report: Report) -> str:
+def period(report: ReportFigures) -> str:
     """Return the report's period as text; empty if it is not known."""
     if report.since is None or report.until is None:
         return ""

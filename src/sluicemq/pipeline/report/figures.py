@@ -21,7 +21,7 @@ class Timeline:
     arrivals  published messages, per protocol (palette.PROTOCOLS), most frequent first
     latency   bins x buckets (pipeline/histogram.py): messages by the time from published to
               acknowledged
-    backlog, in_flight   latest gauges at the end of each bin; None without any gauge
+    backlog, unacked   latest depths at the end of each bin; None without any depth event
     seconds   seconds of each bin within the period
     """
 
@@ -33,7 +33,7 @@ class Timeline:
     dead_lettered: Counts
     latency: Counts
     backlog: Counts | None
-    in_flight: Counts | None
+    unacked: Counts | None
     seconds: NDArray[np.float64]
 
     def merged(self, factor: int) -> Self:
@@ -55,7 +55,7 @@ class Timeline:
             dead_lettered=total(self.dead_lettered),
             latency=total(self.latency),
             backlog=None if self.backlog is None else self.backlog[ends],
-            in_flight=None if self.in_flight is None else self.in_flight[ends],
+            unacked=None if self.unacked is None else self.unacked[ends],
             seconds=np.add.reduceat(self.seconds, starts),
         )
 
@@ -74,7 +74,7 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class DestinationFigures:
     """One destination in the period, or all those without a row of their own.
 
     arrivals  published messages for a small chart, with its own bins
@@ -83,8 +83,8 @@ class Queue:
     broker: str
     name: str
     kind: str
-    messages_in: int
-    bytes_in: int
+    published: int
+    published_bytes: int
     acknowledged: int
     redelivered: int
     expired: int
@@ -164,7 +164,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LakeState:
     """State of the lake. `kind` is the format of its tables."""
 
     kind: str
@@ -173,12 +173,12 @@ class State:
 
 
 @dataclass(slots=True)
-class Report:
+class ReportFigures:
     """All figures of a report. Without traffic, `timeline` is None.
 
     since, until   the period, in minutes since 1970; `until` is exclusive
     peak, peak_at  messages published in the busiest minute, and that minute
-    backlog        ready messages at the end of the period; None without any gauge
+    backlog        ready messages at the end of the period; None without any depth event
     others         sum of the destinations beyond `queues`; None if there are none
     """
 
@@ -187,8 +187,8 @@ class Report:
     since: int | None = None
     until: int | None = None
     timeline: Timeline | None = None
-    messages_in: int = 0
-    bytes_in: int = 0
+    published: int = 0
+    published_bytes: int = 0
     acknowledged: int = 0
     redelivered: int = 0
     expired: int = 0
@@ -198,14 +198,14 @@ class Report:
     peak_at: int | None = None
     backlog: int | None = None
     latency: Percentiles = field(default_factory=Percentiles)
-    queues: tuple[Queue, ...] = ()
-    others: Queue | None = None
+    queues: tuple[DestinationFigures, ...] = ()
+    others: DestinationFigures | None = None
     other_count: int = 0
     brokers: int = 1
     reasons: tuple[Reason, ...] = ()
     anomalies: tuple[Anomaly, ...] = ()
     anomaly_count: int = 0
-    state: State | None = None
+    state: LakeState | None = None
 
     @property
     def seconds(self) -> int:

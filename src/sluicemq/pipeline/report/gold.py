@@ -24,15 +24,15 @@ Read = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
 
 DESTINATION: Final = ("broker", "destination_kind", "destination")
 SUMMED: Final = (
-    "messages_in",
-    "bytes_in",
+    "published",
+    "published_bytes",
     "acknowledged",
     "redelivered",
     "expired",
     "dead_lettered",
     "late_events",
 )
-GAUGES: Final = ("backlog", "in_flight", "consumers")
+DEPTHS: Final = ("backlog", "unacked", "consumers")
 LATENCY: Final = "end_to_end"
 REASONS: Final = "dead_letter_reasons"
 FOLD_ROWS: Final = 500_000
@@ -42,13 +42,13 @@ _TICKS: Final = MINUTE * 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Gauges:
-    """All gauges, by destination and then by time.
+class Depths:
+    """All depth events, by destination and then by time.
 
-    They are stored compactly, because a report reads more gauges than other rows.
+    They are stored compactly, because a report reads more depth events than other rows.
 
     keys    keys of destinations, see `keys`
-    code    index of each gauge's destination in `keys`
+    code    index of each event's destination in `keys`
     minute  minutes since 1970
     values  GAUGES
     """
@@ -62,13 +62,13 @@ class Gauges:
         return len(self.code)
 
     def latest(self) -> NDArray[np.int64]:
-        """Return the index of the latest gauge of each destination in `keys`."""
+        """Return the index of the latest depth of each destination in `keys`."""
         return np.flatnonzero(np.diff(self.code, append=-1))
 
     def level(self, name: str, bins: Bins) -> Counts:
-        """Return the sum of a gauge over all destinations at the end of each bin.
+        """Return the sum of a depth over all destinations at the end of each bin.
 
-        A destination keeps the value of its latest gauge; before its first one, it has the same
+        A destination keeps the value of its latest depth; before its first one, it has the same
         value."""
         value = self.values[name]
         first = np.diff(self.code, prepend=-1) != 0
@@ -90,7 +90,7 @@ class Sums:
     flows: pa.Table
     destinations: pa.Table
     reasons: pa.Table
-    gauges: Gauges
+    depths: Depths
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,21 +135,21 @@ def sums(read: Read) -> Sums | None:
     flows = _Folding(("minute", "protocol"), SUMMED)
     destinations = _Folding(DESTINATION, SUMMED)
     reasons = _Folding(("reason",), ("count",))
-    gauges = _Gauging()
+    depths = _Gauging()
     empty = True
-    for batch in read((*DESTINATION, "minute", "protocol", *SUMMED, *GAUGES, REASONS)):
+    for batch in read((*DESTINATION, "minute", "protocol", *SUMMED, *DEPTHS, REASONS)):
         if not batch.num_rows:
             continue
         empty = False
         rows = pa.Table.from_batches([batch])
         flows.add(rows)
         destinations.add(rows)
-        gauges.add(batch)
+        depths.add(batch)
         _, reason, count = _entries(batch.column(REASONS))
         reasons.add(pa.table({"reason": reason, "count": count}))
     if empty:
         return None
-    return Sums(flows.total(), destinations.total(), reasons.total(), gauges.all())
+    return Sums(flows.total(), destinations.total(), reasons.total(), depths.all())
 
 
 def details(read: Read, bins: Bins, requested: pa.Array, own: Bins) -> Details:
@@ -159,11 +159,11 @@ def details(read: Read, bins: Bins, requested: pa.Array, own: Bins) -> Details:
     latency = np.zeros((bins.count, histogram.LAST + 1), np.int64)
     queues = np.zeros((len(requested) + 1, histogram.LAST + 1), np.int64)
     arrivals = np.zeros((len(requested) + 1, own.count), np.int64)
-    for batch in read((*DESTINATION, "minute", "messages_in", LATENCY)):
+    for batch in read((*DESTINATION, "minute", "published", LATENCY)):
         minute = minutes(batch.column("minute"))
         found = pc.index_in(keys(batch), value_set=requested).fill_null(len(requested))
         queue = found.to_numpy(zero_copy_only=False)
-        published = batch.column("messages_in").to_numpy(zero_copy_only=False)
+        published = batch.column("published").to_numpy(zero_copy_only=False)
         np.add.at(arrivals, (queue, own.index(minute)), published)
         row, bucket, count = _entries(batch.column(LATENCY))
         buckets, counts = np.asarray(bucket), np.asarray(count)
@@ -184,27 +184,27 @@ def minutes(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 class _Gauging:
-    """Collects gauges from chunks."""
+    """Collects depth events from chunks."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
         self._parts: list[tuple[NDArray[np.int64], ...]] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
-        gauged = rows.filter(pc.is_valid(rows.column("backlog")))
-        encoded = keys(gauged).dictionary_encode()
+        depth_time = rows.filter(pc.is_valid(rows.column("backlog")))
+        encoded = keys(depth_time).dictionary_encode()
         codes = self._codes
         known = [codes.setdefault(key, len(codes)) for key in encoded.dictionary.to_pylist()]
         code = np.array(known, np.int32)[np.asarray(encoded.indices)]
-        values = (np.asarray(gauged.column(name).fill_null(0)) for name in GAUGES)
-        self._parts.append((code, minutes(gauged.column("minute")).astype(np.int32), *values))
+        values = (np.asarray(depth_time.column(name).fill_null(0)) for name in DEPTHS)
+        self._parts.append((code, minutes(depth_time.column("minute")).astype(np.int32), *values))
 
-    def all(self) -> Gauges:
+    def all(self) -> Depths:
         code, minute, *values = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
         self._parts.clear()
         order = np.lexsort((minute, code))
-        ordered = {name: each[order] for name, each in zip(GAUGES, values, strict=True)}
-        return Gauges(pa.array(self._codes, pa.string()), code[order], minute[order], ordered)
+        ordered = {name: each[order] for name, each in zip(DEPTHS, values, strict=True)}
+        return Depths(pa.array(self._codes, pa.string()), code[order], minute[order], ordered)
 
 
 class _Folding:

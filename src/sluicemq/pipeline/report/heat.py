@@ -14,7 +14,7 @@ from sluicemq.pipeline.report import words
 from sluicemq.pipeline.report.figures import Counts, Timeline
 from sluicemq.pipeline.report.palette import HEAT_STEPS
 from sluicemq.pipeline.report.plot import Key, Plot
-from sluicemq.pipeline.report.scene import Boxes, Lines, Point, Scene, Text
+from sluicemq.pipeline.report.scene import Boxes, Point, Polylines, Scene, Text
 
 _FINE: Final = (1, 1.5, 2, 3, 5, 7)
 _COARSE: Final = (1, 2, 5)
@@ -28,7 +28,7 @@ FEWEST_LABELS: Final = 3
 """With fewer powers of ten, other rows are labelled, too."""
 
 
-class Rows:
+class LatencyBands:
     """Rows of equal height, from the lowest to the highest latency that occurred.
 
     edges  ms, one more than there are rows; the first is 0 if the row has all lower latencies
@@ -81,7 +81,7 @@ def latency(timeline: Timeline, size: tuple[int, int]) -> Scene:
     """Draw published-to-acknowledged latencies with their median and 95th percentile.
 
     Needs at least one acknowledged message."""
-    rows = Rows(timeline.latency)
+    rows = LatencyBands(timeline.latency)
     cells = rows.cells(timeline.latency)
     most = int(cells.max())
     plot = Plot(
@@ -108,7 +108,7 @@ def latency(timeline: Timeline, size: tuple[int, int]) -> Scene:
     middle, high = _percentiles(timeline.latency)
     for role, values in (("p50", middle), ("p95", high)):
         runs = _runs(plot, rows, values)
-        plot.scene.shapes += [Lines(runs, f"{role}-halo"), Lines(runs, role)]
+        plot.scene.shapes += [Polylines(runs, f"{role}-halo"), Polylines(runs, role)]
     plot.base_line()
     plot.spots(
         [
@@ -157,7 +157,7 @@ def _boxes(plot: Plot, chosen: NDArray[np.bool_]) -> list[tuple[float, float, fl
     return boxes
 
 
-def _labels(plot: Plot, rows: Rows) -> None:
+def _labels(plot: Plot, rows: LatencyBands) -> None:
     """Label the edges of rows: round latencies, as many as fit."""
     height = plot.height / len(rows)
     timed = [edge for edge in rows.edges[:-1] if edge > 0]
@@ -167,11 +167,11 @@ def _labels(plot: Plot, rows: Rows) -> None:
     shapes = plot.scene.shapes
     for edge in labelled:
         y = plot.y(rows.edges.index(edge))
-        shapes.append(Lines([[(plot.left, y), (plot.right, y)]], "grid"))
+        shapes.append(Polylines([[(plot.left, y), (plot.right, y)]], "grid"))
         shapes.append(Text(plot.left - 7, y + 4, words.duration(edge), "tick", "end"))
 
 
-def _runs(plot: Plot, rows: Rows, values: list[float | None]) -> list[list[Point]]:
+def _runs(plot: Plot, rows: LatencyBands, values: list[float | None]) -> list[list[Point]]:
     """Return lines, interrupted where there is no value."""
     runs: list[list[Point]] = []
     broken = True
@@ -189,7 +189,7 @@ def _runs(plot: Plot, rows: Rows, values: list[float | None]) -> list[list[Point
 
 def _says(
     timeline: Timeline,
-    rows: Rows,
+    rows: LatencyBands,
     cells: Counts,
     index: int,
     middle: float | None,

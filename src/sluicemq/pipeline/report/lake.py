@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.report.build import MOST_EXAMPLES, MOST_REASONS, TOP, build
-from sluicemq.pipeline.report.figures import LakeTable, Progress, Report, State
+from sluicemq.pipeline.report.figures import LakeState, LakeTable, Progress, ReportFigures
 from sluicemq.pipeline.report.gold import Read
 from sluicemq.pipeline.report.page import write
 from sluicemq.pipeline.report.scale import MINUTE, minute_of
@@ -27,7 +27,7 @@ from sluicemq.pipeline.tables.reading import dataset
 TABLES: Final = ("bronze", "silver", "gold", "anomalies")
 DEAD_LETTER_COLUMNS: Final = (
     "broker",
-    "message",
+    "message_sequence",
     "destination",
     "dead_lettered",
     "reason",
@@ -39,7 +39,7 @@ DEAD_LETTER_COLUMNS: Final = (
     "body",
 )
 """Columns of silver for the examples of dead dead_letters."""
-_CHOICE: Final = ("broker", "message", "dead_lettered", "reason")
+_CHOICE: Final = ("broker", "message_sequence", "dead_lettered", "reason")
 
 
 def report_lake(
@@ -55,7 +55,7 @@ def report_lake(
     storage_options: Mapping[str, str] | None = None,
     source: Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Report:
+) -> ReportFigures:
     """Write the report of a lake to `out`, and its charts into the directory `png` if given.
 
     lake          directory or URI of gold, silver and anomalies; missing tables are left out, and
@@ -154,8 +154,8 @@ def _dead_letters(silver: Table, chosen: pc.Expression) -> pa.Table:
     rows = dataset(silver.storage, silver.snapshot())
     all_of_them = rows.to_table(columns=list(_CHOICE), filter=chosen)
     picked = _newest(all_of_them)
-    messages = picked["message"].combine_chunks()
-    chosen &= pc.field("message").isin(messages)
+    messages = picked["message_sequence"].combine_chunks()
+    chosen &= pc.field("message_sequence").isin(messages)
     # another broker's message with the same number may be included; `build` takes the newest
     return rows.to_table(columns=list(DEAD_LETTER_COLUMNS), filter=chosen)
 
@@ -176,7 +176,7 @@ def _newest(dead_letters: pa.Table) -> pa.Table:
     return dead_letters.take(pa.array(order[keep]))
 
 
-def _state(kind: str, tables: Mapping[str, Table], source: Mapping[str, str] | None) -> State:
+def _state(kind: str, tables: Mapping[str, Table], source: Mapping[str, str] | None) -> LakeState:
     described = []
     commits: list[Commit] = []
     for name, each in tables.items():
@@ -194,7 +194,7 @@ def _state(kind: str, tables: Mapping[str, Table], source: Mapping[str, str] | N
         )
         if name == "gold":
             commits = history
-    return State(kind, tuple(described), _progress(commits, source))
+    return LakeState(kind, tuple(described), _progress(commits, source))
 
 
 def _progress(commits: Sequence[Commit], source: Mapping[str, str] | None) -> tuple[Progress, ...]:

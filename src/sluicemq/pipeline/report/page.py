@@ -21,7 +21,7 @@ from markupsafe import Markup
 import sluicemq
 from sluicemq.pipeline.report import charts, summary, words
 from sluicemq.pipeline.report.drawings import drawings, period
-from sluicemq.pipeline.report.figures import Report, Timeline
+from sluicemq.pipeline.report.figures import ReportFigures, Timeline
 from sluicemq.pipeline.report.heat import percentiles_of
 from sluicemq.pipeline.report.palette import PROTOCOLS, style_sheet
 from sluicemq.pipeline.report.scale import MINUTE
@@ -37,7 +37,7 @@ TABLE_ROWS: Final = 48
 """Maximum number of rows of the table alternative of a chart."""
 
 
-def render(report: Report) -> str:
+def render(report: ReportFigures) -> str:
     """Return the page."""
     files = resources.files("sluicemq.pipeline.report")
     style = style_sheet() + (files / "page.css").read_text("utf-8")
@@ -80,7 +80,7 @@ def render(report: Report) -> str:
     )
 
 
-def write(report: Report, path: Path) -> None:
+def write(report: ReportFigures, path: Path) -> None:
     """Write the page atomically: a reader of `path` gets the old or the new page."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -101,7 +101,7 @@ def _visible(value: object) -> object:
     )
 
 
-def _charts(report: Report) -> dict[str, Markup]:
+def _charts(report: ReportFigures) -> dict[str, Markup]:
     """Return each chart as SVG in two sizes, of which the style sheet shows one."""
     made = {}
     for name, draw in drawings(report).items():
@@ -116,7 +116,7 @@ def _charts(report: Report) -> dict[str, Markup]:
     return made
 
 
-def _protocol_totals(report: Report) -> list[tuple[str, int]]:
+def _protocol_totals(report: ReportFigures) -> list[tuple[str, int]]:
     if report.timeline is None:
         return []
     return [(name, int(values.sum())) for name, values in report.timeline.arrivals.items()]

@@ -88,7 +88,7 @@ PAINTS: Final = {
     "p95-halo": Paint(stroke="card", width=4.4),
     "p95": Paint(stroke="jmq", width=2.2),
     "waiting": Paint(fill="heat-3"),
-    "in-flight": Paint(stroke="ink", width=1.6),
+    "unacked": Paint(stroke="ink", width=1.6),
     "redelivered": Paint(fill="jmq"),
     "expired": Paint(fill="other"),
     "dead": Paint(fill="bad"),

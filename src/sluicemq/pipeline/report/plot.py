@@ -8,7 +8,7 @@ from typing import Final
 
 from sluicemq.pipeline.report import scale, words
 from sluicemq.pipeline.report.scale import Bins
-from sluicemq.pipeline.report.scene import TEXT_WIDTH, Boxes, Lines, Scene, Spot, Text
+from sluicemq.pipeline.report.scene import TEXT_WIDTH, Boxes, Polylines, Scene, Spot, Text
 
 LEFT: Final = 52
 RIGHT: Final = 14
@@ -97,7 +97,7 @@ class Plot:
         marks = scale.value_ticks(top, max(2, int(self.height / 46)), whole=whole)
         self.top = marks[-1]
         shapes = self.scene.shapes
-        shapes.append(Lines([self._across(self.y(mark)) for mark in marks[1:]], "grid"))
+        shapes.append(Polylines([self._across(self.y(mark)) for mark in marks[1:]], "grid"))
         shapes += [
             Text(self.left - 7, self.y(mark) + 4, words.short(mark), "tick", "end")
             for mark in marks
@@ -105,7 +105,7 @@ class Plot:
 
     def base_line(self) -> None:
         """Draw the axis over the shapes on it."""
-        self.scene.shapes.append(Lines([self._across(self.bottom)], "axis"))
+        self.scene.shapes.append(Polylines([self._across(self.bottom)], "axis"))
 
     def spots(self, says: Sequence[str]) -> None:
         """Add the tooltip of each bin."""
@@ -130,7 +130,7 @@ class Plot:
             swatches = SWATCH * len(key.roles)
             for index, role in enumerate(key.roles):
                 if key.line:
-                    shapes.append(Lines([[(x - 2, y - 4), (x + SWATCH + 2, y - 4)]], role))
+                    shapes.append(Polylines([[(x - 2, y - 4), (x + SWATCH + 2, y - 4)]], role))
                 else:
                     box = (x + index * SWATCH, y - SWATCH + 1, SWATCH, SWATCH)
                     shapes.append(Boxes([box], role))
@@ -149,8 +149,8 @@ class Plot:
             x = self.x(0) + (mark.at - start) * per_second
             role = "tick-day" if mark.strong else "tick"
             if mark.strong:
-                shapes.append(Lines([[(x, self.top_of_area), (x, self.bottom)]], "day"))
-            shapes.append(Lines([[(x, self.bottom), (x, self.bottom + 5)]], "axis"))
+                shapes.append(Polylines([[(x, self.top_of_area), (x, self.bottom)]], "day"))
+            shapes.append(Polylines([[(x, self.bottom), (x, self.bottom + 5)]], "axis"))
             # A label at the edge would be clipped.
             half = len(mark.label) * CHARACTER_WIDTH / 2
             at = min(max(x, half), self.scene.width - half)

@@ -20,9 +20,9 @@ from matplotlib.transforms import Affine2D
 
 from sluicemq.pipeline.report import words
 from sluicemq.pipeline.report.drawings import drawings, period
-from sluicemq.pipeline.report.figures import Report
+from sluicemq.pipeline.report.figures import ReportFigures
 from sluicemq.pipeline.report.palette import COLOURS, PAINTS
-from sluicemq.pipeline.report.scene import Area, Boxes, Lines, Scene, Shape, Text
+from sluicemq.pipeline.report.scene import Area, Boxes, Polylines, Scene, Shape, Text
 
 SIZE: Final = (960, 320)
 TITLE_CHARACTERS: Final = 40
@@ -35,7 +35,7 @@ _POINTS: Final = 72.0 / 100.0
 """Points per pixel of a scene: the figure has 100 pixels per inch."""
 
 
-def write_pngs(report: Report, directory: FilePath) -> list[FilePath]:
+def write_pngs(report: ReportFigures, directory: FilePath) -> list[FilePath]:
     """Write the charts as pictures to a directory, created if missing.
 
     Return their paths; none without traffic."""
@@ -93,7 +93,7 @@ class _Painter:
         elif isinstance(shape, Area):
             self._filled(PathPatch(Path(list(shape.points), closed=False)), shape.role)
         else:
-            assert isinstance(shape, Lines)
+            assert isinstance(shape, Polylines)
             self._lines(shape)
 
     def text(self, text: Text) -> None:
@@ -127,7 +127,7 @@ class _Painter:
         patch.set_antialiased(not isinstance(patch, Rectangle))
         self._figure.add_artist(patch)
 
-    def _lines(self, shape: Lines) -> None:
+    def _lines(self, shape: Polylines) -> None:
         paint = PAINTS[shape.role]
         assert paint.stroke is not None
         for run in shape.runs:

@@ -28,7 +28,7 @@ class Boxes:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class Polylines:
     """Lines through points; each run is a separate line."""
 
     runs: Sequence[Sequence[Point]]
@@ -62,7 +62,7 @@ class Spot:
     says: str
 
 
-Shape = Boxes | Lines | Area | Text
+Shape = Boxes | Polylines | Area | Text
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sluicemq.pipeline.report import words
-from sluicemq.pipeline.report.figures import Report, State
+from sluicemq.pipeline.report.figures import LakeState, ReportFigures
 from sluicemq.pipeline.report.scale import MINUTE
 
 NAME_CHARACTERS: Final = 60
@@ -13,7 +13,7 @@ GROWTH: Final = 1.5
 """Factor from which the backlog counts as growing; below its inverse it shrinks."""
 
 
-def sentences(report: Report) -> list[str]:
+def sentences(report: ReportFigures) -> list[str]:
     """Return the main facts, the most urgent first.
 
     Names are not escaped; the template escapes them."""
@@ -30,7 +30,7 @@ def sentences(report: Report) -> list[str]:
     return lines
 
 
-def _anomalies(report: Report) -> str:
+def _anomalies(report: ReportFigures) -> str:
     critical = sum(each.severity == "critical" for each in report.anomalies)
     first = report.anomalies[0]
     things = "1 anomaly" if report.anomaly_count == 1 else f"{report.anomaly_count:,} anomalies"
@@ -39,9 +39,9 @@ def _anomalies(report: Report) -> str:
     return f"{things}{urgent}; first of all {first.kind} at {named}: {first.evidence.rstrip('.')}."
 
 
-def _traffic(report: Report) -> str:
-    text = f"{words.things(report.messages_in, 'message')} came in"
-    if report.peak_at is not None and report.messages_in > 1:
+def _traffic(report: ReportFigures) -> str:
+    text = f"{words.things(report.published, 'message')} came in"
+    if report.peak_at is not None and report.published > 1:
         text += (
             f"; the busiest minute was {words.brief(report.peak_at * MINUTE)} "
             f"({words.rate(report.peak / MINUTE)})"
@@ -55,7 +55,7 @@ def _traffic(report: Report) -> str:
     return text + "."
 
 
-def _backlog(report: Report) -> list[str]:
+def _backlog(report: ReportFigures) -> list[str]:
     assert report.timeline is not None
     line = report.timeline.backlog
     if line is None or report.backlog is None:
@@ -78,12 +78,12 @@ def _backlog(report: Report) -> list[str]:
     return [f"{words.things(end, 'message')} {wait} at the end{where}{how}."]
 
 
-def _dead_letters(report: Report) -> str:
+def _dead_letters(report: ReportFigures) -> str:
     number = report.dead_lettered
     became = "became a dead letter" if number == 1 else "became dead letters"
     text = f"{words.things(number, 'message')} {became}"
-    if report.messages_in:
-        part = number / report.messages_in
+    if report.published:
+        part = number / report.published
         share = "less than 0.01%" if part < 0.0001 else f"{part:.2%}"
         text += f" ({share} of those that came in)"
     if report.reasons:
@@ -93,7 +93,7 @@ def _dead_letters(report: Report) -> str:
     return text + "."
 
 
-def state_of(state: State, late_events: int) -> list[str]:
+def state_of(state: LakeState, late_events: int) -> list[str]:
     """Return sentences about the pipeline's progress."""
     lines = []
     for progress in state.progress:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 from sluicemq.pipeline.report import words
-from sluicemq.pipeline.report.scene import Area, Boxes, Lines, Point, Scene, Shape, Text
+from sluicemq.pipeline.report.scene import Area, Boxes, Point, Polylines, Scene, Shape, Text
 
 
 def svg(scene: Scene, name: str, variant: str = "") -> str:
@@ -60,7 +60,7 @@ def _shape(shape: Shape) -> str:
             f"M{_n(x)} {_n(y)}H{_n(x + width)}V{_n(y + height)}H{_n(x)}z"
             for x, y, width, height in shape.boxes
         )
-    elif isinstance(shape, Lines):
+    elif isinstance(shape, Polylines):
         path = "".join(_run(run) for run in shape.runs)
     else:
         assert isinstance(shape, Area)

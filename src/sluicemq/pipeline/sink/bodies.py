@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from sluicemq.model.message import BodyKind
-from sluicemq.pipeline.sink.values import Fault, Faults, abbreviated, by_value
+from sluicemq.pipeline.sink.values import Faults, InvalidValue, abbreviated, by_value
 from sluicemq.protocols.java import SerialError, dumps_map
 
 _KINDS: Final = {kind.name.lower(): kind for kind in BodyKind}
@@ -74,7 +74,7 @@ def _fitting(kind: pa.DataType) -> tuple[BodyKind, frozenset[BodyKind]]:
 def _kind(name: str) -> int:
     kind = _KINDS.get(name)
     if kind is None:
-        raise Fault(f"there is no body_kind {abbreviated(name)}")
+        raise InvalidValue(f"there is no body_kind {abbreviated(name)}")
     return kind
 
 

@@ -16,7 +16,15 @@ from sluicemq.model.rows import MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row, row
 from sluicemq.pipeline.sink.bodies import read_bodies
 from sluicemq.pipeline.sink.options import SinkOptions
 from sluicemq.pipeline.sink.properties import read_properties
-from sluicemq.pipeline.sink.values import Fault, Faults, abbreviated, by_value, spans, texts, times
+from sluicemq.pipeline.sink.values import (
+    Faults,
+    InvalidValue,
+    abbreviated,
+    by_value,
+    spans,
+    texts,
+    times,
+)
 from sluicemq.protocols.java import inflate
 from sluicemq.protocols.transcoding import COMPRESSION
 
@@ -172,10 +180,10 @@ def _is_text(body: bytes) -> bool:
 def _name(spelled: str) -> str | bytes:
     """Return a destination's name, as bytes if it is not UTF-8."""
     if not spelled:
-        raise Fault("the row names no destination")
+        raise InvalidValue("the row names no destination")
     raw = spelled.encode()
     if len(raw) > MOST_NAME_BYTES:
-        raise Fault(f"the destination's name has {len(raw)} bytes")
+        raise InvalidValue(f"the destination's name has {len(raw)} bytes")
     if "\\x" not in spelled or not _RAW.search(spelled):
         return spelled
     pieces = _RAW.split(spelled)
@@ -187,20 +195,20 @@ def _name(spelled: str) -> str | bytes:
 def _topic(kind: str) -> bool:
     topic = _KINDS.get(kind)
     if topic is None:
-        raise Fault(f"destination_kind is queue or topic, not {abbreviated(kind)}")
+        raise InvalidValue(f"destination_kind is queue or topic, not {abbreviated(kind)}")
     return topic
 
 
 def _priority(priority: int) -> int:
     if not 0 <= priority <= 9:
-        raise Fault(f"the priority is {priority}, not 0 to 9")
+        raise InvalidValue(f"the priority is {priority}, not 0 to 9")
     return priority
 
 
 def _durability(name: str) -> int:
     durability = _DURABILITIES.get(name)
     if durability is None:
-        raise Fault(f"durability is none, lazy or sync, not {abbreviated(name)}")
+        raise InvalidValue(f"durability is none, lazy or sync, not {abbreviated(name)}")
     return durability
 
 

@@ -15,7 +15,7 @@ from sluicemq.model.errors import ProtocolError, RequestRefused
 from sluicemq.pipeline.http_client import HttpClient, HttpRefusal
 from sluicemq.pipeline.sink.conversion import Converter, Values, dead_letter
 from sluicemq.pipeline.sink.options import BadRows, SinkOptions
-from sluicemq.pipeline.sink.parts import Part, Parts
+from sluicemq.pipeline.sink.parts import EncodedPart, Parts
 from sluicemq.pipeline.sink.values import Faults, abbreviated
 
 PATH: Final = "/api/v1/batches"
@@ -27,7 +27,7 @@ _CONFLICT: Final = "batch-conflict"
 _REFUSED: Final = "rejected"
 
 
-class Batch(NamedTuple):
+class WriteId(NamedTuple):
     """Identity of a write, by which the broker recognises repetitions."""
 
     writer: str
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class SinkCommitMessage(WriterCommitMessage):
     """Result of one partition, or of all.
 
     rows           received rows
@@ -55,7 +55,7 @@ class Written(WriterCommitMessage):
     dead_lettered: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: Written) -> None:
+    def add(self, other: SinkCommitMessage) -> None:
         """Add another partition's result."""
         self.rows += other.rows
         self.written += other.written
@@ -90,19 +90,19 @@ class _Answer(msgspec.Struct):
     rejected_rows: int = 0
 
 
-class Delivery:
+class PartitionWriter:
     """Writes one partition; a context manager.
 
     Parts are sent one after the other; the next one is prepared while the broker stores one."""
 
-    def __init__(self, options: SinkOptions, converter: Converter, batch: Batch) -> None:
-        self.written = Written()
+    def __init__(self, options: SinkOptions, converter: Converter, batch: WriteId) -> None:
+        self.written = SinkCommitMessage()
         self._options = options
         self._converter = converter
         self._batch = batch
         self._parts = Parts(options.part_rows, options.part_bytes)
         self._remote = HttpClient(options.target, options.patience)
-        self._waiting: Part | None = None
+        self._waiting: EncodedPart | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows. Raises BadRow, and as `Remote.request`."""
@@ -120,7 +120,7 @@ class Delivery:
             self._send(part, final=False)
         self._settle()
 
-    def finish(self) -> Written:
+    def finish(self) -> SinkCommitMessage:
         """Send the last part and return the result once the broker has stored everything."""
         last = self._parts.last()
         if last is not None:
@@ -151,7 +151,7 @@ class Delivery:
             rows[row] = dead_letter(rows[row], reason, options)
         return rows, sizes
 
-    def _send(self, part: Part, final: bool) -> None:
+    def _send(self, part: EncodedPart, final: bool) -> None:
         self._settle()
         query = {
             "writer": self._batch.writer,
@@ -192,7 +192,7 @@ class Delivery:
         if answer.rejected_rows > len(answer.rejected):
             written.count(OTHER_REASONS, answer.rejected_rows - len(answer.rejected))
 
-    def _refusal(self, refusal: HttpRefusal, part: Part) -> RequestRefused:
+    def _refusal(self, refusal: HttpRefusal, part: EncodedPart) -> RequestRefused:
         location = f"part {part.number} of partition {self._batch.partition}"
         if refusal.code == _CONFLICT:
             return RequestRefused(
@@ -209,7 +209,7 @@ class Delivery:
             )
         return refusal
 
-    def __enter__(self) -> Delivery:
+    def __enter__(self) -> PartitionWriter:
         return self
 
     def __exit__(self, *_: object) -> None:

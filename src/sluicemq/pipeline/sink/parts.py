@@ -18,7 +18,7 @@ ROW_BYTES: Final = 64
 """Size of a row in addition to its body."""
 
 
-class Part:
+class EncodedPart:
     """Encoded rows.
 
     number  index in its partition, from 0
@@ -41,11 +41,11 @@ class Parts:
         """Set the limits of a part; a larger row forms a part alone."""
         self._part_rows = part_rows
         self._part_bytes = part_bytes
-        self._part = Part(0)
+        self._part = EncodedPart(0)
         self._rows: list[Values] = []
         self._size = 0
 
-    def add(self, rows: Sequence[Values], sizes: Sequence[int]) -> Iterator[Part]:
+    def add(self, rows: Sequence[Values], sizes: Sequence[int]) -> Iterator[EncodedPart]:
         """Add rows with the sizes of their bodies; yield each full part except the last."""
         totals = list(accumulate((size + ROW_BYTES for size in sizes), initial=0))
         start, count = 0, len(rows)
@@ -60,7 +60,7 @@ class Parts:
                     continue
                 size = totals[start + 1] - totals[start]
                 if part.rows and (most_rows == 0 or part.size + size > self._part_bytes):
-                    self._part = Part(part.number + 1)
+                    self._part = EncodedPart(part.number + 1)
                     yield part
                     continue
                 end = start + 1
@@ -68,16 +68,16 @@ class Parts:
             self._size += totals[end] - totals[start]
             start = end
 
-    def cut(self) -> Part | None:
+    def cut(self) -> EncodedPart | None:
         """Return the collected rows as a part that is not the last; None if there are none."""
         self._end_frame()
         part = self._part
         if not part.rows:
             return None
-        self._part = Part(part.number + 1)
+        self._part = EncodedPart(part.number + 1)
         return part
 
-    def last(self) -> Part | None:
+    def last(self) -> EncodedPart | None:
         """Return the last part, empty after a `cut`; None if there were no rows."""
         self._end_frame()
         return self._part if self._part.rows or self._part.number else None

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from sluicemq.model.message import Property
-from sluicemq.pipeline.sink.values import Fault, Faults, abbreviated
+from sluicemq.pipeline.sink.values import Faults, InvalidValue, abbreviated
 
 _INTEGER: Final = re.compile(r"[+-]?\d{1,20}\Z", re.ASCII)
 _LOWEST: Final = -(1 << 63)
@@ -34,13 +34,13 @@ _TRUTH: Final = {"true": True, "false": False}
 def _boolean(text: str) -> bool:
     value = _TRUTH.get(text.lower())
     if value is None:
-        raise Fault
+        raise InvalidValue
     return value
 
 
 def _integer(text: str) -> int:
     if not _INTEGER.match(text) or not _LOWEST <= (value := int(text)) <= _HIGHEST:
-        raise Fault
+        raise InvalidValue
     return value
 
 
@@ -72,7 +72,7 @@ def read_properties(
             if kind is not None and kind != "text":
                 try:
                     values[place] = _value(keys[place], values[place], kind)
-                except Fault as fault:
+                except InvalidValue as fault:
                     faults.setdefault(bisect_right(ends, place) - 1, str(fault))
     return [
         dict(zip(keys[start:end], values[start:end], strict=True)) if start < end else None
@@ -109,8 +109,12 @@ def _value(name: str, text: Property, kind: str) -> Property:
         return None
     reader = _READERS.get(kind)
     if reader is None:
-        raise Fault(f"the property {abbreviated(name)} is of no known type: {abbreviated(kind)}")
+        raise InvalidValue(
+            f"the property {abbreviated(name)} is of no known type: {abbreviated(kind)}"
+        )
     try:
         return reader(str(text))
     except ValueError:
-        raise Fault(f"the property {abbreviated(name)} is no {kind}: {abbreviated(text)}") from None
+        raise InvalidValue(
+            f"the property {abbreviated(name)} is no {kind}: {abbreviated(text)}"
+        ) from None

@@ -21,7 +21,7 @@ _MOST_CHARACTERS: Final = 60
 """Maximum number of characters of a value in a fault."""
 
 
-class Fault(ValueError):
+class InvalidValue(ValueError):
     """Raised for a value that a message cannot have; the text has the reason."""
 
 
@@ -42,7 +42,7 @@ def by_value(column: pa.Array, read: Callable[[Any], T], missing: T, faults: Fau
     for value in encoded.dictionary.to_pylist():
         try:
             found.append(read(value))
-        except Fault as fault:
+        except InvalidValue as fault:
             wrong[len(found)] = str(fault)
             found.append(missing)
     if len(found) == 1 and not wrong and not encoded.null_count:

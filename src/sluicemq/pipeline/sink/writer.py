@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from sluicemq.model.errors import ConfigurationError, RequestRefused
 from sluicemq.pipeline.sink.columns import places
 from sluicemq.pipeline.sink.conversion import Converter
-from sluicemq.pipeline.sink.delivery import Batch, Delivery, Written
+from sluicemq.pipeline.sink.delivery import PartitionWriter, SinkCommitMessage, WriteId
 from sluicemq.pipeline.sink.feed import Feed
 from sluicemq.pipeline.sink.options import SinkOptions, read
 
@@ -47,10 +47,12 @@ class _Writer:
 
     def _deliver(
         self, writer: str, batch: int, partition: int, batches: Iterator[pa.RecordBatch]
-    ) -> Written:
+    ) -> SinkCommitMessage:
         feed = Feed()
         converter = Converter(self._places, self._options)
-        with Delivery(self._options, converter, Batch(writer, batch, partition)) as delivery:
+        with PartitionWriter(
+            self._options, converter, WriteId(writer, batch, partition)
+        ) as delivery:
             for rows in batches:
                 delivery.add(rows)
             feed.expect_whole()
@@ -58,11 +60,11 @@ class _Writer:
 
     def _log_result(
         self, messages: Sequence[WriterCommitMessage | None], what: str, usual: int
-    ) -> Written:
+    ) -> SinkCommitMessage:
         """Log the result of all partitions on the driver, and return it."""
-        total = Written()
+        total = SinkCommitMessage()
         for message in messages:
-            if isinstance(message, Written):
+            if isinstance(message, SinkCommitMessage):
                 total.add(message)
         bad = total.dropped + total.dead_lettered
         _log.log(
@@ -95,7 +97,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         super().__init__(read(options), schema)
         self._write_id = self._options.write_id or uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Write one partition in a task."""
         context = TaskContext.get()
         assert context is not None
@@ -137,7 +139,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
                 "its checkpoint"
             )
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Write one partition of one batch in a task."""
         context = TaskContext.get()
         assert context is not None

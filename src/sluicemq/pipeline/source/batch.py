@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sluicemq.model.errors import RecordNotFound
 from sluicemq.pipeline.source.connect import connect
-from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.offsets import resolve
 from sluicemq.pipeline.source.options import EARLIEST, LATEST, SourceOptions
 from sluicemq.pipeline.source.plan import segment_ranges, share
@@ -50,7 +50,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks. Raises JournalError, ConfigurationError."""
         options = self._options
-        journal = Journal(self._reading.place, "")
+        journal = SourceJournal(self._reading.place, "")
         state = journal.state
         journal.identity = state.identity
         low = resolve(journal, options.starting_offsets or EARLIEST)

@@ -9,7 +9,7 @@ import numpy as np
 
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.heads import Heads, index_heads
-from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers
 from sluicemq.pipeline.source.offsets import Offset
 from sluicemq.pipeline.source.segment_scan import scan_segment
@@ -50,7 +50,7 @@ class BatchLimits:
 
 
 def admit(
-    journal: Journal,
+    journal: SourceJournal,
     selection: Selection,
     start: Offset,
     end: Offset,

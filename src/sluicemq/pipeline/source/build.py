@@ -19,7 +19,7 @@ from sluicemq.model.message import BodyKind, Durability, Origin
 from sluicemq.pipeline.schema import HEADERS, TIME, Event
 from sluicemq.pipeline.source.headers import Headers, array_of, decode_fields
 from sluicemq.pipeline.source.heads import Column, Heads
-from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers
 from sluicemq.pipeline.source.names import Names
 from sluicemq.pipeline.source.selection import (
@@ -39,20 +39,22 @@ MOST_BINARY: Final = (1 << 31) - 1
 LATEST_MS: Final = 253_402_300_799_999
 """End of the year 9999. Later times, which some clients use for "never", are reduced to it."""
 
-_MESSAGE = EVENT_CODES[Event.MESSAGE]
-_CARRIED = EVENT_CODES[Event.CARRIED]
+_PUBLISHED = EVENT_CODES[Event.PUBLISHED]
+_RELOCATED = EVENT_CODES[Event.RELOCATED]
 _DELIVERED = EVENT_CODES[Event.DELIVERED]
 _REDELIVERED = EVENT_CODES[Event.REDELIVERED]
 _REQUEUED = EVENT_CODES[Event.REQUEUED]
-_GAUGE = EVENT_CODES[Event.GAUGE]
+_DEPTH = EVENT_CODES[Event.DEPTH]
 
 _BODIED: Final = flags(BODIED)
 _LISTS: Final = flags(LISTS)
 _CONCERNED: Final = flags((*LISTS, _REQUEUED))
 
-_OF_LISTS: Final = frozenset(("message", "published", "protocol", "subscription", "attempts"))
+_OF_LISTS: Final = frozenset(
+    ("message_sequence", "published", "protocol", "subscription", "attempts")
+)
 _OF_REQUEUED: Final = frozenset(("subscription", "attempts"))
-_OF_GAUGES: Final = frozenset(("waiting", "in_flight", "consumers"))
+_OF_DEPTH: Final = frozenset(("ready", "unacked", "consumers"))
 _HEADERS: Final = frozenset(HEADERS.names)
 
 
@@ -78,7 +80,7 @@ def touched(columns: frozenset[str], codes: Column, heads: Heads) -> Mask:
     if columns & _OF_LISTS:
         needed[list(LISTS)] = True
     needed[_REQUEUED] = bool(columns & _OF_REQUEUED)
-    needed[_GAUGE] = bool(columns & _OF_GAUGES)
+    needed[_DEPTH] = bool(columns & _OF_DEPTH)
     mask = needed[codes]
     if not bodies and columns & _HEADERS:
         mask |= _BODIED[codes] & (heads["body"] > HEADER_BYTES)
@@ -124,7 +126,7 @@ class DeadLetterMetas(NamedTuple):
 NO_DEAD_LETTERS: Final = DeadLetterMetas(np.zeros(0, np.int64), pa.array([], pa.binary()))
 
 
-class Batch:
+class BatchRecords:
     """Records that become the rows of one batch.
 
     codes         event code of each record
@@ -143,7 +145,7 @@ class Batch:
         places: Integers,
         dead_letters: DeadLetterMetas,
         names: Names,
-        journal: Journal,
+        journal: SourceJournal,
         failed: Failed,
     ) -> None:
         self._heads = heads
@@ -210,7 +212,7 @@ class Batch:
     def _column_sequence(self) -> pa.Array:
         return self._masked(pa.int64(), self._spread(self._heads["sequence"]))
 
-    def _column_item(self) -> pa.Array:
+    def _column_record_index(self) -> pa.Array:
         return self._masked(pa.int32(), self._items)
 
     def _column_time(self) -> pa.Array:
@@ -268,9 +270,9 @@ class Batch:
         codes = self._row_codes
         heads = self._heads
         numbers = np.where(
-            codes == _MESSAGE, self._spread(heads["sequence"]), self._spread(heads["reference"])
+            codes == _PUBLISHED, self._spread(heads["sequence"]), self._spread(heads["reference"])
         )
-        known = codes != _GAUGE
+        known = codes != _DEPTH
         if not self._plain:
             listed = np.flatnonzero(_LISTS[codes])
             starts = self._lists[listed]
@@ -279,7 +281,7 @@ class Batch:
             numbers[listed] = self._words64[places]
         return numbers, known
 
-    def _column_message(self) -> pa.Array:
+    def _column_message_sequence(self) -> pa.Array:
         return self._masked(pa.int64(), *self._message)
 
     @cached_property
@@ -398,24 +400,24 @@ class Batch:
             return pa.nulls(self.rows, array.type)
         return array.take(pa.array(places, mask=places < 0))
 
-    # --- gauges ---------------------------------------------------------
+    # --- depths ---------------------------------------------------------
 
-    def _gauge(self, words: Callable[[Integers], Column]) -> pa.Array:
+    def _depth(self, words: Callable[[Integers], Column]) -> pa.Array:
         values = np.zeros(self.rows, np.int64)
-        rows = np.flatnonzero(self._row_codes == _GAUGE)
+        rows = np.flatnonzero(self._row_codes == _DEPTH)
         if len(rows):
             bodies = self._spread(self._places + self._heads["body"])[rows]
             values[rows] = words(bodies)
-        return self._masked(pa.int64(), values, self._row_codes == _GAUGE)
+        return self._masked(pa.int64(), values, self._row_codes == _DEPTH)
 
-    def _column_waiting(self) -> pa.Array:
-        return self._gauge(lambda bodies: self._words64[bodies >> 3])
+    def _column_ready(self) -> pa.Array:
+        return self._depth(lambda bodies: self._words64[bodies >> 3])
 
-    def _column_in_flight(self) -> pa.Array:
-        return self._gauge(lambda bodies: self._words64[(bodies >> 3) + 1])
+    def _column_unacked(self) -> pa.Array:
+        return self._depth(lambda bodies: self._words64[(bodies >> 3) + 1])
 
     def _column_consumers(self) -> pa.Array:
-        return self._gauge(lambda bodies: self._words32[(bodies >> 2) + 4])
+        return self._depth(lambda bodies: self._words32[(bodies >> 2) + 4])
 
     # --- rarely set fields ---------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from sluicemq.journal.format import HEADER_BYTES
-from sluicemq.journal.index import COLUMNS, Index
+from sluicemq.journal.index import COLUMNS, SegmentIndex
 from sluicemq.pipeline.source.journal_storage import Integers
 
 Column = np.ndarray[Any, np.dtype[Any]]
@@ -70,7 +70,7 @@ class Heads:
         return Heads(columns, self.count + others.count)
 
 
-def index_heads(index: Index) -> Heads:
+def index_heads(index: SegmentIndex) -> Heads:
     """Return the columns of a sealed segment as views of its index."""
     columns = {
         name: _signed(np.frombuffer(column, _CODES[name])) for name, column in index.columns.items()

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluicemq.journal.format import HEADER_BYTES, RecordType, record_size
-from sluicemq.journal.index import TRAILER_BYTES, Index, decode_trailer
+from sluicemq.journal.index import TRAILER_BYTES, SegmentIndex, decode_trailer
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
@@ -41,7 +41,7 @@ from sluicemq.pipeline.source.journal_storage import (
     Integers,
     JournalState,
     JournalStorage,
-    Segment,
+    StoredSegment,
 )
 
 API: Final = "/api/v1/journal"
@@ -196,7 +196,7 @@ class HttpStorage(JournalStorage):
         """Return the name of a segment for error messages."""
         return Path(f"{self.name}{API}/segments/{first}")
 
-    def open(self, first: int, end: int = 0) -> Segment:
+    def open(self, first: int, end: int = 0) -> StoredSegment:
         return RemoteSegment(self, first, end)
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
@@ -246,7 +246,7 @@ class HttpStorage(JournalStorage):
         )
 
 
-class RemoteSegment(Segment):
+class RemoteSegment(StoredSegment):
     """Segment of a journal behind HTTP."""
 
     __slots__ = ("_place", "end", "first", "index", "key")
@@ -260,7 +260,7 @@ class RemoteSegment(Segment):
         self.end = end
         if not end:
             self.end, payload = self._read_index()
-            self.index = Index(memoryview(payload))
+            self.index = SegmentIndex(memoryview(payload))
 
     def _read_index(self) -> tuple[int, bytes]:
         known = _indexes.get(self.key)

@@ -14,7 +14,12 @@ from sluicemq.journal.format import ENTRY, RecordType, decode_address
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.heads import Column, Heads, index_heads
-from sluicemq.pipeline.source.journal_storage import Integers, JournalState, JournalStorage, Segment
+from sluicemq.pipeline.source.journal_storage import (
+    Integers,
+    JournalState,
+    JournalStorage,
+    StoredSegment,
+)
 from sluicemq.pipeline.source.names import Names
 from sluicemq.pipeline.source.segment_scan import scan_segment
 
@@ -22,7 +27,7 @@ OPEN_SEGMENTS: Final = 12
 MOST_NAMES: Final = 1 << 18
 MANY_NAMES: Final = 1000
 MOST_TAILS: Final = 3
-MOST_CARRIED: Final = 8
+MOST_RELOCATED: Final = 8
 """Maximum number of segments whose moved messages are cached."""
 MOST_WITHOUT: Final = 1 << 16
 """Maximum number of segments that are remembered to contain no moved message."""
@@ -31,7 +36,7 @@ MOST_WITHOUT: Final = 1 << 16
 _REMEMBERED: Final = ("sequence", "time", "reference", "type", "origin")
 
 
-class Tail:
+class UnindexedTail:
     """Messages and destinations of a segment without an index, up to the offset `at`."""
 
     __slots__ = ("_parts", "_table", "addresses", "at")
@@ -42,14 +47,15 @@ class Tail:
         self._parts: list[Heads] = []
         self._table: Heads | None = None
 
-    def extend(self, segment: Segment, end: int) -> None:
+    def extend(self, segment: StoredSegment, end: int) -> None:
         """Add the records up to `end`, without those that are damaged."""
         if self.at >= end:
             return
         for heads, data, base, stop in scan_segment(segment, self.at, end, _ignore):
             types = heads["type"]
             named = np.flatnonzero(
-                (types == RecordType.DESTINATION) | (types == RecordType.DESTINATION_GONE)
+                (types == RecordType.DESTINATION_CREATED)
+                | (types == RecordType.DESTINATION_DELETED)
             )
             for row in named.tolist():
                 start = int(heads["offset"][row]) - base
@@ -82,26 +88,26 @@ def _ignore(start: int, stop: int) -> None:
 
 def _messages(heads: Heads) -> Heads:
     types = heads["type"]
-    moved = (types == RecordType.CARRIED) & (heads["flags"] & ENTRY == 0)
+    moved = (types == RecordType.RELOCATED) & (heads["flags"] & ENTRY == 0)
     return heads.take((types == RecordType.MESSAGE) | moved)
 
 
-_tails: OrderedDict[tuple[str, int], Tail] = OrderedDict()
+_tails: OrderedDict[tuple[str, int], UnindexedTail] = OrderedDict()
 _names: OrderedDict[tuple[str, int], Address | None] = OrderedDict()
-_carried: OrderedDict[tuple[str, int], Heads] = OrderedDict()
+_relocated: OrderedDict[tuple[str, int], Heads] = OrderedDict()
 """Records moved to sealed segments, sorted by `reference`."""
 _without: OrderedDict[tuple[str, int], None] = OrderedDict()
 """Sealed segments without a moved record."""
 
 
-class Journal:
+class SourceJournal:
     """Journal as seen by one task or plan."""
 
     def __init__(self, place: JournalStorage, identity: str) -> None:
         self.place = place
         self.identity = identity
         self._state: JournalState | None = None
-        self._open: OrderedDict[int, Segment] = OrderedDict()
+        self._open: OrderedDict[int, StoredSegment] = OrderedDict()
 
     @property
     def state(self) -> JournalState:
@@ -110,7 +116,7 @@ class Journal:
             self._state = self.place.state()
         return self._state
 
-    def segment(self, place: int) -> Segment:
+    def segment(self, place: int) -> StoredSegment:
         """Return the segment at index `place` of `state.firsts`. Raises as JournalStorage.open."""
         first = self.state.firsts[place]
         segment = self._open.get(first)
@@ -123,12 +129,12 @@ class Journal:
             self._open.move_to_end(first)
         return segment
 
-    def tail(self, segment: Segment) -> Tail:
+    def tail(self, segment: StoredSegment) -> UnindexedTail:
         """Return the messages and destinations of a segment without an index."""
         key = (self.identity, segment.first)
         tail = _tails.get(key)
         if tail is None:
-            tail = _tails[key] = Tail()
+            tail = _tails[key] = UnindexedTail()
             if len(_tails) > MOST_TAILS:
                 _tails.popitem(last=False)
         else:
@@ -138,13 +144,13 @@ class Journal:
 
     # --- names ---------------------------------------------------------
 
-    def names(self, segment: Segment) -> Names:
+    def names(self, segment: StoredSegment) -> Names:
         """Return the destination names in the segment's index; none if it has no index."""
         if segment.index is None:
             return Names({})
         return Names.of_summary(segment.index.summary)
 
-    def complete(self, names: Names, segment: Segment, numbers: Column) -> None:
+    def complete(self, names: Names, segment: StoredSegment, numbers: Column) -> None:
         """Add to `names` the destinations of `numbers` that the journal still knows.
 
         A sealed segment names every destination it refers to. A segment without an index also
@@ -172,7 +178,7 @@ class Journal:
                 _names.popitem(last=False)
         names.add({number: address for number, address in found.items() if address is not None})
 
-    def _find(self, numbers: set[int], segment: Segment) -> dict[int, Address]:
+    def _find(self, numbers: set[int], segment: StoredSegment) -> dict[int, Address]:
         found: dict[int, Address] = {}
 
         def look(known: dict[int, Address]) -> bool:
@@ -227,10 +233,10 @@ class Journal:
                 moved = self._moved(place)
             except (RecordNotFound, JournalDamaged):
                 continue
-            self._match(moved, "reference", RecordType.CARRIED, unique, rows, at, by, has)
+            self._match(moved, "reference", RecordType.RELOCATED, unique, rows, at, by, has)
         return at[back], by[back], has[back]
 
-    def _table(self, segment: Segment) -> Heads | None:
+    def _table(self, segment: StoredSegment) -> Heads | None:
         if segment.index is None:
             return self.tail(segment).messages
         return index_heads(segment.index)
@@ -240,23 +246,23 @@ class Journal:
         key = (self.identity, self.state.firsts[place])
         if key in _without:
             return None
-        if key in _carried:
-            _carried.move_to_end(key)
-            return _carried[key]
+        if key in _relocated:
+            _relocated.move_to_end(key)
+            return _relocated[key]
         segment = self.segment(place)
         table = None
-        carried = str(int(RecordType.CARRIED))
-        if segment.index is None or carried in segment.index.summary["types"]:
+        relocated = str(int(RecordType.RELOCATED))
+        if segment.index is None or relocated in segment.index.summary["types"]:
             everything = self._table(segment)
             if everything is not None:
-                moved = everything.take(everything["type"] == RecordType.CARRIED)
+                moved = everything.take(everything["type"] == RecordType.RELOCATED)
                 if moved.count:
                     ordered = moved.take(np.argsort(moved["reference"], kind="stable"))
                     table = ordered.with_only(*_REMEMBERED)
         if segment.index is not None and table is not None:
-            _carried[key] = table
-            if len(_carried) > MOST_CARRIED:
-                _carried.popitem(last=False)
+            _relocated[key] = table
+            if len(_relocated) > MOST_RELOCATED:
+                _relocated.popitem(last=False)
         elif segment.index is not None:
             _without[key] = None
             if len(_without) > MOST_WITHOUT:

@@ -19,10 +19,10 @@ import pyarrow as pa
 from zlib_ng import zlib_ng
 
 from sluicemq.journal.directory import read_identity
-from sluicemq.journal.index import TRAILER_BYTES, Index
+from sluicemq.journal.index import TRAILER_BYTES, SegmentIndex
 from sluicemq.journal.segment import (
+    MappedSegment,
     SegmentHeader,
-    SegmentView,
     damaged,
     list_segments,
     read_segment_header,
@@ -70,7 +70,7 @@ class JournalState(NamedTuple):
         return self.firsts[0] if self.firsts else self.next
 
 
-class Segment(ABC):
+class StoredSegment(ABC):
     """Open segment. It has no `close`, because columns and bodies may still refer to its memory.
 
     key    identity of its content, for caches
@@ -81,7 +81,7 @@ class Segment(ABC):
 
     key: tuple[object, ...]
     first: int
-    index: Index | None
+    index: SegmentIndex | None
     end: int
 
     @abstractmethod
@@ -117,7 +117,7 @@ class JournalStorage(ABC):
         """Return only the durable end, which is faster than `state`."""
 
     @abstractmethod
-    def open(self, first: int, end: int = 0) -> Segment:
+    def open(self, first: int, end: int = 0) -> StoredSegment:
         """Open a segment that has an index, or whose records end at `end`.
 
         Raises RecordNotFound if it has been removed, JournalDamaged, JournalError.
@@ -147,12 +147,12 @@ class JournalStorage(ABC):
         is lost, RecordNotFound if it does not exist."""
 
 
-class Mapped(Segment):
+class Mapped(StoredSegment):
     """Memory-mapped segment file."""
 
     __slots__ = ("_buffer", "_view", "end", "first", "index", "key")
 
-    def __init__(self, view: SegmentView, end: int) -> None:
+    def __init__(self, view: MappedSegment, end: int) -> None:
         # SegmentView.close fails while columns refer to the mapping; the mapping is freed with the
         # last reference instead.
         self._view = view
@@ -219,10 +219,10 @@ class DirectoryStorage(JournalStorage):
     def durable(self) -> DurableEnd | None:
         return read_durable(self.path)
 
-    def open(self, first: int, end: int = 0) -> Segment:
+    def open(self, first: int, end: int = 0) -> StoredSegment:
         path = segment_path(self.path, first)
         try:
-            view = SegmentView(path)
+            view = MappedSegment(path)
             if view.index is not None:
                 return Mapped(view, view.index_offset)
             if not end:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.pipeline.source.heads import Heads, index_heads
-from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.options import EARLIEST, LATEST, Position
 from sluicemq.pipeline.source.segment_scan import scan_segment
 from sluicemq.pipeline.source.selection import event_codes
@@ -83,7 +83,7 @@ def read_offset(written: dict[str, Any], identity: str) -> Offset:
     )
 
 
-def resolve(journal: Journal, position: Position) -> int:
+def resolve(journal: SourceJournal, position: Position) -> int:
     """Return the sequence number of a starting or ending offset."""
     if position == EARLIEST:
         return journal.state.earliest
@@ -93,7 +93,7 @@ def resolve(journal: Journal, position: Position) -> int:
     return position
 
 
-def first_since(journal: Journal, moment: int) -> int:
+def first_since(journal: SourceJournal, moment: int) -> int:
     """Return the sequence number of the first event in journal order at or after `moment`.
 
     `moment` is in µs. Return the end of the journal if there is no such event."""
@@ -115,7 +115,7 @@ def first_since(journal: Journal, moment: int) -> int:
     return state.next
 
 
-def lost_before(journal: Journal, start: Offset) -> int:
+def lost_before(journal: SourceJournal, start: Offset) -> int:
     """Return the first remaining sequence number if records from `start` on were removed.
 
     Return 0 if no record was removed. Raises JournalError."""

@@ -58,7 +58,7 @@ class SourceOptions:
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
     destinations: tuple[str, ...] = ()
-    events: tuple[Event, ...] = (Event.MESSAGE,)
+    events: tuple[Event, ...] = (Event.PUBLISHED,)
     starting_offsets: Position | None = None
     ending_offsets: Position | None = None
     starting_timestamp: int | None = None

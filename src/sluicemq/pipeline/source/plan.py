@@ -11,7 +11,7 @@ import numpy as np
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.build import touched
 from sluicemq.pipeline.source.heads import Heads, index_heads
-from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.offsets import Offset
 from sluicemq.pipeline.source.reading import SegmentRange
 from sluicemq.pipeline.source.selection import Selection, row_counts
@@ -42,7 +42,7 @@ class WeighedRange:
 
 
 def segment_ranges(
-    journal: Journal, selection: Selection, columns: frozenset[str], strict: bool
+    journal: SourceJournal, selection: Selection, columns: frozenset[str], strict: bool
 ) -> list[WeighedRange]:
     """Return the ranges that may contain a selected record, by the segments' index summaries.
 
@@ -126,7 +126,7 @@ def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
     return [task for task in tasks if task]
 
 
-def between(journal: Journal, low: int, high: int, start: Offset) -> list[SegmentRange]:
+def between(journal: SourceJournal, low: int, high: int, start: Offset) -> list[SegmentRange]:
     """Return the range of every segment from `low` on and below `high`, without opening any.
 
     `start` has the byte position of `low` if it is known."""

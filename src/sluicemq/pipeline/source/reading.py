@@ -16,15 +16,15 @@ from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.source.build import (
     NO_DEAD_LETTERS,
-    Batch,
+    BatchRecords,
     DeadLetterMetas,
     Mask,
     slices,
     touched,
 )
 from sluicemq.pipeline.source.heads import Column, Heads, index_heads
-from sluicemq.pipeline.source.journal import Journal
-from sluicemq.pipeline.source.journal_storage import Integers, JournalStorage, Segment
+from sluicemq.pipeline.source.journal import SourceJournal
+from sluicemq.pipeline.source.journal_storage import Integers, JournalStorage, StoredSegment
 from sluicemq.pipeline.source.segment_scan import scan_segment
 from sluicemq.pipeline.source.selection import (
     DEAD_LETTERED,
@@ -78,7 +78,7 @@ class Reading:
         Raises JournalError, and JournalDamaged that names segment and offset. Without `strict`,
         lost records are skipped with a warning.
         """
-        journal = Journal(self.place, identity)
+        journal = SourceJournal(self.place, identity)
         for segment_range in segment_ranges:
             try:
                 segment = self.place.open(segment_range.first, segment_range.end)
@@ -112,7 +112,11 @@ def gone(low: int, high: int, why: str) -> str:
 
 class _RangeReader:
     def __init__(
-        self, reading: Reading, journal: Journal, segment: Segment, segment_range: SegmentRange
+        self,
+        reading: Reading,
+        journal: SourceJournal,
+        segment: StoredSegment,
+        segment_range: SegmentRange,
     ) -> None:
         self._reading = reading
         self._journal = journal
@@ -264,7 +268,9 @@ class _RangeReader:
             self._failed(heads, row, what)
 
         names, journal = self._names, self._journal
-        batch = Batch(heads, codes, counts, data, places, dead_letters, names, journal, failed)
+        batch = BatchRecords(
+            heads, codes, counts, data, places, dead_letters, names, journal, failed
+        )
         return batch.record_batch(self._reading.schema)
 
     def _failed(self, heads: Heads, row: int, what: str) -> None:

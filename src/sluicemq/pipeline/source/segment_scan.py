@@ -15,7 +15,7 @@ from zlib_ng import zlib_ng
 from sluicemq.journal.format import HEADER_BYTES, record_size
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.pipeline.source.heads import Heads, record_heads
-from sluicemq.pipeline.source.journal_storage import Segment
+from sluicemq.pipeline.source.journal_storage import StoredSegment
 
 RECORDS: Final = 8192
 """Maximum number of records of one stretch."""
@@ -39,7 +39,7 @@ class Stretch(NamedTuple):
 
 
 def scan_segment(
-    segment: Segment, start: int, end: int, report: Report | None
+    segment: StoredSegment, start: int, end: int, report: Report | None
 ) -> Iterator[Stretch]:
     """Yield the records between two offsets; `start` is the start of a record, 0 = the first one.
 
@@ -89,7 +89,7 @@ def _hop(view: memoryview, end: int) -> tuple[list[int], int]:
     return places, at
 
 
-def _resume(segment: Segment, at: int, end: int, report: Report | None) -> int:
+def _resume(segment: StoredSegment, at: int, end: int, report: Report | None) -> int:
     """Report the damaged bytes at `at` and return the offset of the next intact record."""
     if report is None:
         raise segment.damage(at, "the record is not intact")

@@ -25,12 +25,12 @@ EVENT_CODES: Final = {event: code for code, event in enumerate(Event, 1)}
 
 _CAUSES: Final = {cause: Event(cause.label) for cause in Cause}
 _TYPES: Final = {
-    RecordType.MESSAGE: Event.MESSAGE,
-    RecordType.CARRIED: Event.CARRIED,
+    RecordType.MESSAGE: Event.PUBLISHED,
+    RecordType.RELOCATED: Event.RELOCATED,
     RecordType.DELIVERED: Event.DELIVERED,
     RecordType.REDELIVERED: Event.REDELIVERED,
     RecordType.REQUEUED: Event.REQUEUED,
-    RecordType.GAUGE: Event.GAUGE,
+    RecordType.DEPTH: Event.DEPTH,
 }
 
 END: Final = (1 << 63) - 1
@@ -40,7 +40,7 @@ START: Final = -(1 << 63)
 ENDED_CODES: Final = tuple(EVENT_CODES[event] for event in _CAUSES.values())
 LISTS: Final = (*ENDED_CODES, EVENT_CODES[Event.DELIVERED], EVENT_CODES[Event.REDELIVERED])
 """Events that one record lists for many messages."""
-BODIED: Final = (EVENT_CODES[Event.MESSAGE], EVENT_CODES[Event.CARRIED])
+BODIED: Final = (EVENT_CODES[Event.PUBLISHED], EVENT_CODES[Event.RELOCATED])
 """Events with a body."""
 
 
@@ -59,7 +59,7 @@ def _code_table() -> Column:
     for type, event in _TYPES.items():
         table[type << 8 : (type + 1) << 8] = EVENT_CODES[event]
     for cause, event in _CAUSES.items():
-        table[RecordType.SETTLED << 8 | cause] = EVENT_CODES[event]
+        table[RecordType.COMPLETED << 8 | cause] = EVENT_CODES[event]
     return table
 
 
@@ -163,7 +163,7 @@ def _type_of(event: Event) -> int:
     for type, other in _TYPES.items():
         if other is event:
             return type
-    return RecordType.SETTLED
+    return RecordType.COMPLETED
 
 
 def meta_sizes(heads: Heads) -> Column:

@@ -20,7 +20,7 @@ from sluicemq.model.errors import RecordNotFound
 from sluicemq.pipeline.source.batch import Share
 from sluicemq.pipeline.source.batch_limits import BatchLimits, admit
 from sluicemq.pipeline.source.connect import connect
-from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import JournalState
 from sluicemq.pipeline.source.offsets import (
     Offset,
@@ -53,7 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the position at which a query without a checkpoint starts."""
-        journal = Journal(self._place, "")
+        journal = SourceJournal(self._place, "")
         state = journal.state
         journal.identity = state.identity
         options = self._options
@@ -90,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._acknowledge(start)
         if durable is None or durable.sequence < begin.sequence:
             return start
-        journal = Journal(self._place, "")
+        journal = SourceJournal(self._place, "")
         begin = self._checked(journal, start)
         end = _end(journal.state)
         if self._target is not None and self._target.sequence < end.sequence:
@@ -116,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the journal's end for the query's progress; the lag is the difference."""
         return _end(self._place.state()).as_json()
 
-    def _checked(self, journal: Journal, start: dict[str, Any]) -> Offset:
+    def _checked(self, journal: SourceJournal, start: dict[str, Any]) -> Offset:
         """Return the offset `start`, or the first remaining one if records were removed."""
         state = journal.state
         offset = read_offset(start, state.identity)
@@ -155,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- tasks ---------------------------------------------------------
 
-    def _cuts(self, journal: Journal, start: Offset, end: Offset) -> tuple[int, ...]:
+    def _cuts(self, journal: SourceJournal, start: Offset, end: Offset) -> tuple[int, ...]:
         """Return the sequence numbers that divide a micro-batch among tasks."""
         least = self._options.min_partitions
         near = start.segment == end.segment and end.offset - start.offset < LEAST_TASK_BYTES
@@ -168,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch; they are the same on every call."""
-        journal = Journal(self._place, "")
+        journal = SourceJournal(self._place, "")
         self._hold(read_offset(start, ""))
         begin = self._checked(journal, start)
         stop = read_offset(end, journal.identity)

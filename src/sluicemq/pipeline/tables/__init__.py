@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.tables.snapshot import Commit, Snapshot, Tag
+from sluicemq.pipeline.tables.snapshot import Commit, TableSnapshot, Tag
 from sluicemq.pipeline.tables.table import Table
 
 KINDS: Final = ("delta", "iceberg", "parquet")
 
-__all__ = ["KINDS", "Commit", "Snapshot", "Table", "Tag", "table"]
+__all__ = ["KINDS", "Commit", "Table", "TableSnapshot", "Tag", "table"]
 
 
 def table(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from sluicemq.pipeline.tables import reading
 from sluicemq.pipeline.tables.files import DataFile, Layout, directory, write_table
-from sluicemq.pipeline.tables.snapshot import Snapshot
+from sluicemq.pipeline.tables.snapshot import TableSnapshot
 from sluicemq.pipeline.tables.storage import Storage
 
 TARGET_BYTES: Final = 64 << 20
@@ -23,7 +23,9 @@ ENOUGH: Final = 0.75
 """A file of that share of the target is left as it is."""
 
 
-def planned(storage: Storage, snapshot: Snapshot, target_bytes: int) -> Iterator[list[DataFile]]:
+def planned(
+    storage: Storage, snapshot: TableSnapshot, target_bytes: int
+) -> Iterator[list[DataFile]]:
     """Groups of small files of one partition, neighbours by the first sort column."""
     layout = Layout(snapshot.partitions, snapshot.sort)
     first = snapshot.sort[0] if snapshot.sort else None
@@ -61,7 +63,7 @@ def _raw(storage: Storage, file: DataFile) -> int:
 
 
 def joined(
-    storage: Storage, layout: Layout, snapshot: Snapshot, group: list[DataFile]
+    storage: Storage, layout: Layout, snapshot: TableSnapshot, group: list[DataFile]
 ) -> list[DataFile]:
     """Writes the rows of those files as one, sorted."""
     rows = pa.concat_tables(reading.file_rows(storage, snapshot, file) for file in group)

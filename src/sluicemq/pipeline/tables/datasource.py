@@ -8,11 +8,12 @@ is never part of the table; `vacuum` deletes it.
 
 Options, besides `path`:
 
-    kind            delta (default), iceberg or parquet
-    partitions      columns, comma-separated, by which a new table is partitioned
-    sort            columns, comma-separated, by which a new table's files are sorted
-    application     who writes; of a stream its query id unless given
-    version         of a batch write, >= 0: written once per application. Streams use the batch id
+    format          delta (default), iceberg or parquet
+    partitionBy     partition columns of a new table, comma-separated
+    sortBy          columns by which the files of a new table are sorted, comma-separated
+    txnAppId        application id of the write; default for a stream: its query id
+    txnVersion      version of a batch write, >= 0; each version of an application is written once.
+                    Streams use the batch id
     storage.NAME    credentials and the like for object storage
 """
 
@@ -40,13 +41,17 @@ from sluicemq.pipeline.tables.files import DataFile, write_rows
 from sluicemq.pipeline.tables.table import tagged
 
 _QUERY = "sql.streaming.queryId"
-_OPTIONS = frozenset({"path", "kind", "partitions", "sort", "application", "version"})
+_OPTIONS = {
+    name.lower(): name
+    for name in ("path", "format", "partitionBy", "sortBy", "txnAppId", "txnVersion")
+}
+"""Names of the options; Spark compares them in lower case."""
 _SPARK = frozenset({"checkpointlocation", "queryname"})
 """Spark hands these of its own on."""
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TableCommitMessage(WriterCommitMessage):
     """What one task has written. query: id of the streaming query that it belongs to."""
 
     files: list[DataFile]
@@ -63,25 +68,25 @@ class _Job:
             for name, value in given.items()
             if name.startswith("storage.")
         }
-        unknown = {name for name in given if not name.startswith("storage.")} - _OPTIONS - _SPARK
+        unknown = {name for name in given if not name.startswith("storage.")} - {*_OPTIONS} - _SPARK
         if unknown:
             raise ConfigurationError(
                 f'format("sluicemq-table") has no option {", ".join(sorted(unknown))}; '
-                f"it has {', '.join(sorted(_OPTIONS))} and storage.NAME"
+                f"it has {', '.join(_OPTIONS.values())} and storage.NAME"
             )
         if "path" not in given:
             raise ConfigurationError(
                 'format("sluicemq-table") needs the option "path": the directory of the table'
             )
         self.table: Table = table(
-            given.get("kind", "delta"),
+            given.get("format", "delta"),
             given["path"],
-            partitions=_names(given.get("partitions")),
-            sort=_names(given.get("sort")),
+            partitions=_names(given.get("partitionby")),
+            sort=_names(given.get("sortby")),
             storage_options=storage,
         )
-        self.application = given.get("application")
-        self.version = _number(given.get("version"))
+        self.application = given.get("txnappid")
+        self.version = _number(given.get("txnversion"))
         self.schema = plain(to_arrow_schema(schema, timezone="UTC"))
         self.overwrite = overwrite
         self.layout = self.table.layout()
@@ -90,9 +95,9 @@ class _Job:
             added(self.table.schema(), self.schema)
         self.table.close()
 
-    def write(self, batches: Iterator[pa.RecordBatch], query: str | None) -> Written:
+    def write(self, batches: Iterator[pa.RecordBatch], query: str | None) -> TableCommitMessage:
         rows = (fitted(pa.Table.from_batches([batch]), self.schema) for batch in batches)
-        return Written(write_rows(self.table.storage, self.layout, rows), query)
+        return TableCommitMessage(write_rows(self.table.storage, self.layout, rows), query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], tag: Tag | None) -> None:
         self.table.add(_files(messages), self.schema, tag, overwrite=self.overwrite)
@@ -102,14 +107,14 @@ class _Job:
             self.table.storage.remove(file.path)
 
 
-class BatchWriter(DataSourceArrowWriter):
+class TableBatchWriter(DataSourceArrowWriter):
     """df.write"""
 
     def __init__(self, options: dict[str, str], schema: StructType, overwrite: bool) -> None:
         self.job = _Job(options, schema, overwrite)
         self.tag = tagged(self.job.application, self.job.version)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TableCommitMessage:
         return self.job.write(iterator, None)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -119,29 +124,29 @@ class BatchWriter(DataSourceArrowWriter):
         self.job.abort(messages)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class TableStreamWriter(DataSourceStreamArrowWriter):
     """df.writeStream"""
 
     def __init__(self, options: dict[str, str], schema: StructType, overwrite: bool) -> None:
         self.job = _Job(options, schema, overwrite)
         if self.job.version is not None:
             raise ConfigurationError(
-                'the option "version" is for batch writes: a stream numbers its batches itself'
+                'the option "txnVersion" is for batch writes: a stream numbers its batches itself'
             )
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TableCommitMessage:
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty(_QUERY)
         return self.job.write(iterator, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        queries = {message.query for message in messages if isinstance(message, Written)}
+        queries = {message.query for message in messages if isinstance(message, TableCommitMessage)}
         application = self.job.application or next(iter(queries - {None}), None)
         if application is None:
             if not _files(messages):
                 return
             raise ConfigurationError(
-                'Spark does not tell which streaming query this is; set the option "application" '
+                'Spark does not tell which streaming query this is; set the option "txnAppId" '
                 "to a name of the query that no other writer of the table has"
             )
         self.job.commit(messages, Tag(application, batchId))
@@ -157,11 +162,11 @@ class TableSource(DataSource):
     def name(cls) -> str:
         return "sluicemq-table"
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(dict(self.options), schema, overwrite)
+    def writer(self, schema: StructType, overwrite: bool) -> TableBatchWriter:
+        return TableBatchWriter(dict(self.options), schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        return StreamWriter(dict(self.options), schema, overwrite)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TableStreamWriter:  # noqa: N802
+        return TableStreamWriter(dict(self.options), schema, overwrite)
 
     def schema(self) -> StructType:
         raise ConfigurationError(_READ)
@@ -177,7 +182,12 @@ _READ = (
 
 
 def _files(messages: Sequence[WriterCommitMessage | None]) -> list[DataFile]:
-    return [file for message in messages if isinstance(message, Written) for file in message.files]
+    return [
+        file
+        for message in messages
+        if isinstance(message, TableCommitMessage)
+        for file in message.files
+    ]
 
 
 def _names(text: str | None) -> tuple[str, ...]:
@@ -191,5 +201,5 @@ def _number(text: str | None) -> int | None:
         return int(text)
     except ValueError:
         raise ConfigurationError(
-            f'the option "version" is a whole number from 0, not {text!r}'
+            f'the option "txnVersion" is a whole number from 0, not {text!r}'
         ) from None

@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from sluicemq.pipeline.tables.columns import plain
 from sluicemq.pipeline.tables.errors import TableError, TableNotFound
 from sluicemq.pipeline.tables.files import SHORT, DataFile, spelled
-from sluicemq.pipeline.tables.snapshot import Change, Commit, Outrun, Snapshot
+from sluicemq.pipeline.tables.snapshot import Change, Commit, Outrun, TableSnapshot
 from sluicemq.pipeline.tables.table import Table
 
 SORTED: Final = "sorted by "
@@ -69,14 +69,16 @@ class Delta(Table):
             return True
         return DeltaTable.is_deltatable(self.storage.root, dict(self.storage.options))
 
-    def snapshot(self, version: int | None = None, timestamp: datetime | None = None) -> Snapshot:
+    def snapshot(
+        self, version: int | None = None, timestamp: datetime | None = None
+    ) -> TableSnapshot:
         chosen = version if version is not None else timestamp
         found = self._latest() if chosen is None else self._at(chosen)
         metadata = found.metadata()
         schema = plain(pa.schema(found.schema().to_arrow()))
         described = metadata.description or ""
         sort = described.removeprefix(SORTED) if described.startswith(SORTED) else ""
-        return Snapshot(
+        return TableSnapshot(
             found.version(),
             schema,
             tuple(metadata.partition_columns),
@@ -125,7 +127,7 @@ class Delta(Table):
                 ) from error
             raise Outrun from error
 
-    def _widen(self, base: Snapshot, fields: Sequence[pa.Field]) -> None:
+    def _widen(self, base: TableSnapshot, fields: Sequence[pa.Field]) -> None:
         found = self._at(base.version)
         try:
             found.alter.add_columns(
@@ -135,7 +137,7 @@ class Delta(Table):
         except CommitFailedError as error:
             raise Outrun from error
 
-    def _commit(self, base: Snapshot, change: Change) -> None:
+    def _commit(self, base: TableSnapshot, change: Change) -> None:
         now = int(time.time() * 1000)
         moved = change.operation != "compact"
         actions: list[AddAction | RemoveAction] = [

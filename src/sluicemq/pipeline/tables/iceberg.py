@@ -37,7 +37,7 @@ from sluicemq.pipeline.tables.columns import plain
 from sluicemq.pipeline.tables.errors import TableError, TableNotFound
 from sluicemq.pipeline.tables.files import SHORT, DataFile
 from sluicemq.pipeline.tables.iceberg_catalog import DirectoryCatalog, Late
-from sluicemq.pipeline.tables.snapshot import Change, Commit, Outrun, Snapshot
+from sluicemq.pipeline.tables.snapshot import Change, Commit, Outrun, TableSnapshot
 from sluicemq.pipeline.tables.table import Table
 
 SNAPSHOTS: Final = 200
@@ -70,7 +70,9 @@ class Iceberg(Table):
     def exists(self) -> bool:
         return self._open is not None or DirectoryCatalog(self.storage).latest() > 0
 
-    def snapshot(self, version: int | None = None, timestamp: datetime | None = None) -> Snapshot:
+    def snapshot(
+        self, version: int | None = None, timestamp: datetime | None = None
+    ) -> TableSnapshot:
         found = self._load()
         chosen = self._chosen(found, version, timestamp)
         schema = found.schema()
@@ -88,7 +90,7 @@ class Iceberg(Table):
             for file in self._held[1].values()
         ]
         sort = found.properties.get(SORT, "")
-        return Snapshot(
+        return TableSnapshot(
             number, arrow, partitions, tuple(name for name in sort.split(",") if name), files
         )
 
@@ -173,7 +175,7 @@ class Iceberg(Table):
         except Late as error:
             raise Outrun from error
 
-    def _widen(self, base: Snapshot, fields: Sequence[pa.Field]) -> None:
+    def _widen(self, base: TableSnapshot, fields: Sequence[pa.Field]) -> None:
         found = self._load()
         try:
             with found.update_schema() as update:
@@ -181,7 +183,7 @@ class Iceberg(Table):
         except ValidationException as error:
             raise Outrun from error
 
-    def _commit(self, base: Snapshot, change: Change) -> None:
+    def _commit(self, base: TableSnapshot, change: Change) -> None:
         found = self._open or self._load()
         current = found.current_snapshot()
         if (0 if current is None else current.sequence_number) != base.version:

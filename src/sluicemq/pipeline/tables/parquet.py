@@ -30,7 +30,7 @@ import pyarrow as pa
 from sluicemq.pipeline.tables.errors import TableError, TableNotFound
 from sluicemq.pipeline.tables.files import DataFile
 from sluicemq.pipeline.tables.numbered import Numbered
-from sluicemq.pipeline.tables.snapshot import Change, Commit, Outrun, Snapshot
+from sluicemq.pipeline.tables.snapshot import Change, Commit, Outrun, TableSnapshot
 from sluicemq.pipeline.tables.table import Table
 
 FORMAT: Final = 1
@@ -38,7 +38,7 @@ VERSIONS: Final = 200
 """How many versions back a table can be read, at least; up to twice as many."""
 
 
-class Manifest(msgspec.Struct):
+class TableManifest(msgspec.Struct):
     """One version.
 
     time     microseconds since 1970, by the writer's clock
@@ -66,7 +66,7 @@ class Parquet(Table):
     """kind="parquet"."""
 
     kind = "parquet"
-    _latest: Manifest | None = None
+    _latest: TableManifest | None = None
 
     @cached_property
     def _versions(self) -> Numbered:
@@ -78,7 +78,7 @@ class Parquet(Table):
     def exists(self) -> bool:
         return self._latest is not None or self._versions.latest() > 0
 
-    def _now(self) -> Manifest:
+    def _now(self) -> TableManifest:
         number = self._versions.latest()
         if not number:
             raise TableNotFound(f"there is no Parquet table in {self.storage.root}")
@@ -86,14 +86,14 @@ class Parquet(Table):
             self._latest = self._at(number)
         return self._latest
 
-    def _at(self, number: int) -> Manifest:
+    def _at(self, number: int) -> TableManifest:
         content = self._versions.read(number)
         if content is None:
             raise TableNotFound(
                 f"the Parquet table in {self.storage.root} has no version {number} (any more)"
             )
         try:
-            found = msgspec.json.decode(content, type=Manifest)
+            found = msgspec.json.decode(content, type=TableManifest)
         except msgspec.DecodeError as error:
             raise TableError(
                 f"{self.storage.location(self._versions.path(number))} is damaged: {error}"
@@ -107,14 +107,16 @@ class Parquet(Table):
         found.files = [_typed(file, schema) for file in found.files]
         return found
 
-    def snapshot(self, version: int | None = None, timestamp: datetime | None = None) -> Snapshot:
+    def snapshot(
+        self, version: int | None = None, timestamp: datetime | None = None
+    ) -> TableSnapshot:
         if version is not None:
             found = self._at(version)
         elif timestamp is not None:
             found = self._as_of(timestamp)
         else:
             found = self._now()
-        return Snapshot(
+        return TableSnapshot(
             found.version,
             _schema(found),
             tuple(found.partitions),
@@ -122,7 +124,7 @@ class Parquet(Table):
             list(found.files),
         )
 
-    def _as_of(self, timestamp: datetime) -> Manifest:
+    def _as_of(self, timestamp: datetime) -> TableManifest:
         limit = int(timestamp.timestamp() * 1_000_000)
         for number in reversed(self._versions.numbers()):
             found = self._at(number)
@@ -153,14 +155,14 @@ class Parquet(Table):
 
     def _create(self, schema: pa.Schema) -> None:
         self._put(
-            Manifest(
+            TableManifest(
                 FORMAT, 1, 0, "create table", 0, 0, [], "", [*self.partitions], [*self.sort], {},
                 {}, [],
             ),
             schema,
         )  # fmt: skip
 
-    def _widen(self, base: Snapshot, fields: Sequence[pa.Field]) -> None:
+    def _widen(self, base: TableSnapshot, fields: Sequence[pa.Field]) -> None:
         found = self._based(base)
         wider = pa.schema([*base.schema, *fields])
         self._put(
@@ -175,7 +177,7 @@ class Parquet(Table):
             wider,
         )
 
-    def _commit(self, base: Snapshot, change: Change) -> None:
+    def _commit(self, base: TableSnapshot, change: Change) -> None:
         found = self._based(base)
         gone = {file.path for file in change.removes}
         tag = {} if change.tag is None else {change.tag.application: change.tag.version}
@@ -196,13 +198,13 @@ class Parquet(Table):
             base.schema,
         )
 
-    def _based(self, base: Snapshot) -> Manifest:
+    def _based(self, base: TableSnapshot) -> TableManifest:
         found = self._now()
         if found.version != base.version:
             raise Outrun
         return found
 
-    def _put(self, manifest: Manifest, schema: pa.Schema) -> None:
+    def _put(self, manifest: TableManifest, schema: pa.Schema) -> None:
         made = msgspec.structs.replace(
             manifest,
             time=time.time_ns() // 1000,
@@ -231,11 +233,11 @@ class Parquet(Table):
         }
 
 
-def _schema(manifest: Manifest) -> pa.Schema:
+def _schema(manifest: TableManifest) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(manifest.schema)))
 
 
-def _brief(file: DataFile, base: Snapshot) -> DataFile:
+def _brief(file: DataFile, base: TableSnapshot) -> DataFile:
     """Without the bounds of texts that nobody sorts by: the list is written at every commit."""
     known = {
         name

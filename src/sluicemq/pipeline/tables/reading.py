@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from sluicemq.pipeline.tables.files import DataFile
-from sluicemq.pipeline.tables.snapshot import Snapshot
+from sluicemq.pipeline.tables.snapshot import TableSnapshot
 from sluicemq.pipeline.tables.storage import Storage
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _PATTERN: Final = re.compile(r"([\\{}\[\]*?])")
 """Spark takes paths for patterns."""
 
 
-def _known(snapshot: Snapshot, file: DataFile, *, ranges: bool) -> pc.Expression:
+def _known(snapshot: TableSnapshot, file: DataFile, *, ranges: bool) -> pc.Expression:
     """What holds for every row of the file: Arrow takes partition values from it, and leaves files
     out by it without opening them."""
     parts = []
@@ -49,7 +49,7 @@ def _known(snapshot: Snapshot, file: DataFile, *, ranges: bool) -> pc.Expression
     return whole
 
 
-def dataset(storage: Storage, snapshot: Snapshot) -> ds.FileSystemDataset:
+def dataset(storage: Storage, snapshot: TableSnapshot) -> ds.FileSystemDataset:
     """The version as an Arrow dataset, for filters and columns of any kind."""
     fragments = [
         _PARQUET.make_fragment(
@@ -62,14 +62,14 @@ def dataset(storage: Storage, snapshot: Snapshot) -> ds.FileSystemDataset:
     return ds.FileSystemDataset(fragments, snapshot.schema, _PARQUET, storage.filesystem)
 
 
-def pruned(storage: Storage, snapshot: Snapshot, filter: pc.Expression) -> list[DataFile]:
+def pruned(storage: Storage, snapshot: TableSnapshot, filter: pc.Expression) -> list[DataFile]:
     """The files that may hold a row for which `filter` is true."""
     left = {fragment.path for fragment in dataset(storage, snapshot).get_fragments(filter)}
     return [file for file in snapshot.files if file.path in left]
 
 
 def file_rows(
-    storage: Storage, snapshot: Snapshot, file: DataFile, columns: Sequence[str] | None = None
+    storage: Storage, snapshot: TableSnapshot, file: DataFile, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """The rows of one file in the columns of the version."""
     fragment = _PARQUET.make_fragment(
@@ -82,7 +82,7 @@ def file_rows(
     )
 
 
-def frame(spark: SparkSession, storage: Storage, snapshot: Snapshot) -> DataFrame:
+def frame(spark: SparkSession, storage: Storage, snapshot: TableSnapshot) -> DataFrame:
     """The version as a DataFrame.
 
     The schema is given rather than found, so that files from before a column was added, and tables

@@ -12,7 +12,7 @@ from sluicemq.pipeline.tables.files import DataFile
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class TableSnapshot:
     """One version of a table. `schema` includes the partition columns."""
 
     version: int

@@ -27,7 +27,7 @@ from sluicemq.pipeline.tables.columns import added, fitted, plain
 from sluicemq.pipeline.tables.compaction import TARGET_BYTES, joined, planned
 from sluicemq.pipeline.tables.errors import TableConflict, TableError, TableNotFound
 from sluicemq.pipeline.tables.files import DataFile, Layout, write_rows
-from sluicemq.pipeline.tables.snapshot import Change, Commit, Outrun, Snapshot, Tag
+from sluicemq.pipeline.tables.snapshot import Change, Commit, Outrun, TableSnapshot, Tag
 from sluicemq.pipeline.tables.storage import Storage
 from sluicemq.pipeline.tables.upsert import Combine, upserted
 
@@ -69,7 +69,9 @@ class Table(ABC):
         """Whether the table has been made."""
 
     @abstractmethod
-    def snapshot(self, version: int | None = None, timestamp: datetime | None = None) -> Snapshot:
+    def snapshot(
+        self, version: int | None = None, timestamp: datetime | None = None
+    ) -> TableSnapshot:
         """The table now, at that version, or as it was at that time. Raises TableNotFound."""
 
     @abstractmethod
@@ -85,11 +87,11 @@ class Table(ABC):
         """Makes the empty table; Outrun if there is one by now."""
 
     @abstractmethod
-    def _widen(self, base: Snapshot, fields: Sequence[pa.Field]) -> None:
+    def _widen(self, base: TableSnapshot, fields: Sequence[pa.Field]) -> None:
         """Adds columns at the end; may raise Outrun."""
 
     @abstractmethod
-    def _commit(self, base: Snapshot, change: Change) -> None:
+    def _commit(self, base: TableSnapshot, change: Change) -> None:
         """Makes the version after `base`; Outrun, and nothing changed, if that exists."""
 
     @abstractmethod
@@ -177,7 +179,7 @@ class Table(ABC):
         `overwrite` removes all earlier rows in the same commit.
         """
 
-        def plan(base: Snapshot) -> Change:
+        def plan(base: TableSnapshot) -> Change:
             if overwrite:
                 return Change("overwrite", files, base.files, tag)
             return Change("append", files, (), tag)
@@ -214,7 +216,7 @@ class Table(ABC):
         )
         given = fitted(given, plain(given.schema))
 
-        def plan(base: Snapshot) -> Change:
+        def plan(base: TableSnapshot) -> Change:
             adds, removes = upserted(
                 self.storage, self.layout(base), base, fitted(given, base.schema), keys, combine
             )
@@ -222,7 +224,7 @@ class Table(ABC):
 
         return self._transaction(given.schema, tag, plan)
 
-    def layout(self, base: Snapshot | None = None) -> Layout:
+    def layout(self, base: TableSnapshot | None = None) -> Layout:
         """How files are to be written: as the table says, before it exists as this object does."""
         if base is None and self.exists():
             base = self.snapshot()
@@ -259,7 +261,7 @@ class Table(ABC):
         self,
         schema: pa.Schema,
         tag: Tag | None,
-        plan: Callable[[Snapshot], Change],
+        plan: Callable[[TableSnapshot], Change],
         written: Sequence[DataFile] = (),
     ) -> bool:
         if not self.exists():
@@ -287,7 +289,7 @@ class Table(ABC):
             f"other writers of {self.storage.root} came first {ATTEMPTS} times; nothing was written"
         )
 
-    def _discard(self, files: Sequence[DataFile], base: Snapshot) -> None:
+    def _discard(self, files: Sequence[DataFile], base: TableSnapshot) -> None:
         """Deletes files unless the table refers to them: a commit may have arrived although its
         writer was told otherwise."""
         known = {file.path for file in base.files}

@@ -21,7 +21,7 @@ from sluicemq.pipeline.tables.columns import fitted
 from sluicemq.pipeline.tables.errors import SchemaMismatch, TableError
 from sluicemq.pipeline.tables.files import DataFile, Layout, write_table
 from sluicemq.pipeline.tables.keys import codes, is_unique, last_of_each, may_hold
-from sluicemq.pipeline.tables.snapshot import Snapshot
+from sluicemq.pipeline.tables.snapshot import TableSnapshot
 from sluicemq.pipeline.tables.storage import Storage
 
 Combine = Callable[[pa.Table, pa.Table], pa.Table]
@@ -31,7 +31,7 @@ Places = np.ndarray[Any, np.dtype[np.intp]]
 def upserted(
     storage: Storage,
     layout: Layout,
-    base: Snapshot,
+    base: TableSnapshot,
     rows: pa.Table,
     keys: Sequence[str],
     combine: Combine | None,
@@ -93,7 +93,7 @@ def _by_key(files: Sequence[DataFile], keys: Sequence[str]) -> list[DataFile]:
 
 
 def _touched(
-    storage: Storage, base: Snapshot, rows: pa.Table, keys: Sequence[str]
+    storage: Storage, base: TableSnapshot, rows: pa.Table, keys: Sequence[str]
 ) -> Iterator[tuple[DataFile, Places, Places]]:
     """The files that hold a key of `rows`: (file, places of such rows in it, places in `rows`)."""
     wanted = rows.select(list(keys))

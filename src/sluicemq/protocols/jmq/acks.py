@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from sluicemq.broker import Delivery
-from sluicemq.protocols.jmq.connection import Connection, number, truth
+from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
 from sluicemq.protocols.jmq.consumers import GIVEN_UP, JmsConsumer, reroute
 from sluicemq.protocols.jmq.ids import INT_BLOCK, LONG_BLOCK, decode_blocks
 from sluicemq.protocols.jmq.packets import (
@@ -27,7 +27,7 @@ from sluicemq.protocols.jmq.packets import (
     PacketType,
     Status,
 )
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.wire import Packet, encode_reply
 
 _REPLY: Final = PacketType.ACKNOWLEDGE_REPLY.value
@@ -39,7 +39,7 @@ class AckCommands:
 
     __slots__ = ("_broker", "_connection", "_consumers", "_pending")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: JmqConnection) -> None:
         self._connection = connection
         self._pending: list[bytes] = []
         """Replies to the packets of the current read."""
@@ -52,7 +52,9 @@ class AckCommands:
         With the I bit it is BAD_REQUEST: the session cannot detect a repeated acknowledgement.
         """
         if packet.flags & I:
-            raise Refused(Status.BAD_REQUEST, "ACKNOWLEDGE cannot be sent again with the I bit")
+            raise RejectedRequest(
+                Status.BAD_REQUEST, "ACKNOWLEDGE cannot be sent again with the I bit"
+            )
         blocks = self._blocks(packet)
         transaction = packet.transaction_id
         if packet.block:
@@ -93,7 +95,7 @@ class AckCommands:
         if pending:
             self._pending = []
             data = b"".join(pending)
-            self._broker.when_settled(lambda: self._connection.write(data))
+            self._broker.when_completed(lambda: self._connection.write(data))
 
     def _blocks(self, packet: Packet) -> list[tuple[int, bytes]]:
         """Return consumer id and SysMessageID of each block. Raises Refused."""
@@ -105,7 +107,7 @@ class AckCommands:
         elif self._connection.level < Level.MQ_3_0:
             width = INT_BLOCK
         if len(body) % width:
-            raise Refused(Status.ERROR, f"{len(body)} bytes are no blocks of {width}")
+            raise RejectedRequest(Status.ERROR, f"{len(body)} bytes are no blocks of {width}")
         return decode_blocks(body, width)
 
     def _find(self, consumer_id: int) -> JmsConsumer | None:
@@ -115,9 +117,9 @@ class AckCommands:
             for session in self._connection.sessions.values():
                 if consumer_id in session.known:
                     return None
-            raise Refused(Status.NOT_FOUND, f"there is no consumer {consumer_id} here")
+            raise RejectedRequest(Status.NOT_FOUND, f"there is no consumer {consumer_id} here")
         if not consumer.holds:
-            raise Refused(Status.NOT_ALLOWED, "this session does not acknowledge")
+            raise RejectedRequest(Status.NOT_ALLOWED, "this session does not acknowledge")
         return consumer
 
     def _forget(self, consumer: JmsConsumer) -> None:
@@ -144,17 +146,17 @@ class AckCommands:
     def _validate(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
         """Raise Refused unless the transaction contains all these acknowledgements."""
         if not transaction:
-            raise Refused(Status.BAD_REQUEST, "JMQValidate is about a transaction")
+            raise RejectedRequest(Status.BAD_REQUEST, "JMQValidate is about a transaction")
         branch = self._connection.coordinator.branches.active(transaction, self._connection)
         if not all(block in branch.acked for block in blocks):
-            raise Refused(Status.NOT_FOUND, "not all of these belong to the transaction")
+            raise RejectedRequest(Status.NOT_FOUND, "not all of these belong to the transaction")
 
     # --- undeliverable messages --------------------------------------------------------------
 
     def _give_up(self, packet: Packet, kind: int, blocks: list[tuple[int, bytes]]) -> None:
         """Reroute or dead-letter messages that the client cannot process. Raises Refused."""
         if kind not in (AckType.UNDELIVERABLE, AckType.DEAD):
-            raise Refused(Status.BAD_REQUEST, f"there is no JMQAckType {kind}")
+            raise RejectedRequest(Status.BAD_REQUEST, f"there is no JMQAckType {kind}")
         expired = number(packet, "JMQDeadReason", DeadReason.UNDELIVERABLE) == DeadReason.EXPIRED
         for consumer_id, sysid in blocks:
             consumer = self._find(consumer_id)

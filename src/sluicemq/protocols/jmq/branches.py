@@ -35,21 +35,21 @@ from sluicemq.broker import Broker, Consumer, Delivery, Transaction
 from sluicemq.broker import TransactionState as EngineState
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import SluiceError
-from sluicemq.protocols.jmq.connection import Connection
+from sluicemq.protocols.jmq.connection import JmqConnection
 from sluicemq.protocols.jmq.consumers import JmsConsumer
 from sluicemq.protocols.jmq.destinations import find_or_create
 from sluicemq.protocols.jmq.ids import XID_SIZE
-from sluicemq.protocols.jmq.packets import Status, TransactionState
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.packets import ReportedTransactionState, Status
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.ownership import may_use_transaction
 
 MOST_REMEMBERED: Final = 4096
 """Maximum number of remembered ended transactions."""
 
 _OVER: Final = (
-    TransactionState.COMMITTED,
-    TransactionState.ROLLEDBACK,
-    TransactionState.TIMED_OUT,
+    ReportedTransactionState.COMMITTED,
+    ReportedTransactionState.ROLLEDBACK,
+    ReportedTransactionState.TIMED_OUT,
 )
 
 
@@ -92,7 +92,7 @@ class Branch:
         self,
         number: int,
         transaction: Transaction,
-        state: TransactionState,
+        state: ReportedTransactionState,
         xid: bytes = b"",
         created: int = 0,
     ) -> None:
@@ -116,7 +116,7 @@ class Branch:
         """True if the transaction is not prepared, being committed, or ended."""
         return not (
             self.over
-            or self.state is TransactionState.PREPARED
+            or self.state is ReportedTransactionState.PREPARED
             or self.transaction.state is EngineState.COMMITTING
         )
 
@@ -144,7 +144,7 @@ class Branches:
 
     # --- finding -----------------------------------------------------------------------------
 
-    def active(self, number: int, connection: Connection) -> Branch:
+    def active(self, number: int, connection: JmqConnection) -> Branch:
         """Return the transaction of a message or acknowledgement.
 
         Raises Refused: GONE, TIMEOUT, PRECONDITION_FAILED.
@@ -152,19 +152,21 @@ class Branches:
         branch = self._open.get(number)
         if branch is None or not self.usable(branch, connection):
             ended = self._ended.get(number)
-            if ended is not None and ended.state is TransactionState.TIMED_OUT:
-                raise Refused(Status.TIMEOUT, f"transaction {number} has taken too long")
-            raise Refused(Status.GONE, f"there is no transaction {number} here, or not any more")
-        if branch.state is not TransactionState.STARTED:
+            if ended is not None and ended.state is ReportedTransactionState.TIMED_OUT:
+                raise RejectedRequest(Status.TIMEOUT, f"transaction {number} has taken too long")
+            raise RejectedRequest(
+                Status.GONE, f"there is no transaction {number} here, or not any more"
+            )
+        if branch.state is not ReportedTransactionState.STARTED:
             reason = f": {branch.failure}" if branch.failure else ""
-            raise Refused(
+            raise RejectedRequest(
                 Status.PRECONDITION_FAILED, f"transaction {number} is {branch.state.name}{reason}"
             )
         if not branch.used:
             branch.used = self._broker.clock.steady
         return branch
 
-    def usable(self, branch: Branch, connection: Connection) -> bool:
+    def usable(self, branch: Branch, connection: JmqConnection) -> bool:
         """Return whether the connection may use the transaction by its number. A local one without
         a connection is joined by the first of its owner's that does."""
         if connection.number in branch.joined:
@@ -176,13 +178,13 @@ class Branches:
         self.join(branch, connection)
         return True
 
-    def fail(self, number: int, connection: Connection, error: SluiceError) -> None:
+    def fail(self, number: int, connection: JmqConnection, error: SluiceError) -> None:
         """Mark a transaction as failed: something that belongs to it was refused, and nobody was
         told. Does nothing to a transaction that the connection may not use, or that cannot be
         rolled back any more."""
         branch = self._open.get(number)
         if branch is not None and branch.can_roll_back and self.usable(branch, connection):
-            branch.state = TransactionState.FAILED
+            branch.state = ReportedTransactionState.FAILED
             branch.failure = branch.failure or str(error)
 
     def by_number(self, number: int) -> Branch | None:
@@ -196,9 +198,9 @@ class Branches:
             prepared = self._broker.transactions.prepared.get(xid)
             if prepared is not None:
                 branch = Branch(
-                    self._uid(), prepared, TransactionState.PREPARED, xid, prepared.created
+                    self._uid(), prepared, ReportedTransactionState.PREPARED, xid, prepared.created
                 )
-                self._expect(branch, TransactionState.ROLLEDBACK)
+                self._expect(branch, ReportedTransactionState.ROLLEDBACK)
                 self._open[branch.number] = self._by_xid[xid] = branch
         return branch
 
@@ -214,20 +216,20 @@ class Branches:
 
     # --- beginning ---------------------------------------------------------------------------
 
-    def start(self, connection: Connection, xid: bytes = b"", session: int = 0) -> Branch:
+    def start(self, connection: JmqConnection, xid: bytes = b"", session: int = 0) -> Branch:
         """Start a transaction. Raises Refused: ERROR. The Xid must not be in use."""
         if len(self._by_connection.get(connection.number, ())) >= connection.options.most:
-            raise Refused(Status.ERROR, "this connection has too many transactions")
+            raise RejectedRequest(Status.ERROR, "this connection has too many transactions")
         branch = Branch(
             self._uid(),
             self._broker.transactions.begin(connection.identity.name),
-            TransactionState.STARTED,
+            ReportedTransactionState.STARTED,
             xid,
             self._broker.clock.wall,
         )
         branch.session = session
         # a rollback that the client has not requested counts as a timeout
-        self._expect(branch, TransactionState.TIMED_OUT)
+        self._expect(branch, ReportedTransactionState.TIMED_OUT)
         self._open[branch.number] = branch
         if xid:
             self._by_xid[xid] = branch
@@ -238,7 +240,7 @@ class Branches:
             self._watch(branch, self._broker.clock.steady + timeout)
         return branch
 
-    def join(self, branch: Branch, connection: Connection) -> None:
+    def join(self, branch: Branch, connection: JmqConnection) -> None:
         """Add a connection to the users of the transaction."""
         self._keep_no_longer(branch)
         branch.joined.add(connection.number)
@@ -261,7 +263,7 @@ class Branches:
         if due > now:
             self._watch(branch, due)
         else:
-            self.roll_back(branch, TransactionState.TIMED_OUT)
+            self.roll_back(branch, ReportedTransactionState.TIMED_OUT)
 
     def _detach(self, branch: Branch, timeout: int, most: int) -> None:
         """Roll the branch back in `timeout` ms unless a connection joins it by then; 0 = never.
@@ -274,7 +276,7 @@ class Branches:
         kept[branch.number] = branch
         if len(kept) > most:
             oldest = next((each for each in kept.values() if each.can_roll_back), branch)
-            self.roll_back(oldest, TransactionState.TIMED_OUT)
+            self.roll_back(oldest, ReportedTransactionState.TIMED_OUT)
         if timeout:
             when = self._broker.clock.steady + timeout
             self._broker.core.timers.add(when, self._end_detached, (branch, branch.detached))
@@ -291,22 +293,22 @@ class Branches:
     def _end_detached(self, argument: tuple[Branch, int]) -> None:
         branch, detached = argument
         if branch.can_roll_back and not branch.joined and branch.detached == detached:
-            self.roll_back(branch, TransactionState.TIMED_OUT)
+            self.roll_back(branch, ReportedTransactionState.TIMED_OUT)
 
     # --- the end -----------------------------------------------------------------------------
 
     def prepare(self, branch: Branch, done: Callable[[], None]) -> None:
         """Prepare; call `done` when the state is durable. Raises BrokerError."""
         self._broker.transactions.prepare(branch.transaction, branch.xid, done)
-        if branch.state is not TransactionState.PREPARED:
-            branch.state = TransactionState.PREPARED
+        if branch.state is not ReportedTransactionState.PREPARED:
+            branch.state = ReportedTransactionState.PREPARED
             branch.acked.clear()
             self._keep_no_longer(branch)
-            self._expect(branch, TransactionState.ROLLEDBACK)
+            self._expect(branch, ReportedTransactionState.ROLLEDBACK)
 
     def commit(self, branch: Branch, done: Callable[[], None]) -> None:
         """Commit; call `done` when it is complete. Raises BrokerError without any change."""
-        prepared = branch.state is TransactionState.PREPARED
+        prepared = branch.state is ReportedTransactionState.PREPARED
         for destination in branch.transaction.destinations:
             # raises for a deleted temporary destination, unless prepared: the engine drops those
             if destination.removed and not (prepared and destination.temporary):
@@ -314,7 +316,7 @@ class Branches:
         self._broker.transactions.commit(branch.transaction, done)
 
     def roll_back(
-        self, branch: Branch, state: TransactionState = TransactionState.ROLLEDBACK
+        self, branch: Branch, state: ReportedTransactionState = ReportedTransactionState.ROLLEDBACK
     ) -> int:
         """Roll back and return the journal sequence number to wait for."""
         self._expect(branch, state)
@@ -344,14 +346,16 @@ class Branches:
                 held.append((consumer, block[1]))
         return held
 
-    def _expect(self, branch: Branch, undone: TransactionState) -> None:
+    def _expect(self, branch: Branch, undone: ReportedTransactionState) -> None:
         """Set the state after a rollback to `undone`; after a commit it is COMMITTED."""
         branch.transaction.on_end = partial(self._transaction_ended, branch, undone)
 
-    def _transaction_ended(self, branch: Branch, undone: TransactionState, committed: bool) -> None:
-        self._end(branch, TransactionState.COMMITTED if committed else undone)
+    def _transaction_ended(
+        self, branch: Branch, undone: ReportedTransactionState, committed: bool
+    ) -> None:
+        self._end(branch, ReportedTransactionState.COMMITTED if committed else undone)
 
-    def _end(self, branch: Branch, state: TransactionState) -> None:
+    def _end(self, branch: Branch, state: ReportedTransactionState) -> None:
         branch.state = state
         branch.acked.clear()
         self._keep_no_longer(branch)
@@ -365,14 +369,14 @@ class Branches:
             if self._by_xid.get(oldest.xid) is oldest:
                 del self._by_xid[oldest.xid]
 
-    def leave_session(self, connection: Connection, session: int) -> None:
+    def leave_session(self, connection: JmqConnection, session: int) -> None:
         """Roll back the local transactions of an ended JMS session."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
             local = branch.session == session and not branch.xid and not branch.sessionless
             if local and branch.can_roll_back:
                 self.roll_back(branch)
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: JmqConnection) -> None:
         """Remove a closed connection from its transactions."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
             if branch.sessionless or not branch.can_roll_back:

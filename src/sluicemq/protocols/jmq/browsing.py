@@ -21,13 +21,13 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, ProtocolError, RecordNotFound
 from sluicemq.model.message import Message, Origin
 from sluicemq.protocols.java import Long, dumps_map
-from sluicemq.protocols.jmq.connection import Connection, number, truth
+from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
 from sluicemq.protocols.jmq.destinations import address_of, missing, visible
 from sluicemq.protocols.jmq.ids import SYSID_SIZE, decode_sysids
 from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
 from sluicemq.protocols.jmq.metrics import counters, gauges
 from sluicemq.protocols.jmq.packets import DestType, L, Status
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.wire import Packet
 
 SLICE_BYTES: Final = 1 << 20
@@ -106,7 +106,7 @@ def address_of_queue(packet: Packet) -> Address:
     topic."""
     address = address_of(packet, DestType.QUEUE)
     if address.kind is not Kind.QUEUE:
-        raise Refused(Status.BAD_REQUEST, f"{address}: only queues can be browsed")
+        raise RejectedRequest(Status.BAD_REQUEST, f"{address}: only queues can be browsed")
     return address
 
 
@@ -115,7 +115,7 @@ class Browsing:
 
     __slots__ = ("_broker", "_connection", "_ended", "_running", "_scans", "_views", "_waiting")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: JmqConnection) -> None:
         self._connection = connection
         self._broker = connection.broker
         self._scans = connection.broker.core.scans
@@ -156,7 +156,9 @@ class Browsing:
 
     def _begin(self, work: Callable[[], Work]) -> None:
         if len(self._waiting) >= MOST_WAITING:
-            raise Refused(Status.UNAVAILABLE, "too much is being browsed on this connection")
+            raise RejectedRequest(
+                Status.UNAVAILABLE, "too much is being browsed on this connection"
+            )
         self._waiting.append(work())
         if not self._running:
             self._running = True
@@ -239,7 +241,7 @@ class Browsing:
                 size = 0
                 yield
         if found is None:
-            why = Refused(Status.NOT_FOUND, "none of these is there any more")
+            why = RejectedRequest(Status.NOT_FOUND, "none of these is there any more")
             self._connection.refuse(packet, why)
             return
         if not answered:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from sluicemq.model.access import Identity
 from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 
 MAX_CLIENT_ID: Final = 1024
 """Characters."""
@@ -56,7 +56,9 @@ class ClientIds:
                 raise in_use(client_id)
             if namespace and holder.namespace in ("", namespace):
                 where = f"the namespace {namespace}" if holder.namespace else "no namespace"
-                raise Refused(Status.CONFLICT, f"the client id {client_id} is in use in {where}")
+                raise RejectedRequest(
+                    Status.CONFLICT, f"the client id {client_id} is in use in {where}"
+                )
         self.release(connection)
         self._holders.setdefault(client_id, {})[connection] = Holder(
             shared, namespace, identity.name
@@ -73,9 +75,9 @@ class ClientIds:
                 del self._holders[client_id]
 
 
-def in_use(client_id: str) -> Refused:
+def in_use(client_id: str) -> RejectedRequest:
     """Return the refusal of a client id that another connection has, or that another user owns."""
-    return Refused(Status.CONFLICT, f"the client id {client_id} is in use")
+    return RejectedRequest(Status.CONFLICT, f"the client id {client_id} is in use")
 
 
 def expanded(client_id: str, user: str) -> str:
@@ -89,5 +91,5 @@ def expanded(client_id: str, user: str) -> str:
         or _NO_PART in client_id
     )
     if unusable:
-        raise Refused(Status.BAD_REQUEST, f"{client_id[:80]!r} cannot be a client id")
+        raise RejectedRequest(Status.BAD_REQUEST, f"{client_id[:80]!r} cannot be a client id")
     return client_id

@@ -12,9 +12,9 @@ from sluicemq.model.errors import AccessDenied, ProtocolError, SelectorError, Sl
 from sluicemq.model.message import Property
 from sluicemq.protocols.access import Access, demand
 from sluicemq.protocols.jmq.flow import UNLIMITED_BYTES, Outbound
-from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import LAST_MESSAGE_TYPE, A, Level, PacketType, Status
-from sluicemq.protocols.jmq.statuses import Refused, reply_properties, status_of
+from sluicemq.protocols.jmq.statuses import RejectedRequest, reply_properties, status_of
 from sluicemq.protocols.jmq.wire import Oversized, Packet, encode_reply
 from sluicemq.protocols.transport import Transport
 
@@ -92,7 +92,7 @@ class Compiled(NamedTuple):
         return self.outcome
 
 
-class Connection:
+class JmqConnection:
     """See the module.
 
     number       JMQConnectionID
@@ -139,7 +139,7 @@ class Connection:
         broker: Broker,
         coordinator: Coordinator,
         access: Access,
-        options: Options,
+        options: SessionOptions,
         pressed: Callable[[], None],
     ) -> None:
         self.transport = transport
@@ -300,7 +300,7 @@ def truth(packet: Packet, name: str, usual: bool = False) -> bool:
     return value
 
 
-def _unusable(name: str, value: Property) -> Refused:
+def _unusable(name: str, value: Property) -> RejectedRequest:
     if value is None:
-        return Refused(Status.BAD_REQUEST, f"{name} is missing")
-    return Refused(Status.BAD_REQUEST, f"{name} cannot be {str(value)[:80]!r}")
+        return RejectedRequest(Status.BAD_REQUEST, f"{name} is missing")
+    return RejectedRequest(Status.BAD_REQUEST, f"{name} cannot be {str(value)[:80]!r}")

@@ -10,7 +10,7 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, is_temporary
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import (
-    Connection,
+    JmqConnection,
     byte_limit,
     max_packet,
     number,
@@ -27,7 +27,7 @@ from sluicemq.protocols.jmq.flow import UNLIMITED, ByteCredit
 from sluicemq.protocols.jmq.ids import SYSID_SIZE
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.jmq.session_registry import SessionRegistry
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.subscriptions import (
     ALONE,
     DURABLE,
@@ -47,7 +47,7 @@ class ConsumerCommands:
 
     __slots__ = ("_broker", "_connection", "_sessions")
 
-    def __init__(self, connection: Connection, sessions: SessionRegistry) -> None:
+    def __init__(self, connection: JmqConnection, sessions: SessionRegistry) -> None:
         self._connection = connection
         self._broker = connection.broker
         self._sessions = sessions
@@ -62,7 +62,9 @@ class ConsumerCommands:
         self._may_consume(address)
         selector = self._connection.selector(packet)
         if len(connection.consumers) >= connection.options.most:
-            raise Refused(Status.CONFLICT, f"{len(connection.consumers)} consumers are enough")
+            raise RejectedRequest(
+                Status.CONFLICT, f"{len(connection.consumers)} consumers are enough"
+            )
         consumer_id = connection.coordinator.uid()
         if address.kind is Kind.QUEUE:
             subscription: JmqSubscription = self._queue(packet, address, selector)
@@ -106,7 +108,7 @@ class ConsumerCommands:
         connection = self._connection
         if is_temporary(address.name):
             if find_or_create(self._broker, address, None).owner is not connection:
-                raise Refused(Status.NOT_ALLOWED, f"{address} is another connection's")
+                raise RejectedRequest(Status.NOT_ALLOWED, f"{address} is another connection's")
         elif not owns(connection, self._broker.find(address)):
             connection.demand(Operation.CONSUME, address.name.replace(">", "*"))
 
@@ -114,9 +116,9 @@ class ConsumerCommands:
         self, packet: Packet, address: Address, selector: Selector | None
     ) -> QueueSubscription:
         if truth(packet, "JMQNoLocal"):
-            raise Refused(Status.ERROR, "JMQNoLocal is for topics")
+            raise RejectedRequest(Status.ERROR, "JMQNoLocal is for topics")
         if text(packet, "JMQDurableName"):
-            raise Refused(Status.ERROR, "durable subscriptions are for topics")
+            raise RejectedRequest(Status.ERROR, "durable subscriptions are for topics")
         return QueueSubscription(self._connection, address, selector)
 
     def _terms(
@@ -130,15 +132,17 @@ class ConsumerCommands:
         jms_share = truth(packet, "JMQJMSShare")
         if durable and is_temporary(address.name):
             why = "a subscription of a temporary topic cannot be durable"
-            raise Refused(Status.PRECONDITION_FAILED, why)
+            raise RejectedRequest(Status.PRECONDITION_FAILED, why)
         if durable and not client_id and not jms_share:
-            raise Refused(Status.PRECONDITION_FAILED, "a durable subscription needs a client id")
+            raise RejectedRequest(
+                Status.PRECONDITION_FAILED, "a durable subscription needs a client id"
+            )
         sort, name, sharing = ALONE, str(consumer_id), False
         if jms_share:
             name, sharing = durable or shared, True
             sort = SHARED_DURABLE if durable else SHARED
             if not name:
-                raise Refused(Status.BAD_REQUEST, "JMQSharedSubscriptionName is missing")
+                raise RejectedRequest(Status.BAD_REQUEST, "JMQSharedSubscriptionName is missing")
         elif durable:
             sort, name, sharing = DURABLE, durable, share
         elif share and client_id:
@@ -148,7 +152,7 @@ class ConsumerCommands:
             exclude = self._connection.sender if sort == ALONE else client_id
             if not exclude:
                 why = "without a client id, nobody's messages are local to this subscription"
-                raise Refused(Status.PRECONDITION_FAILED, why)
+                raise RejectedRequest(Status.PRECONDITION_FAILED, why)
         if sort == ALONE:
             return Terms(subscription_name(sort, "", name), sort, sharing, selector, exclude)
         full = subscription_name(sort, client_id, name)
@@ -168,11 +172,11 @@ class ConsumerCommands:
         connection = self._connection
         consumer = connection.consumers.get(chosen)
         if consumer is None or consumer.closed:
-            raise Refused(Status.NOT_FOUND, f"there is no consumer {chosen} here")
+            raise RejectedRequest(Status.NOT_FOUND, f"there is no consumer {chosen} here")
         last = None
         if packet.body:
             if len(packet.body) != SYSID_SIZE:
-                raise Refused(Status.BAD_REQUEST, "the body is no SysMessageID")
+                raise RejectedRequest(Status.BAD_REQUEST, "the body is no SysMessageID")
             last = packet.body
         nothing = truth(packet, "JMQRedeliverAll")
         durable = ""
@@ -185,7 +189,7 @@ class ConsumerCommands:
         properties: dict[str, object] = {"JMQConsumerID": Long(chosen)}
         if not consumer.subscription.exists:
             why = "the consumer is closed, but its destination no longer exists"
-            raise Refused(Status.PRECONDITION_FAILED, why, properties)
+            raise RejectedRequest(Status.PRECONDITION_FAILED, why, properties)
         if durable:
             self._unsubscribe(packet, durable, properties)
         else:
@@ -199,7 +203,9 @@ class ConsumerCommands:
         """
         name = text(packet, "JMQDurableName")
         if not name:
-            raise Refused(Status.BAD_REQUEST, "which consumer, or which durable subscription?")
+            raise RejectedRequest(
+                Status.BAD_REQUEST, "which consumer, or which durable subscription?"
+            )
         connection = self._connection
         client_id = connection.client_id or text(packet, "JMQClientID")
         durables = connection.coordinator.durables
@@ -214,7 +220,7 @@ class ConsumerCommands:
             if durables.is_known(full):
                 durables.expect_unused(full, leaving)
                 return full
-        raise Refused(Status.NOT_FOUND, f"there is no durable subscription {name}")
+        raise RejectedRequest(Status.NOT_FOUND, f"there is no durable subscription {name}")
 
     def _unsubscribe(self, packet: Packet, durable: str, properties: dict[str, object]) -> None:
         """Remove a durable subscription; the reply follows when that is on disk."""

@@ -39,7 +39,7 @@ from sluicemq.protocols.jmq.mapping import deliver_chunks
 from sluicemq.protocols.jmq.packets import C, F, R
 
 if TYPE_CHECKING:
-    from sluicemq.protocols.jmq.connection import Connection
+    from sluicemq.protocols.jmq.connection import JmqConnection
     from sluicemq.protocols.jmq.session_registry import JmsSession
 
 UNSPEAKABLE: Final = "NotForJMQ"
@@ -114,7 +114,7 @@ class JmsConsumer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: JmqConnection,
         session: JmsSession,
         number: int,
         credit: int,

@@ -45,10 +45,10 @@ from sluicemq.model.destination import (
     is_temporary,
 )
 from sluicemq.model.errors import DestinationNotFound
-from sluicemq.protocols.jmq.connection import Connection, number, text
+from sluicemq.protocols.jmq.connection import JmqConnection, number, text
 from sluicemq.protocols.jmq.names import format_name, read_name
 from sluicemq.protocols.jmq.packets import A, DestType, PacketType, Status, W
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
 
@@ -86,16 +86,18 @@ def check_name(address: Address) -> None:
     kind, name = address
     size = len(name.encode("utf-8", "surrogatepass"))
     if not 0 < size <= MAX_NAME or not name.isprintable():
-        raise Refused(
+        raise RejectedRequest(
             Status.BAD_REQUEST, f"a destination's name has 1 to {MAX_NAME} bytes, all printable"
         )
     if is_wildcard(name):
         if kind is Kind.QUEUE:
-            raise Refused(Status.UNSUPPORTED_TYPE, f"{name}: there are no wildcards for queues")
+            raise RejectedRequest(
+                Status.UNSUPPORTED_TYPE, f"{name}: there are no wildcards for queues"
+            )
         try:
             Pattern(name)
         except ValueError as error:
-            raise Refused(Status.BAD_REQUEST, str(error)) from None
+            raise RejectedRequest(Status.BAD_REQUEST, str(error)) from None
 
 
 def address_of(packet: Packet, usual: int | None = None) -> Address:
@@ -103,7 +105,7 @@ def address_of(packet: Packet, usual: int | None = None) -> Address:
     be a destination's name."""
     bits = number(packet, "JMQDestType", usual)
     if bool(bits & DestType.QUEUE) == bool(bits & DestType.TOPIC):
-        raise Refused(Status.BAD_REQUEST, f"JMQDestType {bits} is neither queue nor topic")
+        raise RejectedRequest(Status.BAD_REQUEST, f"JMQDestType {bits} is neither queue nor topic")
     kind = Kind.QUEUE if bits & DestType.QUEUE else Kind.TOPIC
     address = Address(kind, read_name(text(packet, "JMQDestination")))
     check_name(address)
@@ -117,7 +119,7 @@ def _flavoured(settings: DestinationSettings, address: Address, bits: int) -> De
     if not flavour or address.kind is Kind.TOPIC:
         return settings
     if flavour not in _FLAVOURS:
-        raise Refused(Status.BAD_REQUEST, f"JMQDestType {bits} has more than one flavour")
+        raise RejectedRequest(Status.BAD_REQUEST, f"JMQDestType {bits} has more than one flavour")
     most, active = _FLAVOURS[flavour]
     return replace(settings, max_consumers=most, active_consumers=active)
 
@@ -158,10 +160,10 @@ def find_or_create(broker: Broker, address: Address, creator: str | None) -> Des
         return destination
     name = address.name
     if is_temporary(name):
-        raise Refused(Status.NOT_FOUND, f"there is no {name}, or not any more")
+        raise RejectedRequest(Status.NOT_FOUND, f"there is no {name}, or not any more")
     if is_reserved(address):
         if address.kind is Kind.QUEUE or not name.startswith(_FOR_MONITORS):
-            raise Refused(Status.ERROR, f"{name}: names with {_RESERVED} are reserved")
+            raise RejectedRequest(Status.ERROR, f"{name}: names with {_RESERVED} are reserved")
         with suppress(DestinationNotFound):
             return broker.resolve(address, DEFAULTS)
         # it is the broker's to say, whatever applications may create
@@ -187,7 +189,7 @@ def can_create(broker: Broker, address: Address) -> bool:
     return settings.auto_create_topics
 
 
-def owns(connection: Connection, destination: Destination | None) -> bool:
+def owns(connection: JmqConnection, destination: Destination | None) -> bool:
     """Return whether it is a temporary destination of this connection."""
     return destination is not None and destination.owner is connection
 
@@ -197,7 +199,7 @@ def accepts_replies(destination: Destination | None) -> bool:
     return destination is not None and destination.temporary
 
 
-def visible(connection: Connection, address: Address) -> Destination | None:
+def visible(connection: JmqConnection, address: Address) -> Destination | None:
     """Return the destination if it exists, for looking at it.
 
     Raises AccessDenied, and Refused: NOT_FOUND for a temporary one of another connection.
@@ -217,7 +219,7 @@ class Destinations:
 
     __slots__ = ("_broker", "_connection")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: JmqConnection) -> None:
         self._connection = connection
         self._broker = connection.broker
 
@@ -250,7 +252,7 @@ class Destinations:
 
     def _create_temporary(self, address: Address, bits: int) -> None:
         if is_wildcard(address.name) or is_reserved(address):
-            raise Refused(Status.ERROR, f"{address.name} cannot be a temporary destination")
+            raise RejectedRequest(Status.ERROR, f"{address.name} cannot be a temporary destination")
         if not is_temporary(address.name):
             self._connection.demand(Operation.CREATE, address.name)
         connection = self._connection
@@ -279,7 +281,7 @@ class Destinations:
         try:
             destination = find_or_create(self._broker, address, identity.creator)
         except DestinationNotFound as error:
-            raise Refused(Status.FORBIDDEN, str(error)) from None
+            raise RejectedRequest(Status.FORBIDDEN, str(error)) from None
         if not exists:
             destination.apply(_flavoured(destination.settings, address, bits))
 
@@ -288,12 +290,12 @@ class Destinations:
         address = address_of(packet)
         destination = self._broker.find(address)
         if destination is None:
-            raise Refused(Status.NOT_FOUND, f"there is no {address}")
+            raise RejectedRequest(Status.NOT_FOUND, f"there is no {address}")
         if destination.temporary:
             if destination.owner is not self._connection:
-                raise Refused(Status.FORBIDDEN, f"{address} is another connection's")
+                raise RejectedRequest(Status.FORBIDDEN, f"{address} is another connection's")
         elif is_reserved(address):
-            raise Refused(Status.FORBIDDEN, f"{address} is the broker's own")
+            raise RejectedRequest(Status.FORBIDDEN, f"{address} is the broker's own")
         else:
             self._connection.demand(Operation.DELETE, address.name)
         self._broker.remove(destination)
@@ -315,8 +317,8 @@ class Destinations:
         self._connection.reply(packet, properties={"JMQDestType": type_bits(destination)})
 
 
-def missing(broker: Broker, address: Address) -> Refused:
+def missing(broker: Broker, address: Address) -> RejectedRequest:
     """Return the refusal to look at a destination that does not exist, or is not to be seen."""
     creatable = broker.find(address) is None and can_create(broker, address)
     properties = {"JMQCanCreate": creatable}
-    return Refused(Status.NOT_FOUND, f"there is no {address}", properties)
+    return RejectedRequest(Status.NOT_FOUND, f"there is no {address}", properties)

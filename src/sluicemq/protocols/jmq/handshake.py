@@ -30,7 +30,7 @@ from sluicemq.protocols.access import Credentials
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import login
 from sluicemq.protocols.jmq.connection import (
-    Connection,
+    JmqConnection,
     byte_limit,
     max_packet,
     number,
@@ -38,14 +38,14 @@ from sluicemq.protocols.jmq.connection import (
     truth,
 )
 from sluicemq.protocols.jmq.packets import Level, PacketType, Status
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
 
 DESTINATION_PROVIDER: Final = "GLASSFISH_MQ"
 """JMQDestinationProvider of clients that want Open MQ's own destinations."""
 
 
-def answer_hello(connection: Connection, packet: Packet) -> Status:
+def answer_hello(connection: JmqConnection, packet: Packet) -> Status:
     """Answer HELLO and return the status: OK and NOT_FOUND let the client log in."""
     options = connection.options
     coordinator = connection.coordinator
@@ -106,7 +106,7 @@ class Challenge:
 
     __slots__ = ("before", "nonce", "way")
 
-    def __init__(self, connection: Connection, before: int) -> None:
+    def __init__(self, connection: JmqConnection, before: int) -> None:
         self.way = connection.options.authentication
         self.before = before
         self.nonce = secrets.token_hex(16) if self.way == login.DIGEST else ""
@@ -132,14 +132,14 @@ class Challenge:
             given = text(packet, "JMQAuthType") or self.way
             given = login.PAGE_SPELLINGS.get(given, given)
             if given != self.way:
-                raise Refused(Status.INVALID_LOGIN, f"log in by {self.way}")
+                raise RejectedRequest(Status.INVALID_LOGIN, f"log in by {self.way}")
             user, secret = login.read_body(packet.body)
             if self.way == login.DIGEST:
                 return Credentials(user, digest=secret, nonce=self.nonce)
             return Credentials(user, login.password(secret))
         except ProtocolError as error:
             why = f"this is no user name and password: {error}"
-            raise Refused(Status.INVALID_LOGIN, why) from None
+            raise RejectedRequest(Status.INVALID_LOGIN, why) from None
 
     def nothing(self) -> Credentials:
         """For a client that shows nothing that can be read, where nothing needs to be shown."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Final
 
 from sluicemq.protocols.java import dumps_map
-from sluicemq.protocols.jmq.connection import Connection, number
+from sluicemq.protocols.jmq.connection import JmqConnection, number
 from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.wire import Packet
 
 STATUS: Final = 1
@@ -19,7 +19,7 @@ CONSUMERS: Final = 3
 _OPERATING: Final = 1
 
 
-def reply_info(connection: Connection, packet: Packet) -> None:
+def reply_info(connection: JmqConnection, packet: Packet) -> None:
     """Answer with INFO. Raises Refused."""
     requested = number(packet, "JMQRequestType")
     properties: dict[str, object] = {"JMQRequestType": requested}
@@ -38,8 +38,8 @@ def reply_info(connection: Connection, packet: Packet) -> None:
         about = {name: about, "BrokerIDs": name}
     elif requested == CONSUMERS:
         why = "news of consumers (JMQRequestType 3) is not available"
-        raise Refused(Status.NOT_IMPLEMENTED, why, properties)
+        raise RejectedRequest(Status.NOT_IMPLEMENTED, why, properties)
     elif requested != STATUS:
         why = f"JMQRequestType {requested} is unknown; use 1 (this broker) or 2 (cluster)"
-        raise Refused(Status.BAD_REQUEST, why, properties)
+        raise RejectedRequest(Status.BAD_REQUEST, why, properties)
     connection.reply(packet, properties=properties, body=dumps_map(about, hashtable=True))

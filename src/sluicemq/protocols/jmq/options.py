@@ -11,7 +11,7 @@ MISSED_PINGS: Final = 6
 """Number of consecutive unanswered pings after which the session closes the connection."""
 
 
-class Options(NamedTuple):
+class SessionOptions(NamedTuple):
     """Options of a JMQ listener.
 
     Defaults follow Open MQ where it has the option (protocol specification, sections 5 to 7).

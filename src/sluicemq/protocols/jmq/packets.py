@@ -229,7 +229,7 @@ class XaFlag:
     ONEPHASE: Final = 0x4000_0000
 
 
-class TransactionState(IntEnum):
+class ReportedTransactionState(IntEnum):
     """State of a transaction as VERIFY_TRANSACTION_REPLY says it."""
 
     CREATED = 1

@@ -23,7 +23,7 @@ from sluicemq.model.destination import Address, Kind, Overflow, is_temporary
 from sluicemq.model.errors import BrokerError, RecordNotFound
 from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.connection import Connection, number
+from sluicemq.protocols.jmq.connection import JmqConnection, number
 from sluicemq.protocols.jmq.destinations import (
     accepts_replies,
     address_of,
@@ -46,7 +46,7 @@ from sluicemq.protocols.jmq.packets import (
     Status,
     W,
 )
-from sluicemq.protocols.jmq.statuses import ANSWERED, Refused
+from sluicemq.protocols.jmq.statuses import ANSWERED, RejectedRequest
 from sluicemq.protocols.jmq.subscriptions import matching
 from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
 from sluicemq.protocols.jmq.wire import (
@@ -105,7 +105,7 @@ class Producers:
         "unconfirmed",
     )
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: JmqConnection) -> None:
         self._connection = connection
         self._broker = connection.broker
         durability = connection.options.durability
@@ -136,7 +136,9 @@ class Producers:
             find_or_create(self._broker, address, connection.identity.creator)
         if len(self._producers) >= connection.options.most:
             # by this, and not by 409, the Java client knows that there are too many
-            raise Refused(Status.NOT_ALLOWED, f"{len(self._producers)} producers are enough")
+            raise RejectedRequest(
+                Status.NOT_ALLOWED, f"{len(self._producers)} producers are enough"
+            )
         producer = connection.coordinator.uid()
         self._producers[producer] = address
         prefix = "Q" if address.kind is Kind.QUEUE else "T"
@@ -154,14 +156,14 @@ class Producers:
         """Handle DELETE_PRODUCER."""
         chosen = number(packet, "JMQProducerID")
         if self._producers.pop(chosen, None) is None:
-            raise Refused(Status.NOT_FOUND, f"there is no producer {chosen} here")
+            raise RejectedRequest(Status.NOT_FOUND, f"there is no producer {chosen} here")
         self._connection.reply(packet)
 
     def _check(self, address: Address) -> None:
         """Raise Refused or AccessDenied unless this client may send to the address."""
         check_name(address)
         if is_reserved(address):
-            raise Refused(Status.CONFLICT, f"nobody may send to {address}")
+            raise RejectedRequest(Status.CONFLICT, f"nobody may send to {address}")
         if not is_temporary(address.name) and not accepts_replies(self._broker.find(address)):
             self._connection.demand(Operation.PRODUCE, address.name.replace(">", "*"))
 
@@ -205,7 +207,7 @@ class Producers:
             self._broker.transactions.publish(branch.transaction, destination, message)
             return True
         if packet.flags & I and self._is_there(destination, message):
-            raise Refused(Status.NOT_MODIFIED, "this message is there already")
+            raise RejectedRequest(Status.NOT_MODIFIED, "this message is there already")
         if destination.settings.overflow is Overflow.BLOCK:
             if not self._publish_or_park(destination, message, packet):
                 return False
@@ -218,7 +220,7 @@ class Producers:
     def _find(self, header: VariableHeader, address: Address) -> Destination:
         """Return the destination of a message. Raises Refused, AccessDenied, BrokerError."""
         if is_reserved(address):
-            raise Refused(Status.FORBIDDEN, f"nobody may send to {address}")
+            raise RejectedRequest(Status.FORBIDDEN, f"nobody may send to {address}")
         self._check(address)
         creator = self._connection.identity.creator
         destination = find_or_create(self._broker, address, creator)
@@ -368,7 +370,7 @@ class Producers:
         connection = self._connection
         if not message.sequence:
             why = "the destination has been removed, and another may not be created"
-            connection.refuse(packet, Refused(Status.NOT_FOUND, why))
+            connection.refuse(packet, RejectedRequest(Status.NOT_FOUND, why))
             connection.write(b"".join(self._resuming(packet)))
             return
         if message.durability is Durability.SYNC:

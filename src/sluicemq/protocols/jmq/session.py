@@ -29,7 +29,7 @@ from sluicemq.protocols.jmq.clientids import expanded, in_use
 from sluicemq.protocols.jmq.connection import (
     MOST_UNREAD,
     Compiled,
-    Connection,
+    JmqConnection,
     SelectorPending,
     number,
     text,
@@ -40,7 +40,7 @@ from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.destinations import Destinations
 from sluicemq.protocols.jmq.handshake import Challenge, answer_hello
 from sluicemq.protocols.jmq.info import reply_info
-from sluicemq.protocols.jmq.options import MISSED_PINGS, Options
+from sluicemq.protocols.jmq.options import MISSED_PINGS, SessionOptions
 from sluicemq.protocols.jmq.packets import (
     LAST_MESSAGE_TYPE,
     PAGE_VERIFY_TRANSACTION,
@@ -52,8 +52,8 @@ from sluicemq.protocols.jmq.packets import (
 )
 from sluicemq.protocols.jmq.producers import MOST_UNCONFIRMED, Producers
 from sluicemq.protocols.jmq.session_registry import SessionRegistry
-from sluicemq.protocols.jmq.statuses import ANSWERED, Refused, login_status
-from sluicemq.protocols.jmq.transactions import Transactions
+from sluicemq.protocols.jmq.statuses import ANSWERED, RejectedRequest, login_status
+from sluicemq.protocols.jmq.transactions import TransactionCommands
 from sluicemq.protocols.jmq.wire import (
     MAX_HEADER,
     MAX_PROPERTIES,
@@ -113,14 +113,16 @@ class JmqSession:
         broker: Broker,
         coordinator: Coordinator,
         access: Access = OPEN,
-        options: Options | None = None,
+        options: SessionOptions | None = None,
     ) -> None:
-        options = options or Options()
+        options = options or SessionOptions()
         self._transport = transport
         self._coordinator = coordinator
         few = min(options.packet, options.login_bytes)
         self._decoder = Decoder(Limits(few, min(few, MAX_HEADER), min(few, MAX_PROPERTIES)))
-        connection = Connection(transport, broker, coordinator, access, options, self._read_or_not)
+        connection = JmqConnection(
+            transport, broker, coordinator, access, options, self._read_or_not
+        )
         self._connection = connection
         self._sessions = SessionRegistry(connection)
         self._producers = Producers(connection)
@@ -160,7 +162,7 @@ class JmqSession:
         connection = self._connection
         consumer_commands = ConsumerCommands(connection, self._sessions)
         destinations = Destinations(connection)
-        transactions = Transactions(connection)
+        transactions = TransactionCommands(connection)
         return {
             PacketType.HELLO: self._hello,
             PacketType.AUTHENTICATE: self._authenticate,
@@ -387,7 +389,7 @@ class JmqSession:
                 limit = f"{options.packet} bytes"
                 if not self._logged_in:
                     limit = f"{min(options.packet, options.login_bytes)} bytes before the login"
-                raise Refused(
+                raise RejectedRequest(
                     Status.ENTITY_TOO_LARGE,
                     f"packets have up to {limit}, this one {packet.size}",
                 )
@@ -400,7 +402,7 @@ class JmqSession:
             elif packet.type == PacketType.PING:
                 connection.reply(packet)
             else:
-                raise Refused(Status.ERROR, "say HELLO and log in first")
+                raise RejectedRequest(Status.ERROR, "say HELLO and log in first")
         except ANSWERED as error:
             connection.refuse(packet, error)
             if isinstance(packet, Oversized):
@@ -413,7 +415,7 @@ class JmqSession:
     def _hello(self, packet: Packet) -> None:
         connection = self._connection
         if self._challenge is not None:
-            raise Refused(Status.ERROR, "HELLO has been said already")
+            raise RejectedRequest(Status.ERROR, "HELLO has been said already")
         self.reconnectable = truth(packet, "JMQReconnectable")
         before = number(packet, "JMQConnectionID", 0)
         self._connection.reconnected = before != 0
@@ -432,21 +434,21 @@ class JmqSession:
         """Check the login; later packets wait in `_held_back` until the check ends."""
         challenge = self._challenge
         if challenge is None:
-            raise Refused(Status.ERROR, "say HELLO first")
+            raise RejectedRequest(Status.ERROR, "say HELLO first")
         if self._logged_in:
-            raise Refused(Status.ERROR, "this connection has logged in already")
+            raise RejectedRequest(Status.ERROR, "this connection has logged in already")
         self._login = packet
         self._held_back = []
         try:
             credentials = challenge.credentials(packet)
-        except Refused as error:
+        except RejectedRequest as error:
             if self._connection.access.guest is None:
                 self._admitted(error)
                 return
             credentials = challenge.nothing()
         self._connection.access.login(self._transport.peer, credentials, self._admitted)
 
-    def _admitted(self, identity: Identity | AccessError | Refused) -> None:
+    def _admitted(self, identity: Identity | AccessError | RejectedRequest) -> None:
         """Handle the result of the login check: send the reply, process the held packets."""
         packet, self._login = self._login, None
         held_back, self._held_back = self._held_back, None
@@ -520,7 +522,7 @@ class JmqSession:
     def _generate_uid(self, packet: Packet) -> None:
         quantity = number(packet, "JMQQuantity", 1)
         if not 0 < quantity <= MOST_IDS:
-            raise Refused(Status.BAD_REQUEST, f"JMQQuantity is 1 to {MOST_IDS}")
+            raise RejectedRequest(Status.BAD_REQUEST, f"JMQQuantity is 1 to {MOST_IDS}")
         ids = b"".join([self._coordinator.uid().to_bytes(8, "big") for _ in range(quantity)])
         self._connection.reply(packet, properties={"JMQQuantity": quantity}, body=ids)
 
@@ -579,7 +581,7 @@ class JmqSession:
     def _when_on_disk(self, callback: Callable[[], None]) -> None:
         """Call `callback` when all requests of the client are answered."""
         broker = self._connection.broker
-        broker.when_settled(partial(broker.when_durable, self._producers.last_sync, callback))
+        broker.when_completed(partial(broker.when_durable, self._producers.last_sync, callback))
 
     def _give_back(self) -> None:
         """Release transactions, then sessions.
@@ -624,7 +626,7 @@ def _ignore(packet: Packet) -> None:
 
 
 def _verify_or_reply_info(
-    connection: Connection, transactions: Transactions, packet: Packet
+    connection: JmqConnection, transactions: TransactionCommands, packet: Packet
 ) -> None:
     """Handle packet type 78: VERIFY_TRANSACTION, or INFO_REQUEST if it has JMQRequestType.
 
@@ -636,5 +638,5 @@ def _verify_or_reply_info(
         transactions.verify(packet)
 
 
-def _unknown(kind: int) -> Refused:
-    return Refused(Status.NOT_IMPLEMENTED, f"packets of type {kind} have no meaning here")
+def _unknown(kind: int) -> RejectedRequest:
+    return RejectedRequest(Status.NOT_IMPLEMENTED, f"packets of type {kind} have no meaning here")

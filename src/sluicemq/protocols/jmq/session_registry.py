@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.connection import Connection, number
+from sluicemq.protocols.jmq.connection import JmqConnection, number
 from sluicemq.protocols.jmq.consumers import JmsConsumer
 from sluicemq.protocols.jmq.packets import AckMode, Status
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.wire import Packet
 from sluicemq.protocols.transport import Timer
 
@@ -60,7 +60,7 @@ class SessionRegistry:
 
     __slots__ = ("_connection", "_delay")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: JmqConnection) -> None:
         self._connection = connection
         self._delay: Timer | None = None
         """Timer of a delayed START."""
@@ -71,10 +71,12 @@ class SessionRegistry:
         try:
             mode = AckMode(given)
         except ValueError:
-            raise Refused(Status.BAD_REQUEST, f"there is no JMQAckMode {given}") from None
+            raise RejectedRequest(Status.BAD_REQUEST, f"there is no JMQAckMode {given}") from None
         connection = self._connection
         if len(connection.sessions) >= connection.options.most:
-            raise Refused(Status.NOT_ALLOWED, f"{len(connection.sessions)} sessions are enough")
+            raise RejectedRequest(
+                Status.NOT_ALLOWED, f"{len(connection.sessions)} sessions are enough"
+            )
         session = JmsSession(connection.coordinator.uid(), mode)
         connection.sessions[session.number] = session
         connection.reply(packet, properties={"JMQSessionID": Long(session.number)})
@@ -89,7 +91,7 @@ class SessionRegistry:
         session = connection.sessions.get(chosen)
         if session is None:
             if chosen != connection.number:
-                raise Refused(Status.NOT_FOUND, f"there is no session {chosen} here")
+                raise RejectedRequest(Status.NOT_FOUND, f"there is no session {chosen} here")
             session = connection.sessions[chosen] = JmsSession(chosen, AckMode.NONE)
         return session
 
@@ -98,7 +100,7 @@ class SessionRegistry:
         chosen = number(packet, "JMQSessionID")
         session = self._connection.sessions.pop(chosen, None)
         if session is None:
-            raise Refused(Status.NOT_FOUND, f"there is no session {chosen} here")
+            raise RejectedRequest(Status.NOT_FOUND, f"there is no session {chosen} here")
         connection = self._connection
         connection.coordinator.branches.leave_session(connection, chosen)
         self.end(session)

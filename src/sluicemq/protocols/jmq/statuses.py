@@ -54,7 +54,7 @@ LONGEST_REASON: Final = 1000
 """Maximum length of JMQReason in characters."""
 
 
-class Refused(BrokerError):
+class RejectedRequest(BrokerError):
     """Rejected request.
 
     The reply contains `status`, the text as JMQReason, and `properties`.
@@ -90,7 +90,7 @@ _STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
 
 def status_of(error: SluiceError) -> Status:
     """Return the status of the reply to a request that raised the error."""
-    if isinstance(error, Refused):
+    if isinstance(error, RejectedRequest):
         return error.status
     for kind, status in _STATUSES:
         if isinstance(error, kind):
@@ -106,7 +106,7 @@ _LOGIN_STATUSES: Final[tuple[tuple[type[AccessError], Status], ...]] = (
 )
 
 
-def login_status(error: AccessError | Refused) -> Status:
+def login_status(error: AccessError | RejectedRequest) -> Status:
     """Return the status of AUTHENTICATE_REPLY: UNAVAILABLE if the broker is busy or the user has
     too many connections, FORBIDDEN if it is denied whatever the password is, else INVALID_LOGIN."""
     for kind, status in _LOGIN_STATUSES:
@@ -118,6 +118,6 @@ def login_status(error: AccessError | Refused) -> Status:
 def reply_properties(error: SluiceError) -> dict[str, object]:
     """Return the properties of that reply, without JMQStatus."""
     properties: dict[str, object] = {"JMQReason": str(error)[:LONGEST_REASON]}
-    if isinstance(error, Refused):
+    if isinstance(error, RejectedRequest):
         properties.update(error.properties)
     return properties

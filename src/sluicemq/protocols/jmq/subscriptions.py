@@ -41,7 +41,7 @@ from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
 from sluicemq.protocols.ownership import claim_subscription, may_use, may_use_subscription
 
 if TYPE_CHECKING:
-    from sluicemq.protocols.jmq.connection import Connection
+    from sluicemq.protocols.jmq.connection import JmqConnection
 
 DURABLE: Final = "durable"
 SHARED_DURABLE: Final = "shared-durable"
@@ -96,7 +96,9 @@ class QueueSubscription:
 
     sharing = True
 
-    def __init__(self, connection: Connection, address: Address, selector: Selector | None) -> None:
+    def __init__(
+        self, connection: JmqConnection, address: Address, selector: Selector | None
+    ) -> None:
         self._connection = connection
         self._broker = connection.broker
         self._address = address
@@ -135,7 +137,7 @@ class TopicSubscription:
 
     __slots__ = ("_broker", "_connection", "_consumer", "_durables", "_pattern", "_terms", "_topic")
 
-    def __init__(self, connection: Connection, topic: Address, terms: Terms) -> None:
+    def __init__(self, connection: JmqConnection, topic: Address, terms: Terms) -> None:
         self._connection = connection
         self._broker = connection.broker
         self._durables = connection.coordinator.durables

@@ -18,11 +18,11 @@ from sluicemq.broker import Broker
 from sluicemq.model.errors import BrokerError
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.branches import Branch, Branches
-from sluicemq.protocols.jmq.connection import Connection, number, truth
+from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
 from sluicemq.protocols.jmq.consumers import JmsConsumer
 from sluicemq.protocols.jmq.ids import XID_SIZE, decode_xid, encode_xid
-from sluicemq.protocols.jmq.packets import I, PacketType, Status, TransactionState, XaFlag
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.packets import I, PacketType, ReportedTransactionState, Status, XaFlag
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.wire import Packet
 from sluicemq.protocols.jmq.xa import LOCAL, after
 from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
@@ -33,12 +33,12 @@ _NEVER: Final = 3
 """Values of JMQAutoRollback: the transactions that a failure of the broker rolls back."""
 
 
-class Transactions:
+class TransactionCommands:
     """Handlers of the transaction requests."""
 
     __slots__ = ("_branches", "_broker", "_connection")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: JmqConnection) -> None:
         self._connection = connection
         self._broker: Broker = connection.broker
         self._branches: Branches = connection.coordinator.branches
@@ -51,7 +51,7 @@ class Transactions:
         self._check_rollback(packet, xid)
         if not xid:
             if "JMQXAFlags" in packet.properties:
-                raise Refused(Status.BAD_REQUEST, "JMQXAFlags are about a Xid")
+                raise RejectedRequest(Status.BAD_REQUEST, "JMQXAFlags are about a Xid")
             session = number(packet, "JMQSessionID", 0)
             branch = self._branches.start(self._connection, session=session)
             branch.sessionless = truth(packet, "JMQSessionLess")
@@ -62,13 +62,13 @@ class Transactions:
     def _check_rollback(self, packet: Packet, xid: bytes) -> None:
         policy = number(packet, "JMQAutoRollback", _NOT_PREPARED)
         if policy not in (_ALL, _NOT_PREPARED, _NEVER):
-            raise Refused(Status.BAD_REQUEST, f"there is no JMQAutoRollback {policy}")
+            raise RejectedRequest(Status.BAD_REQUEST, f"there is no JMQAutoRollback {policy}")
         if policy == _NEVER or (xid and policy == _ALL):
-            raise Refused(
+            raise RejectedRequest(
                 Status.NOT_IMPLEMENTED, "what is prepared survives a failure, and nothing else does"
             )
         if number(packet, "JMQLifetime", 0) > 0:
-            raise Refused(Status.NOT_IMPLEMENTED, "JMQLifetime is the broker's to set")
+            raise RejectedRequest(Status.NOT_IMPLEMENTED, "JMQLifetime is the broker's to set")
 
     def _start_branch(self, packet: Packet, xid: bytes) -> Branch:
         flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
@@ -78,8 +78,8 @@ class Transactions:
         if flags in (XaFlag.JOIN, XaFlag.RESUME):
             branch = self._own(branch)
         elif branch is not None and self._visible(branch) is None:
-            raise Refused(Status.ERROR, "there is a transaction with this Xid already")
-        state = TransactionState.CREATED if branch is None else branch.state
+            raise RejectedRequest(Status.ERROR, "there is a transaction with this Xid already")
+        state = ReportedTransactionState.CREATED if branch is None else branch.state
         again = packet.flags & I != 0
         state = after(PacketType.START_TRANSACTION, flags, state, again=again)
         if branch is None:
@@ -161,8 +161,8 @@ class Transactions:
         chosen = number(packet, "JMQTransactionID", 0)
         if chosen:
             branch = self._visible(self._branches.by_number(chosen))
-            if branch is None or branch.state is not TransactionState.PREPARED:
-                raise Refused(
+            if branch is None or branch.state is not ReportedTransactionState.PREPARED:
+                raise RejectedRequest(
                     Status.NOT_FOUND, f"no transaction {chosen} is prepared", {"JMQQuantity": 0}
                 )
             properties = {"JMQQuantity": 1, "JMQTransactionID": Long(chosen)}
@@ -183,8 +183,8 @@ class Transactions:
         if branch is None and xid:
             branch = self._branches.by_xid(xid)
         branch = self._visible(branch)
-        if branch is None or branch.state is not TransactionState.PREPARED:
-            raise Refused(Status.NOT_FOUND, "there is no such transaction that is prepared")
+        if branch is None or branch.state is not ReportedTransactionState.PREPARED:
+            raise RejectedRequest(Status.NOT_FOUND, "there is no such transaction that is prepared")
         facts = {
             "JMQAutoRollback": _NOT_PREPARED,
             "JMQXid": str(decode_xid(branch.xid)),
@@ -222,7 +222,7 @@ class Transactions:
         A branch without an owner gets one, unless it is prepared: then who ends it does.
         """
         branch = self._locate(packet)
-        if branch.state is not TransactionState.PREPARED:
+        if branch.state is not ReportedTransactionState.PREPARED:
             claim_transaction(self._connection.identity, branch.transaction)
         return branch
 
@@ -234,21 +234,21 @@ class Transactions:
             if chosen and chosen != branch.number:
                 other = self._visible(self._branches.by_number(chosen))
                 if other is not None:
-                    raise Refused(
+                    raise RejectedRequest(
                         Status.BAD_REQUEST, f"transaction {chosen} has another Xid than this one"
                     )
             return branch
         if not chosen:
-            raise Refused(Status.BAD_REQUEST, "which transaction?")
+            raise RejectedRequest(Status.BAD_REQUEST, "which transaction?")
         branch = self._own(self._branches.by_number(chosen))
         if (
             not self._branches.usable(branch, self._connection)
-            and branch.state is not TransactionState.TIMED_OUT
+            and branch.state is not ReportedTransactionState.TIMED_OUT
         ):
             raise _unknown()
         return branch
 
-    def _next(self, packet: Packet, branch: Branch, flags: int) -> TransactionState:
+    def _next(self, packet: Packet, branch: Branch, flags: int) -> ReportedTransactionState:
         """Return the state after the request. Raises Refused."""
         request = PacketType(packet.type)
         if branch.failure and request in (
@@ -256,7 +256,7 @@ class Transactions:
             PacketType.COMMIT_TRANSACTION,
         ):
             why = f"the transaction has failed and can only be rolled back: {branch.failure}"
-            raise Refused(Status.PRECONDITION_FAILED, why)
+            raise RejectedRequest(Status.PRECONDITION_FAILED, why)
         return after(
             request, flags if branch.xid else LOCAL, branch.state, again=packet.flags & I != 0
         )
@@ -277,9 +277,9 @@ def _xid(packet: Packet) -> bytes:
     if not packet.body:
         return b""
     if len(packet.body) != XID_SIZE:
-        raise Refused(Status.BAD_REQUEST, f"{len(packet.body)} bytes are no Xid")
+        raise RejectedRequest(Status.BAD_REQUEST, f"{len(packet.body)} bytes are no Xid")
     return encode_xid(decode_xid(packet.body))
 
 
-def _unknown() -> Refused:
-    return Refused(Status.NOT_FOUND, "there is no such transaction, or not any more")
+def _unknown() -> RejectedRequest:
+    return RejectedRequest(Status.NOT_FOUND, "there is no such transaction, or not any more")

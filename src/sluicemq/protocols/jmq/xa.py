@@ -26,21 +26,21 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sluicemq.protocols.jmq.packets import PacketType, Status, TransactionState, XaFlag
-from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.packets import PacketType, ReportedTransactionState, Status, XaFlag
+from sluicemq.protocols.jmq.statuses import RejectedRequest
 
 LOCAL: Final = -1
 """Value in place of the flags for a transaction without a Xid."""
 
-_CREATED: Final = TransactionState.CREATED
-_STARTED: Final = TransactionState.STARTED
-_FAILED: Final = TransactionState.FAILED
-_INCOMPLETE: Final = TransactionState.INCOMPLETE
-_COMPLETE: Final = TransactionState.COMPLETE
-_PREPARED: Final = TransactionState.PREPARED
-_COMMITTED: Final = TransactionState.COMMITTED
-_ROLLEDBACK: Final = TransactionState.ROLLEDBACK
-_TIMED_OUT: Final = TransactionState.TIMED_OUT
+_CREATED: Final = ReportedTransactionState.CREATED
+_STARTED: Final = ReportedTransactionState.STARTED
+_FAILED: Final = ReportedTransactionState.FAILED
+_INCOMPLETE: Final = ReportedTransactionState.INCOMPLETE
+_COMPLETE: Final = ReportedTransactionState.COMPLETE
+_PREPARED: Final = ReportedTransactionState.PREPARED
+_COMMITTED: Final = ReportedTransactionState.COMMITTED
+_ROLLEDBACK: Final = ReportedTransactionState.ROLLEDBACK
+_TIMED_OUT: Final = ReportedTransactionState.TIMED_OUT
 
 _START: Final = PacketType.START_TRANSACTION
 _END: Final = PacketType.END_TRANSACTION
@@ -49,18 +49,18 @@ _COMMIT: Final = PacketType.COMMIT_TRANSACTION
 _ROLLBACK: Final = PacketType.ROLLBACK_TRANSACTION
 
 
-class Step(NamedTuple):
+class Transition(NamedTuple):
     """State transitions of one request."""
 
-    before: frozenset[TransactionState]
-    after: TransactionState
+    before: frozenset[ReportedTransactionState]
+    after: ReportedTransactionState
 
 
-def _step(after: TransactionState, *before: TransactionState) -> Step:
-    return Step(frozenset(before), after)
+def _step(after: ReportedTransactionState, *before: ReportedTransactionState) -> Transition:
+    return Transition(frozenset(before), after)
 
 
-STEPS: Final[dict[tuple[PacketType, int], Step]] = {
+STEPS: Final[dict[tuple[PacketType, int], Transition]] = {
     (_START, XaFlag.NOFLAGS): _step(_STARTED, _CREATED, _COMPLETE, _STARTED),
     (_START, XaFlag.JOIN): _step(_STARTED, _STARTED, _COMPLETE),
     (_START, XaFlag.RESUME): _step(_STARTED, _INCOMPLETE, _STARTED),
@@ -83,22 +83,24 @@ _REPEATED: Final = frozenset({(_START, _STARTED), (_END, _COMPLETE), (_PREPARE, 
 
 
 def after(
-    request: PacketType, flags: int, state: TransactionState, *, again: bool = False
-) -> TransactionState:
+    request: PacketType, flags: int, state: ReportedTransactionState, *, again: bool = False
+) -> ReportedTransactionState:
     """Return the state after a request. `again`: the request has the I bit. Raises Refused."""
     step = STEPS.get((request, flags))
     if step is None:
         if flags == LOCAL:
-            raise Refused(Status.PRECONDITION_FAILED, "this transaction is not distributed")
-        raise Refused(Status.BAD_REQUEST, f"JMQXAFlags {flags:#x} mean nothing here")
+            raise RejectedRequest(Status.PRECONDITION_FAILED, "this transaction is not distributed")
+        raise RejectedRequest(Status.BAD_REQUEST, f"JMQXAFlags {flags:#x} mean nothing here")
     if state is _TIMED_OUT:
-        raise Refused(Status.TIMEOUT, "the transaction has taken too long and was rolled back")
+        raise RejectedRequest(
+            Status.TIMEOUT, "the transaction has taken too long and was rolled back"
+        )
     if again and state is step.after and (request, state) in _REPEATED:
-        raise Refused(Status.NOT_MODIFIED, f"the transaction is {state.name} already")
+        raise RejectedRequest(Status.NOT_MODIFIED, f"the transaction is {state.name} already")
     if state in step.before:
         return step.after
     if request is _END and state is _FAILED:
         status = Status.NOT_MODIFIED
     else:
         status = Status.ERROR if request is _START else Status.PRECONDITION_FAILED
-    raise Refused(status, f"the transaction is {state.name}")
+    raise RejectedRequest(status, f"the transaction is {state.name}")

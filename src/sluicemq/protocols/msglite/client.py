@@ -39,7 +39,7 @@ from sluicemq.protocols.client_transport import (
     AsyncClient,
     BlockingClient,
     BlockingConnection,
-    Connection,
+    ClientTransport,
     open_socket,
 )
 from sluicemq.protocols.msglite.wire import (
@@ -176,7 +176,7 @@ def _expire(answer: asyncio.Future[MsgliteMessage | None]) -> None:
         answer.set_result(None)
 
 
-class _Connection(Connection[Frame]):
+class _Connection(ClientTransport[Frame]):
     """Matches responses to requests: they arrive in the order of the requests."""
 
     def __init__(self, limits: Limits, timeout: float) -> None:

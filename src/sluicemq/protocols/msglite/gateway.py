@@ -29,8 +29,8 @@ from sluicemq.model.errors import AccessDenied, BrokerError, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.msglite.http import (
+    GatewayRequest,
     HttpLimits,
-    Request,
     RequestReader,
     encode_failure,
     encode_head,
@@ -203,7 +203,7 @@ class GatewaySession:
             except BrokerError as error:
                 self._fail(str(error))
 
-    def _forward(self, request: Request) -> None:
+    def _forward(self, request: GatewayRequest) -> None:
         """Publish the two messages and wait for the reply. Raises BrokerError, AccessDenied."""
         broker = self._broker
         guest = self._access.guest

@@ -78,7 +78,7 @@ class HttpLimits(NamedTuple):
     body: int = 64 * 1024 * 1024
 
 
-class Request(NamedTuple):
+class GatewayRequest(NamedTuple):
     """Request as the gateway publishes it.
 
     headers  by canonical name (`X-Test-Header`); repeated ones joined with ","
@@ -117,7 +117,7 @@ class RequestReader:
 
     def __init__(self, limits: HttpLimits = _DEFAULT_LIMITS) -> None:
         self.error: ProtocolError | None = None
-        self.request: Request | None = None
+        self.request: GatewayRequest | None = None
         """Request, once it is complete."""
         self._limits = limits
         self._size = 0
@@ -275,7 +275,7 @@ class RequestReader:
         body = bytes(self._body)
         self._body.clear()
         self._size = 0
-        self.request = Request(_text(method), _text(url), _text(protocol), headers, body)
+        self.request = GatewayRequest(_text(method), _text(url), _text(protocol), headers, body)
 
 
 def _request_line(line: bytes) -> list[bytes]:

@@ -43,7 +43,7 @@ from sluicemq.protocols.client_transport import (
     AsyncClient,
     BlockingClient,
     BlockingConnection,
-    Connection,
+    ClientTransport,
     open_socket,
 )
 from sluicemq.protocols.phpmq.mapping import ANSWER, PROBE
@@ -167,7 +167,7 @@ class BlockingPhpmqMessage(_Received):
         self._client._send(encode_dead_letter(self._raw_queue, self._raw_id))
 
 
-class _Connection(Connection[Frame]):
+class _Connection(ClientTransport[Frame]):
     """Connection that keeps received frames until `receive` takes them."""
 
     def __init__(self, limits: Limits, timeout: float) -> None:

@@ -34,7 +34,7 @@ LINE_LIMIT: Final = 4096
 """Maximum length of a command in bytes; a longer one ends the session."""
 
 
-class Vitals(Protocol):
+class ServerInfo(Protocol):
     """Figures of the server process."""
 
     version: str
@@ -71,7 +71,7 @@ class MaintenanceSession:
     )
 
     def __init__(
-        self, transport: Transport, broker: Broker, vitals: Vitals, *, access: Access = OPEN
+        self, transport: Transport, broker: Broker, vitals: ServerInfo, *, access: Access = OPEN
     ) -> None:
         assert access.guest is not None  # the protocol has no logins
         self._transport = transport

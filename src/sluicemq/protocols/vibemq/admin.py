@@ -74,7 +74,7 @@ _OWN: Final = {
 """Commands that every user may use for the own account, with the error for other accounts."""
 
 
-class Request(msgspec.Struct, rename="camel"):
+class CommandPayload(msgspec.Struct, rename="camel"):
     """Payload of all commands."""
 
     username: str | None = None
@@ -84,7 +84,7 @@ class Request(msgspec.Struct, rename="camel"):
     operations: list[str | None] | None = None
 
 
-_read: Final = msgspec.json.Decoder(Request).decode
+_read: Final = msgspec.json.Decoder(CommandPayload).decode
 
 
 def administer(
@@ -158,7 +158,9 @@ def read_operation(text: str) -> str | None:
     return _NAMES.get(text.lower())
 
 
-def _grant(name: str, request: Request, users: Users, answer: Answer, refuse: Refuse) -> None:
+def _grant(
+    name: str, request: CommandPayload, users: Users, answer: Answer, refuse: Refuse
+) -> None:
     pattern = request.queue_pattern or ""
     # unknown operations are skipped, as long as a known one is left
     found = [read_operation(text) for text in request.operations or () if text is not None]
@@ -187,7 +189,7 @@ def _unknown(error: AccessError | None) -> bool:
     return isinstance(error, UserNotFound)
 
 
-def _complete(kind: int, request: Request) -> bool:
+def _complete(kind: int, request: CommandPayload) -> bool:
     """Return whether the payload has all required fields. Blank names and patterns are missing."""
     if not (request.username or "").strip():
         return False

@@ -23,7 +23,7 @@ from sluicemq.protocols.vibemq.commands import (
     User,
 )
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
-from sluicemq.protocols.vibemq.queues import Options
+from sluicemq.protocols.vibemq.queues import QueueOptions
 from sluicemq.protocols.vibemq.target import DEFAULT_PORT, Target, tls_context
 from sluicemq.protocols.vibemq.wire import NO_HEADERS, Decoder, Frame, Limits
 
@@ -233,8 +233,8 @@ class BlockingVibeMQClient(BlockingClient):
 
     # --- queues; as VibeMQClient's
 
-    def create_queue(self, queue: str, options: Options | None = None) -> None:
-        self._request(commands.create_queue(self._ids.new(), queue, options or Options()))
+    def create_queue(self, queue: str, options: QueueOptions | None = None) -> None:
+        self._request(commands.create_queue(self._ids.new(), queue, options or QueueOptions()))
 
     def delete_queue(self, queue: str) -> None:
         self._ask(wire.DELETE_QUEUE, queue)

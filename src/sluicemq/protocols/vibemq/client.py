@@ -43,6 +43,7 @@ from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.client_transport import ALWAYS, AsyncClient, Backoff
 from sluicemq.protocols.vibemq import commands, wire
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient, BlockingVibeMQMessage
+from sluicemq.protocols.vibemq.client_subscription import Handler, Subscription, VibeMQMessage
 from sluicemq.protocols.vibemq.commands import (
     ABSENT,
     OUTSTANDING,
@@ -56,8 +57,7 @@ from sluicemq.protocols.vibemq.commands import (
 )
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
 from sluicemq.protocols.vibemq.connection import ClientConnection
-from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy
-from sluicemq.protocols.vibemq.subscription import Handler, Subscription, VibeMQMessage
+from sluicemq.protocols.vibemq.queues import Mode, QueueOptions, Strategy
 from sluicemq.protocols.vibemq.target import DEFAULT_PORT, Target, tls_context
 from sluicemq.protocols.vibemq.wire import NO_HEADERS, Frame, Limits
 
@@ -73,8 +73,8 @@ __all__ = [
     "Declaration",
     "Handler",
     "Mode",
-    "Options",
     "QueueInfo",
+    "QueueOptions",
     "Strategy",
     "Subscription",
     "VibeMQClient",
@@ -283,13 +283,13 @@ class VibeMQClient(AsyncClient):
 
     # --- queues
 
-    async def create_queue(self, queue: str, options: Options | None = None) -> None:
+    async def create_queue(self, queue: str, options: QueueOptions | None = None) -> None:
         """Create a queue. Succeeds if it exists with the same options.
 
         Raises CommandRefused (code QUEUE_EXISTS if it has other options), ConnectionLost,
         RequestTimeout.
         """
-        await self._create(await self._ready(), queue, options or Options())
+        await self._create(await self._ready(), queue, options or QueueOptions())
 
     async def delete_queue(self, queue: str) -> None:
         """Delete a queue with its messages.
@@ -498,7 +498,9 @@ class VibeMQClient(AsyncClient):
     async def _request(self, connection: ClientConnection, frame: Frame) -> Frame:
         return await connection.request(frame.id, commands.encode(frame))
 
-    async def _create(self, connection: ClientConnection, queue: str, options: Options) -> None:
+    async def _create(
+        self, connection: ClientConnection, queue: str, options: QueueOptions
+    ) -> None:
         await self._request(connection, commands.create_queue(self._ids.new(), queue, options))
 
     async def _declare(

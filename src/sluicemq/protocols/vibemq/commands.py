@@ -27,7 +27,7 @@ from sluicemq.protocols.vibemq.compression import Compression, names, negotiate
 from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING
 from sluicemq.protocols.vibemq.payload import check
 from sluicemq.protocols.vibemq.queues import (
-    Options,
+    QueueOptions,
     Strategy,
     WrittenOptions,
     format_span,
@@ -137,7 +137,7 @@ class Declaration(NamedTuple):
     """Queue that a client creates, if necessary, whenever it connects."""
 
     queue: str
-    options: Options = Options()
+    options: QueueOptions = QueueOptions()
     conflict: Conflict = Conflict.FAIL
 
 
@@ -154,7 +154,7 @@ class QueueInfo(NamedTuple):
     name: str
     messages: int
     subscribers: int
-    options: Options
+    options: QueueOptions
     created: datetime | None
     written: WrittenOptions
 
@@ -289,7 +289,7 @@ def packed(data: bytes, how: Compression, threshold: int) -> bytes:
 # --- queues --------------------------------------------------------------------------------------
 
 
-def create_queue(identity: str, queue: str, options: Options) -> Frame:
+def create_queue(identity: str, queue: str, options: QueueOptions) -> Frame:
     """Return a CREATE_QUEUE, with the options as the .NET client sends them."""
     mode, size, ticks, dead_letter, name, overflow, attempts = options.written
     fields = {

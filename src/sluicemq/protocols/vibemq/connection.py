@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.client_transport import Connection
+from sluicemq.protocols.client_transport import ClientTransport
 from sluicemq.protocols.vibemq import commands, wire
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
 from sluicemq.protocols.vibemq.offload import LARGE
 from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
 
 
-class ClientConnection(Connection[Frame]):
+class ClientConnection(ClientTransport[Frame]):
     """asyncio connection that matches responses to requests."""
 
     def __init__(

@@ -25,7 +25,7 @@ from sluicemq.protocols.vibemq.queues import (
     SETTINGS,
     STRATEGIES,
     Mode,
-    Options,
+    QueueOptions,
     Strategy,
     WrittenOptions,
     address,
@@ -84,7 +84,7 @@ class QueueCreation:
         if listener.overflow is None and given.get("overflow") is Overflow.DROP_LOWEST:
             self._overflow = Overflow.DROP_LOWEST
 
-    def settings(self, options: Options) -> DestinationSettings:
+    def settings(self, options: QueueOptions) -> DestinationSettings:
         """Return the settings of a queue that CreateQueue creates with these options."""
         settings = replace(options.settings, **self._others)
         if self._overflow is not None and options.overflow is self.options.overflow:
@@ -137,7 +137,7 @@ class QueueCreation:
         return destination
 
 
-def _options(given: dict[str, Any], listener: ListenerDefaults) -> Options:
+def _options(given: dict[str, Any], listener: ListenerDefaults) -> QueueOptions:
     """Return the default options. `given` are the settings of [broker.default_destination] that
     the configuration sets."""
     options: dict[str, Any] = {}
@@ -153,4 +153,4 @@ def _options(given: dict[str, Any], listener: ListenerDefaults) -> Options:
         if name in given:
             options[name] = given[name]
     options |= {name: value for name, value in listener._asdict().items() if value is not None}
-    return Options()._replace(**options)
+    return QueueOptions()._replace(**options)

@@ -71,7 +71,7 @@ class LargeDelivery(NamedTuple):
 Built = Callable[[bytes | Exception], None]
 
 
-class Request:
+class PendingFrame:
     """Pending request for a frame. Created by `LargeDeliveries.request`."""
 
     __slots__ = ("_built", "_deliveries", "_key")
@@ -107,7 +107,7 @@ class LargeDeliveries:
         self._kept: OrderedDict[LargeKey, bytes] = OrderedDict()
         self._kept_bytes = 0
         self._jobs: dict[LargeKey, OffloadedJob] = {}
-        self._requests: dict[LargeKey, dict[Request, None]] = {}
+        self._requests: dict[LargeKey, dict[PendingFrame, None]] = {}
 
     def find(self, key: LargeKey) -> bytes | None:
         """Return a cached frame; None if it is not cached.
@@ -128,13 +128,13 @@ class LargeDeliveries:
             _, oldest = self._kept.popitem(last=False)
             self._kept_bytes -= _ENTRY + len(oldest)
 
-    def request(self, delivery: LargeDelivery, built: Built) -> Request:
+    def request(self, delivery: LargeDelivery, built: Built) -> PendingFrame:
         """Request a frame. `built` is called with it, or with the exception of building it.
 
         The frame is b"" if no client could read it. The call may happen before this returns.
         """
         key = delivery.key
-        request = Request(self, key, built)
+        request = PendingFrame(self, key, built)
         requests = self._requests.get(key)
         if requests is not None:
             requests[request] = None
@@ -146,7 +146,7 @@ class LargeDeliveries:
             self._jobs[key] = job
         return request
 
-    def forget(self, key: LargeKey, request: Request) -> None:
+    def forget(self, key: LargeKey, request: PendingFrame) -> None:
         """Remove a cancelled request."""
         requests = self._requests.get(key)
         if requests is None:

@@ -12,7 +12,7 @@ from typing import Final
 from sluicemq.broker import Broker, Destination
 from sluicemq.model.access import Identity
 from sluicemq.model.destination import CreatedBy, Overflow
-from sluicemq.protocols.vibemq.queues import Options
+from sluicemq.protocols.vibemq.queues import QueueOptions
 from sluicemq.protocols.vibemq.subscriber import Subscriber
 
 _CREATORS: Final = {
@@ -51,7 +51,7 @@ def _serves_others(destination: Destination) -> bool:
     return any(item.durable and not item.consumers for item in destination.subscriptions.values())
 
 
-def takes_options(broker: Broker, existing: Destination, options: Options) -> bool:
+def takes_options(broker: Broker, existing: Destination, options: QueueOptions) -> bool:
     """Return whether CreateQueue may change the options of an existing queue.
 
     Only if VibeMQ use created the queue, and the change neither drops a message nor changes the

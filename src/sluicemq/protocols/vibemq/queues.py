@@ -89,7 +89,7 @@ MOST_ODD_NAME: Final = 4096
 """Maximum length of an unusable dead-letter queue name that QueueInfo returns, in characters."""
 
 
-class Options(NamedTuple):
+class QueueOptions(NamedTuple):
     """Options of CreateQueue, with the original broker's defaults.
 
     max_queue_size        ready messages, 1 to NO_LIMIT
@@ -107,7 +107,7 @@ class Options(NamedTuple):
     max_retry_attempts: int = 3
 
     @classmethod
-    def of(cls, destination: Destination) -> Options:
+    def of(cls, destination: Destination) -> QueueOptions:
         """Return the options that the broker enforces for this destination."""
         settings = destination.settings
         if destination.topic:
@@ -186,9 +186,9 @@ class WrittenOptions(NamedTuple):
         broker's defaults.
         """
         provenance = destination.provenance
-        enforced = Options.of(destination).written._asdict()
+        enforced = QueueOptions.of(destination).written._asdict()
         odd = dict(provenance.as_written)
-        reported = Options().written._asdict()
+        reported = QueueOptions().written._asdict()
         for name, setting in SETTINGS.items():
             if setting in odd:
                 reported[name] = odd[setting]
@@ -198,7 +198,7 @@ class WrittenOptions(NamedTuple):
             reported["mode"] = enforced["mode"]
         return cls(**reported)
 
-    def options(self, defaults: Options | None = None) -> Options:
+    def options(self, defaults: QueueOptions | None = None) -> QueueOptions:
         """Return the effective options.
 
         Options that were not written are taken from `defaults` (None = the original broker's). A
@@ -222,7 +222,7 @@ class WrittenOptions(NamedTuple):
             given["overflow"] = Strategy(overflow) if known else Strategy.DROP_NEWEST
         if attempts is not None:
             given["max_retry_attempts"] = max(1, attempts)
-        return (defaults or Options())._replace(**given)
+        return (defaults or QueueOptions())._replace(**given)
 
     def provenance(self, created_ticks: int = 0) -> Provenance:
         """Return the provenance to store for a queue that was created with these options."""
@@ -290,7 +290,7 @@ def names(broker: Broker) -> list[str]:
     return list(filter(is_queue_name, listed))
 
 
-def address(name: str, options: Options) -> Address:
+def address(name: str, options: QueueOptions) -> Address:
     """Return the address of a queue with these options."""
     return Address(options.kind, name)
 
@@ -303,7 +303,7 @@ def listed(found: Iterable[str]) -> bytes:
 # --- options of CreateQueue ----------------------------------------------------------------------
 
 
-def read_options(payload: bytes, headers: Mapping[str, str]) -> Options:
+def read_options(payload: bytes, headers: Mapping[str, str]) -> QueueOptions:
     """Return the effective options of a CreateQueue request.
 
     Raises ProtocolError with the name of the option that cannot be read.
@@ -450,7 +450,7 @@ def info(destination: Destination, by_name: bool) -> bytes:
     the broker enforces are in the `effective` keys, which the .NET client ignores.
     """
     reported = WrittenOptions.of(destination)
-    enforced = Options.of(destination)
+    enforced = QueueOptions.of(destination)
     mode = reported.mode
     fields: dict[str, object] = {
         "name": destination.name,

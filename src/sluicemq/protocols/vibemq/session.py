@@ -88,7 +88,7 @@ def _ignore(_: str) -> None:
     return None
 
 
-class Options(NamedTuple):
+class SessionOptions(NamedTuple):
     """Settings of a listener for its connections.
 
     durability      durability of published messages: the protocol leaves it open
@@ -161,13 +161,13 @@ class VibemqSession:
         transport: Transport,
         broker: Broker,
         access: Access,
-        options: Options | None = None,
+        options: SessionOptions | None = None,
         large: LargeDeliveries | None = None,
     ) -> None:
         """`large` is shared by all connections of a broker. Without it large frames are decoded and
         encoded on the event loop."""
         large = large or LargeDeliveries(Offload())
-        options = options or Options()
+        options = options or SessionOptions()
         self._transport = transport
         self._broker = broker
         self._access = access

@@ -33,7 +33,12 @@ from sluicemq.protocols.vibemq.ack_timeouts import Copy
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
 from sluicemq.protocols.vibemq.mapping import wire_id
 from sluicemq.protocols.vibemq.offload import LARGE
-from sluicemq.protocols.vibemq.outgoing import LargeDeliveries, LargeDelivery, LargeKey, Request
+from sluicemq.protocols.vibemq.outgoing import (
+    LargeDeliveries,
+    LargeDelivery,
+    LargeKey,
+    PendingFrame,
+)
 from sluicemq.protocols.vibemq.queues import find
 from sluicemq.protocols.vibemq.templates import DeliverTemplate
 from sluicemq.protocols.vibemq.unacked import UnackedDeliveries
@@ -154,7 +159,7 @@ class Subscriber:
         self._full = False
         self._behind: list[Delivery] = []
         """Deliveries from one whose large frame is being encoded onwards."""
-        self._request: Request | Timer | None = None
+        self._request: PendingFrame | Timer | None = None
         """Pending request for that frame."""
         self._made: tuple[LargeKey, bytes] | None = None
         """The large frame that was requested."""

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.protocols import targets
+from sluicemq.protocols import connection_urls
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
 
 DEFAULT_PORT: Final = 2925
@@ -66,13 +66,13 @@ class Target(NamedTuple):
 
 def _parse_url(text: str, modifiers: list[str]) -> Target:
     location, _, query = text.partition("?")
-    target = _with_options(Target(tls="tls" in modifiers), targets.query(query))
+    target = _with_options(Target(tls="tls" in modifiers), connection_urls.query(query))
     if "unix" in modifiers:
-        return target._replace(hosts=(), path=targets.socket_path(location))
-    user, password, hosts = targets.credentials(location.rstrip("/"))
+        return target._replace(hosts=(), path=connection_urls.socket_path(location))
+    user, password, hosts = connection_urls.credentials(location.rstrip("/"))
     if user:
         target = target._replace(username=user, password=password)
-    return target._replace(hosts=targets.hosts(hosts or "127.0.0.1", DEFAULT_PORT))
+    return target._replace(hosts=connection_urls.hosts(hosts or "127.0.0.1", DEFAULT_PORT))
 
 
 def _parse_pairs(text: str) -> Target:
@@ -86,10 +86,10 @@ def _parse_pairs(text: str) -> Target:
                 "a connection string is Host=…;Port=…;Username=…, or a URL vibemq://…"
             )
         options[name] = value.strip()
-    plain = {targets.plain(name): value for name, value in options.items()}
-    port = targets.integer("port", plain.pop("port", str(DEFAULT_PORT)))
+    plain = {connection_urls.plain(name): value for name, value in options.items()}
+    port = connection_urls.integer("port", plain.pop("port", str(DEFAULT_PORT)))
     host = plain.pop("host", plain.pop("server", "127.0.0.1"))
-    return _with_options(Target(), plain)._replace(hosts=targets.hosts(host, port))
+    return _with_options(Target(), plain)._replace(hosts=connection_urls.hosts(host, port))
 
 
 def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
@@ -103,38 +103,38 @@ def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
     return tuple(found)
 
 
-_OPTIONS: Final[targets.Known] = {
-    "username": ("username", targets.text),
-    "user": ("username", targets.text),
-    "userid": ("username", targets.text),
-    "uid": ("username", targets.text),
-    "password": ("password", targets.text),
-    "pwd": ("password", targets.text),
-    "token": ("token", targets.text),
-    "authtoken": ("token", targets.text),
-    "tls": ("tls", targets.truth),
-    "usetls": ("tls", targets.truth),
-    "ssl": ("tls", targets.truth),
-    "insecure": ("insecure", targets.truth),
-    "skipcertificatevalidation": ("insecure", targets.truth),
-    "ca": ("ca", targets.text),
-    "timeout": ("timeout", targets.seconds),
-    "commandtimeout": ("timeout", targets.seconds),
-    "keepalive": ("keep_alive", targets.seconds),
-    "keepaliveinterval": ("keep_alive", targets.seconds),
+_OPTIONS: Final[connection_urls.Known] = {
+    "username": ("username", connection_urls.text),
+    "user": ("username", connection_urls.text),
+    "userid": ("username", connection_urls.text),
+    "uid": ("username", connection_urls.text),
+    "password": ("password", connection_urls.text),
+    "pwd": ("password", connection_urls.text),
+    "token": ("token", connection_urls.text),
+    "authtoken": ("token", connection_urls.text),
+    "tls": ("tls", connection_urls.truth),
+    "usetls": ("tls", connection_urls.truth),
+    "ssl": ("tls", connection_urls.truth),
+    "insecure": ("insecure", connection_urls.truth),
+    "skipcertificatevalidation": ("insecure", connection_urls.truth),
+    "ca": ("ca", connection_urls.text),
+    "timeout": ("timeout", connection_urls.seconds),
+    "commandtimeout": ("timeout", connection_urls.seconds),
+    "keepalive": ("keep_alive", connection_urls.seconds),
+    "keepaliveinterval": ("keep_alive", connection_urls.seconds),
     "compression": ("compression", _algorithms),
     "preferredcompressions": ("compression", _algorithms),
-    "threshold": ("threshold", targets.integer),
-    "compressionthreshold": ("threshold", targets.integer),
+    "threshold": ("threshold", connection_urls.integer),
+    "compressionthreshold": ("threshold", connection_urls.integer),
 }
 
 
 def _with_options(target: Target, options: Mapping[str, str]) -> Target:
-    return target._replace(**targets.read(options, _OPTIONS))
+    return target._replace(**connection_urls.read(options, _OPTIONS))
 
 
 def tls_context(target: Target) -> ssl.SSLContext | None:
     """Return the TLS context of a target; None without TLS. Raises ConfigurationError."""
     if not target.tls:
         return None
-    return targets.tls_context(target.ca, insecure=target.insecure, named=not target.path)
+    return connection_urls.tls_context(target.ca, insecure=target.insecure, named=not target.path)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import structlog
 
-from sluicemq.admin.server_interface import AuditLine
+from sluicemq.admin.server_interface import AuditEntry
 from sluicemq.model.access import is_user_name
 from sluicemq.server.identity.records import Database
 
@@ -35,7 +35,7 @@ class Audit:
 
     def __init__(self, enabled: bool = True) -> None:
         self.counts: dict[str, int] = dict.fromkeys(_USUAL, 0)
-        self._kept: deque[AuditLine] = deque(maxlen=_MOST_KEPT)
+        self._kept: deque[AuditEntry] = deque(maxlen=_MOST_KEPT)
         self._log: Any = None
         if enabled:
             unfiltered = structlog.make_filtering_bound_logger(logging.DEBUG)
@@ -74,7 +74,7 @@ class Audit:
             result=result,
         )
 
-    def recent(self, limit: int) -> list[AuditLine]:
+    def recent(self, limit: int) -> list[AuditEntry]:
         """The last lines, the latest first."""
         return list(islice(reversed(self._kept), limit))
 
@@ -100,7 +100,7 @@ class Audit:
     def _say(self, event: str, **fields: Any) -> None:
         self.counts[event] = self.counts.get(event, 0) + 1
         if self._log is not None:
-            self._kept.append(AuditLine(time=round(time.time() * 1000), event=event, **fields))
+            self._kept.append(AuditEntry(time=round(time.time() * 1000), event=event, **fields))
             self._log.info(event, **fields)
 
 

@@ -14,7 +14,7 @@ from sluicemq.protocols.jmq.client import (
     AckMode,
     BlockingJmqClient,
     Queue,
-    Refused,
+    StatusError,
     Topic,
     Xid,
 )
@@ -127,7 +127,7 @@ def test_subscriptions_and_temporary_destinations(served: Served) -> None:
         assert consumer.receive(60).body == "x"
         consumer.close()
         session.unsubscribe("d")
-        with pytest.raises(Refused):
+        with pytest.raises(StatusError):
             session.unsubscribe("d")
         session.delete(session.temporary_queue())
         session.delete(session.temporary_topic())

@@ -20,9 +20,9 @@ from sluicemq.protocols.jmq.client import (
     JmqMessage,
     Long,
     Queue,
-    Refused,
     Short,
     Status,
+    StatusError,
     Topic,
     XaFlag,
     Xid,
@@ -278,7 +278,7 @@ def test_selectors_and_their_errors() -> None:
         for number, color in enumerate(("red", "red", "blue", "red")):
             await producer.send(f"{number}", properties={"color": color, "n": number})
         await nothing_but(consumer, "3")
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StatusError) as refused:
             await session.consumer("q", selector="color = ")
         assert refused.value.status == Status.BAD_REQUEST
         assert refused.value.reason
@@ -339,7 +339,7 @@ def test_durable_subscriptions() -> None:
         topic = Topic("t")
         producer = await session.producer(topic)
         consumer = await session.consumer(topic, name="d", durable=True)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StatusError) as refused:
             await session.consumer(topic, name="d", durable=True)
         assert refused.value.status == Status.CONFLICT
         await consumer.close()
@@ -347,7 +347,7 @@ def test_durable_subscriptions() -> None:
         async with await session.consumer(topic, name="d", durable=True) as consumer:
             await nothing_but(consumer, "x")
         await session.unsubscribe("d")
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StatusError) as refused:
             await session.unsubscribe("d")
         assert refused.value.status == Status.NOT_FOUND
 
@@ -438,7 +438,7 @@ def test_xa() -> None:
         await session.xa.end(three, XaFlag.FAIL)
         await session.xa.rollback(three)
         assert len(harness.bodies("out")) == 3
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StatusError) as refused:
             await session.xa.commit(Xid(7, b"never", b""))
         assert refused.value.status == Status.NOT_FOUND
         transacted = await client.session(transacted=True)
@@ -485,7 +485,7 @@ def test_browsing_takes_nothing() -> None:
         async for message in browser:
             assert message.body == "0"
             break
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StatusError) as refused:
             assert [message async for message in session.browser("q", "n >=")]
         assert refused.value.status == Status.BAD_REQUEST
 
@@ -502,11 +502,11 @@ def test_temporary_destinations() -> None:
             message = await consumer.receive(5)
             assert message.destination == temporary
             assert type(message.destination) is type(temporary)
-        with pytest.raises(Refused):
+        with pytest.raises(StatusError):
             await session.delete(topic)
         await consumer.close()
         await session.delete(topic)
-        with pytest.raises(Refused):
+        with pytest.raises(StatusError):
             await session.producer(topic)
 
     run(scenario)
@@ -573,7 +573,7 @@ def test_ids_ping_and_close() -> None:
 def test_a_client_id_belongs_to_one() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await JmqClient.connect(port=port, direct=True, client_id="me"):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(StatusError) as refused:
                 await JmqClient.connect(port=port, direct=True, client_id="me")
             assert refused.value.status == Status.CONFLICT
             with pytest.raises(ValueError, match="at least 1"):

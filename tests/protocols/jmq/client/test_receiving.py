@@ -16,7 +16,7 @@ from sluicemq.protocols.jmq.client import (
     JavaObject,
     JmqClient,
     MessageFormatError,
-    Refused,
+    StatusError,
     Topic,
     XaFlag,
     Xid,
@@ -184,7 +184,7 @@ def test_a_refused_acknowledgement_is_reported() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         broker.say(deliver(consumer.id, 1))
-        with pytest.raises(Refused, match="acknowledge reply: 404 NOT_FOUND"):
+        with pytest.raises(StatusError, match="acknowledge reply: 404 NOT_FOUND"):
             await consumer.receive()
 
     script(scenario, refusing(PacketType.ACKNOWLEDGE, 404))
@@ -294,7 +294,7 @@ def test_commit_begins_the_next_transaction_and_reports_refused_sends() -> None:
         assert session.transaction > 0
         status = 414
         await producer.send("x", wait=False)
-        with pytest.raises(Refused, match="414"):
+        with pytest.raises(StatusError, match="414"):
             await session.commit()
         assert len(broker.all(PacketType.COMMIT_TRANSACTION)) == 1
         await session.rollback()
@@ -425,7 +425,7 @@ def test_browsing_a_queue_that_is_not_there() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         session = await client.session()
         assert [message async for message in session.browser("maybe")] == []
-        with pytest.raises(Refused, match="404"):
+        with pytest.raises(StatusError, match="404"):
             assert [message async for message in session.browser("never")] == []
 
     script(scenario, answer)

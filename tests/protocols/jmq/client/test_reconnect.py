@@ -14,8 +14,8 @@ from sluicemq.protocols.jmq.client import (
     AckMode,
     Backoff,
     JmqClient,
-    Refused,
     Status,
+    StatusError,
     Topic,
     TransactionLost,
     Xid,
@@ -215,7 +215,7 @@ def test_hosts_are_tried_in_turn() -> None:
             async with await JmqClient.connect(hosts=hosts, direct=True) as client:
                 await client.ping()
             broker.answer = refusing(PacketType.HELLO, Status.UNAVAILABLE)
-            with pytest.raises(Refused, match="503"):
+            with pytest.raises(StatusError, match="503"):
                 await JmqClient.connect(hosts=hosts, direct=True)
 
     asyncio.run(main())

@@ -17,7 +17,7 @@ from sluicemq.protocols.jmq.client import (
     JmqClient,
     MessageFormatError,
     Queue,
-    Refused,
+    StatusError,
     Topic,
 )
 from sluicemq.protocols.jmq.ids import sysid_text
@@ -124,7 +124,7 @@ def test_the_client_sends_goodbye_after_a_refused_login(answer: Answer, message:
     async def main() -> None:
         broker = Script(answer)
         async with broker.listen() as port:
-            with pytest.raises(Refused, match=message):
+            with pytest.raises(StatusError, match=message):
                 await JmqClient.connect(port=port, direct=True)
             await broker.hears_of(PacketType.GOODBYE)
             assert not broker.all(PacketType.GOODBYE)[0].flags & packets.A
@@ -340,7 +340,7 @@ def test_a_persistent_message_waits_for_its_confirmation() -> None:
         confirm(broker)
         confirm(broker, 414)
         confirm(broker, 304)
-        with pytest.raises(Refused, match="send reply: 414 RESOURCE_FULL"):
+        with pytest.raises(StatusError, match="send reply: 414 RESOURCE_FULL"):
             await producer.confirm()
         await producer.confirm()
 

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from sluicemq.cli.migrate.openmq.records import MapEntry
-from sluicemq.cli.migrate.openmq.serial import JavaObject
+from sluicemq.cli.migrate.openmq.serial import ParsedObject
 from sluicemq.cli.migrate.plan import Plan, PlannedSubscription
 from sluicemq.cli.migrate.source_files import Damage
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
@@ -70,7 +70,7 @@ def unique_name(queue: bool, name: str) -> str:
 def destination_of(plan: Plan, entry: MapEntry) -> OpenmqDestination:
     """Read an entry of the list of destinations. Raises Damage."""
     value = entry.value
-    if not isinstance(value, JavaObject) or "uid" not in value.fields:
+    if not isinstance(value, ParsedObject) or "uid" not in value.fields:
         raise Damage(f"{entry.where}: this is no destination")
     fields = value.fields
     queue, name = _identity(fields["uid"], entry.where)
@@ -83,7 +83,7 @@ def destination_of(plan: Plan, entry: MapEntry) -> OpenmqDestination:
 
 def _identity(uid: object, where: str) -> tuple[bool, str]:
     """Parse a DestinationUID: return whether it is a queue, and its name."""
-    if isinstance(uid, JavaObject):
+    if isinstance(uid, ParsedObject):
         queue, name = uid.fields.get("isQueue"), uid.fields.get("name")
         if isinstance(queue, bool) and isinstance(name, str) and name:
             return queue, name
@@ -111,7 +111,7 @@ def _number(value: object) -> int:
 
 
 def _size(value: object) -> int:
-    return max(0, _number(value.fields.get("bytes"))) if isinstance(value, JavaObject) else 0
+    return max(0, _number(value.fields.get("bytes"))) if isinstance(value, ParsedObject) else 0
 
 
 def _tell(plan: Plan, address: Address, fields: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ class StoredSubscription(NamedTuple):
 
 def consumer_number(value: object) -> int | None:
     """Parse the number of a ConsumerUID."""
-    if not isinstance(value, JavaObject):
+    if not isinstance(value, ParsedObject):
         return None
     if len(value.written) >= _i64.size:
         return int(_i64.unpack_from(value.written)[0])
@@ -160,7 +160,7 @@ def interest_of(entry: MapEntry) -> StoredSubscription:
     """Read an entry of the list of interests. Raises Damage."""
     value = entry.value
     number = consumer_number(entry.key)
-    if number is None or not isinstance(value, JavaObject):
+    if number is None or not isinstance(value, ParsedObject):
         raise Damage(f"{entry.where}: this is no durable subscription")
     fields = value.fields
     queue, topic = _identity(fields.get("dest"), entry.where)

@@ -73,7 +73,7 @@ class JavaClass:
         return found[::-1]
 
 
-class JavaObject:
+class ParsedObject:
     """An object.
 
     name    of its class, with the package
@@ -203,9 +203,9 @@ class _Reader:
             raise self._cursor.damage("an object has no class")
         return described
 
-    def _object(self, depth: int) -> JavaObject:
+    def _object(self, depth: int) -> ParsedObject:
         described = self._expected_class(depth)
-        made: JavaObject = self._keep(JavaObject(described.name))
+        made: ParsedObject = self._keep(ParsedObject(described.name))
         if described.flags & _EXTERNALIZABLE:
             if not described.flags & _BLOCK_DATA:
                 raise self._cursor.damage(f"an object of {described.name} cannot be read")
@@ -219,7 +219,7 @@ class _Reader:
                     self._more(made, depth)
         return made
 
-    def _more(self, made: JavaObject, depth: int) -> None:
+    def _more(self, made: ParsedObject, depth: int) -> None:
         while (value := self.content(depth + 1)) is not _END:
             made.more.append(value)
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from sluicemq.cli.migrate.openmq.destinations import consumer_number
 from sluicemq.cli.migrate.openmq.records import Faults, MapEntry, entries
-from sluicemq.cli.migrate.openmq.serial import JavaObject
+from sluicemq.cli.migrate.openmq.serial import ParsedObject
 from sluicemq.cli.migrate.openmq.transactions import SYSID_SIZE, XID_SIZE
 from sluicemq.cli.migrate.source_files import Damage
 
@@ -67,9 +67,9 @@ def _number(entry: MapEntry) -> int:
 
 def _state(entry: MapEntry) -> tuple[int, TransactionStatus]:
     value = entry.value
-    if isinstance(value, JavaObject) and value.simple_name == "TransactionInfo":
-        value = next((each for each in value.more if isinstance(each, JavaObject)), None)
-    if not isinstance(value, JavaObject) or len(value.written) < XID_SIZE + _i32.size:
+    if isinstance(value, ParsedObject) and value.simple_name == "TransactionInfo":
+        value = next((each for each in value.more if isinstance(each, ParsedObject)), None)
+    if not isinstance(value, ParsedObject) or len(value.written) < XID_SIZE + _i32.size:
         raise Damage(f"{entry.where}: this is no state of a transaction")
     xid = value.written[:XID_SIZE]
     state = _i32.unpack_from(value.written, XID_SIZE)[0]
@@ -80,10 +80,10 @@ def _state(entry: MapEntry) -> tuple[int, TransactionStatus]:
 
 def _acks(entry: MapEntry) -> list[tuple[bytes, int]]:
     found = []
-    for each in entry.value.more if isinstance(entry.value, JavaObject) else ():
-        if not isinstance(each, JavaObject):
+    for each in entry.value.more if isinstance(entry.value, ParsedObject) else ():
+        if not isinstance(each, ParsedObject):
             continue  # size of the set
-        consumers = [consumer_number(one) for one in each.more if isinstance(one, JavaObject)]
+        consumers = [consumer_number(one) for one in each.more if isinstance(one, ParsedObject)]
         if len(each.written) < SYSID_SIZE or not consumers or consumers[-1] is None:
             raise Damage(f"{entry.where}: this is no acknowledgement")
         # the store uses the last number

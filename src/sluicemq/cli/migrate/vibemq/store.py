@@ -41,7 +41,7 @@ from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.vibemq.mapping import PRIORITIES, PRIORITY, read_priority, to_message
 from sluicemq.protocols.vibemq.payload import check
-from sluicemq.protocols.vibemq.queues import Mode, Options, address, origin_of, read_options
+from sluicemq.protocols.vibemq.queues import Mode, QueueOptions, address, origin_of, read_options
 from sluicemq.protocols.vibemq.wire import MAX_BODY, NO_HEADERS, PUBLISH, Frame, encode
 
 KIND: Final = "vibemq"
@@ -95,7 +95,7 @@ class StoredQueue(NamedTuple):
 
     name: str
     given: bytes
-    options: Options | None
+    options: QueueOptions | None
     reason: str
     row: dict[str, object]
 
@@ -235,7 +235,7 @@ def _queues(connection: sqlite3.Connection) -> Iterator[StoredQueue]:
         yield StoredQueue(name, given or b"", options, reason, row)
 
 
-def _options(name: str, given: bytes) -> tuple[Options | None, str]:
+def _options(name: str, given: bytes) -> tuple[QueueOptions | None, str]:
     """Return the options as far as they can be read, and what is wrong with the rest.
 
     Options that cannot be read are as if they had not been given. If none can, it is not known
@@ -293,10 +293,10 @@ class _Store:
         self.all_queues = queues
         self._queues = {queue.name: queue for queue in queues}
 
-    def options(self, name: str) -> Options:
+    def options(self, name: str) -> QueueOptions:
         """Return the options of a queue; the defaults if its row is missing or invalid."""
         queue = self._queues.get(name)
-        return Options() if queue is None or queue.options is None else queue.options
+        return QueueOptions() if queue is None or queue.options is None else queue.options
 
     def address(self, name: str) -> Address:
         """Return the equivalent destination of the queue."""

@@ -14,7 +14,7 @@
 
 The clients follow the JMS API with Python names: a client is a started JMS connection. A
 destination is a `Queue`, a `Topic`, or the name of a queue. `messages` maps Python values to
-message types; `Refused.status` is the status code of the broker's reply.
+message types; `StatusError.status` is the status code of the broker's reply.
 
 `JmqClient` reconnects automatically: it tries its hosts in turn and recreates its sessions,
 temporary destinations, consumers and producers. The broker redelivers unacked messages. Requests
@@ -48,7 +48,7 @@ from sluicemq.protocols.jmq.client.destinations import (
 )
 from sluicemq.protocols.jmq.client.messages import JavaObject, Message, MessageFormatError
 from sluicemq.protocols.jmq.client.producer import Producer
-from sluicemq.protocols.jmq.client.request_channel import Refused
+from sluicemq.protocols.jmq.client.request_channel import StatusError
 from sluicemq.protocols.jmq.client.session import Session, TransactionLost
 from sluicemq.protocols.jmq.client.xa import XaResource
 from sluicemq.protocols.jmq.ids import Xid
@@ -80,10 +80,10 @@ __all__ = [
     "PacketType",
     "Producer",
     "Queue",
-    "Refused",
     "Session",
     "Short",
     "Status",
+    "StatusError",
     "TemporaryQueue",
     "TemporaryTopic",
     "Topic",

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 
 from sluicemq.model.errors import ClientError, RequestTimeout
-from sluicemq.protocols.jmq.client.request_channel import Refused, check
+from sluicemq.protocols.jmq.client.request_channel import StatusError, check
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.jmq.wire import Packet
 
@@ -36,7 +36,7 @@ class Confirmations:
         """Record a reply, and its failure if its status is not a success."""
         try:
             check(packet, _TAKEN)
-        except Refused as refused:
+        except StatusError as refused:
             self._failure = self._failure or refused
         self._end()
 

@@ -15,8 +15,8 @@ from sluicemq.protocols import client_transport
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import login
 from sluicemq.protocols.jmq.client.request_channel import (
-    Refused,
     RequestChannel,
+    StatusError,
     check,
     number,
     text,
@@ -102,7 +102,7 @@ class Connector:
         try:
             return await self._attempt(host, port, old, lost)
         except _WrongLevel as wrong:
-            raise Refused("hello", Status.BAD_VERSION, f"level {wrong.level}") from None
+            raise StatusError("hello", Status.BAD_VERSION, f"level {wrong.level}") from None
 
     async def _attempt(
         self,

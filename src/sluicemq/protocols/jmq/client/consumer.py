@@ -51,7 +51,7 @@ class Receiving(Protocol):
         """Remove a closed consumer."""
 
 
-class Subscription(NamedTuple):
+class ConsumerOptions(NamedTuple):
     """Destination and options of a consumer, as passed to Session.consumer."""
 
     destination: Destination
@@ -112,7 +112,7 @@ class Consumer(AsyncClient):
     or by its `async with`. One task at a time may receive.
     """
 
-    def __init__(self, session: Receiving, subscription: Subscription) -> None:
+    def __init__(self, session: Receiving, subscription: ConsumerOptions) -> None:
         self.id = 0
         self.subscription = subscription
         self.channel: RequestChannel

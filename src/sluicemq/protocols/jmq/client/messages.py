@@ -119,7 +119,7 @@ def _inflated(packet: Packet) -> bytes:
     return java.inflate(packet.body, size, LARGEST)
 
 
-class Options(NamedTuple):
+class SendOptions(NamedTuple):
     """Delivery options of a sent message.
 
     persistent   the message survives a broker restart; the broker confirms it
@@ -139,9 +139,9 @@ class Options(NamedTuple):
         priority: int | None,
         ttl: float | None,
         delay: float | None,
-    ) -> Options:
+    ) -> SendOptions:
         """Return a copy with the values that are not None. Raises ValueError."""
-        options = Options(
+        options = SendOptions(
             self.persistent if persistent is None else persistent,
             self.priority if priority is None else priority,
             self.ttl if ttl is None else ttl,

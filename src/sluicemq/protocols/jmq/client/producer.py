@@ -19,7 +19,7 @@ from sluicemq.protocols.jmq.client.messages import (
     COMPRESS,
     Message,
     MessageFormatError,
-    Options,
+    SendOptions,
     deflated,
     encode_body,
     now_ms,
@@ -113,7 +113,7 @@ class Producer(AsyncClient):
         self,
         session: Sending,
         destination: Destination | None,
-        options: Options,
+        options: SendOptions,
         outstanding: int,
         timeout: float,
     ) -> None:

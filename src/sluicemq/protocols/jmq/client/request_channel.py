@@ -14,7 +14,7 @@ from sluicemq.model.errors import (
     RequestRefused,
     RequestTimeout,
 )
-from sluicemq.protocols.client_transport import Connection
+from sluicemq.protocols.client_transport import ClientTransport
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import (
@@ -29,7 +29,7 @@ from sluicemq.protocols.jmq.wire import (
 _OK: Final = (Status.OK,)
 
 
-class Refused(RequestRefused):
+class StatusError(RequestRefused):
     """The broker answered with a JMQStatus other than OK.
 
     status  a number; see packets.Status
@@ -52,7 +52,7 @@ def check(packet: Packet, accepted: Collection[int] = _OK) -> Packet:
         return packet
     kind = packet.type
     name = PacketType(kind).name if kind in set(PacketType) else f"packet {kind}"
-    raise Refused(name.lower().replace("_", " "), status, text(packet, "JMQReason"))
+    raise StatusError(name.lower().replace("_", " "), status, text(packet, "JMQReason"))
 
 
 def number(packet: Packet, name: str, default: int = 0) -> int:
@@ -148,7 +148,7 @@ class Credit:
             raise RequestTimeout(f"the broker wants no message since {timeout} s") from None
 
 
-class RequestChannel(Connection["Packet | Oversized"]):
+class RequestChannel(ClientTransport["Packet | Oversized"]):
     """Client side of one JMQ connection.
 
     inboxes    receivers of messages by consumer id

@@ -13,7 +13,7 @@ from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.client.browser import Browser
 from sluicemq.protocols.jmq.client.confirmations import Confirmations
-from sluicemq.protocols.jmq.client.consumer import Consumer, JmqMessage, Subscription
+from sluicemq.protocols.jmq.client.consumer import Consumer, ConsumerOptions, JmqMessage
 from sluicemq.protocols.jmq.client.destinations import (
     Destination,
     TemporaryQueue,
@@ -22,7 +22,7 @@ from sluicemq.protocols.jmq.client.destinations import (
     named,
     temporary_name,
 )
-from sluicemq.protocols.jmq.client.messages import Options
+from sluicemq.protocols.jmq.client.messages import SendOptions
 from sluicemq.protocols.jmq.client.producer import Producer
 from sluicemq.protocols.jmq.client.request_channel import RequestChannel, number
 from sluicemq.protocols.jmq.client.xa import XaResource
@@ -41,7 +41,7 @@ LAZY_BLOCKS: Final = 10
 LAZY_SECONDS: Final = 7.0
 """Number of messages, and seconds, a DUPS_OK session delays acknowledgements (section 7.2)."""
 
-ANY: Final = Options()
+ANY: Final = SendOptions()
 TemporaryT = TypeVar("TemporaryT", TemporaryQueue, TemporaryTopic)
 
 
@@ -155,7 +155,7 @@ class Session(AsyncClient):
             raise ValueError("a subscription with a name is durable, shared, or both")
         if name and not isinstance(where, Topic):
             raise ValueError("only a topic has subscriptions")
-        subscription = Subscription(
+        subscription = ConsumerOptions(
             where, selector, no_local, name, durable, shared, prefetch or self._owner.prefetch
         )
         consumer = Consumer(self, subscription)

@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.protocols import targets
+from sluicemq.protocols import connection_urls
 from sluicemq.protocols.jmq.login import GUEST
 
 DEFAULT_PORT: Final = 7676
@@ -57,7 +57,7 @@ class Target(NamedTuple):
     flow             messages in transit for the whole connection; 0 = no limit
     """
 
-    hosts: targets.Hosts = (("127.0.0.1", DEFAULT_PORT),)
+    hosts: connection_urls.Hosts = (("127.0.0.1", DEFAULT_PORT),)
     path: str = ""
     username: str = GUEST
     password: str = GUEST
@@ -83,13 +83,13 @@ class Target(NamedTuple):
 
 def _parse_url(text: str, modifiers: list[str]) -> Target:
     location, _, query = text.partition("?")
-    target = _with_options(Target(tls="tls" in modifiers), targets.query(query))
+    target = _with_options(Target(tls="tls" in modifiers), connection_urls.query(query))
     if "unix" in modifiers:
-        return target._replace(hosts=(), path=targets.socket_path(location), direct=True)
-    user, password, hosts = targets.credentials(location.rstrip("/"))
+        return target._replace(hosts=(), path=connection_urls.socket_path(location), direct=True)
+    user, password, hosts = connection_urls.credentials(location.rstrip("/"))
     if user:
         target = target._replace(username=user, password=password)
-    return target._replace(hosts=targets.hosts(hosts or "127.0.0.1", DEFAULT_PORT))
+    return target._replace(hosts=connection_urls.hosts(hosts or "127.0.0.1", DEFAULT_PORT))
 
 
 def _parse_addresses(text: str) -> Target:
@@ -105,7 +105,7 @@ def _parse_addresses(text: str) -> Target:
         scheme = scheme.lower()
         found.append(
             Target(
-                targets.hosts(host or "127.0.0.1", DEFAULT_PORT),
+                connection_urls.hosts(host or "127.0.0.1", DEFAULT_PORT),
                 service=service or "",
                 direct=scheme in ("mqtcp", "mqssl"),
                 tls=scheme in ("mqssl", "mq+ssl"),
@@ -119,27 +119,27 @@ def _parse_addresses(text: str) -> Target:
     return found[0]._replace(hosts=hosts)
 
 
-_OPTIONS: Final[targets.Known] = {
-    "username": ("username", targets.text),
-    "user": ("username", targets.text),
-    "password": ("password", targets.text),
-    "clientid": ("client_id", targets.text),
-    "shareclientid": ("share_client_id", targets.truth),
-    "service": ("service", targets.text),
-    "direct": ("direct", targets.truth),
-    "insecure": ("insecure", targets.truth),
-    "ca": ("ca", targets.text),
-    "timeout": ("timeout", targets.seconds),
-    "keepalive": ("keep_alive", targets.seconds),
-    "pinginterval": ("keep_alive", targets.seconds),
-    "flow": ("flow", targets.integer),
+_OPTIONS: Final[connection_urls.Known] = {
+    "username": ("username", connection_urls.text),
+    "user": ("username", connection_urls.text),
+    "password": ("password", connection_urls.text),
+    "clientid": ("client_id", connection_urls.text),
+    "shareclientid": ("share_client_id", connection_urls.truth),
+    "service": ("service", connection_urls.text),
+    "direct": ("direct", connection_urls.truth),
+    "insecure": ("insecure", connection_urls.truth),
+    "ca": ("ca", connection_urls.text),
+    "timeout": ("timeout", connection_urls.seconds),
+    "keepalive": ("keep_alive", connection_urls.seconds),
+    "pinginterval": ("keep_alive", connection_urls.seconds),
+    "flow": ("flow", connection_urls.integer),
 }
 
 
 def _with_options(target: Target, options: Mapping[str, str]) -> Target:
-    return target._replace(**targets.read(options, _OPTIONS))
+    return target._replace(**connection_urls.read(options, _OPTIONS))
 
 
 def tls_context(target: Target) -> ssl.SSLContext:
     """Return the TLS context for the target's certificates. Raises ConfigurationError."""
-    return targets.tls_context(target.ca, insecure=target.insecure, named=not target.path)
+    return connection_urls.tls_context(target.ca, insecure=target.insecure, named=not target.path)

@@ -16,7 +16,7 @@ from sluicemq.protocols.vibemq.connection import ClientConnection
 from sluicemq.protocols.vibemq.wire import Frame
 
 
-class Subscriber(Protocol):
+class SubscriptionClient(Protocol):
     """Client of a subscription."""
 
     async def end(self, subscription: Subscription) -> None:
@@ -52,7 +52,7 @@ class Subscription:
     `async with`. One task at a time may receive.
     """
 
-    def __init__(self, client: Subscriber, queue: str) -> None:
+    def __init__(self, client: SubscriptionClient, queue: str) -> None:
         self.queue = queue
         self._client = client
         self._messages: deque[VibeMQMessage] = deque()
