@@ -1,7 +1,7 @@
-"""Random tests are repeatable: the same code meets the same examples, on every machine.
+"""Random tests are repeatable: the same code gets the same examples on every machine.
 
-FUZZ=1 looks for new examples, and for many more of them; a failure prints what reproduces it. The
-campaign of tests/fuzz/test_listeners.py is long then.
+FUZZ=1 generates new and many more examples; a failure prints how to reproduce it. The campaign of
+tests/fuzz/test_listeners.py is long then.
 """
 
 from __future__ import annotations

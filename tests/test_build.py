@@ -1,4 +1,4 @@
-"""The compiled build is all of what setup.py names, and the other one is none of it."""
+"""The compiled build has all modules that setup.py names, the other build has none."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def named() -> list[str]:
-    """The modules that setup.py would compile."""
+    """Return the modules that setup.py would compile."""
     for statement in ast.parse((ROOT / "setup.py").read_text()).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "COMPILED":
-            rooms: dict[str, tuple[str, ...]] = ast.literal_eval(statement.value)
+            packages: dict[str, tuple[str, ...]] = ast.literal_eval(statement.value)
             return [
-                f"sluicemq.{room.replace('/', '.')}.{name}"
-                for room, names in rooms.items()
+                f"sluicemq.{package.replace('/', '.')}.{name}"
+                for package, names in packages.items()
                 for name in names
             ]
     raise AssertionError("setup.py names no modules")

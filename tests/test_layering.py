@@ -1,4 +1,4 @@
-"""The import rules of the packages, and the proof that a violation is noticed."""
+"""The import rules of the packages, and a proof that a violation is reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_the_rules_are_kept(fixture: Path) -> None:
+def test_the_import_rules_hold(fixture: Path) -> None:
     result = lint(fixture)
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -58,7 +58,7 @@ def test_the_rules_are_kept(fixture: Path) -> None:
         ("protocols/phpmq/mapping.py", "import sluicemq.protocols.msglite.wire", "independent"),
     ],
 )
-def test_a_broken_rule_is_noticed(fixture: Path, module: str, line: str, contract: str) -> None:
+def test_a_violation_is_reported(fixture: Path, module: str, line: str, contract: str) -> None:
     file = fixture / "src" / "sluicemq" / module
     intact = file.read_text(encoding="utf-8")
     try:

@@ -1,4 +1,4 @@
-"""What an installation brings along, and what it does without."""
+"""Dependencies of an installation, and imports of the program."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from importlib.metadata import requires
 
 HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "pyiceberg", "matplotlib")
-"""What only the pipeline needs."""
+"""Dependencies that only the pipeline needs."""
 
 
 def test_the_broker_installs_without_spark() -> None:
-    wanted = requires("sluicemq") or []
-    pipeline = [each for each in wanted if each.startswith(HEAVY)]
+    requirements = requires("sluicemq") or []
+    pipeline = [each for each in requirements if each.startswith(HEAVY)]
     assert any(each.startswith("pyspark") for each in pipeline)
     assert all('extra == "pipeline"' in each for each in pipeline), pipeline
 

@@ -1,4 +1,4 @@
-"""tools/wording.py finds replaced words where they stand, and only there."""
+"""tools/wording.py finds replaced words in the right places only."""
 
 from __future__ import annotations
 

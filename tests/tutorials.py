@@ -1,10 +1,10 @@
-"""Runs the snippets of a text in their order, as somebody who follows it would.
+"""Runs the snippets of a text in their order, as a reader of the text would.
 
-Shell snippets run in one directory and pass on what they export, Python snippets run in one
+Shell snippets run in one directory and keep exported variables, Python snippets run in one
 namespace. `sluicemq serve … &` starts a broker and `kill %1` stops it, on ports that are free and
-stand for those in the text. A `text` block is what the snippet before it prints, in which … stands
-for anything. `<!-- tested by … -->` before a snippet says that it is run elsewhere, or why it
-is not.
+stand for those in the text. A `text` block is the output of the snippet before it; … stands for
+anything. `<!-- tested by … -->` before a snippet names the test that runs it, or the reason for
+no test.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHELL_SECONDS = 120
 
 @dataclass
 class Snippet:
-    """`prints` is None where the text does not say."""
+    """A snippet; `prints` is None if the text gives no output."""
 
     line: int
     language: str
@@ -44,7 +44,7 @@ class Snippet:
 
 
 def snippets(text: str) -> list[Snippet]:
-    """What is to be run, with what it is to print."""
+    """Return the snippets of a text, with their expected output."""
     found: list[Snippet] = []
     skipped = False
     for match in BLOCK.finditer(text):
@@ -61,9 +61,9 @@ def snippets(text: str) -> list[Snippet]:
 
 @dataclass
 class Reader:
-    """Somebody who follows a text in a directory.
+    """A reader who follows a text in a directory.
 
-    in_process  how commands begin that are to be run in this process
+    in_process  prefix of commands that run in this process
     """
 
     directory: Path
@@ -78,7 +78,7 @@ class Reader:
         self._environment = self._base / "environment"
 
     def follow(self) -> None:
-        """Do all of it. AssertionError where something else is printed, or a command fails."""
+        """Run all snippets. AssertionError if the output differs or a command fails."""
         for step in snippets(self.text.read_text()):
             printed = self.run(step)
             if step.prints is not None:
@@ -91,7 +91,7 @@ class Reader:
             self.broker = None
 
     def run(self, snippet: Snippet) -> str:
-        """Do it; what it prints."""
+        """Run a snippet and return its output."""
         code = snippet.code
         if snippet.language == "python":
             return self.python(self._moved(code), snippet)
@@ -100,7 +100,7 @@ class Reader:
         return self.shell(code)
 
     def _moved(self, code: str) -> str:
-        """With the ports that the broker has."""
+        """Replace the ports of the text with the ports of the broker."""
 
         def moved(match: re.Match[str]) -> str:
             return match[1] + self.ports.get(match[2], match[2])
@@ -108,7 +108,7 @@ class Reader:
         return re.sub(r"(127\.0\.0\.1:|\bport=)(\d+)", moved, code)
 
     def python(self, code: str, snippet: Snippet) -> str:
-        """Tracebacks show the line of the text."""
+        """Run Python code; tracebacks have the line of the text."""
         compiled = compile("\n" * snippet.line + code, str(self.text), "exec")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -116,7 +116,7 @@ class Reader:
         return printed.getvalue()
 
     def here(self, code: str) -> str:
-        """One command, in this process."""
+        """Run one command in this process."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             done = main(shlex.split(code)[1:])
@@ -124,8 +124,8 @@ class Reader:
         return printed.getvalue()
 
     def shell(self, code: str) -> str:
-        """A script; what a line `sluicemq serve … &` or `kill %1` in it means is done after what
-        comes before, and before what comes after."""
+        """Run a script; lines `sluicemq serve … &` and `kill %1` take effect in order with the
+        other lines."""
         printed = ""
         script: list[str] = []
         for line in [*code.replace("\\\n", " ").splitlines(), "kill %0"]:
@@ -164,7 +164,7 @@ class Reader:
         return done.stdout
 
     def _programs(self) -> Path:
-        """A directory with `sluicemq` as this Python has it."""
+        """Create a directory with a `sluicemq` program that uses this Python."""
         programs = self._base / "bin"
         if not programs.exists():
             programs.mkdir()
@@ -174,7 +174,7 @@ class Reader:
         return programs
 
     def _serve(self, line: str) -> None:
-        """The broker of the text, on ports that are free."""
+        """Start the broker of the text on free ports."""
         words = iter(shlex.split(line.rstrip("& "))[2:])
         urls: list[str] = []
         ports: list[tuple[str, str]] = []
@@ -196,7 +196,7 @@ class Reader:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """… stands for anything; blanks at the ends of lines do not count."""
+    """Compare; … stands for anything, blanks at the ends of lines are ignored."""
     expected, printed = (
         "\n".join(line.rstrip() for line in text.strip().splitlines())
         for text in (expected, printed)

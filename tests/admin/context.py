@@ -1,4 +1,4 @@
-"""What the endpoints are given in tests that start no process."""
+"""Stubs for the endpoints in tests that start no process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sluicemq.model.histogram import Histogram
 
 
 class NoConnections:
-    """Nobody has connected; `closed` are the numbers that were to be."""
+    """A registry of given connections; `closed` has the numbers of those to close."""
 
     def __init__(self, *views: ConnectionView) -> None:
         self.views = list(views)
@@ -69,7 +69,7 @@ class NoSettings:
 
 
 class Process:
-    """As young and small as nothing."""
+    """A process without uptime and memory."""
 
     version = "0"
     compiled = False
@@ -89,7 +89,7 @@ class Process:
 
 
 class Lines:
-    """An audit log that can be looked at."""
+    """An audit log in memory."""
 
     def __init__(self) -> None:
         self.lines: list[AuditEntry] = []
@@ -106,7 +106,7 @@ class Lines:
 
 
 class NoUsers:
-    """A broker that knows nobody."""
+    """A user directory without users."""
 
     def names(self) -> list[str]:
         return []
@@ -122,7 +122,7 @@ class NoUsers:
 
 
 def context(broker: Broker, **changes: Any) -> ApiContext:
-    """For an application around that broker; `changes` are fields of Context."""
+    """Return the context of an application for that broker; `changes` are its fields."""
     vitals = Process()
     usual: dict[str, Any] = {
         "broker": broker,

@@ -1,4 +1,4 @@
-"""Destinations with something in them, and consumers, for tests of what the API does to them."""
+"""Destinations with messages, and consumers, for tests of the API."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topic(broker: Broker, name: str = "t", **settings: Any) -> Destination:
 
 
 def send(destination: Destination, *bodies: str, **fields: Any) -> list[int]:
-    """Publish; numbers of the messages. `broker` is the destination's."""
+    """Publish, and return the numbers of the messages. `broker` is the destination's."""
     broker = fields.pop("broker")
     fields.setdefault("durability", Durability.LAZY)
     fields.setdefault("kind", BodyKind.TEXT)
@@ -48,7 +48,7 @@ def send(destination: Destination, *bodies: str, **fields: Any) -> list[int]:
 
 
 def read(broker: Broker, destination: Destination, credit: int = 100) -> Reader:
-    """Attach a consumer; it has been given what waits."""
+    """Attach a consumer, and dispatch ready messages to it."""
     reader = Reader(broker)
     reader.consumer = broker.attach(destination.queue, reader, Window(credit, True))
     broker.flush()
@@ -56,12 +56,12 @@ def read(broker: Broker, destination: Destination, credit: int = 100) -> Reader:
 
 
 def held(consumer: Consumer) -> list[int]:
-    """Numbers of what it holds."""
+    """Return the numbers of its unacked messages."""
     return list(consumer.unacked)
 
 
 def waiting(broker: Broker, name: str = "q", kind: Kind = Kind.QUEUE) -> list[str]:
-    """Bodies of what waits in a destination, in order; delayed ones last."""
+    """Return the bodies of ready messages in order, those of scheduled ones last."""
     destination = broker.destinations[Address(kind, name)]
     return [
         broker.core.read(each).body.decode() for each in destination.queue.browse(unacked=False)

@@ -1,4 +1,4 @@
-"""Who may do what over HTTP, how they show who they are, and what browsers may not be used for."""
+"""Permissions and authentication over HTTP, and requests that browsers may not send."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def basic(user: str, password: str) -> str:
 
 
 def audit(broker: LocalBroker) -> list[tuple[str, str]]:
-    """What happened, and to whom."""
+    """Return the events of the audit log, with their users."""
     lines: list[dict[str, Any]] = [
         json.loads(line) for line in broker.log.read_text().splitlines() if line.startswith("{")
     ]
@@ -63,7 +63,7 @@ def audit(broker: LocalBroker) -> list[tuple[str, str]]:
     ]
 
 
-def test_users_and_their_rights(
+def test_users_and_their_permissions(
     start: Start, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command("users", "add", "root", "--superuser", "--password-file", "secret")
@@ -74,13 +74,13 @@ def test_users_and_their_rights(
     token = capsys.readouterr().out.strip()
     broker = start(HTTP, environment=LOG)
     port = broker.port("http")
-    with Client(port) as nobody:
+    with Client(port) as anonymous:
         for method, path in (("GET", "/status"), ("POST", "/batches"), *READING):
-            answer = nobody.ask(method, path)
+            answer = anonymous.ask(method, path)
             assert (answer.status, answer.code) == (401, "authentication-required"), path
             assert answer.headers["www-authenticate"].startswith("Basic ")
-    for shown in (basic("anna", SECRET), f"Bearer {token}", f"bearer  {token}", basic("x", token)):
-        with Client(port, Authorization=shown) as anna:
+    for header in (basic("anna", SECRET), f"Bearer {token}", f"bearer  {token}", basic("x", token)):
+        with Client(port, Authorization=header) as anna:
             assert anna.get("/status").status == 200
             for method, path in READING:
                 answer = anna.ask(method, path)
@@ -91,7 +91,7 @@ def test_users_and_their_rights(
         assert (refused.status, refused.code) == (409, "rejected")
         assert [each["row"] for each in refused.json()["error"]["rejected"]] == [1, 2]
         assert "anna may not produce 'other'" in refused.json()["error"]["message"]
-        # nor to the dead-letter queue
+        # the dead-letter queue requires permission, too
         assert anna.write(both, bad_rows="dead-letter").code == "forbidden"
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "jobs.bad"}
         assert anna.write(both, **query).json()["dead_lettered"] == 2
@@ -102,9 +102,9 @@ def test_users_and_their_rights(
         assert root.ask("PUT", "/journal/slots/a", b'{"position": 1}').status == 200
     assert waiting(broker) == {"jobs.a": 1, "jobs.b": 1, "jobs.bad": 2}
     happened = audit(broker)
-    assert happened.count(("login", "anna")) == 5  # one for each connection
+    assert happened.count(("login", "anna")) == 5  # one per connection
     denied = [each for each in happened if each[0] == "denied"]
-    # each request for the journal, each part for the name that it may not use, and the queue
+    # each request for the journal, each part with the forbidden name, and the dead-letter queue
     assert denied == [("denied", "anna")] * (4 * len(READING) + 2 + 1)
 
 
@@ -113,18 +113,18 @@ def test_wrong_credentials(start: Start, command: Command) -> None:
     limits = {"SLUICEMQ_AUTH__MAX_LOGIN_FAILURES": "2", "SLUICEMQ_AUTH__LOGIN_BACKOFF": "1min"}
     broker = start(HTTP, environment={**LOG, **limits})
     with Client(broker.port("http")) as client:
-        for shown in ("Basic", "Basic !", "Basic YQ==", "Bearer", "Bearer ", "Digest x", "\xff"):
-            answer = client.get("/status", Authorization=shown)
-            assert (answer.status, answer.code) == (400, "bad-authorization"), shown
+        for header in ("Basic", "Basic !", "Basic YQ==", "Bearer", "Bearer ", "Digest x", "\xff"):
+            answer = client.get("/status", Authorization=header)
+            assert (answer.status, answer.code) == (400, "bad-authorization"), header
         assert client.get("/status", Authorization=basic("anna", SECRET)).status == 200
-        for shown in (
+        for header in (
             basic("anna", "wrong"),
             basic("anna", SECRET + " "),
-            basic("nobody", SECRET),
+            basic("unknown", SECRET),
             "Bearer sluicemq-nonsense",
         ):
-            answer = client.get("/status", Authorization=shown)
-            assert (answer.status, answer.code) == (401, "authentication-failed"), shown
+            answer = client.get("/status", Authorization=header)
+            assert (answer.status, answer.code) == (401, "authentication-failed"), header
         for _ in range(2):
             answer = client.get("/status", Authorization=basic("ghost", "wrong"))
             assert (answer.status, answer.code) == (401, "authentication-failed")
@@ -132,24 +132,24 @@ def test_wrong_credentials(start: Start, command: Command) -> None:
         assert (answer.status, answer.code) == (429, "too-many-failures")
         assert 1 <= int(answer.headers["retry-after"]) <= 60
         assert "for this user from this address" in answer.json()["error"]["message"]
-        # what is known of nobody in particular is never asked twice
+        # requests without credentials are never throttled
         assert client.get("/status").status == 401
     assert ("login failed", "anna") in audit(broker)
 
 
-def test_an_address_that_others_can_reach_needs_users(tmp_path: Path) -> None:
+def test_a_public_address_requires_users(tmp_path: Path) -> None:
     with pytest.raises(ConnectionLost, match="insecure_public"):
         LocalBroker(tmp_path / "broker", ["http://0.0.0.0:0"]).start()
 
 
-def test_the_port_is_somebody_elses(start: Start, tmp_path: Path) -> None:
+def test_a_port_in_use_is_an_error(start: Start, tmp_path: Path) -> None:
     port = start(HTTP).port("http")
     with pytest.raises(ConnectionLost, match=f"cannot listen on http://127.0.0.1:{port}"):
         LocalBroker(tmp_path / "second", [f"http://127.0.0.1:{port}"]).start()
 
 
-def test_pages_of_others(start: Start) -> None:
-    """As long as nobody is asked for a password, a browser could be made to ask for somebody."""
+def test_requests_from_other_origins(start: Start) -> None:
+    """Without passwords, a page of another origin could send requests through a browser."""
     port = start(PHPMQ, HTTP).port("http")
     with Client(port) as client:
         for headers, status in (
@@ -170,7 +170,9 @@ def test_pages_of_others(start: Start) -> None:
             assert answer.status == status, headers
 
 
-def test_any_name_will_do_where_no_page_can_borrow_it(start: Start, authority: Authority) -> None:
+def test_any_host_name_is_accepted_on_public_and_tls_listeners(
+    start: Start, authority: Authority
+) -> None:
     pem = authority.pem(authority.issue())
     broker = start(
         "http://0.0.0.0:0",
@@ -186,10 +188,10 @@ def test_any_name_will_do_where_no_page_can_borrow_it(start: Start, authority: A
             assert client.get("/status", Origin="http://evil.example").status == 403
 
 
-def test_pages_of_others_where_there_are_users(start: Start, command: Command) -> None:
+def test_requests_from_other_origins_with_users(start: Start, command: Command) -> None:
     command("users", "add", "anna", "--password-file", "secret")
-    shown = basic("anna", SECRET)
-    with Client(start(HTTP).port("http"), Authorization=shown) as client:
+    header = basic("anna", SECRET)
+    with Client(start(HTTP).port("http"), Authorization=header) as client:
         assert client.get("/status", Host="broker.example").status == 200
         answer = client.get("/status", Host="broker.example", Origin="http://evil.example")
         assert (answer.status, answer.code) == (403, "cross-origin")

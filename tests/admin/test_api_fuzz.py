@@ -31,18 +31,18 @@ from sluicemq.model.rows import row
 from tests.support.http import HTTP, PHPMQ, Client
 
 SECONDS = 10.0
-"""An answer that takes longer has got stuck."""
+"""Longest time of a response."""
 EXAMPLES = 300 if os.environ.get("FUZZ") else 8
 STREAM = "/events"
-"""Goes on for as long as somebody listens; tests/admin/test_event_stream.py has it."""
+"""Never ends while the client is connected; tests/admin/test_event_stream.py tests it."""
 PATIENT = {
     "SLUICEMQ_AUTH__MAX_LOGIN_FAILURES": "1000",
     "SLUICEMQ_AUTH__LOGIN_BACKOFF": "0",
     "SLUICEMQ_AUTH__LOGIN_BACKOFF_MAX": "0",
 }
-"""Made-up passwords are among the requests, and are not to lock out those who make them up."""
+"""Requests have random passwords, which must not lock out the test."""
 QUEUE = "orders0"
-"""Has messages, so that there is something to be found."""
+"""A queue with messages."""
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -52,8 +52,8 @@ CHECKS = [
 ]
 
 
-class Place(NamedTuple):
-    """A broker, and what a request to it shows."""
+class Target(NamedTuple):
+    """A broker, and the credentials of requests to it."""
 
     url: str
     headers: dict[str, str]
@@ -61,8 +61,8 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place]]:
-    """One that asks nobody, one seen by a superuser, and the same by somebody with few rights."""
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Target]]:
+    """Yield a broker without users, one as a superuser, and the same as a user with few rights."""
     with ExitStack() as stack:
 
         def start(name: str) -> tuple[Path, LocalBroker]:
@@ -71,29 +71,29 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place
             return directory, stack.enter_context(broker)
 
         _, alone = start("open")
-        directory, asking = start("users")
+        directory, with_users = start("users")
         (directory / "secret").write_text("correct horse\n")
         for user, more in (("root", ["--superuser"]), ("anna", [])):
             command = ["users", "add", user, "--password-file", str(directory / "secret"), *more]
-            assert main([*command, "--data-dir", str(asking.directory)]) == 0
+            assert main([*command, "--data-dir", str(with_users.directory)]) == 0
         grant = ["permissions", "grant", "anna", "*0*", "browse", "produce"]
-        assert main([*grant, "--data-dir", str(asking.directory)]) == 0
+        assert main([*grant, "--data-dir", str(with_users.directory)]) == 0
         rows = [row(QUEUE, b"%d" % number) for number in range(100)]
         with Client(alone.port("http")) as client:
             assert client.write(rows).status == 200
-        found = {"open": Place(f"http://127.0.0.1:{alone.port('http')}", {}, alone)}
+        found = {"open": Target(f"http://127.0.0.1:{alone.port('http')}", {}, alone)}
         for user in ("root", "anna"):
-            address = f"http://127.0.0.1:{asking.port('http')}"
+            address = f"http://127.0.0.1:{with_users.port('http')}"
             basic = requests.Request(auth=(user, "correct horse"), url=address).prepare()
-            found[user] = Place(address, dict(basic.headers), asking)
-        with Client(asking.port("http"), **found["root"].headers) as client:
+            found[user] = Target(address, dict(basic.headers), with_users)
+        with Client(with_users.port("http"), **found["root"].headers) as client:
             assert client.write(rows).status == 200
         yield found
 
 
 @pytest.mark.parametrize("who", ["open", "root", "anna"])
-def test_every_endpoint(places: dict[str, Place], who: str) -> None:
-    place = places[who]
+def test_every_endpoint(targets: dict[str, Target], who: str) -> None:
+    place = targets[who]
     schema = schemathesis.openapi.from_url(f"{place.url}/api/v1/openapi.json")
     tried = set()
     with requests.Session() as session:

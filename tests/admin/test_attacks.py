@@ -1,4 +1,4 @@
-"""What an attacker would try: a test for each."""
+"""One test for each kind of attack."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCRIPT = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
 
 def target(endpoint: Endpoint, name: str) -> str:
-    """A path of that endpoint, with the parameters that it cannot do without."""
+    """Return a path of that endpoint with its required parameters."""
     path = endpoint.path
     for part in re.findall(r"{\*?[a-z_]+}", path):
         value = {"{kind}": "queue", "{name}": quote(name, safe=""), "{*rest}": "x"}.get(part, "1")
@@ -59,11 +59,11 @@ def protected(api_fixture: ApiFixture) -> Iterator[Endpoint]:
 
 
 @looped
-async def test_nothing_without_a_login(api_fixture: ApiFixture) -> None:
+async def test_every_endpoint_requires_a_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
-    nobody = api_fixture.http_client()
+    anonymous = api_fixture.http_client()
     for endpoint in protected(api_fixture):
-        answer = await attempt(nobody, endpoint, OTHERS)
+        answer = await attempt(anonymous, endpoint, OTHERS)
         assert answer.status == 401, endpoint
     stale = api_fixture.http_client()
     stale.cookie, stale.csrf = "made up", "made up"
@@ -72,8 +72,8 @@ async def test_nothing_without_a_login(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_no_endpoint_gives_a_user_what_it_has_no_right_to(api_fixture: ApiFixture) -> None:
-    """Every endpoint there is, with every right but the one that it takes."""
+async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -> None:
+    """Every endpoint, with every permission except the required one."""
     api_fixture.add("root", superuser=True)
     for name in (OTHERS, OWN):
         api_fixture.broker.declare(Address(Kind.QUEUE, name))
@@ -92,15 +92,15 @@ async def test_no_endpoint_gives_a_user_what_it_has_no_right_to(api_fixture: Api
                 if endpoint.needs is operation:
                     checked += 1
                     assert (await attempt(few, endpoint, OWN)).status == 403, endpoint
-    # the destinations are still there, and nobody new
+    # destinations and users are unchanged
     assert {address.name for address in api_fixture.broker.destinations} >= {OTHERS, OWN}
     assert set(api_fixture.store.read().users) == {"root", *(f"no-{each}" for each in Operation)}
     assert checked > 5
 
 
 @looped
-async def test_what_takes_a_right_by_what_is_asked(api_fixture: ApiFixture) -> None:
-    """Endpoints that find out themselves what they take; each with every right but that one."""
+async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiFixture) -> None:
+    """Endpoints that check permissions themselves; each with every permission but one."""
     api_fixture.add("root", superuser=True)
     for name in (OTHERS, OWN):
         api_fixture.broker.declare(Address(Kind.QUEUE, name))
@@ -120,7 +120,7 @@ async def test_what_takes_a_right_by_what_is_asked(api_fixture: ApiFixture) -> N
         ("manage", "POST", actions, {"action": "delete", "all": True}),
         ("manage", "DELETE", f"/subscriptions?destination={OWN}&name=x", None),
     ]
-    # with all rights to one's own, what is others' stays theirs
+    # all permissions for the own destinations give none for others
     theirs = {"target": {"kind": "queue", "name": OTHERS}}
     attempts += [
         ("", "POST", actions, {"action": action, "all": True, **theirs})
@@ -140,7 +140,7 @@ async def test_what_takes_a_right_by_what_is_asked(api_fixture: ApiFixture) -> N
 
 
 @looped
-async def test_lists_do_not_tell_of_what_one_may_not_see(api_fixture: ApiFixture) -> None:
+async def test_lists_omit_names_without_permission(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("few", "own.*: browse")
     api_fixture.broker.declare(Address(Kind.QUEUE, OTHERS))
@@ -148,19 +148,19 @@ async def test_lists_do_not_tell_of_what_one_may_not_see(api_fixture: ApiFixture
     few, root = api_fixture.http_client(), api_fixture.http_client()
     await few.login("few")
     await root.login("root")
-    told = 0
+    visible = 0
     for endpoint in protected(api_fixture):
         stream = endpoint.media == "text/event-stream"
         if endpoint.needs is Need.USER and endpoint.method == "GET" and not stream:
             answer = await attempt(few, endpoint, OWN)
             assert OTHERS.encode() not in answer.body, endpoint
-            told += OTHERS.encode() in (await attempt(root, endpoint, OWN)).body
-    assert told, "to somebody it must be told"
+            visible += OTHERS.encode() in (await attempt(root, endpoint, OWN)).body
+    assert visible, "no list shows the name to root"
 
 
 @looped
-async def test_who_is_known_by_nothing_is_not_named_so(api_fixture: ApiFixture) -> None:
-    """Names that stand for somebody special cannot be those of users."""
+async def test_names_of_special_identities_are_reserved(api_fixture: ApiFixture) -> None:
+    """Names of special identities cannot be user names."""
     api_fixture.add("root", superuser=True)
     root = api_fixture.http_client()
     await root.login("root")
@@ -175,30 +175,30 @@ async def test_who_is_known_by_nothing_is_not_named_so(api_fixture: ApiFixture) 
 
 @looped
 async def test_brute_force(api_fixture: ApiFixture) -> None:
-    """By whatever way passwords and tokens are tried, only the first few are looked at."""
+    """Only the first few passwords and tokens are checked, on any endpoint."""
     api_fixture.add("root", superuser=True)
     thief = api_fixture.http_client("10.6.6.6:1")
     basic = base64.b64encode(b"root:another guess").decode()
     for guess in range(4):
-        ways = (
+        answers = (
             await thief.login("root", f"guess {guess}"),
             await thief.ask("GET", "/status", Authorization=f"Bearer guess{guess}"),
         )
-        for answer in ways:
+        for answer in answers:
             if guess < 3:
                 assert (answer.status, answer.code) == (401, "authentication-failed")
             else:
                 refused(answer)
     refused(await thief.ask("GET", "/status", Authorization=f"Basic {basic}"))
-    # not even the right one is looked at; other users, and from elsewhere the same, get in
+    # the right password is not checked either; other users and other addresses can log in
     refused(await thief.login("root"))
     api_fixture.add("anna")
     assert (await api_fixture.http_client("10.6.6.6:2").login("anna")).status == 200
     assert (await api_fixture.http_client("10.6.6.7:1").login("root")).status == 200
     api_fixture.now += 1
     assert (await thief.login("root")).status == 200
-    assert "login failed: root" in api_fixture.said()
-    assert [line for line in api_fixture.said() if line.startswith("login refused")]
+    assert "login failed: root" in api_fixture.audit_lines()
+    assert [line for line in api_fixture.audit_lines() if line.startswith("login refused")]
 
 
 def refused(answer: Answer) -> None:
@@ -209,25 +209,19 @@ def refused(answer: Answer) -> None:
 
 
 @looped
-async def test_brute_force_of_ones_own_password(api_fixture: ApiFixture) -> None:
-    """Who has found an open page must not find out the password with it."""
+async def test_brute_force_of_own_password(api_fixture: ApiFixture) -> None:
+    """An open session must not allow guessing the password."""
     api_fixture.add("root", superuser=True)
     page = api_fixture.http_client("10.6.6.6:1")
     await page.login("root")
-    answers = [
-        await page.ask(
-            "POST",
-            "/session/password",
-            {"current_password": f"guess {n}", "new_password": "mine now"},
-        )
-        for n in range(6)
-    ]
+    guesses = [{"current_password": f"guess {n}", "new_password": "mine now"} for n in range(6)]
+    answers = [await page.ask("POST", "/session/password", guess) for guess in guesses]
     assert [answer.status for answer in answers] == [401] * 3 + [429] * 3
 
 
 @looped
 async def test_session_fixation(api_fixture: ApiFixture) -> None:
-    """What the browser brings along never becomes the session."""
+    """A cookie of the client never becomes the session."""
     api_fixture.add("anna")
     page = api_fixture.http_client()
     planted = page.cookie = "planted"
@@ -243,12 +237,12 @@ async def test_session_fixation(api_fixture: ApiFixture) -> None:
     assert len(page.cookie) >= 43  # 256 bits
 
 
-# --- pages of others -------------------------------------------------------------------------
+# --- other origins ---------------------------------------------------------------------------
 
 
 @looped
 async def test_csrf(api_fixture: ApiFixture) -> None:
-    """Whatever changes something asks for more than the cookie."""
+    """Requests that change state require more than the cookie."""
     api_fixture.add("root", superuser=True)
     victim, other = api_fixture.http_client(), api_fixture.http_client()
     await victim.login("root")
@@ -256,23 +250,23 @@ async def test_csrf(api_fixture: ApiFixture) -> None:
     right, of_another = victim.csrf, other.csrf
     for endpoint in protected(api_fixture):
         if endpoint.changes:
-            for shown in ("", "x", of_another):
-                victim.csrf = shown
+            for token in ("", "x", of_another):
+                victim.csrf = token
                 answer = await attempt(victim, endpoint, OWN)
                 assert (answer.status, answer.code) == (403, "csrf-token-missing"), endpoint
-    assert (await victim.ask("GET", "/session")).status == 200  # nor has it been logged out
+    assert (await victim.ask("GET", "/session")).status == 200  # the session is still valid
     victim.csrf = right
     assert (await victim.ask("PUT", "/roles/r")).status == 201
     victim.csrf = ""
-    # a token in a header cannot be sent by a page of others
+    # pages of other origins cannot send a token in a header
     victim.cookie = ""
     victim.headers["Authorization"] = f"Bearer {api_fixture.token('root')}"
     assert (await victim.ask("PUT", "/roles/s")).status == 201
 
 
 @looped
-async def test_requests_of_other_pages(api_fixture: ApiFixture) -> None:
-    """With a session, and where there is none: a login, and a broker that asks nobody."""
+async def test_requests_from_pages_of_other_origins(api_fixture: ApiFixture) -> None:
+    """With a session, and without: a login, and a broker without users."""
     guest = api_fixture.http_client()
     tricks: list[dict[str, str]] = [
         {"Origin": "http://evil.example"},
@@ -290,14 +284,14 @@ async def test_requests_of_other_pages(api_fixture: ApiFixture) -> None:
     await victim.login("root")
     for trick in tricks:
         assert (await victim.ask("PUT", "/roles/x", **trick)).code == "cross-origin"
-    # one's own page, and a link that somebody follows
+    # the console itself, and a link on another page
     for fine in (
         {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"},
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
         {"Sec-Fetch-Site": "none"},
     ):
         assert (await victim.ask("GET", "/session", **fine)).status == 200
-    # nothing of it may be read by others
+    # other origins may not read the response
     answer = await victim.ask("GET", "/session")
     assert not [name for name in answer.headers if name.startswith("access-control-")]
 
@@ -307,7 +301,7 @@ async def test_requests_of_other_pages(api_fixture: ApiFixture) -> None:
 
 @looped
 async def test_scripts_in_names_and_parameters(api_fixture: ApiFixture) -> None:
-    """Stored or reflected: no answer of the API is anything that a browser would run."""
+    """Stored or reflected: a browser would run no response of the API."""
     api_fixture.broker.declare(Address(Kind.QUEUE, SCRIPT))
     http_client = api_fixture.http_client()
     for endpoint in api_fixture.endpoints:
@@ -339,14 +333,26 @@ async def test_scripts_in_names_and_parameters(api_fixture: ApiFixture) -> None:
 
 @pytest.mark.parametrize("base", ["/console", "/api/v1/journal/segments", "/api/v1/journal/slots"])
 def test_path_traversal(start: Start, base: str) -> None:
-    """No path leads to a file that is not meant."""
+    """No path leads to any other file."""
     broker = start(HTTP)
     (broker.directory / "secret").write_text("do not show")
-    ways = ("../secret", "..%2fsecret", "%2e%2e/secret", "..%5csecret", "%2e%2e%2f%2e%2e%2fsecret")
+    escapes = (
+        "../secret",
+        "..%2fsecret",
+        "%2e%2e/secret",
+        "..%5csecret",
+        "%2e%2e%2f%2e%2e%2fsecret",
+    )
     absolute = quote(str(broker.directory / "secret"), safe="")
-    for way in (*ways, absolute, "/" + str(broker.directory / "secret"), "..%00/secret", "%00"):
+    for escape in (
+        *escapes,
+        absolute,
+        "/" + str(broker.directory / "secret"),
+        "..%00/secret",
+        "%00",
+    ):
         for depth in range(0, 9, 4):
-            path = f"{base}/{'../' * depth}{way}"
+            path = f"{base}/{'../' * depth}{escape}"
             request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
             head, _, body = talk(broker.port("http"), request.encode()).partition(b"\r\n\r\n")
             assert head[9:12] in (b"400", b"404"), path
@@ -358,7 +364,7 @@ def test_path_traversal(start: Start, base: str) -> None:
 
 @looped
 async def test_oversized_bodies(api_fixture: ApiFixture) -> None:
-    """No endpoint reads more than it says, or what it was not told the length of."""
+    """No endpoint reads more than its limit, or a body without a length."""
     guest = api_fixture.http_client()
     for endpoint in api_fixture.endpoints:
         if not endpoint.changes or not endpoint.prefix or endpoint.body is None:
@@ -378,7 +384,7 @@ async def test_oversized_bodies(api_fixture: ApiFixture) -> None:
 
 
 def test_deep_and_wide_documents(start: Start) -> None:
-    """JSON that is small and expensive."""
+    """JSON that is small but expensive to parse."""
     broker = start(HTTP)
     bodies = [b"[" * 60_000, b'{"a":' * 12_000, b'{"user":"' + b"\\u0000" * 10_000 + b'"}']
     bodies += [b"{%s}" % b",".join(b'"%d":0' % n for n in range(6000)), b"1" * 60_000, b"\xff\xfe"]
@@ -390,8 +396,8 @@ def test_deep_and_wide_documents(start: Start) -> None:
         assert time.monotonic() - before < TIMEOUT
 
 
-def test_slow_http_keeps_nobody_else_waiting(start: Start) -> None:
-    """Many that never get to an end; test_http_session.py has how long they may take."""
+def test_slow_http_does_not_delay_other_clients(start: Start) -> None:
+    """Many requests that never end; test_http_session.py tests their time limits."""
     broker = start(PHPMQ, HTTP)
     port = broker.port("http")
     slow = []
@@ -410,8 +416,8 @@ def test_slow_http_keeps_nobody_else_waiting(start: Start) -> None:
     assert broker.status()["pid"] == broker.pid
 
 
-def test_too_large_a_head(start: Start) -> None:
-    """It is refused as soon as there is too much of it, and no end."""
+def test_a_head_that_is_too_large(start: Start) -> None:
+    """The head is rejected as soon as it is too long."""
     broker = start(f"{HTTP}?max-header-bytes=4096")
     much = b"a" * 10_000_000
     for head in (
@@ -424,14 +430,14 @@ def test_too_large_a_head(start: Start) -> None:
         try:
             answer = talk(broker.port("http"), head)
         except ConnectionError:
-            pass  # it was cut off while it was still sending
+            pass  # the broker closed the connection during the request
         else:
             assert answer.startswith(b"HTTP/1.1 400 ")
         assert broker.status()["resident_memory_bytes"] < before + 4_000_000
 
 
-def test_an_owner_is_one_by_the_file_system_alone(start: Start) -> None:
-    """The admin socket is its owner's; no header makes anybody else one."""
+def test_only_the_file_system_identifies_an_owner(start: Start) -> None:
+    """The admin socket belongs to its owner; no header makes another client an owner."""
     broker = start(HTTP)
     assert (broker.directory / "admin.sock").stat().st_mode & 0o777 == 0o600
     with Client(broker.port("http")) as client:
@@ -439,7 +445,7 @@ def test_an_owner_is_one_by_the_file_system_alone(start: Start) -> None:
             assert client.get("/session", **headers).json()["user"] == ""
 
 
-def test_cookies_that_are_none(tmp_path: Path) -> None:
+def test_invalid_cookies(tmp_path: Path) -> None:
     async def scenario() -> None:
         api_fixture = ApiFixture(tmp_path)
         api_fixture.add("root", superuser=True)

@@ -1,4 +1,4 @@
-"""Backups asked for over HTTP: where they go, who may, and one that is broken off."""
+"""Backups over HTTP: directory, permissions, and cancellation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fill(broker: LocalBroker, count: int) -> None:
             client.send("orders", BODY)
         client.send("orders", b"the last")
         client.subscribe("orders", 1)
-        client.receive(20)  # what has been delivered is on disk
+        client.receive(20)  # delivered messages are on disk
 
 
 def back_up(client: Client, name: str, **more: object) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def refused(client: Client, name: str, **more: object) -> tuple[int, str]:
     return answer.status, answer.code
 
 
-def test_a_backup_is_made_told_and_listed(broker: LocalBroker, home: Path) -> None:
+def test_a_backup_is_created_reported_and_listed(broker: LocalBroker, home: Path) -> None:
     fill(broker, 200)
     with Client(broker.port("http")) as client:
         lines = back_up(client, "one")
@@ -93,7 +93,7 @@ def test_a_backup_stays_in_its_directory(broker: LocalBroker, home: Path, name: 
     assert not list(home.iterdir())
 
 
-def test_a_link_in_the_directory_leads_nowhere(
+def test_a_symbolic_link_in_the_directory_is_rejected(
     broker: LocalBroker, home: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -106,13 +106,13 @@ def test_a_link_in_the_directory_leads_nowhere(
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_what_cannot_be_done(broker: LocalBroker, home: Path) -> None:
+def test_invalid_requests_are_rejected(broker: LocalBroker, home: Path) -> None:
     with Client(broker.port("http")) as client:
         back_up(client, "one")
         assert refused(client, "one") == (409, "backup-exists")
         assert refused(client, "two", incremental_from="none") == (404, "backup-not-found")
         assert refused(client, "two", compress=True) == (400, "bad-body")
-        assert refused(client, "two", rate=-1) == (400, "bad-body")
+        assert refused(client, "two", max_rate=-1) == (400, "bad-body")
         assert not (home / "two").exists()
 
 
@@ -130,7 +130,9 @@ def test_without_a_journal_there_are_no_backups(start: Start, home: Path) -> Non
         assert refused(client, "one") == (409, "no-journal")
 
 
-def test_only_a_superuser_may(broker: LocalBroker, home: Path, tmp_path: Path) -> None:
+def test_only_a_superuser_may_create_backups(
+    broker: LocalBroker, home: Path, tmp_path: Path
+) -> None:
     secret = tmp_path / "password"
     secret.write_text("a password of one's own\n")
     for name, superuser in (("root", True), ("anna", False)):
@@ -139,7 +141,7 @@ def test_only_a_superuser_may(broker: LocalBroker, home: Path, tmp_path: Path) -
         assert main(["users", "add", name, *where, *more]) == 0
     code = "authentication-required"
     with Client(broker.port("http")) as client:
-        # the broker sees the users within a second
+        # the broker reads the users within a second
         wait_until(
             lambda: client.get("/backups").status == 401, "the broker does not know the users"
         )
@@ -158,7 +160,7 @@ def _basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def test_one_at_a_time_and_one_that_is_broken_off_leaves_nothing(
+def test_one_backup_at_a_time_and_a_cancelled_one_leaves_no_files(
     broker: LocalBroker, home: Path
 ) -> None:
     fill(broker, 3000)
@@ -180,7 +182,7 @@ def test_one_at_a_time_and_one_that_is_broken_off_leaves_nothing(
         assert back_up(client, "fast")[-1]["state"] == "done"
 
 
-def test_a_failure_is_told_in_the_last_line(broker: LocalBroker, home: Path) -> None:
+def test_a_failure_is_reported_in_the_last_line(broker: LocalBroker, home: Path) -> None:
     fill(broker, 10)
     with Client(broker.port("http")) as client:
         back_up(client, "one")

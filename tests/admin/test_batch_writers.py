@@ -1,4 +1,4 @@
-"""Writers of batches, as the list shows them."""
+"""The list of batch writers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.server.conftest import Start
 from tests.support.http import HTTP, Client
 
 
-def test_the_one_that_wrote_last_comes_first_with_its_latest_batch(start: Start) -> None:
+def test_writers_are_sorted_by_their_latest_batch(start: Start) -> None:
     broker: LocalBroker = start(HTTP)
     with Client(broker.port("http")) as client:
         assert client.get("/batches").json() == {
@@ -31,7 +31,7 @@ def test_the_one_that_wrote_last_comes_first_with_its_latest_batch(start: Start)
     assert one == {**known, "writer": "one", "batch": 4, "parts_open": 0, "rows": 3}
 
 
-def test_a_page_of_them(start: Start) -> None:
+def test_a_page_of_writers(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
         for number in range(5):
             assert client.write([row("q", b"")], writer=f"w{number}").status == 200

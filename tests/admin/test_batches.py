@@ -1,4 +1,4 @@
-"""Parts of batches: every row once, whatever is sent again, and what becomes of refused rows."""
+"""Parts of batches: every row exactly once despite repetitions, and rejected rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(count: int, destination: str = "q", start: int = 0) -> list[RowValues]:
 
 
 def written(broker: LocalBroker) -> list[Message]:
-    """Every message that the journal has, in order."""
+    """Return every message in the journal in order."""
     found = []
     addresses: dict[int, Address] = {}
     for _, _, record in read_records(broker.directory / "journal"):
@@ -42,7 +42,7 @@ def written(broker: LocalBroker) -> list[Message]:
     return found
 
 
-def told(answer: Any) -> dict[int, str]:
+def reasons(answer: Any) -> dict[int, str]:
     return {each["row"]: each["reason"] for each in answer["rejected"]}
 
 
@@ -74,7 +74,7 @@ def test_every_field_arrives(start: Start) -> None:
     assert first.reply_to == Address(Kind.TOPIC, "back")
     assert first.properties == {"s": "é", "i": -5, "f": 1.5, "b": True, "n": None, "x": b"\xff"}
     assert (first.timestamp, first.deliver_at) == (1_700_000_000_000, 4_000_000_000_000)
-    # its life is counted from when the broker took it, not from when it was sent
+    # the time to live starts when the broker accepts the message
     assert 1_790_000_000_000 < first.expiration < 4_000_000_000_000
     assert second.expiration == 4_100_000_000_000
     assert second.timestamp > 1_790_000_000_000
@@ -144,7 +144,7 @@ def test_the_same_part_at_the_same_time(start: Start) -> None:
     assert waiting(broker) == {"q": 2000}
 
 
-def test_a_kill_at_any_moment_and_a_repetition_leave_every_row_once(tmp_path: Path) -> None:
+def test_a_kill_and_a_repetition_leave_every_row_once(tmp_path: Path) -> None:
     chance = repeatable()
     broker = LocalBroker(tmp_path, [HTTP], environment=SMALL_SEGMENTS)
     sent = 0
@@ -173,7 +173,7 @@ def test_a_kill_at_any_moment_and_a_repetition_leave_every_row_once(tmp_path: Pa
 def send_all(
     broker: LocalBroker, batch: int, parts: list[list[RowValues]], already: list[bool]
 ) -> None:
-    """Collects of each part that was answered whether it was there before."""
+    """Collect for each answered part if it had been written before."""
     with Client(broker.port("http")) as client:
         for number, part in enumerate(parts):
             final = "true" if number == len(parts) - 1 else "false"
@@ -208,21 +208,21 @@ BAD: list[RowValues] = [
 GOOD: list[RowValues] = [row("ok", b"1"), row("ok", b"2")]
 
 
-def test_refused_rows_fail_the_part(start: Start) -> None:
+def test_rejected_rows_fail_the_part(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
         answer = client.write([GOOD[0], *BAD, GOOD[1]])
         assert (answer.status, answer.code) == (409, "rejected")
         error = answer.json()["error"]
         assert error["rejected_rows"] == len(BAD)
-        assert list(told(error)) == list(range(1, 1 + len(BAD)))
+        assert list(reasons(error)) == list(range(1, 1 + len(BAD)))
         assert waiting(broker) == {}
         many = client.write(BAD * 20).json()["error"]
         assert (len(many["rejected"]), many["rejected_rows"]) == (100, 20 * len(BAD))
-        assert client.write(GOOD).json()["written"] == 2  # nothing is remembered of it
+        assert client.write(GOOD).json()["written"] == 2  # the rejected part left no state
 
 
-def test_refused_rows_are_left_out(start: Start) -> None:
+def test_rejected_rows_are_left_out(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
         answer = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
@@ -232,24 +232,24 @@ def test_refused_rows_are_left_out(start: Start) -> None:
         assert again["duplicate"] is True
 
 
-def test_refused_rows_become_dead_letters(start: Start) -> None:
+def test_rejected_rows_become_dead_letters(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "bad.rows"}
         answer = client.write([GOOD[0], *BAD, GOOD[1]], **query).json()
         assert (answer["written"], answer["dead_lettered"]) == (2, len(BAD))
     assert waiting(broker) == {"ok": 2, "bad.rows": len(BAD)}
-    letters = written(broker)[2:]
-    assert [letter.body for letter in letters] == [values[2] for values in BAD]
-    for letter, reason in zip(letters, told(answer).values(), strict=True):
-        assert letter.properties is not None
-        assert letter.properties["deadLetterReason"] == reason
-    assert letters[3].properties is not None
-    assert letters[3].properties["originalQueue"] == "ok"
+    dead_letters = written(broker)[2:]
+    assert [dead_letter.body for dead_letter in dead_letters] == [values[2] for values in BAD]
+    for dead_letter, reason in zip(dead_letters, reasons(answer).values(), strict=True):
+        assert dead_letter.properties is not None
+        assert dead_letter.properties["deadLetterReason"] == reason
+    assert dead_letters[3].properties is not None
+    assert dead_letters[3].properties["originalQueue"] == "ok"
 
 
-def test_what_the_broker_does_not_take(start: Start, tmp_path: Path) -> None:
-    """Too large and not there: the row's fault. Full: not now."""
+def test_rows_that_the_broker_rejects(start: Start, tmp_path: Path) -> None:
+    """Too large or no such destination: the row is rejected. Full: the part is to be retried."""
     (tmp_path / "sluicemq.toml").write_text(
         "[broker]\nauto_create_queues = false\n"
         "[destinations.small]\nmax_message_bytes = 10\n"
@@ -261,7 +261,7 @@ def test_what_the_broker_does_not_take(start: Start, tmp_path: Path) -> None:
     with Client(broker.port("http")) as client:
         refused = client.write(mixed)
         assert (refused.status, refused.code) == (409, "rejected")
-        assert list(told(refused.json()["error"])) == [1, 2]
+        assert list(reasons(refused.json()["error"])) == [1, 2]
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "dlq"}
         assert client.write(mixed, **query).json()["dead_lettered"] == 2
         assert waiting(broker) == {"small": 1, "dlq": 2}
@@ -283,7 +283,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "part": ("1.0", 1 << 32),
     "final": ("perhaps",),
     "bad_rows": ("ignore",),
-    "dead_letter": ("",),
+    "dead_letter_queue": ("",),
     "colour": ("red",),
 }
 
@@ -327,8 +327,8 @@ def test_wrong_bodies(start: Start) -> None:
     assert "Traceback" not in broker.log.read_text()
 
 
-def test_a_stop_between_parts_is_told(start: Start) -> None:
-    """What was answered is there after the stop, and what was not is written by a repetition."""
+def test_a_stop_between_parts_is_reported(start: Start) -> None:
+    """Answered parts exist after the stop, and a repetition writes the others."""
     broker = start(PHPMQ, HTTP)
     chance = Random(1)
     answered = 0

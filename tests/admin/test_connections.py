@@ -1,4 +1,4 @@
-"""Connections as lists show them, and how each protocol's own client is told to go."""
+"""The list of connections, and how clients of each protocol are disconnected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VIBEMQ = "vibemq://127.0.0.1:0"
 JMQ = "jmq://127.0.0.1:0"
 MAINTENANCE = "phpmq-maintenance://127.0.0.1:0"
 AUTO = "auto://127.0.0.1:0"
-SAID = "closed by an administrator: you are too loud"
+CLOSE_MESSAGE = "closed by an administrator: you are too loud"
 
 
 def listed(client: Client, query: str = "") -> list[dict[str, Any]]:
@@ -52,15 +52,15 @@ def close(client: Client, protocol: str) -> None:
     assert answer.status == 204, answer
 
 
-def gone(client: Client, protocol: str) -> None:
+def wait_until_gone(client: Client, protocol: str) -> None:
     wait_until(lambda: not listed(client, f"protocol={protocol}"), f"{protocol} is still there")
 
 
-# --- each protocol's client -----------------------------------------------------------------------
+# --- clients of each protocol ---------------------------------------------------------------------
 
 
 def phpmq(broker: LocalBroker, client: Client) -> None:
-    """It has no word for a reason."""
+    """The protocol cannot carry a reason."""
     with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as peer:
         peer.send("q", b"hello")
         peer.subscribe("q", 7)
@@ -72,7 +72,7 @@ def phpmq(broker: LocalBroker, client: Client) -> None:
         with pytest.raises(ConnectionLost):
             peer.receive(TIMEOUT)
     [queue] = client.get("/consumers?destination=q").json()["items"] or [None]
-    assert queue is None  # what it held has gone back, too
+    assert queue is None  # its unacked messages are requeued
 
 
 def msglite(broker: LocalBroker, client: Client) -> None:
@@ -81,7 +81,7 @@ def msglite(broker: LocalBroker, client: Client) -> None:
     assert peer.ready("m", timeout=5) is not None
     assert only(client, "msglite")["consumers"] == 1
     close(client, "msglite")
-    with pytest.raises(ClientError, match=SAID):
+    with pytest.raises(ClientError, match=CLOSE_MESSAGE):
         peer.ready("m", timeout=60)
 
 
@@ -92,7 +92,7 @@ def vibemq(broker: LocalBroker, client: Client) -> None:
     assert item["consumers"] == 1
     assert item["client_id"]
     close(client, "vibemq")
-    with pytest.raises(ConnectionLost, match=SAID):
+    with pytest.raises(ConnectionLost, match=CLOSE_MESSAGE):
         peer.receive("v", TIMEOUT)
 
 
@@ -103,7 +103,7 @@ def jmq(broker: LocalBroker, client: Client) -> None:
     item = only(client, "jmq")
     assert (item["consumers"], item["client_id"]) == (1, "reporter")
     close(client, "jmq")
-    with pytest.raises(ConnectionLost, match=SAID):
+    with pytest.raises(ConnectionLost, match=CLOSE_MESSAGE):
         consumer.receive(TIMEOUT)
 
 
@@ -127,7 +127,7 @@ def http(broker: LocalBroker, client: Client) -> None:
         assert client.ask("DELETE", f"/connections/{other}").status == 204
         assert peer.connection.sock is not None
         assert peer.connection.sock.recv(1) == b""
-        # who closes the own one is answered before
+        # a client that closes its own connection gets the response first
         assert client.ask("DELETE", f"/connections/{own}").status == 204
 
 
@@ -138,14 +138,14 @@ def name(client: Client) -> str:
 
 
 def recognised(broker: LocalBroker, client: Client) -> None:
-    """A listener for all: the protocol is that of the client, as soon as it is known."""
+    """A listener for all protocols: the connection has the client's once it is detected."""
     address = ("127.0.0.1", broker.port("auto"))
     with socket.create_connection(address, TIMEOUT) as peer:
         wait_until(lambda: bool(listed(client, "protocol=auto")), "not there")
         assert only(client, "auto")["state"] == "connecting"
         close(client, "auto")
         assert peer.recv(1) == b""
-    gone(client, "auto")
+    wait_until_gone(client, "auto")
     with BlockingPhpmqClient.connect(port=broker.port("auto")) as other:
         other.send("q", b"hello")
         other.subscribe("nothing")
@@ -156,13 +156,13 @@ def recognised(broker: LocalBroker, client: Client) -> None:
             other.receive(TIMEOUT)
 
 
-def test_each_protocols_client_is_shown_and_told(start: Start) -> None:
+def test_clients_of_each_protocol_are_listed_and_disconnected(start: Start) -> None:
     broker = start(HTTP, PHPMQ, MSGLITE, VIBEMQ, JMQ, MAINTENANCE, AUTO)
     with Client(broker.port("http")) as client:
-        for room in (phpmq, msglite, vibemq, jmq, maintenance, recognised):
-            room(broker, client)
+        for protocol_client in (phpmq, msglite, vibemq, jmq, maintenance, recognised):
+            protocol_client(broker, client)
             for protocol in ("phpmq", "msglite", "vibemq", "jmq", "phpmq-maintenance"):
-                gone(client, protocol)
+                wait_until_gone(client, protocol)
         overview = client.get("/overview?fresh=true").json()
         protocols = overview["protocols"]
         assert protocols["phpmq"]["published"] == 2
@@ -177,7 +177,7 @@ def test_each_protocols_client_is_shown_and_told(start: Start) -> None:
 
 
 def test_messages_are_counted_by_protocol(start: Start) -> None:
-    """Each room counts what its clients send and are given; see also above."""
+    """Each protocol counts messages published and delivered; see also above."""
     broker = start(HTTP, VIBEMQ, JMQ)
     with ExitStack() as stack, Client(broker.port("http")) as client:
         vibe = stack.enter_context(BlockingVibeMQClient.connect(port=broker.port("vibemq")))
@@ -226,8 +226,8 @@ def view(number: int, **changes: Any) -> ConnectionView:
     return usual._replace(**changes)
 
 
-def peopled(api_fixture: ApiFixture, *views: ConnectionView) -> NoConnections:
-    """`views` are connected."""
+def connect(api_fixture: ApiFixture, *views: ConnectionView) -> NoConnections:
+    """Make `views` the connections of the broker."""
     connections: Any = api_fixture.context.connections
     assert isinstance(connections, NoConnections)
     connections.views[:] = views
@@ -244,7 +244,7 @@ async def numbers(http_client: HttpClient, query: str = "") -> list[int]:
 async def test_pages_orders_and_filters(api_fixture: ApiFixture) -> None:
     views = [view(n) for n in range(1, 8)]
     views[2] = view(3, protocol="jmq", client_id="reporter", user="bert")
-    peopled(api_fixture, *views)
+    connect(api_fixture, *views)
     http_client = api_fixture.http_client()
     assert await numbers(http_client) == [1, 2, 3, 4, 5, 6, 7]
     assert await numbers(http_client, "order=desc&page_size=3") == [7, 6, 5]
@@ -264,10 +264,10 @@ async def test_pages_orders_and_filters(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_others_see_their_own(api_fixture: ApiFixture) -> None:
+async def test_users_see_only_their_own_connections(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "*: browse produce consume create delete manage")
-    connections = peopled(api_fixture, view(1), view(2, user="root"), view(3, user=""))
+    connections = connect(api_fixture, view(1), view(2, user="root"), view(3, user=""))
     root, anna = api_fixture.http_client(), api_fixture.http_client("127.0.0.1:2")
     await root.login("root")
     await anna.login("anna")
@@ -282,29 +282,29 @@ async def test_others_see_their_own(api_fixture: ApiFixture) -> None:
     assert connections.closed == []
     assert (await root.ask("DELETE", "/connections/1")).status == 204
     assert [number for number, _ in connections.closed] == [1]
-    said = api_fixture.said()
-    assert any(line.startswith("denied: anna") for line in said)
-    assert any(line.startswith("change: root DELETE /api/v1/connections/1") for line in said)
+    audit_lines = api_fixture.audit_lines()
+    assert any(line.startswith("denied: anna") for line in audit_lines)
+    assert any(line.startswith("change: root DELETE /api/v1/connections/1") for line in audit_lines)
 
 
-def test_who_is_nobody_has_no_connections_of_his_own() -> None:
-    """Else those of all who are nobody either would be his."""
+def test_anonymous_users_own_no_connections() -> None:
+    """Otherwise they would share the connections of all anonymous users."""
     assert not may_see(ANONYMOUS, view(1, user=""))
     assert may_see(EVERYBODY, view(1, user=""))
 
 
 @looped
-async def test_nobody_logged_in_sees_nobody(api_fixture: ApiFixture) -> None:
+async def test_connections_require_a_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
-    peopled(api_fixture, view(1, user=""))
+    connect(api_fixture, view(1, user=""))
     for method, path in (("GET", "/connections"), ("DELETE", "/connections/1")):
         answer = await api_fixture.http_client().ask(method, path)
         assert (answer.status, answer.code) == (401, "authentication-required")
 
 
 @looped
-async def test_who_is_not_there_cannot_be_closed(api_fixture: ApiFixture) -> None:
-    peopled(api_fixture, view(1))
+async def test_an_unknown_connection_cannot_be_closed(api_fixture: ApiFixture) -> None:
+    connect(api_fixture, view(1))
     for name in ("2", "-1", "x", "1.0", "%C2%B2", "9" * 30, "0x1"):
         answer = await api_fixture.http_client().ask("DELETE", f"/connections/{name}")
         assert (answer.status, answer.code) == (404, "connection-not-found"), name
@@ -312,8 +312,8 @@ async def test_who_is_not_there_cannot_be_closed(api_fixture: ApiFixture) -> Non
 
 @looped
 async def test_a_reason_is_one_line(api_fixture: ApiFixture) -> None:
-    """It goes into packets, terminals and logs."""
-    connections = peopled(api_fixture, view(1))
+    """The reason is part of packets, terminal output and logs."""
+    connections = connect(api_fixture, view(1))
     http_client = api_fixture.http_client()
     assert (await http_client.ask("DELETE", "/connections/1")).status == 204
     await http_client.ask("DELETE", "/connections/1?reason=two%0Alines%1b%5b2J%20%20end")
@@ -326,18 +326,18 @@ async def test_a_reason_is_one_line(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_texts_of_clients_are_shown_whatever_they_are(api_fixture: ApiFixture) -> None:
-    """Half a character, as Java has them, cannot stand in JSON."""
-    peopled(api_fixture, view(1, client_id="a\ud800<b>", user="\x00"))
+async def test_client_texts_are_escaped(api_fixture: ApiFixture) -> None:
+    """JSON cannot contain an unpaired surrogate, which Java allows."""
+    connect(api_fixture, view(1, client_id="a\ud800<b>", user="\x00"))
     answer = await api_fixture.http_client().ask("GET", "/connections")
     [item] = answer.json()["items"]
     assert (item["client_id"], item["user"]) == ("a\\ud800<b>", "\\x00")
 
 
-# --- who they are ---------------------------------------------------------------------------------
+# --- users ----------------------------------------------------------------------------------------
 
 
-def test_connections_say_whom_they_act_as(
+def test_connections_have_their_user(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -350,8 +350,8 @@ def test_connections_say_whom_they_act_as(
     command("users", "add", "anna", "--password-file", "secret")
     command("permissions", "grant", "anna", "*", "consume", "produce")
     broker = start(HTTP, f"{PHPMQ}?user=anna", VIBEMQ, JMQ)
-    shown = base64.b64encode(b"root:correct horse").decode()
-    with ExitStack() as stack, Client(broker.port("http"), Authorization=f"Basic {shown}") as root:
+    basic = base64.b64encode(b"root:correct horse").decode()
+    with ExitStack() as stack, Client(broker.port("http"), Authorization=f"Basic {basic}") as root:
         peer = stack.enter_context(BlockingPhpmqClient.connect(port=broker.port("phpmq")))
         peer.send("q", b"x")
         port = broker.port("vibemq")
@@ -361,8 +361,8 @@ def test_connections_say_whom_they_act_as(
         stack.enter_context(BlockingJmqClient.open(where, reconnect=None))
         users = {item["protocol"]: item["user"] for item in listed(root)}
         assert users == {"http": "root", "phpmq": "anna", "vibemq": "anna", "jmq": "anna"}
-        shown = base64.b64encode(b"anna:correct horse").decode()
-        with Client(broker.port("http"), Authorization=f"Basic {shown}") as anna:
+        basic = base64.b64encode(b"anna:correct horse").decode()
+        with Client(broker.port("http"), Authorization=f"Basic {basic}") as anna:
             seen = sorted(item["protocol"] for item in listed(anna))
             assert seen == ["http", "jmq", "phpmq", "vibemq"]
             for item in listed(root, "filter=anna"):

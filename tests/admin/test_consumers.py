@@ -1,4 +1,4 @@
-"""Consumers as lists show them."""
+"""The list of consumers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any
 
 
 @looped
-async def test_what_a_list_says_of_a_consumer(api_fixture: ApiFixture) -> None:
+async def test_a_list_has_every_field_of_a_consumer(api_fixture: ApiFixture) -> None:
     queue = api_fixture.broker.queue("q")
     topic = api_fixture.broker.topic("t")
     first = attach(api_fixture, queue.queue, 7, "n > 5")
@@ -90,7 +90,7 @@ async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_who_sees_a_destination_sees_its_consumers(api_fixture: ApiFixture) -> None:
+async def test_users_see_the_consumers_of_visible_destinations(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "a.*: consume")
     for name in ("a.1", "b.1"):
         attach(api_fixture, api_fixture.broker.queue(name).queue)
@@ -102,7 +102,7 @@ async def test_who_sees_a_destination_sees_its_consumers(api_fixture: ApiFixture
 
 @looped
 async def test_any_name(api_fixture: ApiFixture) -> None:
-    """Bytes that are no text are shown with escapes, and asked for in base64."""
+    """Invalid UTF-8 is escaped in responses, and base64 in requests."""
     name = "caf\udce9\n"
     attach(api_fixture, api_fixture.broker.queue(name).queue)
     attach(api_fixture, api_fixture.broker.resolve(Address(Kind.QUEUE, "<b>")).queue)

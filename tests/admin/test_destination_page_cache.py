@@ -1,4 +1,4 @@
-"""Pages of destinations for many streams: made once for all that ask the same, and with rests."""
+"""Pages of destinations for many streams: created once per query, with intervals between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.api import ApiFixture, looped
 
 
 class Pages:
-    """Counts what it is asked for, and takes its time."""
+    """A source of pages that records its calls, with a delay."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -31,59 +31,59 @@ class Pages:
 
 
 @looped
-async def test_who_asks_the_same_is_told_the_same(api_fixture: ApiFixture) -> None:
+async def test_equal_queries_share_one_page(api_fixture: ApiFixture) -> None:
     pages: Any = Pages()
-    made = DestinationPageCache(pages)
+    cache = DestinationPageCache(pages)
     query = DestinationQuery()
-    told = await asyncio.gather(*(made.of(EVERYBODY, DestinationQuery()) for _ in range(20)))
-    assert set(told) == {b'{"page":1}'}
+    responses = await asyncio.gather(*(cache.of(EVERYBODY, DestinationQuery()) for _ in range(20)))
+    assert set(responses) == {b'{"page":1}'}
     assert pages.asked == [("", 1)]
     anna = Identity("anna")
-    await made.of(anna, query)
-    await made.of(EVERYBODY, DestinationQuery(page=2))
-    # others see other things, even if they are called the same
-    await made.of(Identity("anna"), query)
+    await cache.of(anna, query)
+    await cache.of(EVERYBODY, DestinationQuery(page=2))
+    # identities with the same name do not share pages
+    await cache.of(Identity("anna"), query)
     assert pages.asked == [("", 1), ("anna", 1), ("", 2), ("anna", 1)]
 
 
 @looped
-async def test_nothing_old_is_told(api_fixture: ApiFixture) -> None:
+async def test_a_stale_page_is_not_returned(api_fixture: ApiFixture) -> None:
     pages: Any = Pages()
-    made = DestinationPageCache(pages)
+    cache = DestinationPageCache(pages)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(destination_page_cache, "FRESH_SECONDS", 0.0)
         for _ in range(3):
-            await made.of(EVERYBODY, DestinationQuery())
+            await cache.of(EVERYBODY, DestinationQuery())
     assert len(pages.asked) == 3
 
 
 @looped
-async def test_whoever_works_long_rests_long(api_fixture: ApiFixture) -> None:
+async def test_queries_are_spaced_by_their_duration(api_fixture: ApiFixture) -> None:
     pages: Any = Pages(0.01)
-    made = DestinationPageCache(pages)
+    cache = DestinationPageCache(pages)
     queries = [DestinationQuery(page=number) for number in range(1, 4)]
-    await asyncio.gather(*(made.of(EVERYBODY, query) for query in queries))
+    await asyncio.gather(*(cache.of(EVERYBODY, query) for query in queries))
     first, second, third = pages.at
     assert second - first >= 0.09
     assert third - second >= 0.09
 
 
 @looped
-async def test_who_leaves_waits_for_nothing(api_fixture: ApiFixture) -> None:
+async def test_a_client_that_disconnects_stops_waiting(api_fixture: ApiFixture) -> None:
     pages: Any = Pages(60.0)
-    made = DestinationPageCache(pages)
+    cache = DestinationPageCache(pages)
     leaving = asyncio.Event()
-    waiting = asyncio.ensure_future(made.unless(leaving, EVERYBODY, DestinationQuery()))
+    waiting = asyncio.ensure_future(cache.unless(leaving, EVERYBODY, DestinationQuery()))
     await asyncio.sleep(0)
     leaving.set()
     assert await waiting is None
     pages.seconds = 0.0
-    # and holds up nobody else
-    assert await made.unless(asyncio.Event(), EVERYBODY, DestinationQuery()) == b'{"page":1}'
+    # other clients are not delayed
+    assert await cache.unless(asyncio.Event(), EVERYBODY, DestinationQuery()) == b'{"page":1}'
 
 
 @looped
-async def test_a_mistake_is_told(api_fixture: ApiFixture) -> None:
+async def test_an_error_is_raised(api_fixture: ApiFixture) -> None:
     class Broken:
         async def page(self, identity: Identity, query: DestinationQuery) -> None:
             raise ValueError("a mistake")

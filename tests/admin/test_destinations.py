@@ -55,7 +55,7 @@ async def test_a_list_in_pages_filtered_and_sorted(api_fixture: ApiFixture) -> N
 
 
 @looped
-async def test_every_figure_can_be_sorted_by(api_fixture: ApiFixture) -> None:
+async def test_a_list_can_be_sorted_by_every_number(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     send(queue(broker, "b"), "x", broker=broker)
     topic(broker, "a")
@@ -66,7 +66,7 @@ async def test_every_figure_can_be_sorted_by(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_the_figures_of_one(api_fixture: ApiFixture) -> None:
+async def test_fields_of_one_destination(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs", dead_letter=True, max_messages=9)
     send(jobs, "held", "waits", broker=broker)
@@ -99,7 +99,7 @@ async def test_the_figures_of_one(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_the_oldest_is_the_oldest_of_any_priority(api_fixture: ApiFixture) -> None:
+async def test_oldest_message_is_of_any_priority(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs")
     send(jobs, "old", broker=broker, priority=0)
@@ -112,7 +112,7 @@ async def test_the_oldest_is_the_oldest_of_any_priority(api_fixture: ApiFixture)
 
 
 @looped
-async def test_created_altered_and_back_to_the_default(api_fixture: ApiFixture) -> None:
+async def test_create_update_and_reset_to_defaults(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     put = "/destinations/queue/jobs"
     answer = await http_client.ask("PUT", put, {"max_messages": 5, "overflow": "drop-oldest"})
@@ -124,12 +124,12 @@ async def test_created_altered_and_back_to_the_default(api_fixture: ApiFixture) 
     assert settings["dead_letter"] is True
     found = api_fixture.broker.destinations[Address(Kind.QUEUE, "jobs")]
     assert found.settings == DestinationSettings(max_messages=5, dead_letter=True)
-    assert "change: (local) PUT /api/v1/destinations/queue/jobs" in api_fixture.said()[-1]
-    assert "dead_letter=True" in api_fixture.said()[-1]
+    assert "change: (local) PUT /api/v1/destinations/queue/jobs" in api_fixture.audit_lines()[-1]
+    assert "dead_letter=True" in api_fixture.audit_lines()[-1]
 
 
 @looped
-async def test_what_was_set_on_purpose_is_remembered(api_fixture: ApiFixture) -> None:
+async def test_explicit_settings_are_kept(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     put = "/destinations/queue/jobs"
 
@@ -141,7 +141,7 @@ async def test_what_was_set_on_purpose_is_remembered(api_fixture: ApiFixture) ->
         "management",
         ["max_messages", "overflow"],
     )
-    # also what has the value that it would have had anyway
+    # including explicit settings that equal the default
     assert await alter(max_attempts=0, overflow=None) == (
         "management",
         ["max_attempts", "max_messages"],
@@ -153,7 +153,7 @@ async def test_what_was_set_on_purpose_is_remembered(api_fixture: ApiFixture) ->
 
 
 @looped
-async def test_what_a_client_wrote_ends_with_the_change_of_a_setting(
+async def test_a_changed_setting_replaces_those_of_a_client(
     api_fixture: ApiFixture,
 ) -> None:
     jobs = Address(Kind.QUEUE, "jobs")
@@ -172,7 +172,7 @@ async def test_what_a_client_wrote_ends_with_the_change_of_a_setting(
 
 
 @looped
-async def test_what_is_expected_is_not_done_otherwise(api_fixture: ApiFixture) -> None:
+async def test_expect_is_enforced(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     put = "/destinations/topic/news"
     answer = await http_client.ask("PUT", f"{put}?expect=existing", {})
@@ -199,14 +199,14 @@ async def test_what_is_expected_is_not_done_otherwise(api_fixture: ApiFixture) -
     ],
 )
 @looped
-async def test_settings_that_are_none(api_fixture: ApiFixture, body: Any) -> None:
+async def test_invalid_settings(api_fixture: ApiFixture, body: Any) -> None:
     answer = await api_fixture.http_client(local=True).ask("PUT", "/destinations/queue/q", body)
     assert (answer.status, answer.code) == (400, "bad-body")
     assert not api_fixture.broker.destinations
 
 
 @looped
-async def test_a_name_that_is_too_long_or_none(api_fixture: ApiFixture) -> None:
+async def test_a_name_that_is_too_long_or_empty(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     answer = await http_client.ask("PUT", f"/destinations/queue/{'x' * 1025}", {})
     assert (answer.status, answer.code) == (400, "bad-name")
@@ -215,7 +215,7 @@ async def test_a_name_that_is_too_long_or_none(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_names_of_any_characters_and_of_any_bytes(api_fixture: ApiFixture) -> None:
+async def test_names_may_have_any_characters_and_bytes(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     path = f"/destinations/queue/{quote(STRANGE, safe='')}"
     assert (await http_client.ask("PUT", path, {})).status == 201
@@ -234,8 +234,8 @@ async def test_names_of_any_characters_and_of_any_bytes(api_fixture: ApiFixture)
 
 
 @looped
-async def test_a_temporary_one_is_not_altered(api_fixture: ApiFixture) -> None:
-    api_fixture.broker.declare(Address(Kind.QUEUE, "reply"), owner="somebody")
+async def test_a_temporary_destination_is_not_updated(api_fixture: ApiFixture) -> None:
+    api_fixture.broker.declare(Address(Kind.QUEUE, "reply"), owner="anna")
     http_client = api_fixture.http_client(local=True)
     answer = await http_client.ask("PUT", "/destinations/queue/reply", {"max_messages": 1})
     assert (answer.status, answer.code) == (409, "destination-temporary")
@@ -244,7 +244,7 @@ async def test_a_temporary_one_is_not_altered(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_deleted_with_all_that_is_in_it_unless_it_is_in_use(api_fixture: ApiFixture) -> None:
+async def test_delete_unless_in_use(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs")
     send(jobs, *["x"] * 1000, broker=broker)
@@ -263,7 +263,7 @@ async def test_deleted_with_all_that_is_in_it_unless_it_is_in_use(api_fixture: A
 
 @pytest.mark.parametrize("unacked", [False, True])
 @looped
-async def test_purged(api_fixture: ApiFixture, unacked: bool) -> None:
+async def test_purge(api_fixture: ApiFixture, unacked: bool) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs")
     send(jobs, *["x"] * 700, broker=broker)
@@ -279,7 +279,7 @@ async def test_purged(api_fixture: ApiFixture, unacked: bool) -> None:
     assert (jobs.waiting, jobs.unacked) == (0, 0 if unacked else 250)
     assert jobs.queue.delayed == {}
     assert broker.journal.stats().live == 0
-    assert "purged" in api_fixture.said()[-1]
+    assert "purged" in api_fixture.audit_lines()[-1]
 
 
 @looped
@@ -295,7 +295,7 @@ async def test_a_topic_is_purged_in_all_its_subscriptions(api_fixture: ApiFixtur
 
 
 @looped
-async def test_paused_and_resumed(api_fixture: ApiFixture) -> None:
+async def test_pause_and_resume(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs")
     reader = read(broker, jobs)
@@ -310,8 +310,8 @@ async def test_paused_and_resumed(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_what_was_answered_is_on_disk(api_fixture: ApiFixture) -> None:
-    """With a journal whose end can be read: the record is durable when the answer has come."""
+async def test_confirmed_changes_are_on_disk(api_fixture: ApiFixture) -> None:
+    """The record is durable in the journal when the response arrives."""
     broker = api_fixture.broker
     http_client = api_fixture.http_client(local=True)
     await http_client.ask("PUT", "/destinations/queue/jobs", {"max_messages": 5})
@@ -345,7 +345,7 @@ def test_settings_and_a_pause_survive_a_restart(tmp_path: Any) -> None:
 
 
 @looped
-async def test_who_may_do_what(api_fixture: ApiFixture) -> None:
+async def test_permissions_of_each_operation(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     for name in ("mine", "seen", "hidden"):
         send(queue(broker, name), "x", broker=broker)
@@ -368,7 +368,7 @@ async def test_who_may_do_what(api_fixture: ApiFixture) -> None:
         for name in ("seen", "hidden", "new"):
             answer = await http_client.ask(method, f"{one}/{name}{path}", body)
             assert (answer.status, answer.code) == (403, "forbidden"), (method, path)
-        assert api_fixture.said()[-1].endswith("403")
+        assert api_fixture.audit_lines()[-1].endswith("403")
     assert waiting(broker, "seen") == ["x"]
     assert (await http_client.ask("PUT", f"{one}/mine", {"max_messages": 1})).status == 200
     assert (await http_client.ask("POST", f"{one}/mine/purge")).json() == {"purged": 1}
@@ -377,7 +377,7 @@ async def test_who_may_do_what(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_who_may_create_may_not_alter(api_fixture: ApiFixture) -> None:
+async def test_create_permission_does_not_allow_updates(api_fixture: ApiFixture) -> None:
     queue(api_fixture.broker, "a")
     api_fixture.add("root", superuser=True)
     api_fixture.add("maker", "*: create")

@@ -1,4 +1,4 @@
-"""docs/http.md: its examples work as they stand, and it names every refusal."""
+"""docs/http.md: its examples work unchanged, and it has every error code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-def test_the_examples(start: Start, tmp_path: Path) -> None:
+def test_examples_work(start: Start, tmp_path: Path) -> None:
     broker = start(HTTP)
     port = str(broker.port("http"))
 
@@ -38,7 +38,7 @@ def test_the_examples(start: Start, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
-    # where there has been a user, everybody has to log in
+    # once there are users, every client has to log in
     with_users = [block for block in blocks("sh") if "/users/root" in block]
     for commands in blocks("sh"):
         if commands not in with_users:
@@ -53,25 +53,25 @@ def test_the_examples(start: Start, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     promised = [line for each in blocks("json") for line in each.splitlines() if "written" in line]
-    shown = done.stdout.splitlines()
-    assert [json.loads(line) for line in shown] == [json.loads(line) for line in promised]
+    output = done.stdout.splitlines()
+    assert [json.loads(line) for line in output] == [json.loads(line) for line in promised]
     assert waiting(broker) == {"orders": 10_000, "billing": 1}
     assert with_users
     for commands in with_users:
         run(commands)
 
 
-def test_every_code_is_there() -> None:
-    """A code stands behind a status wherever a refusal is made."""
+def test_every_error_code_is_documented() -> None:
+    """In the source, every error has its status followed by its code."""
     code = "".join(path.read_text(encoding="utf-8") for path in sorted(ADMIN.rglob("*.py")))
     found = set(re.findall(r'\b[45]\d\d,\s+"([a-z-]+)"', code))
     assert len(found) > 20
     missing = {each for each in found if f"`{each}`" not in PAGE}
-    assert missing == {"client-disconnected"}  # nobody is there to be told
+    assert missing == {"client-disconnected"}  # no client receives it
 
 
 def table(endpoints: list[Endpoint]) -> str:
-    """What the page says of them."""
+    """Return the table of endpoints for the page."""
     rows = ["| request | | parameters | takes |", "|---|---|---|---|"]
     for each in sorted(endpoints, key=lambda each: (each.prefix == "", each.full_path)):
         takes = {Need.NOTHING: "nothing", Need.USER: "a user", Need.SUPERUSER: "a superuser"}
@@ -84,8 +84,8 @@ def table(endpoints: list[Endpoint]) -> str:
     return "\n".join(rows)
 
 
-def test_every_endpoint_is_there(tmp_path: Path) -> None:
-    """`WRITE=1` puts the table into the page."""
+def test_every_endpoint_is_documented(tmp_path: Path) -> None:
+    """`WRITE=1` writes the table into the page."""
 
     async def scenario() -> list[Endpoint]:
         api_fixture = ApiFixture(tmp_path)

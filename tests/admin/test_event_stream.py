@@ -1,4 +1,4 @@
-"""The stream of events: what comes, how often, to how many, and when it ends."""
+"""The stream of events: content, interval, number of streams, and end."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Event = tuple[str, Any]
 
 
 class Stream:
-    """A reader of a running broker's events, that reads what it is asked to."""
+    """A client that reads the events of a running broker on demand."""
 
     def __init__(self, port: int, query: str = "", size: int = 0) -> None:
-        """`size` is that of its receive buffer, if not the usual."""
+        """Connect; `size` is that of the receive buffer, if not the default."""
         self.socket = socket.socket()
         self.socket.settimeout(TIMEOUT)
         if size:
@@ -44,7 +44,7 @@ class Stream:
             self.headers[name.lower()] = value
 
     def lines(self) -> Iterator[bytes]:
-        """Of the body, until it ends."""
+        """Yield the lines of the body until it ends."""
         rest = b""
         while size := int(self.file.readline(), 16):
             rest += self.file.read(size)
@@ -54,7 +54,7 @@ class Stream:
         assert not rest
 
     def events(self) -> Iterator[Event]:
-        """Names and what they tell."""
+        """Yield events with their data."""
         name = ""
         for line in self.lines():
             field, _, value = line.partition(b": ")
@@ -68,7 +68,7 @@ class Stream:
         self.socket.close()
 
 
-def test_the_overview_comes_each_second_until_the_broker_stops(start: Start) -> None:
+def test_the_overview_is_sent_each_second_until_the_broker_stops(start: Start) -> None:
     broker = start(HTTP)
     with contextlib.closing(Stream(broker.port("http"))) as stream:
         assert stream.status == 200
@@ -77,19 +77,19 @@ def test_the_overview_comes_each_second_until_the_broker_stops(start: Start) -> 
         events = stream.events()
         seen = [next(events) for _ in range(3)]
         assert [name for name, _ in seen] == ["overview"] * 3
-        for _, told in seen:
-            assert told["state"] == "serving"
-            assert told["protocols"]["http"]["connections"] == 1
-            assert "history" not in told
+        for _, overview in seen:
+            assert overview["state"] == "serving"
+            assert overview["protocols"]["http"]["connections"] == 1
+            assert "history" not in overview
         assert seen[2][1]["uptime_ms"] - seen[0][1]["uptime_ms"] > 1500
         started = time.monotonic()
         assert broker.stop() == 0
         assert time.monotonic() - started < BrokerSettings().shutdown_timeout
-        list(events)  # ends as a response should
+        list(events)  # the response is complete
 
 
-def test_a_reader_that_does_not_read_costs_nothing(start: Start) -> None:
-    """What waits for it is bounded, and the broker goes on; when it reads on, it is told news."""
+def test_a_slow_reader_uses_bounded_memory(start: Start) -> None:
+    """Its buffer is bounded, and the broker continues; later reads return current state."""
     broker = start(f"{HTTP}?output_high_watermark=2000")
     with (
         contextlib.closing(Stream(broker.port("http"), size=2048)) as slow,
@@ -111,7 +111,7 @@ def test_a_reader_that_does_not_read_costs_nothing(start: Start) -> None:
         assert next(events)[0] == "overview"
 
 
-def test_streams_are_counted_and_few(start: Start) -> None:
+def test_streams_are_counted_and_limited(start: Start) -> None:
     broker = start(HTTP, environment={"SLUICEMQ_HTTP__MAX_EVENT_STREAMS": "2"})
     port = broker.port("http")
     with contextlib.ExitStack() as stack:
@@ -130,7 +130,7 @@ def test_streams_are_counted_and_few(start: Start) -> None:
             wait_until(admitted, "who has gone still counts")
 
 
-def test_rows_of_destinations_come_too(start: Start) -> None:
+def test_destinations_are_streamed(start: Start) -> None:
     broker = start(HTTP, PHPMQ)
     with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as peer:
         for queue in ("a", "b", "c"):
@@ -139,13 +139,13 @@ def test_rows_of_destinations_come_too(start: Start) -> None:
     port = broker.port("http")
     query = "destinations=true&overview=false&sort=ready&order=desc&page_size=2"
     with contextlib.closing(Stream(port, query)) as stream:
-        [name, told] = next(stream.events())
+        [name, page] = next(stream.events())
         assert name == "destinations"
-        assert told["items"][0]["name"] == "b"
-        assert (len(told["items"]), told["total"]) == (2, 3)
+        assert page["items"][0]["name"] == "b"
+        assert (len(page["items"]), page["total"]) == (2, 3)
 
 
-def test_a_head_of_it_ends_at_once(start: Start) -> None:
+def test_a_head_request_ends_at_once(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
         for _ in range(2):
             answer = client.ask("HEAD", "/events")
@@ -156,7 +156,7 @@ def test_a_head_of_it_ends_at_once(start: Start) -> None:
 
 
 class Reader:
-    """Takes events from the application, one at a time."""
+    """Receives events from the application, one at a time."""
 
     def __init__(self, api_fixture: ApiFixture, http_client: HttpClient, **query: bool) -> None:
         self.pages = EventEndpoints(api_fixture.context, tick=0.001)
@@ -178,24 +178,24 @@ class Reader:
 
 
 async def sent_at_least(sent: list[Any], count: int) -> None:
-    """Wait until a stream has sent so many events."""
+    """Wait until a stream has sent this many events."""
     async with asyncio.timeout(30):
         while len(sent) < count:
             await asyncio.sleep(0.001)
 
 
 @looped
-async def test_who_may_not_see_everything_is_not_told_everything(api_fixture: ApiFixture) -> None:
+async def test_the_overview_is_limited_to_visible_destinations(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "q: browse")
     reader = Reader(api_fixture, api_fixture.http_client())
     assert await reader.next() == b"retry: 2000\n\n"
-    told = json.loads((await reader.next()).split(b"data: ")[1])
-    assert told["listeners"] == told["alarms"] == []
-    assert told["totals"]["destinations"] == 0
+    overview = json.loads((await reader.next()).split(b"data: ")[1])
+    assert overview["listeners"] == overview["alarms"] == []
+    assert overview["totals"]["destinations"] == 0
 
 
 @looped
-async def test_nothing_is_made_ahead_of_a_reader(api_fixture: ApiFixture) -> None:
+async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture) -> None:
     """A slow reader receives the state of the moment it reads, once."""
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
@@ -221,12 +221,12 @@ async def test_nothing_is_made_ahead_of_a_reader(api_fixture: ApiFixture) -> Non
     await task
     assert reader.pages.open == 0
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
-    told = [json.loads(each["body"].split(b"data: ")[1]) for each in sent[2:-1]]
-    assert told[1]["time"] - told[0]["time"] == 5000
+    overviews = [json.loads(each["body"].split(b"data: ")[1]) for each in sent[2:-1]]
+    assert overviews[1]["time"] - overviews[0]["time"] == 5000
 
 
 @looped
-async def test_it_ends_with_the_login(api_fixture: ApiFixture) -> None:
+async def test_the_stream_ends_with_the_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     reader = Reader(api_fixture, api_fixture.http_client())
     await reader.next()
@@ -238,7 +238,7 @@ async def test_it_ends_with_the_login(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_it_ends_with_the_connection(api_fixture: ApiFixture) -> None:
+async def test_the_stream_ends_with_the_connection(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
     reader = Reader(api_fixture, http_client)

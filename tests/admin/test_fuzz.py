@@ -1,4 +1,4 @@
-"""Whatever a request says is understood or refused: the parsers, and the rows behind them."""
+"""Parsers of requests and rows accept or reject any input."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ TEXTS = st.one_of(
 )
 
 
-def result(parser: Callable[..., Read], *said: object) -> Read | ApiError:
-    """What it makes of that, or why not."""
+def result(parser: Callable[..., Read], *arguments: object) -> Read | ApiError:
+    """Return the result of the parser, or its error."""
     try:
-        return parser(*said)
+        return parser(*arguments)
     except ApiError as problem:
         return problem
 
 
 async def never(call: Call) -> None:
-    """No handler is called here."""
+    """Stand in for a handler, which is never called."""
 
 
 @given(st.dictionaries(NAMES, TEXTS))
@@ -75,38 +75,38 @@ def test_ranges(header: str, size: int) -> None:
 
 @given(st.one_of(st.text(), st.binary().map(lambda raw: "Basic " + raw.hex())))
 def test_credentials(header: str) -> None:
-    shown = result(read_authorization, header)
-    if isinstance(shown, ApiError):
-        assert shown.status == 400
+    credentials = result(read_authorization, header)
+    if isinstance(credentials, ApiError):
+        assert credentials.status == 400
         return
-    if shown.token:
-        assert header.endswith(shown.token) or header.strip().endswith(shown.token)
-        assert not shown.password
+    if credentials.token:
+        assert header.endswith(credentials.token) or header.strip().endswith(credentials.token)
+        assert not credentials.password
 
 
 @given(st.text(), st.integers(0, 65_535))
-def test_names_of_others(name: str, port: int) -> None:
+def test_foreign_host_names(name: str, port: int) -> None:
     for header in (f"{name}.example", f"{name}.example:{port}", f"127.0.0.1.{name}x"):
         assert not is_ours(header, "127.0.0.1")
 
 
 @given(st.lists(ROWS, max_size=6))
-def test_every_row_is_a_message_or_refused(rows: list[RowValues]) -> None:
+def test_every_row_is_a_message_or_rejected(rows: list[RowValues]) -> None:
     reader = PartReader(EVERYBODY, 1_000, 64)
     reader.take(memoryview(frame(rows))[4:])
     assert sorted([*reader.rows, *reader.refused]) == list(range(len(rows)))
     for number, (address, message) in zip(reader.rows, reader.messages, strict=True):
-        said = rows[number]
-        assert (address.kind is Kind.TOPIC, message.body) == (said[1], said[2])
+        values = rows[number]
+        assert (address.kind is Kind.TOPIC, message.body) == (values[1], values[2])
         assert 0 < len(address.name.encode("utf-8", "surrogateescape")) <= 64
-        assert message.timestamp == (said[15] or 1_000)
-        assert bool(message.expiration) == bool(said[5] or said[6])
+        assert message.timestamp == (values[15] or 1_000)
+        assert bool(message.expiration) == bool(values[5] or values[6])
     for number in reader.refused:
-        _, letter = reader.message(number)
-        assert letter.body == rows[number][2]
-    nobody = PartReader(ANONYMOUS, 1_000, 64)
-    nobody.take(memoryview(frame(rows))[4:])
-    assert nobody.messages == []
+        _, dead_letter = reader.message(number)
+        assert dead_letter.body == rows[number][2]
+    unauthenticated = PartReader(ANONYMOUS, 1_000, 64)
+    unauthenticated.take(memoryview(frame(rows))[4:])
+    assert unauthenticated.messages == []
 
 
 @given(st.binary(), st.lists(ROWS, min_size=1, max_size=2), st.data())

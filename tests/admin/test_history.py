@@ -1,4 +1,4 @@
-"""The rings of samples: what is in them, how far they reach back, and who has none."""
+"""The rings of samples: content, length, and destinations without one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.broker import BrokerFixture
 
 
 class Scene:
-    """A broker whose seconds are counted by hand."""
+    """A broker with a manual clock."""
 
     def __init__(self) -> None:
         self.fixture = BrokerFixture()
@@ -48,7 +48,7 @@ def test_a_sample_is_taken_each_step(scene: Scene) -> None:
     assert scene.history.end == scene.fixture.clock.wall - 1000
 
 
-def test_messages_of_a_destination_that_has_gone_have_come_in_nevertheless(scene: Scene) -> None:
+def test_messages_of_a_deleted_destination_are_counted(scene: Scene) -> None:
     queue = scene.fixture.queue()
     scene.fixture.send(queue, "a", "b")
     scene.fixture.broker.remove(queue)
@@ -57,7 +57,7 @@ def test_messages_of_a_destination_that_has_gone_have_come_in_nevertheless(scene
     assert (first.publish_rate, first.ready, second.publish_rate) == (2 / STEP, 0, 0)
 
 
-def test_the_totals_reach_an_hour_back(scene: Scene) -> None:
+def test_totals_cover_an_hour(scene: Scene) -> None:
     scene.fixture.send(scene.fixture.queue(), "a")
     scene.steps()
     scene.fixture.send(scene.fixture.queue(), "b")
@@ -75,7 +75,7 @@ def waiting(scene: Scene, destination: Destination, steps: int = 10_000) -> list
     return list(scene.history.of(destination, steps).ready)
 
 
-def test_a_destination_has_its_own(scene: Scene) -> None:
+def test_a_destination_has_its_own_history(scene: Scene) -> None:
     quiet, busy = scene.fixture.queue("quiet"), scene.fixture.queue("busy")
     scene.steps(2)
     scene.fixture.send(busy, "a", "b")
@@ -93,7 +93,7 @@ def test_a_destination_has_its_own(scene: Scene) -> None:
     assert scene.history.of(busy, 0).ready == []
 
 
-def test_its_ring_turns(scene: Scene) -> None:
+def test_a_full_ring_overwrites_the_oldest_sample(scene: Scene) -> None:
     queue = scene.fixture.queue()
     for number in range(DESTINATION_STEPS + 7):
         scene.fixture.send(queue, str(number))
@@ -101,7 +101,7 @@ def test_its_ring_turns(scene: Scene) -> None:
     assert waiting(scene, queue) == list(range(8, DESTINATION_STEPS + 8))
 
 
-def test_only_who_does_something_has_one(scene: Scene) -> None:
+def test_only_active_destinations_have_a_ring(scene: Scene) -> None:
     queue = scene.fixture.queue()
     scene.fixture.queue("idle")
     scene.steps()
@@ -111,7 +111,7 @@ def test_only_who_does_something_has_one(scene: Scene) -> None:
     assert list(scene.history._rings) == [queue]
     scene.fixture.broker.purge(queue)
     rate = 1.0
-    while rate:  # fades
+    while rate:  # the moving average decays
         scene.steps()
         rate = queue.statistics.publish_rate
     scene.steps(DESTINATION_STEPS - 3)
@@ -121,7 +121,7 @@ def test_only_who_does_something_has_one(scene: Scene) -> None:
     assert set(waiting(scene, queue)) == {0}
 
 
-def test_who_comes_back_has_no_ghosts_of_earlier_times(scene: Scene) -> None:
+def test_a_destination_active_again_starts_with_zeros(scene: Scene) -> None:
     queue = scene.fixture.queue()
     scene.fixture.send(queue, "a")
     scene.steps()
@@ -134,7 +134,7 @@ def test_who_comes_back_has_no_ghosts_of_earlier_times(scene: Scene) -> None:
     assert set(waiting(scene, queue)[:-2]) == {0}
 
 
-def test_a_removed_destination_takes_its_ring_along(scene: Scene) -> None:
+def test_a_removed_destination_has_no_ring(scene: Scene) -> None:
     queue = scene.fixture.queue()
     scene.fixture.send(queue, "a")
     scene.steps()
@@ -145,7 +145,7 @@ def test_a_removed_destination_takes_its_ring_along(scene: Scene) -> None:
     assert len(scene.history._rings) == 1
 
 
-def test_delays_are_those_of_the_step_and_of_the_last_minute(scene: Scene) -> None:
+def test_delays_of_a_step_and_of_the_last_minute(scene: Scene) -> None:
     scene.lag.record(0.5)
     scene.fixture.journal.syncs.record(0.25)
     scene.steps()
@@ -165,7 +165,7 @@ def test_delays_are_those_of_the_step_and_of_the_last_minute(scene: Scene) -> No
     assert scene.history.recent_syncs().count == 0
 
 
-def test_more_than_a_place_holds(scene: Scene) -> None:
+def test_values_are_capped_at_32_bits(scene: Scene) -> None:
     queue = scene.fixture.queue()
     scene.fixture.send(queue, "a")
     queue.queue.waiting += 1 << 33

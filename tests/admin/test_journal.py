@@ -1,4 +1,4 @@
-"""Segments over HTTP are those on disk, as far as a crash cannot take them back."""
+"""Segments over HTTP equal those on disk, up to the durable end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def directory(broker: LocalBroker) -> Path:
 
 
 def fill(broker: LocalBroker, count: int, size: int = 1000, queue: str = "q") -> None:
-    """Messages, a few at a time, so that segments can end between them; all are on disk then."""
+    """Publish messages in groups, so that segments can end between them; all are on disk then."""
     writer = f"{queue}.{time.monotonic_ns()}"
     with Client(broker.port("http")) as client:
         for batch, start in enumerate(range(0, count, STEP)):
@@ -35,7 +35,7 @@ def fill(broker: LocalBroker, count: int, size: int = 1000, queue: str = "q") ->
             assert client.write(rows, writer=writer, batch=batch).status == 200
 
 
-def test_what_it_says_is_what_is_on_disk(start: Start) -> None:
+def test_the_list_matches_the_segments_on_disk(start: Start) -> None:
     broker = start(PHPMQ, HTTP, environment=SMALL)
     fill(broker, 300)
     with Client(broker.port("http")) as client:
@@ -74,7 +74,7 @@ def test_ranges(start: Start) -> None:
         [segment] = client.journal()["segments"]
         first, size = segment["first_sequence"], segment["size"]
         whole = client.segment(first).body
-        for wanted, start_at, end in (
+        for byte_range, start_at, end in (
             ("0-7", 0, 8),
             ("8-8", 8, 9),
             ("100-", 100, size),
@@ -82,24 +82,24 @@ def test_ranges(start: Start) -> None:
             (f"{size - 1}-{size + 1000}", size - 1, size),
             (f"-{size + 5}", 0, size),
         ):
-            answer = client.segment(first, wanted)
-            assert answer.status == 206, wanted
+            answer = client.segment(first, byte_range)
+            assert answer.status == 206, byte_range
             assert answer.body == whole[start_at:end]
             assert answer.headers["content-range"] == f"bytes {start_at}-{end - 1}/{size}"
-        for wanted in (f"{size}-", f"{size + 9}-{size + 10}", "-0"):
-            answer = client.segment(first, wanted)
+        for byte_range in (f"{size}-", f"{size + 9}-{size + 10}", "-0"):
+            answer = client.segment(first, byte_range)
             assert (answer.status, answer.code) == (416, "range-not-satisfiable")
             assert answer.headers["content-range"] == f"bytes */{size}"
             assert answer.json()["error"]["size"] == size
-        for wanted in ("9-3", "a-b", "-", "", "1-2,4-5", "1" * 30 + "-"):
-            answer = client.get(f"/journal/segments/{first}", Range=f"bytes={wanted}")
-            assert (answer.status, answer.code) == (400, "bad-range"), wanted
+        for byte_range in ("9-3", "a-b", "-", "", "1-2,4-5", "1" * 30 + "-"):
+            answer = client.get(f"/journal/segments/{first}", Range=f"bytes={byte_range}")
+            assert (answer.status, answer.code) == (400, "bad-range"), byte_range
         head = client.ask("HEAD", f"/journal/segments/{first}", Range="bytes=8-")
         assert (head.status, head.body) == (206, b"")
         assert head.headers["content-length"] == str(size - 8)
 
 
-def test_what_is_not_there(start: Start) -> None:
+def test_unknown_segments(start: Start) -> None:
     broker = start(PHPMQ, HTTP)
     with Client(broker.port("http")) as client:
         first = client.journal()["segments"][-1]["first_sequence"]
@@ -117,7 +117,7 @@ def test_what_is_not_there(start: Start) -> None:
             assert (answer.status, answer.code) == (status, code), name
 
 
-def test_an_ephemeral_broker_has_none(start: Start) -> None:
+def test_an_ephemeral_broker_has_no_journal(start: Start) -> None:
     broker = start(HTTP, options=("--ephemeral",))
     with Client(broker.port("http")) as client:
         for path in ("/journal", "/journal/segments/1", "/journal/slots", "/journal/slots/a"):
@@ -126,7 +126,7 @@ def test_an_ephemeral_broker_has_none(start: Start) -> None:
 
 
 def test_a_follower_gets_every_byte_once_while_the_journal_grows(start: Start) -> None:
-    """Through rotations and seals, with nothing but what the pages say."""
+    """Rotated and sealed segments are followed with the information in the pages only."""
     broker = start(PHPMQ, HTTP, environment=SMALL)
     writer = threading.Thread(target=fill, args=(broker, 1000))
     writer.start()
@@ -134,7 +134,7 @@ def test_a_follower_gets_every_byte_once_while_the_journal_grows(start: Start) -
     with Client(broker.port("http")) as client:
         done = False
         while not done:
-            done = not writer.is_alive()  # then one more look gets the rest
+            done = not writer.is_alive()  # one more read gets the rest
             for segment in client.journal()["segments"]:
                 first = segment["first_sequence"]
                 have = collected.get(first, b"")
@@ -152,7 +152,7 @@ def test_a_follower_gets_every_byte_once_while_the_journal_grows(start: Start) -
         assert joined.count(b"%d" % number * (1000 // len(str(number)))) >= 1
 
 
-def test_readers_that_do_not_read_cost_little_memory(start: Start) -> None:
+def test_slow_readers_use_little_memory(start: Start) -> None:
     broker = start(PHPMQ, HTTP)
     fill(broker, 60, 1_000_000)
     with Client(broker.port("http")) as client:
@@ -160,7 +160,7 @@ def test_readers_that_do_not_read_cost_little_memory(start: Start) -> None:
         assert segment["size"] > 40_000_000
         client.segment(
             segment["first_sequence"], "0-9999999"
-        )  # so that what it takes once is counted
+        )  # so that memory allocated once is counted
         before = broker.status()["resident_memory_bytes"]
         request = b"GET /api/v1/journal/segments/%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
         readers = []
@@ -171,7 +171,7 @@ def test_readers_that_do_not_read_cost_little_memory(start: Start) -> None:
                 readers.append(reader)
             for reader in readers:
                 assert reader.recv(12) == b"HTTP/1.1 200"
-            # others are served meanwhile, again and again
+            # other clients are served repeatedly
             for _ in range(20):
                 assert client.get("/status").status == 200
                 assert broker.status()["resident_memory_bytes"] < before + 32_000_000  # of 480
@@ -189,7 +189,7 @@ def test_a_removed_segment_is_gone(start: Start) -> None:
             consumer.subscribe("q", 1000)
             for _ in range(300):
                 consumer.receive(10).ack()
-        fill(broker, 200, queue="more")  # segments go when others have been sealed
+        fill(broker, 200, queue="more")  # segments are removed when others have been sealed
         wait_until(
             lambda: client.segment(oldest).status == 404, "the segment stays, though not needed"
         )
@@ -200,7 +200,7 @@ def test_a_removed_segment_is_gone(start: Start) -> None:
 
 
 def test_destinations_by_number(start: Start) -> None:
-    """As the index of a segment has them, by which a reader finds their names otherwise."""
+    """The names equal those in the index of a segment, where a reader finds them otherwise."""
     broker = start(PHPMQ, HTTP)
     fill(broker, 1, queue="orders")
     fill(broker, 1, queue="invoices.eu")

@@ -1,4 +1,4 @@
-"""Sessions of browsers: how they begin, what they show, and how they end."""
+"""Sessions of browsers: begin, content and end."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ async def test_a_session(api_fixture: ApiFixture) -> None:
     assert answer.status == 200
     attributes = answer.headers["set-cookie"].split("; ")[1:]
     assert sorted(attributes) == ["HttpOnly", "Path=/", "SameSite=Strict"]
-    said = answer.json()
-    assert (said["user"], said["superuser"]) == ("anna", False)
-    assert said["permissions"] == [
+    info = answer.json()
+    assert (info["user"], info["superuser"]) == ("anna", False)
+    assert info["permissions"] == [
         {"pattern": "jobs.*", "operations": ["produce", "browse"], "ignore_case": False}
     ]
-    # on another connection, too: it is the browser that is known
+    # the session is valid on another connection, too
     other = api_fixture.http_client()
     other.cookie, other.csrf = page.cookie, page.csrf
-    assert (await other.ask("GET", "/session")).json() == said
+    assert (await other.ask("GET", "/session")).json() == info
     assert (await other.ask("GET", "/status")).status == 200
     assert (await other.ask("DELETE", "/session")).headers["set-cookie"].endswith("Max-Age=0")
     for http_client in (page, other):
@@ -45,18 +45,21 @@ async def test_a_session_over_tls(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_by_token(api_fixture: ApiFixture) -> None:
+async def test_login_by_token(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
-    for shown in ({"token": api_fixture.token("anna")}, {"password": api_fixture.token("anna")}):
+    for credentials in (
+        {"token": api_fixture.token("anna")},
+        {"password": api_fixture.token("anna")},
+    ):
         page = api_fixture.http_client()
-        answer = await page.ask("POST", "/session", shown)
+        answer = await page.ask("POST", "/session", credentials)
         assert answer.json()["user"] == "anna"
         page.keep(answer)
         assert (await page.ask("GET", "/status")).status == 200
 
 
 @looped
-async def test_what_is_no_login(api_fixture: ApiFixture) -> None:
+async def test_invalid_logins(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     page = api_fixture.http_client()
     for body in ({}, {"user": "anna"}, {"password": ""}):
@@ -71,8 +74,8 @@ async def test_what_is_no_login(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_browsers_are_not_asked_by_the_protocol(api_fixture: ApiFixture) -> None:
-    """They would keep the password, and send it along for pages of others."""
+async def test_browsers_get_no_authentication_challenge(api_fixture: ApiFixture) -> None:
+    """Browsers would keep the password and send it with requests of other origins."""
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
     assert "www-authenticate" in (await http_client.ask("GET", "/status")).headers
@@ -81,7 +84,7 @@ async def test_browsers_are_not_asked_by_the_protocol(api_fixture: ApiFixture) -
 
 
 @looped
-async def test_rights_count_at_once_and_logins_end_with_what_they_were_made_of(
+async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials(
     api_fixture: ApiFixture,
 ) -> None:
     api_fixture.add("root", superuser=True)
@@ -121,7 +124,7 @@ async def test_a_token_that_expires_ends_its_session(api_fixture: ApiFixture) ->
 
 
 @looped
-async def test_ones_own_password(api_fixture: ApiFixture) -> None:
+async def test_changing_the_own_password(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     page, other = api_fixture.http_client(), api_fixture.http_client()
     await page.login("anna")
@@ -143,7 +146,7 @@ async def test_ones_own_password(api_fixture: ApiFixture) -> None:
     assert (await other.ask("GET", "/session")).status == 401
     assert (await other.login("anna", PASSWORD)).status == 401
     assert (await other.login("anna", "better horse")).status == 200
-    assert "change: anna POST /api/v1/session/password done" in api_fixture.said()
+    assert "change: anna POST /api/v1/session/password done" in api_fixture.audit_lines()
 
 
 @looped
@@ -163,27 +166,27 @@ async def test_guests_have_no_session_and_no_password(api_fixture: ApiFixture) -
 
 
 @looped
-async def test_who_shows_a_certificate_has_no_password_here(api_fixture: ApiFixture) -> None:
-    """The old password would not be checked."""
+async def test_users_with_a_certificate_cannot_change_a_password(api_fixture: ApiFixture) -> None:
+    """Such a user has not proved the old password."""
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
     http_client.caller.access._transport.peer_user = "anna"
     assert (await http_client.ask("GET", "/session")).json()["user"] == "anna"
-    wanted = {"current_password": "anything", "new_password": "mine now"}
-    refused = await http_client.ask("POST", "/session/password", wanted)
+    passwords = {"current_password": "anything", "new_password": "mine now"}
+    refused = await http_client.ask("POST", "/session/password", passwords)
     assert (refused.status, refused.code) == (409, "no-password")
 
 
 @looped
-async def test_a_guest_is_none_any_more_when_there_are_users(api_fixture: ApiFixture) -> None:
-    """Its connection may be an old one."""
+async def test_a_guest_needs_a_login_once_users_exist(api_fixture: ApiFixture) -> None:
+    """A connection that is open already needs the login, too."""
     guest = api_fixture.http_client()
     assert (await guest.ask("GET", "/audit")).status == 200
     api_fixture.add("root", superuser=True)
     assert (await guest.ask("GET", "/audit")).status == 401
 
 
-def test_idle_and_absolute_times() -> None:
+def test_idle_and_absolute_timeouts() -> None:
     clock = ManualClock()
     sessions = BrowserSessions(clock, idle=60, life=200)
     secret, session = sessions.begin(lambda: EVERYBODY)
@@ -192,18 +195,18 @@ def test_idle_and_absolute_times() -> None:
         assert sessions.find(secret) is session
     clock.advance(22_000)
     assert sessions.current(session) is EVERYBODY
-    clock.advance(1_000)  # 200 s, and just used
+    clock.advance(1_000)  # 200 s, and used just now
     assert sessions.find(secret) is None
     secret, session = sessions.begin(lambda: EVERYBODY)
     for _ in range(2):
         clock.advance(30_000)
-        alive = sessions.current(session)  # to look on is not to use
+        alive = sessions.current(session)  # reading the session does not count as use
     assert alive is None
     assert sessions.find(secret) is None
     assert len(sessions) == 0
 
 
-def test_too_many_sessions_end_the_one_unused_the_longest() -> None:
+def test_too_many_sessions_end_the_least_recently_used() -> None:
     sessions = BrowserSessions(ManualClock(), most=2)
     first, second = (sessions.begin(lambda: EVERYBODY)[0] for _ in range(2))
     assert sessions.find(first)

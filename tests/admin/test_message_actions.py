@@ -1,4 +1,4 @@
-"""What is done with messages over HTTP: by id, by selector, all."""
+"""Actions on messages over HTTP: by id, by selector, all."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def ids(numbers: list[int]) -> list[str]:
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.SYNC, Durability.NONE])
 @looped
-async def test_moved_by_id(api_fixture: ApiFixture, durability: Durability) -> None:
+async def test_move_by_id(api_fixture: ApiFixture, durability: Durability) -> None:
     broker = api_fixture.broker
     numbers = send(queue(broker), "a", "b", "c", broker=broker, durability=durability)
     prefix = "" if durability else "m"
-    wanted = [f"{prefix}{numbers[2]}", f"{prefix}{numbers[0]}", f"{prefix}{numbers[0]}", "77"]
+    requested = [f"{prefix}{numbers[2]}", f"{prefix}{numbers[0]}", f"{prefix}{numbers[0]}", "77"]
     http_client = api_fixture.http_client(local=True)
-    done = await act(http_client, action="move", ids=wanted, target=TARGET)
+    done = await act(http_client, action="move", ids=requested, target=TARGET)
     assert (done["processed"], done["next"]) == (2, None)
     assert done["failed"] == [{"id": "77", "reason": "not-found"}]
     assert waiting(broker) == ["b"]
     assert waiting(broker, "target") == ["c", "a"]
     assert broker.journal.stats().live == (3 if durability else 0)
-    assert api_fixture.said()[-1].endswith("move to target: done 2, failed 1 done")
-    again = await act(http_client, action="move", ids=wanted, target=TARGET)
+    assert api_fixture.audit_lines()[-1].endswith("move to target: done 2, failed 1 done")
+    again = await act(http_client, action="move", ids=requested, target=TARGET)
     assert (again["processed"], len(again["failed"])) == (0, 3)
     assert waiting(broker, "target") == ["c", "a"]
 
 
 @looped
-async def test_a_message_that_is_moved_keeps_its_end_and_its_time(api_fixture: ApiFixture) -> None:
+async def test_a_moved_message_keeps_its_expiration_and_timestamp(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
     queue(broker, "short", message_ttl=100)
@@ -69,11 +69,11 @@ async def test_a_message_that_is_moved_keeps_its_end_and_its_time(api_fixture: A
         http_client, action="move", ids=ids([third]), target={"kind": "queue", "name": "short"}
     )
     assert done["processed"] == 1
-    assert waiting(broker, "short") == ["old"]  # its life there begins now
+    assert waiting(broker, "short") == ["old"]  # its time to live there begins now
 
 
 @looped
-async def test_all_are_moved_in_order_and_what_comes_meanwhile_is_not(
+async def test_move_all_keeps_the_order_and_skips_later_messages(
     api_fixture: ApiFixture,
 ) -> None:
     broker = api_fixture.broker
@@ -102,7 +102,7 @@ async def test_all_are_moved_in_order_and_what_comes_meanwhile_is_not(
 
 
 @looped
-async def test_a_queue_moved_and_copied_onto_itself_ends(api_fixture: ApiFixture) -> None:
+async def test_moving_and_copying_a_queue_onto_itself_ends(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
     send(jobs, "a", "b", broker=broker)
@@ -114,7 +114,7 @@ async def test_a_queue_moved_and_copied_onto_itself_ends(api_fixture: ApiFixture
 
 
 @looped
-async def test_what_a_selector_selects_up_to_a_number(api_fixture: ApiFixture) -> None:
+async def test_a_selector_with_a_limit(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
     for number in range(30):
@@ -132,7 +132,7 @@ async def test_what_a_selector_selects_up_to_a_number(api_fixture: ApiFixture) -
 
 
 @looped
-async def test_what_is_in_flight_may_be_deleted_copied_and_taken_back_but_not_moved(
+async def test_unacked_messages_may_be_deleted_copied_and_requeued_but_not_moved(
     api_fixture: ApiFixture,
 ) -> None:
     broker = api_fixture.broker
@@ -151,14 +151,14 @@ async def test_what_is_in_flight_may_be_deleted_copied_and_taken_back_but_not_mo
     assert waiting(broker, "target") == ["b"]
     broker.revoke(reader.consumer.window)
     broker.suspend(reader.consumer)
-    # it may be tried once only, but that a person takes it back is no failure of its own
+    # max_attempts is 1, but requeueing by an administrator is no failed attempt
     assert (await act(http_client, action="redeliver", ids=ids([third])))["processed"] == 1
     assert waiting(broker) == ["c"]
     assert held(reader.consumer) == [second]
 
 
 @looped
-async def test_what_a_transaction_holds_is_left_alone(api_fixture: ApiFixture) -> None:
+async def test_messages_of_a_transaction_are_not_changed(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
     send(jobs, "a", broker=broker)
@@ -177,7 +177,7 @@ async def test_what_a_transaction_holds_is_left_alone(api_fixture: ApiFixture) -
 
 
 @looped
-async def test_what_is_delayed_is_made_ready(api_fixture: ApiFixture) -> None:
+async def test_scheduled_messages_are_made_ready(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, retry_delay=5000)
     [failed] = send(jobs, "failed", broker=broker)
@@ -199,7 +199,7 @@ async def test_what_is_delayed_is_made_ready(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_a_target_that_is_full_ends_it(api_fixture: ApiFixture) -> None:
+async def test_a_full_target_ends_a_move(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     send(queue(broker), "a", "b", "c", "d", broker=broker)
     queue(broker, "target", max_messages=2)
@@ -213,7 +213,7 @@ async def test_a_target_that_is_full_ends_it(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_a_dead_letter_goes_back_as_it_was(api_fixture: ApiFixture) -> None:
+async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, dead_letter=True)
     send(jobs, "a", "b", broker=broker, properties={"mine": 1})
@@ -225,9 +225,9 @@ async def test_a_dead_letter_goes_back_as_it_was(api_fixture: ApiFixture) -> Non
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/q.dlq/messages"
     [first, *_] = (await http_client.ask("GET", path)).json()["items"]
-    shown = (await http_client.ask("GET", f"{path}/{first['id']}")).json()["dead_letter"]
-    assert (shown["reason"], shown["attempts"], shown["subscription"]) == ("rejected", 1, "")
-    assert shown["original_destination"] == {"kind": "queue", "name": "q"}
+    details = (await http_client.ask("GET", f"{path}/{first['id']}")).json()["dead_letter"]
+    assert (details["reason"], details["attempts"], details["subscription"]) == ("rejected", 1, "")
+    assert details["original_destination"] == {"kind": "queue", "name": "q"}
     done = await act(http_client, f"{path}/actions", action="redrive", all=True)
     assert done["processed"] == 2
     assert [each["reason"] for each in done["failed"]] == ["no-origin"]
@@ -239,7 +239,7 @@ async def test_a_dead_letter_goes_back_as_it_was(api_fixture: ApiFixture) -> Non
 
 
 @looped
-async def test_a_dead_letter_of_a_topic_goes_back_to_its_subscription(
+async def test_a_dead_letter_of_a_topic_is_redriven_to_its_subscription(
     api_fixture: ApiFixture,
 ) -> None:
     broker = api_fixture.broker
@@ -253,20 +253,21 @@ async def test_a_dead_letter_of_a_topic_goes_back_to_its_subscription(
             broker.dead_letter(subscription, number, "rejected")
         reader.detach()
     dead = broker.queue("news.dlq")
-    letters = [each.sequence for each in dead.queue.browse()]
-    assert len(letters) == 2
+    dead_letters = [each.sequence for each in dead.queue.browse()]
+    assert len(dead_letters) == 2
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/news.dlq/messages/actions"
-    assert (await act(http_client, path, action="redrive", ids=ids(letters[:1])))["processed"] == 1
+    done = await act(http_client, path, action="redrive", ids=ids(dead_letters[:1]))
+    assert done["processed"] == 1
     assert (one.waiting, two.waiting) == (1, 0)
     broker.unsubscribe(two)
-    done = await act(http_client, path, action="redrive", ids=ids(letters[1:]))
+    done = await act(http_client, path, action="redrive", ids=ids(dead_letters[1:]))
     assert [each["reason"] for each in done["failed"]] == ["origin-gone"]
     assert dead.waiting == 1
 
 
 @looped
-async def test_nothing_comes_of_a_request_that_is_not_clear(api_fixture: ApiFixture) -> None:
+async def test_ambiguous_requests_are_rejected(api_fixture: ApiFixture) -> None:
     send(queue(api_fixture.broker), "a", broker=api_fixture.broker)
     http_client = api_fixture.http_client(local=True)
     for body in (
@@ -291,7 +292,7 @@ async def test_nothing_comes_of_a_request_that_is_not_clear(api_fixture: ApiFixt
 
 
 @looped
-async def test_who_may_act(api_fixture: ApiFixture) -> None:
+async def test_permissions_of_each_action(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
     [number] = send(jobs, "a", broker=broker)
@@ -315,14 +316,14 @@ async def test_who_may_act(api_fixture: ApiFixture) -> None:
     for http_client, body in refused:
         answer = await http_client.ask("POST", ACTIONS, body)
         assert (answer.status, answer.code) == (403, "forbidden"), body
-        assert api_fixture.said()[-1].endswith("403")
+        assert api_fixture.audit_lines()[-1].endswith("403")
     assert waiting(broker) == ["a"]
     assert (await act(looker, action="copy", ids=one, target=TARGET))["processed"] == 1
     assert (await act(taker, action="delete", ids=one))["processed"] == 1
 
 
 @looped
-async def test_a_dead_letter_goes_back_only_where_one_may_send(api_fixture: ApiFixture) -> None:
+async def test_redrive_requires_permission_to_produce(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, dead_letter=True)
     send(jobs, "a", broker=broker)
@@ -341,7 +342,7 @@ async def test_a_dead_letter_goes_back_only_where_one_may_send(api_fixture: ApiF
 
 
 @looped
-async def test_others_have_their_turn_while_many_are_moved(api_fixture: ApiFixture) -> None:
+async def test_other_clients_are_served_during_a_large_move(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     send(queue(broker), *["x"] * 3000, broker=broker)
     http_client = api_fixture.http_client(local=True)

@@ -1,4 +1,4 @@
-"""Messages looked at over HTTP: pages by offset, by cursor and by selector, and one, decoded."""
+"""Messages over HTTP: pages by offset, by cursor and by selector, and one message, decoded."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ async def test_any_page_by_its_offset(api_fixture: ApiFixture) -> None:
 
 @pytest.mark.parametrize("query", ["", "&selector=priority%20IS%20NULL%20OR%201=1"])
 @looped
-async def test_page_follows_page_while_messages_come_and_go(
-    api_fixture: ApiFixture, query: str
-) -> None:
+async def test_pages_by_cursor_while_messages_change(api_fixture: ApiFixture, query: str) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
     send(jobs, *[str(number) for number in range(40)], broker=broker)
@@ -75,7 +73,7 @@ async def test_page_follows_page_while_messages_come_and_go(
         if len(seen) < 40:
             send(jobs, f"new {len(seen)}", broker=broker)
     old = [text for text in seen if not text.startswith("new")]
-    # nothing twice, nothing that was there all the time left out
+    # no duplicates, and no message that was there all the time is missing
     assert old == sorted(set(old), key=int)
     assert old[-1] == "39"
     assert {str(number) for number in range(20, 40)} <= set(old)
@@ -83,7 +81,7 @@ async def test_page_follows_page_while_messages_come_and_go(
 
 
 @looped
-async def test_a_selector_page_ends_at_its_limit_and_goes_on(api_fixture: ApiFixture) -> None:
+async def test_a_selector_page_ends_at_its_limit_and_continues(api_fixture: ApiFixture) -> None:
     object.__setattr__(api_fixture.context, "limits", ApiLimits(scan=30))
     broker = api_fixture.broker
     jobs = queue(broker)
@@ -105,7 +103,7 @@ async def test_a_selector_page_ends_at_its_limit_and_goes_on(api_fixture: ApiFix
 
 
 @looped
-async def test_what_is_no_selector_cursor_or_offset(api_fixture: ApiFixture) -> None:
+async def test_invalid_selectors_cursors_and_offsets(api_fixture: ApiFixture) -> None:
     queue(api_fixture.broker)
     http_client = api_fixture.http_client(local=True)
     for query, code in (
@@ -128,7 +126,7 @@ async def test_what_is_no_selector_cursor_or_offset(api_fixture: ApiFixture) -> 
 
 
 @looped
-async def test_what_is_in_flight_and_what_is_delayed(api_fixture: ApiFixture) -> None:
+async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, retry_delay=1000)
     send(jobs, "a", "b", "c", "d", broker=broker)
@@ -186,7 +184,7 @@ async def test_the_messages_of_a_subscription(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_all_that_a_message_says(api_fixture: ApiFixture) -> None:
+async def test_every_field_of_a_message(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     properties = {
         "flag": True,
@@ -314,7 +312,7 @@ def test_a_long_body_is_cut_and_a_long_map_is_not_decoded() -> None:
 
 
 @looped
-async def test_a_body_is_downloaded_and_never_shown(api_fixture: ApiFixture) -> None:
+async def test_a_body_is_downloaded_and_never_rendered(api_fixture: ApiFixture) -> None:
     [number] = send(queue(api_fixture.broker), EVIL, broker=api_fixture.broker)
     answer = await api_fixture.http_client(local=True).ask("GET", f"{PAGES}/{number}/body")
     assert answer.body == EVIL.encode()
@@ -325,7 +323,7 @@ async def test_a_body_is_downloaded_and_never_shown(api_fixture: ApiFixture) -> 
 
 
 @looped
-async def test_one_in_memory_has_another_name(api_fixture: ApiFixture) -> None:
+async def test_a_message_in_memory_has_another_id(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     [number] = send(queue(broker), "x", broker=broker, durability=Durability.NONE)
     http_client = api_fixture.http_client(local=True)
@@ -338,7 +336,7 @@ async def test_one_in_memory_has_another_name(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_no_right_to_look_no_message(api_fixture: ApiFixture) -> None:
+async def test_messages_require_permission_to_browse(api_fixture: ApiFixture) -> None:
     [number] = send(queue(api_fixture.broker), "secret", broker=api_fixture.broker)
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "q: produce consume manage", "*: create")

@@ -1,4 +1,4 @@
-"""The broker at a glance, its history, and what it complains of."""
+"""The overview of the broker, its history, and its alarms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.admin.context import context
-from tests.admin.test_connections import peopled, view
+from tests.admin.test_connections import connect, view
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped
 from tests.support.http import HTTP, PHPMQ, Client
@@ -50,7 +50,7 @@ async def get(http_client: HttpClient, path: str) -> dict[str, Any]:
 
 @looped
 async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
-    connections: Any = peopled(api_fixture, view(1), view(2, protocol="jmq"))
+    connections: Any = connect(api_fixture, view(1), view(2, protocol="jmq"))
     connections.listeners = lambda: [LISTENER]
     api_fixture.broker.topic("news")
     send(api_fixture, "q", b"a", b"bcd")
@@ -59,21 +59,21 @@ async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
     traffic.published += 2
     api_fixture.context.vitals.lag.record(0.004)
     steps(api_fixture)
-    told = await get(api_fixture.http_client(), "/overview")
-    totals = told["totals"]
+    overview = await get(api_fixture.http_client(), "/overview")
+    totals = overview["totals"]
     assert (totals["destinations"], totals["queues"], totals["topics"]) == (2, 1, 1)
     assert (totals["connections"], totals["ready"], totals["bytes"]) == (2, 2, 4)
     assert (totals["published"], totals["published_bytes"], totals["transactions"]) == (2, 4, 1)
     assert totals["publish_rate"] > 0
-    assert told["protocols"]["jmq"]["connections"] == 1
-    assert told["protocols"]["phpmq"]["published"] == 2
-    assert told["listeners"] == [LISTENER._asdict()]
-    assert told["journal"]["enabled"] is False
-    assert told["loop_lag_ms"]["max"] == 4
-    assert told["message_memory_bytes"] > 4
-    assert told["state"] == "serving"
-    assert told["alarms"] == []
-    history = told["history"]
+    assert overview["protocols"]["jmq"]["connections"] == 1
+    assert overview["protocols"]["phpmq"]["published"] == 2
+    assert overview["listeners"] == [LISTENER._asdict()]
+    assert overview["journal"]["enabled"] is False
+    assert overview["loop_lag_ms"]["max"] == 4
+    assert overview["message_memory_bytes"] > 4
+    assert overview["state"] == "serving"
+    assert overview["alarms"] == []
+    history = overview["history"]
     assert history["publish_rate"] == [2 / STEP]
     assert (history["step_ms"], history["ready"]) == (STEP * 1000, [2])
     assert history["loop_lag_ms"] == [pytest.approx(4)]
@@ -81,7 +81,7 @@ async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_it_is_made_once_a_second_however_many_ask(api_fixture: ApiFixture) -> None:
+async def test_the_overview_is_created_once_a_second(api_fixture: ApiFixture) -> None:
     calls: list[int] = []
     connections: Any = api_fixture.context.connections
 
@@ -102,26 +102,26 @@ async def test_it_is_made_once_a_second_however_many_ask(api_fixture: ApiFixture
 
 
 @looped
-async def test_where_it_listens_is_not_for_everybody(api_fixture: ApiFixture) -> None:
+async def test_listeners_are_visible_to_superusers_only(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "nothing: browse")
     connections: Any = api_fixture.context.connections
     connections.listeners = lambda: [LISTENER._replace(connections=10)]
-    anna, root, nobody = (api_fixture.http_client() for _ in range(3))
+    anna, root, anonymous = (api_fixture.http_client() for _ in range(3))
     await anna.login("anna")
     await root.login("root")
-    for _ in range(2):  # whoever asked first
-        told = await get(root, "/overview?fresh=true")
-        assert told["listeners"]
-        assert [alarm["code"] for alarm in told["alarms"]] == ["connections-full"]
-        told = await get(anna, "/overview?fresh=true")
-        assert told["listeners"] == told["alarms"] == []
+    for _ in range(2):  # the page is cached per identity
+        overview = await get(root, "/overview?fresh=true")
+        assert overview["listeners"]
+        assert [alarm["code"] for alarm in overview["alarms"]] == ["connections-full"]
+        overview = await get(anna, "/overview?fresh=true")
+        assert overview["listeners"] == overview["alarms"] == []
     for path in ("/overview", "/history"):
-        assert (await nobody.ask("GET", path)).status == 401
+        assert (await anonymous.ask("GET", path)).status == 401
 
 
 @looped
-async def test_history_of_all_and_of_one(api_fixture: ApiFixture) -> None:
+async def test_history_of_the_broker_and_of_one_destination(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "jobs: browse")
     send(api_fixture, "jobs", b"a")
     steps(api_fixture, 3)
@@ -130,16 +130,19 @@ async def test_history_of_all_and_of_one(api_fixture: ApiFixture) -> None:
     steps(api_fixture, 12)
     anna = api_fixture.http_client()
     await anna.login("anna")
-    told = await get(anna, "/history?minutes=1")
-    assert told["ready"] == [3] * 12
-    told = await get(anna, "/history?minutes=60")
-    assert told["ready"] == [1] * 3 + [3] * 12
-    told = await get(anna, "/history?destination=jobs")
-    assert told["ready"] == [1] * 3 + [2] * 12
-    assert told["loop_lag_ms"] == told["fdatasync_ms"] == []
-    assert told["publish_rate"][0] > 0
-    assert (await get(anna, "/history?name_base64=am9icw"))["ready"] == told["ready"]
-    for name in ("secret", "nothing"):  # who may not see it is not told whether it is there
+    history = await get(anna, "/history?minutes=1")
+    assert history["ready"] == [3] * 12
+    history = await get(anna, "/history?minutes=60")
+    assert history["ready"] == [1] * 3 + [3] * 12
+    history = await get(anna, "/history?destination=jobs")
+    assert history["ready"] == [1] * 3 + [2] * 12
+    assert history["loop_lag_ms"] == history["fdatasync_ms"] == []
+    assert history["publish_rate"][0] > 0
+    assert (await get(anna, "/history?name_base64=am9icw"))["ready"] == history["ready"]
+    for name in (
+        "secret",
+        "nothing",
+    ):  # without permission the response does not depend on existence
         answer = await anna.ask("GET", f"/history?destination={name}")
         assert (answer.status, answer.code) == (403, "forbidden")
     answer = await anna.ask("GET", "/history?destination=jobs&kind=topic")
@@ -148,15 +151,15 @@ async def test_history_of_all_and_of_one(api_fixture: ApiFixture) -> None:
         assert (await anna.ask("GET", f"/history?{wrong}")).status == 400
 
 
-def test_of_a_running_broker(start: Start) -> None:
+def test_overview_of_a_running_broker(start: Start) -> None:
     broker = start(HTTP, PHPMQ)
     with Client(broker.port("http")) as client:
-        told = client.get("/overview").json()
-        assert told["resident_memory_bytes"] > 1 << 20
-        assert told["journal"]["enabled"] is True
-        assert told["journal"]["segments"] >= 1
-        assert 0 <= told["uptime_ms"] < 60_000
-        assert [each["protocol"] for each in told["listeners"]] == ["http", "phpmq"]
+        overview = client.get("/overview").json()
+        assert overview["resident_memory_bytes"] > 1 << 20
+        assert overview["journal"]["enabled"] is True
+        assert overview["journal"]["segments"] >= 1
+        assert 0 <= overview["uptime_ms"] < 60_000
+        assert [each["protocol"] for each in overview["listeners"]] == ["http", "phpmq"]
 
         with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as peer:
             peer.send("q", b"x")
@@ -174,7 +177,7 @@ def test_of_a_running_broker(start: Start) -> None:
 
 
 class Trouble:
-    """A broker that nothing is wrong with, until a test says so."""
+    """A healthy broker in which a test causes alarms."""
 
     def __init__(self, journal: MemoryJournal | None = None) -> None:
         self.clock = ManualClock()
@@ -196,11 +199,11 @@ def trouble() -> Trouble:
     return Trouble()
 
 
-def test_all_is_well(trouble: Trouble) -> None:
+def test_no_alarms(trouble: Trouble) -> None:
     for _ in range(100):
         trouble.lag.record(0.001)
         trouble.syncs.record(0.01)
-    trouble.lag.record(5.0)  # once is not often
+    trouble.lag.record(5.0)  # one measurement is too few
     trouble.broker.core.memory = 900
     for number in range(9):
         trouble.broker.queue(str(number))
@@ -232,7 +235,7 @@ def test_each_alarm(trouble: Trouble) -> None:
     assert trouble.codes() == ["not-serving"]
 
 
-def test_a_prepared_transaction_that_nobody_ends(trouble: Trouble) -> None:
+def test_an_old_prepared_transaction_is_an_alarm(trouble: Trouble) -> None:
     transactions = trouble.broker.transactions
     transactions.prepare(transactions.begin(), b"x")
     trouble.clock.advance(PATIENCE_MS)
@@ -244,7 +247,7 @@ def test_a_prepared_transaction_that_nobody_ends(trouble: Trouble) -> None:
 
 
 class NearlyFull(MemoryJournal):
-    """A journal whose disk is nearly full, and full of what a slot holds."""
+    """A journal on a nearly full disk, with most space retained by a slot."""
 
     level = SpaceLevel.ENOUGH
 
@@ -268,7 +271,7 @@ def test_disk_space_names_the_slots_that_hold_it() -> None:
     assert trouble.codes() == ["disk-full"]
 
 
-def test_few_measurements_say_nothing(trouble: Trouble) -> None:
+def test_few_measurements_are_no_alarm(trouble: Trouble) -> None:
     for _ in range(ENOUGH - 1):
         trouble.syncs.record(2.0)
         trouble.lag.record(2.0)

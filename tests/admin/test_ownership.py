@@ -1,5 +1,5 @@
 """Transactions, subscriptions and temporary destinations are administered by their owners, and by
-who may manage the destinations concerned."""
+users with permission to manage the destinations concerned."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def listed(http_client: HttpClient, path: str) -> list[dict[str, Any]]:
 
 
 def begin(api_fixture: ApiFixture, owner: str, *, prepared: bool = True) -> Transaction:
-    """A transaction that sends to `q` and `r`."""
+    """Begin a transaction that sends to `q` and `r`."""
     transactions = api_fixture.broker.transactions
     transaction = transactions.begin(owner)
     for name in ("q", "r"):
@@ -61,7 +61,7 @@ def subscribe(api_fixture: ApiFixture, owner: str = "owner", **how: Any) -> Subs
 
 
 @looped
-async def test_who_lists_and_ends_a_transaction(api_fixture: ApiFixture) -> None:
+async def test_owners_and_managers_list_and_end_a_transaction(api_fixture: ApiFixture) -> None:
     root = await enter(api_fixture, "root")
     for user, owner, may in (
         ("owner", "owner", True),
@@ -92,7 +92,9 @@ async def test_who_lists_and_ends_a_transaction(api_fixture: ApiFixture) -> None
 
 
 @looped
-async def test_who_lists_and_deletes_a_durable_subscription(api_fixture: ApiFixture) -> None:
+async def test_owners_and_managers_list_and_delete_a_durable_subscription(
+    api_fixture: ApiFixture,
+) -> None:
     for user, owner, may in (
         ("owner", "owner", True),
         ("claimant", "owner", False),
@@ -114,7 +116,7 @@ async def test_who_lists_and_deletes_a_durable_subscription(api_fixture: ApiFixt
 
 
 @looped
-async def test_the_messages_of_a_durable_subscription_are_its_owners(
+async def test_only_the_owner_sees_messages_of_a_durable_subscription(
     api_fixture: ApiFixture,
 ) -> None:
     RIGHTS["reader"] = ("news: consume browse",)
@@ -156,7 +158,7 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
 
 
 @looped
-async def test_nobody_creates_a_lasting_destination_with_a_temporary_name(
+async def test_a_permanent_destination_cannot_have_a_temporary_name(
     api_fixture: ApiFixture,
 ) -> None:
     root = await enter(api_fixture, "root")

@@ -18,13 +18,13 @@ POST = "/destinations/queue/q/messages"
 
 
 def message(api_fixture: ApiFixture) -> Message:
-    """The only one that waits."""
+    """Return the only ready message."""
     [delivery] = api_fixture.broker.destinations[Address(Kind.QUEUE, "q")].queue.browse()
     return api_fixture.broker.core.read(delivery)
 
 
 @looped
-async def test_all_that_can_be_said(api_fixture: ApiFixture) -> None:
+async def test_every_field(api_fixture: ApiFixture) -> None:
     body = {
         "body": "hello é",
         "priority": 7,
@@ -115,14 +115,14 @@ async def test_bodies(api_fixture: ApiFixture, body: Any, kind: BodyKind, conten
     ],
 )
 @looped
-async def test_what_cannot_be_a_message(api_fixture: ApiFixture, body: Any) -> None:
+async def test_invalid_messages(api_fixture: ApiFixture, body: Any) -> None:
     answer = await api_fixture.http_client(local=True).ask("POST", POST, body)
     assert answer.status == 400, answer
     assert not api_fixture.broker.destinations
 
 
 @looped
-async def test_no_room_for_it(api_fixture: ApiFixture) -> None:
+async def test_limits(api_fixture: ApiFixture) -> None:
     object.__setattr__(api_fixture.context, "limits", ApiLimits(publish=10, name=5))
     http_client = api_fixture.http_client(local=True)
     answer = await http_client.ask("POST", POST, {"body": "x" * 11})
@@ -136,7 +136,7 @@ async def test_no_room_for_it(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_nothing_comes_into_being_where_it_may_not(api_fixture: ApiFixture) -> None:
+async def test_publishing_creates_no_forbidden_destination(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     answer = await http_client.ask(
         "POST", "/destinations/queue/temporary_destination:%2F%2Fqueue%2Fx/messages", {}
@@ -148,14 +148,14 @@ async def test_nothing_comes_into_being_where_it_may_not(api_fixture: ApiFixture
 
 
 @looped
-async def test_an_unjournaled_one_is_answered_at_once(api_fixture: ApiFixture) -> None:
+async def test_a_message_without_durability_is_answered_at_once(api_fixture: ApiFixture) -> None:
     answer = await api_fixture.http_client(local=True).ask("POST", POST, {"durability": "none"})
     assert answer.json()["id"].startswith("m")
     assert api_fixture.broker.journal.stats().live == 0
 
 
 @looped
-async def test_it_takes_the_right_to_produce(api_fixture: ApiFixture) -> None:
+async def test_publishing_requires_permission_to_produce(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "q: browse consume manage create")
     api_fixture.add("bert", "q: produce")
@@ -197,7 +197,7 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
 
 
 @looped
-async def test_only_what_one_sees(api_fixture: ApiFixture) -> None:
+async def test_only_visible_dead_letter_queues_are_listed(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     for name in ("mine", "theirs"):
         queue(broker, name, dead_letter_queue="shared.dlq")

@@ -1,4 +1,4 @@
-"""Paths and parameters, and the document that is made of the same table."""
+"""Paths and parameters, and the OpenAPI document of the same table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.api import ApiFixture
 
 
 async def never(call: Call) -> None:
-    """No handler is called here."""
+    """Stand in for a handler, which is never called."""
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -97,7 +97,7 @@ def test_paths(path: str, found: str, names: dict[str, str]) -> None:
     "path",
     ["", "x", "/api/v1", "/api/v1/", "/api/v1/things/", "/api/v1//things", "/things", "/files"],
 )
-def test_where_nothing_is(path: str) -> None:
+def test_unknown_paths(path: str) -> None:
     with pytest.raises(ApiError) as caught:
         find("GET", path)
     assert (caught.value.status, caught.value.code) == (404, "not-found")
@@ -133,7 +133,7 @@ def test_any_name_finds_its_destination(raw: bytes) -> None:
         ("queue", "~", "Y", "bad-parameter"),
     ],
 )
-def test_no_destinations(kind: str, name: str, given: str, code: str) -> None:
+def test_invalid_destinations(kind: str, name: str, given: str, code: str) -> None:
     query = {"name_base64": given} if given else {}
     with pytest.raises(ApiError) as caught:
         address_in({"kind": kind, "name": name}, query)
@@ -202,9 +202,9 @@ def test_the_document() -> None:
     ]
 
 
-def test_what_is_said_of_names_that_are_no_text() -> None:
-    said = json.loads(refusal(ApiError(404, "not-found", "there is no \udcff")).body)
-    assert said == {"error": {"code": "not-found", "message": "there is no \\udcff"}}
+def test_invalid_utf8_in_an_error_is_escaped() -> None:
+    response = json.loads(refusal(ApiError(404, "not-found", "there is no \udcff")).body)
+    assert response == {"error": {"code": "not-found", "message": "there is no \\udcff"}}
 
 
 def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every request that walks along messages stops when the time of scans is over, and goes on."""
+"""Every request that scans messages stops at the end of its scan time, and continues later."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TARGET = {"kind": "queue", "name": "target"}
 
 
 class Scan(NamedTuple):
-    """A request that looks at all messages, which are in that state; in how many iterations at
-    least if the deadline answers no 10 times."""
+    """A request that scans all messages, which are in that state; and its least number of
+    iterations if the deadline is not reached 10 times."""
 
     method: str
     path: str
@@ -82,13 +82,13 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
         assert found["purged"] == MESSAGES
     asked = api_fixture.scan_time.asked
     assert len(asked) >= scan.iterations
-    # two questions may follow the one that has been answered with yes: before the rest, and in
+    # two checks may follow the first that is true: before the pause, and in
     # the flush
     assert max(asked) <= api_fixture.scan_time.limit + 4
 
 
 @looped
-async def test_what_is_no_selector_within_the_limits(api_fixture: ApiFixture) -> None:
+async def test_a_selector_beyond_the_limits_is_rejected(api_fixture: ApiFixture) -> None:
     queue(api_fixture.broker)
     http_client = api_fixture.http_client(local=True)
     for text in ("a=1%20OR%20" * 171 + "a", "a=%27" + "x" * 8192 + "%27"):

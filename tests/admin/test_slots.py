@@ -1,4 +1,4 @@
-"""Slots over HTTP: made, moved and dropped by several clients, and what they hold."""
+"""Slots over HTTP: created, advanced and dropped by several clients, and retained segments."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NO_SLOTS = (
 )
 
 
-def test_what_is_no_slot(start: Start) -> None:
+def test_invalid_slots(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
         for name, body, code in NO_SLOTS:
             answer = client.ask("PUT", f"/journal/slots/{name}", body)
@@ -65,7 +65,7 @@ def test_what_is_no_slot(start: Start) -> None:
         assert client.get("/journal/slots").json() == {"slots": []}
 
 
-def test_advances_at_the_same_time_never_go_back(start: Start) -> None:
+def test_concurrent_advances_never_move_a_slot_back(start: Start) -> None:
     port = start(HTTP).port("http")
     with Client(port) as client:
         put(client, "s", 0)
@@ -87,7 +87,7 @@ def test_advances_at_the_same_time_never_go_back(start: Start) -> None:
         assert client.get("/journal/slots/s").json()["position"] == 59
 
 
-def test_a_slot_holds_segments_until_it_is_dropped_or_lost(start: Start) -> None:
+def test_a_slot_retains_segments_until_it_is_dropped_or_lost(start: Start) -> None:
     broker = start(PHPMQ, HTTP, environment=SMALL)
     with Client(broker.port("http")) as client:
         fill(broker, 200)

@@ -1,4 +1,4 @@
-"""The console's files as they are served, and what they may not contain."""
+"""The console's files as served, and text that they must not contain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.http import HTTP, Answer
 
 
 @contextmanager
-def asking(port: int) -> Iterator[http.client.HTTPConnection]:
+def connected(port: int) -> Iterator[http.client.HTTPConnection]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         yield connection
@@ -57,7 +57,7 @@ def modules() -> dict[str, str]:
 
 
 class Elements(HTMLParser):
-    """What stands in a page."""
+    """Elements and text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -74,16 +74,16 @@ class Elements(HTMLParser):
             self.texts[tag] = self.texts.get(tag, "") + data
 
 
-def test_who_comes_without_a_path_is_led_to_the_console(port: int) -> None:
-    with asking(port) as connection:
+def test_the_root_redirects_to_the_console(port: int) -> None:
+    with connected(port) as connection:
         for path in ("/", "/console"):
             answer = ask(connection, path)
             assert (answer.status, answer.headers["location"]) == (307, "console/")
         assert ask(connection, "/console/").status == 200
 
 
-def test_the_page_brings_no_script_and_no_style_of_its_own(port: int) -> None:
-    with asking(port) as connection:
+def test_the_page_has_no_inline_scripts_or_styles(port: int) -> None:
+    with connected(port) as connection:
         answer = ask(connection, "/console/")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["cache-control"] == "no-cache"
@@ -102,9 +102,9 @@ def test_the_page_brings_no_script_and_no_style_of_its_own(port: int) -> None:
     assert all(attributes["src"] for attributes in scripts)
 
 
-def test_files_may_be_kept_for_ever_as_their_path_says_what_is_in_them(port: int) -> None:
+def test_versioned_files_are_immutable(port: int) -> None:
     here = load_static_files()
-    with asking(port) as connection:
+    with connected(port) as connection:
         for name in ("app.js", "pages/overview.js", "tokens.css", "icon.svg"):
             answer = ask(connection, f"/console/{here.version}/{name}")
             assert answer.status == 200
@@ -118,8 +118,8 @@ def test_files_may_be_kept_for_ever_as_their_path_says_what_is_in_them(port: int
             )
 
 
-def test_who_has_a_file_is_not_sent_it_again(port: int) -> None:
-    with asking(port) as connection:
+def test_a_cached_file_is_not_sent_again(port: int) -> None:
+    with connected(port) as connection:
         first = ask(connection, "/console/")
         again = ask(connection, "/console/", If_None_Match=first.headers["etag"])
         assert (again.status, again.body) == (304, b"")
@@ -127,10 +127,10 @@ def test_who_has_a_file_is_not_sent_it_again(port: int) -> None:
         assert other.body == first.body
 
 
-def test_small_on_the_way_for_those_who_understand_gzip(port: int) -> None:
+def test_files_are_compressed_for_clients_with_gzip(port: int) -> None:
     here = load_static_files()
     path = f"/console/{here.version}/app.js"
-    with asking(port) as connection:
+    with connected(port) as connection:
         answer = ask(connection, path, Accept_Encoding="br, gzip")
         assert answer.headers["content-encoding"] == "gzip"
         assert answer.headers["vary"] == "Accept-Encoding"
@@ -139,7 +139,7 @@ def test_small_on_the_way_for_those_who_understand_gzip(port: int) -> None:
         assert (head.status, head.body) == (200, b"")
 
 
-def test_there_is_nothing_but_the_files(port: int) -> None:
+def test_unknown_paths_are_not_found(port: int) -> None:
     here = load_static_files()
     paths = (
         "/console/app.js",
@@ -157,21 +157,21 @@ def test_there_is_nothing_but_the_files(port: int) -> None:
         f"/console/{here.version}/app.js%FF",
         "/console/../api/v1/status",
     )
-    with asking(port) as connection:
+    with connected(port) as connection:
         for path in paths:
             answer = ask(connection, path)
             assert (answer.status, answer.code) == (404, "not-found"), path
         assert ask(connection, "/console/", "POST").status == 405
 
 
-def test_one_needs_no_login_to_see_the_page(start: Start) -> None:
+def test_the_page_requires_no_login(start: Start) -> None:
     broker = start(HTTP, environment={"SLUICEMQ_AUTH__REQUIRED": "always"})
-    with asking(broker.port("http")) as connection:
+    with connected(broker.port("http")) as connection:
         assert ask(connection, "/console/").status == 200
         assert ask(connection, "/api/v1/status").status == 401
 
 
-def test_every_file_has_a_kind_and_is_used() -> None:
+def test_every_file_has_a_media_type_and_is_used() -> None:
     files = load_static_files().files
     assert {name.rpartition(".")[2] for name in files} <= set(MEDIA)
     everything = {
@@ -193,19 +193,19 @@ def test_every_file_has_a_kind_and_is_used() -> None:
         - loaded
     ):
         loaded |= more
-    assert loaded == set(sources), "modules that nobody asks for, or that are not there"
+    assert loaded == set(sources), "modules that are not imported, or that do not exist"
     for name in set(files) - set(sources) - {INDEX}:
         assert f"/{name}" in index, name
 
 
 def lazily(name: str, source: str) -> list[str]:
-    """What a module imports when it is needed."""
+    """Return the modules that a module imports on demand."""
     folder = name.rpartition("/")[0]
     found = re.findall(r'import\("\./([^"]+)"\)', source)
     return [f"{folder}/{each}" if folder else each for each in found]
 
 
-def test_what_the_overview_needs_is_asked_for_at_once() -> None:
+def test_modules_of_the_overview_are_preloaded() -> None:
     index = load_static_files().files[INDEX].content.decode()
     sources = modules()
     for name in (*imported("app.js", sources), *imported("pages/overview.js", sources)):
@@ -220,8 +220,8 @@ FORBIDDEN = re.compile(
 )
 
 
-def test_no_text_becomes_markup_and_nothing_comes_from_elsewhere() -> None:
-    """The policy forbids it, too: this says so before a browser does."""
+def test_scripts_insert_no_markup_and_load_nothing_from_other_hosts() -> None:
+    """The content security policy forbids both; this test fails before a browser does."""
     for name, source in modules().items():
         assert not FORBIDDEN.search(source), name
         assert set(re.findall(r"https?://[^\"'` )]+", source)) <= {"http://www.w3.org/2000/svg"}, (
@@ -233,7 +233,7 @@ def test_no_text_becomes_markup_and_nothing_comes_from_elsewhere() -> None:
             assert b"@import" not in file.content, name
 
 
-def test_another_content_has_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_content_changes_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     from sluicemq.admin import static_files
 
     before = load_static_files()

@@ -1,4 +1,4 @@
-"""Subscriptions as lists show them, and their end."""
+"""The list of subscriptions, and their deletion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def subscribe(api_fixture: ApiFixture, topic: str, name: str, **how: Any) -> Sub
 
 
 @looped
-async def test_what_a_list_says_of_a_subscription(api_fixture: ApiFixture) -> None:
+async def test_a_list_has_every_field_of_a_subscription(api_fixture: ApiFixture) -> None:
     subscription = subscribe(
         api_fixture,
         "news",
@@ -86,7 +86,7 @@ async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_deletion_takes_what_emptying_the_topic_takes(api_fixture: ApiFixture) -> None:
+async def test_deletion_requires_the_same_permissions_as_a_purge(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "news: browse manage", "other: browse consume delete create produce")
     for topic in ("news", "other", "secret"):
         subscribe(api_fixture, topic, "s")
@@ -101,13 +101,13 @@ async def test_deletion_takes_what_emptying_the_topic_takes(api_fixture: ApiFixt
     assert (answer.status, answer.code) == (404, "subscription-not-found")
     answer = await anna.ask("DELETE", "/subscriptions?destination=news")
     assert (answer.status, answer.code) == (400, "bad-parameter")
-    changes = [line for line in api_fixture.said() if line.startswith("change: anna DELETE")]
+    changes = [line for line in api_fixture.audit_lines() if line.startswith("change: anna DELETE")]
     assert changes[-3] == "change: anna DELETE /api/v1/subscriptions s of news done"
     assert changes[-2].endswith("s of news 404")
 
 
 @looped
-async def test_one_in_use_stays_unless_forced(api_fixture: ApiFixture) -> None:
+async def test_a_subscription_in_use_is_deleted_only_if_forced(api_fixture: ApiFixture) -> None:
     subscription = subscribe(api_fixture, "news", "s")
     attach(api_fixture, subscription)
     http_client = api_fixture.http_client()
@@ -119,7 +119,7 @@ async def test_one_in_use_stays_unless_forced(api_fixture: ApiFixture) -> None:
     assert subscription.closed
 
 
-def test_a_durable_one_of_a_java_client_is_gone_for_good(start: Start) -> None:
+def test_a_deleted_durable_subscription_of_a_java_client_stays_deleted(start: Start) -> None:
     broker = start(HTTP, "jmq://127.0.0.1:0")
     where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
 
@@ -148,12 +148,12 @@ def test_a_durable_one_of_a_java_client_is_gone_for_good(start: Start) -> None:
 
 
 def restarted(broker: LocalBroker) -> None:
-    """As after kill -9: what was answered has happened."""
+    """Restart the broker after kill -9; answered requests have taken effect."""
     broker.kill()
     broker.start()
 
 
-def test_who_reads_there_is_told(start: Start) -> None:
+def test_a_forced_deletion_closes_the_consumer(start: Start) -> None:
     broker = start(HTTP, "jmq://127.0.0.1:0")
     where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
     with (
@@ -166,7 +166,7 @@ def test_who_reads_there_is_told(start: Start) -> None:
         assert client.ask("DELETE", path).status == 409
         assert client.ask("DELETE", f"{path}&force=true").status == 204
         assert client.get("/consumers").json()["items"] == []
-        # the connection lives, and can do other things
+        # the connection stays open and can be used
         java.session().producer("q").send("still here")
     with pytest.raises(ConnectionLost):
         java.session()

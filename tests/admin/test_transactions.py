@@ -1,4 +1,4 @@
-"""Transactions that are listed, and ended by hand, before and after a restart."""
+"""Transactions: list, commit and rollback by an administrator, before and after a restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ XID = Xid(7, b"global", b"branch")
 
 
 def begin(api_fixture: ApiFixture, *bodies: bytes) -> Transaction:
-    """An open one that sends those to `q`."""
+    """Begin a transaction that sends those bodies to `q`."""
     transactions = api_fixture.broker.transactions
     transaction = transactions.begin()
     queue = api_fixture.broker.queue("q")
@@ -39,7 +39,7 @@ async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any
 
 
 @looped
-async def test_what_a_list_says(api_fixture: ApiFixture) -> None:
+async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) -> None:
     begin(api_fixture, b"a")
     since = api_fixture.clock.wall
     api_fixture.clock.advance(10)
@@ -68,16 +68,16 @@ async def test_what_a_list_says(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_an_open_one_can_only_be_rolled_back(api_fixture: ApiFixture) -> None:
+async def test_an_open_transaction_can_only_be_rolled_back(api_fixture: ApiFixture) -> None:
     transaction = begin(api_fixture, b"a")
-    told: list[bool] = []
-    transaction.on_end = told.append
+    outcomes: list[bool] = []
+    transaction.on_end = outcomes.append
     http_client = api_fixture.http_client()
     [item] = await listed(http_client)
     answer = await http_client.ask("POST", f"/transactions/{item['id']}/commit")
     assert (answer.status, answer.code) == (409, "transaction-open")
     assert (await http_client.ask("POST", f"/transactions/{item['id']}/rollback")).status == 204
-    assert told == [False]
+    assert outcomes == [False]
     assert await listed(http_client) == []
     for what in ("commit", "rollback"):
         answer = await http_client.ask("POST", f"/transactions/{item['id']}/{what}")
@@ -85,7 +85,7 @@ async def test_an_open_one_can_only_be_rolled_back(api_fixture: ApiFixture) -> N
 
 
 @looped
-async def test_names_of_others_and_of_none(api_fixture: ApiFixture) -> None:
+async def test_foreign_and_invalid_names(api_fixture: ApiFixture) -> None:
     prepared = begin(api_fixture)
     api_fixture.broker.transactions.prepare(prepared, b"not of java")
     http_client = api_fixture.http_client()
@@ -102,7 +102,7 @@ async def test_names_of_others_and_of_none(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_to_who_may_not_end_it_there_is_no_such_transaction(api_fixture: ApiFixture) -> None:
+async def test_a_transaction_is_not_found_without_permission(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "*: browse consume create delete")
     transaction = begin(api_fixture, b"a")
@@ -117,7 +117,7 @@ async def test_to_who_may_not_end_it_there_is_no_such_transaction(api_fixture: A
         assert (answer.status, answer.code) == (404, "transaction-not-found"), verdict
     assert api_fixture.broker.transactions.prepared
     assert (await root.ask("POST", f"/transactions/{name}/commit")).status == 204
-    done = api_fixture.said()[-1]
+    done = api_fixture.audit_lines()[-1]
     assert done.startswith(f"change: root POST /api/v1/transactions/{name}/commit 1 sent, 0 taken")
     assert f"xid 7:{b'global'.hex()}:{b'branch'.hex()}" in done
     assert done.endswith("done")
@@ -125,7 +125,7 @@ async def test_to_who_may_not_end_it_there_is_no_such_transaction(api_fixture: A
 
 
 def prepare(broker: LocalBroker, xid: Xid, body: str) -> None:
-    """A Java client takes one message, sends another, and is never heard of again."""
+    """Prepare as a Java client that consumes one message, sends another, and disconnects."""
     where = f"jmq://127.0.0.1:{broker.port('jmq')}"
     with BlockingJmqClient.open(where, reconnect=None) as java:
         java.session().producer("in").send(body)
@@ -138,7 +138,7 @@ def prepare(broker: LocalBroker, xid: Xid, body: str) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_somebody_decides(start: Start, restart: bool) -> None:
+def test_an_administrator_ends_prepared_transactions(start: Start, restart: bool) -> None:
     broker = start(HTTP, JMQ)
     for number in range(2):
         prepare(broker, Xid(1, b"g", bytes([number])), f"text {number}")
@@ -151,7 +151,7 @@ def test_somebody_decides(start: Start, restart: bool) -> None:
         found = client.get("/transactions").json()["items"]
         assert [item["state"] for item in found] == ["prepared", "prepared"]
         assert [(item["publishes"], item["acks"]) for item in found] == [(1, 1)] * 2
-        # the same name after a restart: nobody ends another one than they have looked at
+        # ids survive a restart, so that an administrator ends the right transaction
         assert [item["id"] for item in found] == [item["id"] for item in before]
         by_branch = {item["xid"]["branch_qualifier"]: item["id"] for item in found}
         assert client.ask("POST", f"/transactions/{by_branch['00']}/commit").status == 204

@@ -1,4 +1,4 @@
-"""Users, roles and tokens over the API, and what is told of settings and of what has been done."""
+"""Users, roles and tokens over the API, settings, and the audit log."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ async def root(api_fixture: ApiFixture) -> HttpClient:
 
 
 @looped
-async def test_a_users_life(api_fixture: ApiFixture) -> None:
+async def test_the_life_cycle_of_a_user(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
-    wanted = {"password": "some password", "roles": []}
-    assert (await admin.ask("PUT", "/users/anna?expect=existing", wanted)).code == "user-not-found"
-    answer = await admin.ask("PUT", "/users/anna?expect=new", wanted)
+    fields = {"password": "some password", "roles": []}
+    assert (await admin.ask("PUT", "/users/anna?expect=existing", fields)).code == "user-not-found"
+    answer = await admin.ask("PUT", "/users/anna?expect=new", fields)
     assert answer.status == 201
     view = answer.json()
     assert (view["name"], view["has_password"], view["allow_digest"]) == ("anna", True, False)
-    assert (await admin.ask("PUT", "/users/anna?expect=new", wanted)).code == "user-exists"
+    assert (await admin.ask("PUT", "/users/anna?expect=new", fields)).code == "user-exists"
     permission = {"pattern": "jobs.*", "operations": ["consume", "produce", "consume"]}
     granted = await admin.ask("PUT", "/users/anna/permissions", permission)
     assert granted.json()["permissions"] == [
@@ -37,7 +37,7 @@ async def test_a_users_life(api_fixture: ApiFixture) -> None:
     ]
     anna = api_fixture.http_client()
     assert (await anna.login("anna", "some password")).json()["permissions"]
-    # what is left out stays as it is
+    # omitted fields are unchanged
     altered = await admin.ask("PUT", "/users/anna", {"superuser": True})
     assert (altered.status, altered.json()["superuser"]) == (200, True)
     assert (await anna.ask("GET", "/audit")).status == 200
@@ -53,13 +53,13 @@ async def test_a_users_life(api_fixture: ApiFixture) -> None:
     assert (await admin.ask("DELETE", "/users/anna")).status == 204
     for method in ("GET", "DELETE"):
         assert (await admin.ask(method, "/users/anna")).code == "user-not-found"
-    shown = (await admin.ask("GET", "/users?filter=o")).json()
-    assert ([each["name"] for each in shown["items"]], shown["total"]) == (["root"], 1)
-    said = api_fixture.said()
-    assert "change: root PUT /api/v1/users/anna done" in said
-    assert "change: root PUT /api/v1/users/anna 409" in said
-    assert "user added: anna" in said
-    assert not [line for line in said if "password" in line and "some" in line]
+    page = (await admin.ask("GET", "/users?filter=o")).json()
+    assert ([each["name"] for each in page["items"]], page["total"]) == (["root"], 1)
+    audit_lines = api_fixture.audit_lines()
+    assert "change: root PUT /api/v1/users/anna done" in audit_lines
+    assert "change: root PUT /api/v1/users/anna 409" in audit_lines
+    assert "user added: anna" in audit_lines
+    assert not [line for line in audit_lines if "password" in line and "some" in line]
 
 
 @looped
@@ -75,7 +75,7 @@ async def test_the_last_superuser(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_tokens_are_told_once(api_fixture: ApiFixture) -> None:
+async def test_a_token_is_returned_once(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     answer = await admin.ask("POST", "/users/root/tokens", {"label": "for a script"})
     assert answer.status == 201
@@ -118,7 +118,7 @@ async def test_roles(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_long_lists_come_in_pages(api_fixture: ApiFixture) -> None:
+async def test_long_lists_have_pages(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     for number in range(5):
         api_fixture.add(f"user{number}")
@@ -137,23 +137,23 @@ async def test_long_lists_come_in_pages(api_fixture: ApiFixture) -> None:
 
 
 @looped
-async def test_the_first_user_is_the_owners_to_add(api_fixture: ApiFixture) -> None:
+async def test_only_the_owner_adds_the_first_user(api_fixture: ApiFixture) -> None:
     """Otherwise any client that reaches the port of a broker without users could add
     the first user."""
     guest = api_fixture.http_client()
-    wanted = {"password": PASSWORD, "superuser": True}
-    refused = await guest.ask("PUT", "/users/root", wanted)
+    settings = {"password": PASSWORD, "superuser": True}
+    refused = await guest.ask("PUT", "/users/root", settings)
     assert (refused.status, refused.code) == (409, "authentication-disabled")
     assert (await guest.ask("PUT", "/roles/r")).code == "authentication-disabled"
     assert api_fixture.store.read().users == {}
     owner = api_fixture.http_client("unix", local=True)
-    assert (await owner.ask("PUT", "/users/root", wanted)).status == 201
+    assert (await owner.ask("PUT", "/users/root", settings)).status == 201
     assert api_fixture.store.read().changed_by == "(local) at unix"
-    assert (await guest.ask("PUT", "/users/root", wanted)).status == 401
+    assert (await guest.ask("PUT", "/users/root", settings)).status == 401
 
 
 @looped
-async def test_what_cannot_be_a_user(api_fixture: ApiFixture) -> None:
+async def test_invalid_users(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     for path, body in (
         ("/users/a%20b", {"password": "x"}),
@@ -212,8 +212,8 @@ async def test_health_needs_no_login(api_fixture: ApiFixture) -> None:
         assert (await http_client.ask("GET", "/health/live")).json() == {"state": state}
 
 
-def test_settings_in_force(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("a secret that nobody may see\n")
+def test_effective_settings(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a hidden secret\n")
     config = Config(
         broker=BrokerSettings(data_dir=tmp_path),
         auth=AuthSettings(admin_token_file=tmp_path / "token", login_backoff=2.5),
@@ -234,11 +234,11 @@ def test_settings_in_force(tmp_path: Path) -> None:
     assert "listeners[0].window" not in found  # of another protocol
     assert all(view.description for view in views if "." in view.name and "url" not in view.name)
     assert not any(view.name.startswith("destinations") for view in views)
-    assert not any("nobody may see" in str(view.value) for view in views)
+    assert not any("hidden secret" in str(view.value) for view in views)
 
 
-def test_changes_of_users_do_not_stop_the_loop(tmp_path: Path) -> None:
-    """To hash takes 20 ms; the loop turns meanwhile."""
+def test_changes_of_users_do_not_block_the_event_loop(tmp_path: Path) -> None:
+    """Hashing takes 20 ms; the event loop continues meanwhile."""
 
     async def scenario() -> None:
         api_fixture = ApiFixture(tmp_path)

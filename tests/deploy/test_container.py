@@ -1,4 +1,4 @@
-"""The container file: nothing runs as root, nothing secret goes in, all that it names is there."""
+"""The container file: no process runs as root, no secret is copied, every name in it exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def instructions() -> list[tuple[str, str]]:
     return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in lines]
 
 
-def test_it_does_not_run_as_root() -> None:
+def test_container_does_not_run_as_root() -> None:
     last = len(instructions()) - 1 - [name for name, _ in reversed(instructions())].index("FROM")
     stage = instructions()[last:]
     users = [value for name, value in stage if name == "USER"]
@@ -30,17 +30,17 @@ def test_it_does_not_run_as_root() -> None:
     assert "RUN" not in names[names.index("USER") :]
 
 
-def test_bases_are_pinned_by_name() -> None:
+def test_base_images_have_the_required_python_version() -> None:
     bases = {value.split()[0] for name, value in instructions() if name == "FROM"}
     assert len(bases) == 1
     [base] = bases
     assert "/" not in base
     assert base.rpartition(":")[2] not in ("", "latest")
-    wanted = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["requires-python"]
-    assert wanted.removeprefix(">=") in base
+    required = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert required.removeprefix(">=") in base
 
 
-def test_only_what_is_built_goes_in() -> None:
+def test_only_built_files_are_copied() -> None:
     copied = [
         source
         for name, value in instructions()
@@ -57,18 +57,18 @@ def test_only_what_is_built_goes_in() -> None:
     assert {line[1:] for line in ignored if line.startswith("!")} == set(copied)
 
 
-def test_commands_and_settings_are_ours() -> None:
-    said = dict(instructions())
-    environment = dict(part.split("=", 1) for part in shlex.split(said["ENV"]))
+def test_commands_and_settings_exist() -> None:
+    instruction = dict(instructions())
+    environment = dict(part.split("=", 1) for part in shlex.split(instruction["ENV"]))
     settings = {k: v for k, v in environment.items() if k.startswith("SLUICEMQ_")}
     config = load(None, settings, {}, ()).config
     assert config.logging.format == "json"
-    assert str(config.broker.data_dir).startswith(said["VOLUME"])
-    assert '["sluicemq", "health"]' in said["HEALTHCHECK"]
+    assert str(config.broker.data_dir).startswith(instruction["VOLUME"])
+    assert '["sluicemq", "health"]' in instruction["HEALTHCHECK"]
     assert main(["health", "--help"]) == 0
     assert main(["serve", "--help"]) == 0
 
 
-def test_every_usual_port_is_named() -> None:
+def test_every_default_port_is_exposed() -> None:
     ports = {int(port) for port in dict(instructions())["EXPOSE"].split()}
     assert ports == {listener.url.port for listener in default_listeners()}

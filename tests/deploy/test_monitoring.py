@@ -1,5 +1,5 @@
-"""The dashboard, the alert rules and their runbooks: they load, they name metrics that exist and
-commands that there are, and the page of metrics is complete."""
+"""The dashboard, the alert rules and their runbooks: they load, their metrics and commands exist,
+and the page of metrics is complete."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SAMPLES: Final = {
     family.sample + end: family for family in ALL for end in _ENDS.get(family.shape, ("",))
 }
 FOREIGN: Final = {"up", "ALERTS"}
-"""Metrics that Prometheus makes itself."""
+"""Metrics that Prometheus itself creates."""
 
 
 def rules() -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Where, and what."""
+    """Yield the location and the text of each expression."""
     for rule in rules():
         yield rule["alert"], rule["expr"]
     for panel in dashboard()["panels"]:
@@ -61,7 +61,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 def selectors(expression: str) -> Iterator[tuple[str, set[str]]]:
-    """Metrics in an expression of PromQL, and the labels by which they are chosen."""
+    """Yield the metrics in a PromQL expression, and the labels of their selectors."""
     bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression)
     for found in re.finditer(r"\b((?:sluicemq|process|python)_\w+|up)\b(?:\{([^}]*)\})?", bare):
         labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", found[2] or ""))
@@ -69,7 +69,7 @@ def selectors(expression: str) -> Iterator[tuple[str, set[str]]]:
 
 
 @pytest.mark.parametrize(("where", "expression"), list(expressions()))
-def test_every_metric_that_is_used_exists_and_has_these_labels(where: str, expression: str) -> None:
+def test_metrics_and_labels_in_expressions_exist(where: str, expression: str) -> None:
     used = list(selectors(expression))
     assert used, where
     for name, labels in used:
@@ -86,20 +86,20 @@ def test_every_metric_that_is_used_exists_and_has_these_labels(where: str, expre
 
 
 def test_rates_are_of_counters_only() -> None:
-    """`rate` of a gauge means nothing, and a counter without it little."""
+    """`rate` of a gauge has no meaning, and a counter without `rate` has little."""
     for where, expression in expressions():
         for function, name in re.findall(
             r"\b(rate|increase|deriv|predict_linear)\((\w+)", expression
         ):
             shape = SAMPLES[name].shape
-            wanted = function in ("rate", "increase")
-            assert (shape is not Shape.GAUGE) is wanted, f"{where}: {function} of {name}"
+            is_rate = function in ("rate", "increase")
+            assert (shape is not Shape.GAUGE) is is_rate, f"{where}: {function} of {name}"
         for name, _ in selectors(expression):
             if name in SAMPLES and SAMPLES[name].shape is Shape.COUNTER:
                 assert re.search(rf"\b(rate|increase)\({name}\b", expression), f"{where}: {name}"
 
 
-def test_rules_say_everything_that_an_alert_needs() -> None:
+def test_rules_have_every_field_of_an_alert() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
     for rule in rules():
@@ -131,7 +131,7 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Every command line of ours in the runbooks and on the page of metrics."""
+    """Yield every command line of the product in the runbooks and on the page of metrics."""
     for page in (PAGE, DOCS / "tracing.md", *sorted((DOCS / "runbooks").glob("*.md"))):
         text = page.read_text()
         for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
@@ -143,15 +143,15 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
-def test_every_command_that_is_shown_can_be_typed(page: str, line: str) -> None:
-    """It is taken apart as it would be, and not carried out."""
+def test_every_command_on_a_page_can_be_parsed(page: str, line: str) -> None:
+    """The command line is parsed and not executed."""
     words = shlex.split(line)[1:]
     command: Any = typer.main.get_command(app)
     context = command.context_class(command, info_name="sluicemq")
     while hasattr(command, "resolve_command"):
         known = command.list_commands(context)
         if "list" in known and (not words or words[0] not in known):
-            words = ["list", *words]  # alone it lists
+            words = ["list", *words]  # the group without a subcommand lists
         if not words:
             return
         name, command, words = command.resolve_command(context, words)
@@ -159,7 +159,7 @@ def test_every_command_that_is_shown_can_be_typed(page: str, line: str) -> None:
     command.make_parser(context).parse_args(args=list(words))
 
 
-def test_the_dashboard_is_one() -> None:
+def test_the_dashboard_is_valid() -> None:
     board = dashboard()
     assert board["title"] == "SluiceMQ"
     assert board["uid"] == "sluicemq"
@@ -183,7 +183,7 @@ def test_the_dashboard_is_one() -> None:
         for target in panel["targets"]:
             for name in re.findall(r"\$(\w+)", target["expr"]):
                 assert name in variables | {"__rate_interval"}, panel["title"]
-    # no two of them lie on each other
+    # panels do not overlap
     cells: set[tuple[int, int]] = set()
     for panel in panels:
         place = panel["gridPos"]
@@ -200,18 +200,18 @@ def test_the_page_lists_every_metric_as_it_is_exported() -> None:
     rows = re.findall(
         r"^\| `(\w+)` \| (\w+) \| (\w*) ?\| (.*?) ?\| (.*) \|$", PAGE.read_text(), re.MULTILINE
     )
-    shown = {
+    documented = {
         name: (shape, unit, tuple(re.findall(r"`(\w+)`", labels)), text)
         for name, shape, unit, labels, text in rows
     }
-    assert len(shown) == len(rows)
-    assert shown == {
+    assert len(documented) == len(rows)
+    assert documented == {
         family.sample: (str(family.shape), family.unit, family.labels, family.help)
         for family in ALL
     }
 
 
-def test_names_keep_the_conventions() -> None:
+def test_metric_names_follow_the_conventions() -> None:
     for family in ALL:
         assert re.fullmatch(r"(sluicemq|process|python)_[a-z_]+", family.name)
         assert family.unit in ("", "bytes", "seconds")
@@ -221,14 +221,14 @@ def test_names_keep_the_conventions() -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool (apt install prometheus)")
-def test_prometheus_itself_takes_the_rules_and_they_say_what_they_are_to_say() -> None:
+def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
     for command in (("check", "rules", str(RULES)), ("test", "rules", str(TRUTH))):
         done = subprocess.run(["promtool", *command], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_rule_is_tried() -> None:
-    """Whether promtool is there or not: the file that it runs has each alert firing and silent."""
+def test_each_rule_has_a_test() -> None:
+    """The file that promtool runs tests each alert as firing and as silent."""
     healthy, troubled = yaml.safe_load(TRUTH.read_text())["tests"]
     names = {rule["alert"] for rule in rules()}
     assert {each["alertname"] for each in healthy["alert_rule_test"]} == names

@@ -1,4 +1,4 @@
-"""The unit file says what the program does: exit codes, times, arguments, notifications."""
+"""The unit file agrees with the program: exit codes, times, arguments, notifications."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluicemq.server.units import Unit, parse_quantity
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "sluicemq.service"
 EX_CONFIG = 78
 MOST_EXPOSED = 2.0
-"""Of 10; what systemd counts as "safe" ends above that."""
+"""Highest exposure level, of 10; systemd calls levels up to slightly above it "safe"."""
 
 
 def options() -> dict[str, list[str]]:
@@ -39,20 +39,20 @@ def seconds(name: str) -> float:
     return float(parse_quantity(value, Unit.SECONDS))
 
 
-def test_what_a_restart_does_not_mend_is_not_restarted() -> None:
+def test_errors_that_persist_do_not_cause_a_restart() -> None:
     found = options()
     assert found["Service.Restart"] == ["on-failure"]
     codes = {int(code) for code in found["Service.RestartPreventExitStatus"][0].split()}
     assert codes == {Exit.USAGE, EXIT_JOURNAL, EX_CONFIG}
 
 
-def test_there_is_time_to_stop() -> None:
+def test_stop_timeout_exceeds_the_shutdown_timeout() -> None:
     assert seconds("TimeoutStopSec") > 2 * BrokerSettings().shutdown_timeout
     assert seconds("WatchdogSec") >= 10
     assert options()["Service.Type"] == ["notify"]
 
 
-def test_the_command_is_one(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_exists(capfd: pytest.CaptureFixture[str]) -> None:
     [command] = options()["Service.ExecStart"]
     program, *arguments = command.split()
     assert program.endswith("/sluicemq")
@@ -68,23 +68,23 @@ def test_the_command_is_one(capfd: pytest.CaptureFixture[str]) -> None:
 def analyze(tmp_path: Path) -> tuple[str, Path]:
     program = shutil.which("systemd-analyze")
     if program is None:
-        pytest.skip("there is no systemd here")
+        pytest.skip("systemd is not installed")
     place = tmp_path / UNIT.name
     place.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text()))
     return program, place
 
 
-def test_systemd_knows_every_option(analyze: tuple[str, Path]) -> None:
+def test_systemd_accepts_every_option(analyze: tuple[str, Path]) -> None:
     program, place = analyze
     done = subprocess.run([program, "verify", place], capture_output=True, text=True)
     assert [line for line in done.stderr.splitlines() if place.name in line] == []
 
 
-def test_little_is_exposed(analyze: tuple[str, Path]) -> None:
+def test_exposure_level_is_low(analyze: tuple[str, Path]) -> None:
     program, place = analyze
     command = [program, "security", "--offline=true", "--no-pager", place]
     done = subprocess.run(command, capture_output=True, text=True)
     found = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
     if found is None:
-        pytest.skip(f"this systemd cannot say: {done.stderr}")
+        pytest.skip(f"this systemd reports no exposure level: {done.stderr}")
     assert float(found[1]) < MOST_EXPOSED

@@ -309,4 +309,4 @@ SECTIONS_OF_PAGE: Final[dict[str, Callable[[], Uses]]] = {
     "Audit events": audit_events,
     "Console labels": console_labels,
 }
-"""Heading on the page, and what collects the names below it."""
+"""Headings of the page, and the functions that collect the names below them."""

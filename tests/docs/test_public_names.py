@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 class Section(NamedTuple):
-    """What the page has under one heading."""
+    """The content of the page under one heading."""
 
     rows: list[Row]
     unchanged: list[str]

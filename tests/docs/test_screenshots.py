@@ -1,4 +1,4 @@
-"""The images of the console page exist, and they are those that the script writes."""
+"""The images of the console page exist, and the script writes all of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PAGE = IMAGES.parent / "console.md"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_console_page_shows_the_images_of_the_script() -> None:
-    shown = re.findall(r"!\[[^\]]+\]\(images/(console-[^)]+)\)", PAGE.read_text("utf-8"))
-    assert shown == [f"console-{name}.png" for name in PAGES]
-    assert {path.name for path in IMAGES.glob("console-*")} == set(shown)
+def test_console_page_has_the_images_of_the_script() -> None:
+    referenced = re.findall(r"!\[[^\]]+\]\(images/(console-[^)]+)\)", PAGE.read_text("utf-8"))
+    assert referenced == [f"console-{name}.png" for name in PAGES]
+    assert {path.name for path in IMAGES.glob("console-*")} == set(referenced)
 
 
 def test_images_are_small_and_of_one_size() -> None:

@@ -1,5 +1,5 @@
-"""The site is whole: every page in its navigation, every link and anchor leads somewhere, and a
-browser is sent to no other host for anything that makes the page."""
+"""The site is complete: every page is in the navigation, every link and anchor has a target, and
+a page loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as `make docs` does it."""
+    """Build the site as `make docs` does."""
     place = tmp_path_factory.mktemp("site")
     with warnings.catch_warnings(action="ignore"):  # of libraries about each other
         build(load_config(str(TOP / "mkdocs.yml"), site_dir=str(place)))
@@ -53,7 +53,7 @@ def pages(site: Path) -> dict[Path, Page]:
     return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
 
 
-def test_every_text_is_a_page(site: Path) -> None:
+def test_every_source_file_is_a_page(site: Path) -> None:
     for text in (TOP / "docs").rglob("*.md"):
         assert (site / text.relative_to(TOP / "docs").with_suffix(".html")).exists()
 
@@ -69,7 +69,7 @@ def _entries(item: object) -> Iterator[str]:
             yield from _entries(value)
 
 
-def test_every_text_is_in_the_navigation_once() -> None:
+def test_every_source_file_is_in_the_navigation_once() -> None:
     text = (TOP / "mkdocs.yml").read_text()
     named = sorted(_entries(yaml.safe_load(text)["nav"]))
     there = sorted(str(path.relative_to(TOP / "docs")) for path in (TOP / "docs").rglob("*.md"))
@@ -95,7 +95,7 @@ def test_no_link_is_broken(site: Path, pages: dict[Path, Page]) -> None:
     assert broken == []
 
 
-def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+def test_nothing_is_loaded_from_other_hosts(site: Path, pages: dict[Path, Page]) -> None:
     for page in pages.values():
         assert not [url for url in page.loads if urlsplit(url).netloc]
     for sheet in site.rglob("*.css"):
@@ -105,13 +105,13 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -
 @pytest.mark.parametrize(
     ("page", "guide"), [("jmq", "openmq"), ("phpmq", "phpmq"), ("vibemq", "vibemq")]
 )
-def test_pages_of_protocols_say_that_stored_messages_can_be_migrated(page: str, guide: str) -> None:
+def test_protocol_pages_link_to_their_migration_guide(page: str, guide: str) -> None:
     text = (TOP / f"docs/protocols/{page}.md").read_text()
     assert f"[`sluicemq migrate {guide}`](../migration/{guide}.md)" in text
     assert not re.search(r"messages are not taken over|storage is not imported", text)
 
 
-def test_the_readme_leads_somewhere() -> None:
+def test_links_of_the_readme_exist() -> None:
     text = (TOP / "README.md").read_text()
     targets = re.findall(r"\]\(([^)#]+)", text)
     assert targets

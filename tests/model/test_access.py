@@ -18,7 +18,7 @@ _few = st.text("ab.\n", max_size=8)
 
 
 def naive(pattern: str, name: str) -> bool:
-    """The definition, as slow as it is short."""
+    """Match by the definition, without optimizations."""
     if not pattern:
         return not name
     if pattern[0] == "*":
@@ -39,14 +39,14 @@ def test_asterisks_may_stand_for_anything(parts: list[str], between: list[str]) 
     assert matcher("*".join(parts)).match(name)
 
 
-def test_signs_of_regular_expressions_stand_for_themselves() -> None:
+def test_regular_expression_characters_are_literal() -> None:
     assert matcher("a.b+[c]$").match("a.b+[c]$")
     assert not matcher("a.b").match("axb")
     assert not matcher("a").match("a\n")
     assert not matcher("orders").match("Orders")
 
 
-def test_letter_case_is_ignored_where_a_permission_says_so() -> None:
+def test_case_is_ignored_if_a_permission_says_so() -> None:
     assert matcher("ORDERS.*.Größe", ignore_case=True).match("orders.x.GRÖSSE".replace("SS", "ß"))
     assert not matcher("ORDERS.*", ignore_case=True).match("bills.a")
     produce = frozenset({Operation.PRODUCE})
@@ -59,8 +59,8 @@ def test_letter_case_is_ignored_where_a_permission_says_so() -> None:
     assert not caseless.may(Operation.CONSUME, "orders.a")
 
 
-def test_many_asterisks_take_no_time_without_bound() -> None:
-    # with backtracking: 5000 to the power of 60 steps
+def test_many_asterisks_take_bounded_time() -> None:
+    # backtracking would take 5000 to the power of 60 steps
     assert not matcher("*a" * 60 + "*b").match("a" * 5000)
     assert not matcher("*a" * 60 + "*b*").match("a" * 5000)
 
@@ -69,7 +69,7 @@ def permission(pattern: str, *operations: Operation) -> Permission:
     return Permission(pattern, frozenset(operations))
 
 
-def test_rights_are_the_union_of_all_that_matches() -> None:
+def test_rights_are_the_union_of_matching_permissions() -> None:
     identity = Identity(
         "anna",
         [
@@ -86,7 +86,7 @@ def test_rights_are_the_union_of_all_that_matches() -> None:
     assert not identity.sees("bill")
 
 
-def test_superusers_and_nobody() -> None:
+def test_superusers_and_unauthenticated_users() -> None:
     assert Identity("root", superuser=True).may(Operation.DELETE, "x")
     assert EVERYBODY.may(Operation.DELETE, "x")
     assert EVERYBODY.sees("x")
@@ -94,7 +94,7 @@ def test_superusers_and_nobody() -> None:
     assert not ANONYMOUS.sees("x")
 
 
-def test_a_verdict_is_the_same_when_asked_again_and_after_many_others() -> None:
+def test_a_cached_decision_equals_the_first_one() -> None:
     identity = Identity("anna", [permission("1*", Operation.PRODUCE)])
     for _ in range(2):
         for number in range(3000):
@@ -116,5 +116,5 @@ def test_a_verdict_is_the_same_when_asked_again_and_after_many_others() -> None:
         ("(admin token)", False),
     ],
 )
-def test_names_of_users(name: str, valid: bool) -> None:
+def test_user_names(name: str, valid: bool) -> None:
     assert is_user_name(name) is valid

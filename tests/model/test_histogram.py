@@ -1,4 +1,4 @@
-"""Durations in buckets: where each goes, what is made of them, and writers on several threads."""
+"""Durations in buckets: the bucket of each, quantiles, and writers on several threads."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def test_a_bound_belongs_to_its_bucket() -> None:
     assert read.sum == pytest.approx(BOUNDS[0] * 2.01 + BOUNDS[-1] * 2.01)
 
 
-def test_the_bounds_reach_from_a_fast_disk_to_a_hanging_one() -> None:
+def test_bounds_cover_fast_and_hanging_disks() -> None:
     assert BOUNDS[0] < 20e-6
     assert BOUNDS[-1] > 30
     assert all(1.41 < after / before < 1.42 for before, after in pairwise(BOUNDS))
 
 
-def test_nothing_took_no_time() -> None:
+def test_quantiles_of_an_empty_histogram_are_zero() -> None:
     read = Histogram().read()
     assert (read.count, read.sum, read.longest, read.quantile(0.99)) == (0, 0.0, 0.0, 0.0)
 
 
 @given(DURATIONS, st.floats(0, 1))
 def test_a_quantile_is_in_the_bucket_of_the_true_one(durations: list[float], part: float) -> None:
-    """Off by no more than the ratio of two bounds, or the first bucket."""
+    """The error is at most the ratio of two bounds, or the first bucket."""
     read = filled(*durations).read()
     ordered = sorted(durations)
     place = min(len(ordered) - 1, max(0, -(-part * len(ordered) // 1) - 1))
@@ -54,7 +54,7 @@ def test_a_quantile_is_in_the_bucket_of_the_true_one(durations: list[float], par
 
 
 @given(DURATIONS, DURATIONS)
-def test_what_came_between_two_moments(first: list[float], then: list[float]) -> None:
+def test_difference_of_two_snapshots(first: list[float], then: list[float]) -> None:
     histogram = filled(*first)
     before = histogram.read()
     for each in then:
@@ -70,7 +70,7 @@ def test_what_came_between_two_moments(first: list[float], then: list[float]) ->
         assert between.longest == alone.longest
 
 
-def test_the_longest_of_a_minute_without_any_is_none() -> None:
+def test_the_longest_of_a_minute_without_durations_is_zero() -> None:
     read = filled(5.0).read()
     assert read.since(read).longest == 0.0
     assert read.since(read).count == 0

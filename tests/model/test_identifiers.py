@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from sluicemq.model.identifiers import from_identifier, to_identifier
 
-pieces = st.sampled_from(
+parts = st.sampled_from(
     ["_", "HYPHEN", "DOT", "x002D", "x1F600", "x110000", "-", ".", "1", "a", "x005F", "😀"]
 )
-names = st.text() | st.lists(pieces, max_size=8).map("".join)
+names = st.text() | st.lists(parts, max_size=8).map("".join)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_dotted_names(name: str, identifier: str) -> None:
     assert from_identifier(identifier) == name
 
 
-def test_what_is_beyond_the_last_character_is_no_escape() -> None:
+def test_a_code_point_beyond_unicode_is_not_an_escape() -> None:
     assert from_identifier("_x110000_") == "_x110000_"
 
 

@@ -1,4 +1,4 @@
-"""Rows on their way: what a writer says is what the broker reads, and nothing else is read."""
+"""Rows in their encoding: the broker reads exactly what a writer encoded."""
 
 from __future__ import annotations
 
@@ -67,27 +67,27 @@ def is_text(raw: bytes) -> bool:
 
 
 def values(read: Row) -> RowValues:
-    """What its writer said."""
-    said = [getattr(read, name) for name in Row.__struct_fields__]
+    """Return the fields as the writer set them."""
+    fields = [getattr(read, name) for name in Row.__struct_fields__]
     name = name_of(read.destination)
-    said[0] = name.encode("utf-8", "surrogateescape")
-    said[Row.__struct_fields__.index("properties")] = properties_of(read.properties)
-    return tuple(said)
+    fields[0] = name.encode("utf-8", "surrogateescape")
+    fields[Row.__struct_fields__.index("properties")] = properties_of(read.properties)
+    return tuple(fields)
 
 
-def raw_name(said: RowValues) -> RowValues:
-    name = said[0]
-    return (name if isinstance(name, bytes) else name.encode(), *said[1:])
+def raw_name(fields: RowValues) -> RowValues:
+    name = fields[0]
+    return (name if isinstance(name, bytes) else name.encode(), *fields[1:])
 
 
 @given(st.lists(ROWS, max_size=5))
-def test_there_and_back(rows: list[RowValues]) -> None:
+def test_encoded_rows_are_decoded(rows: list[RowValues]) -> None:
     data = b"".join(encode(rows))
     read = [each for piece in frames(memoryview(data)) for each in decode(piece)]
     assert [values(each) for each in read] == [raw_name(each) for each in rows]
 
 
-def test_frames_have_few_rows_and_say_how_many() -> None:
+def test_frames_are_bounded_and_have_their_row_count() -> None:
     rows = [row("q", bytes(100))] * 3000
     found = list(frames(memoryview(b"".join(encode(rows)))))
     counts = [announced_rows(each) for each in found]
@@ -99,7 +99,7 @@ def test_frames_have_few_rows_and_say_how_many() -> None:
 
 
 def test_shorter_and_longer_rows() -> None:
-    """Those of other versions."""
+    """Rows of other versions are decoded."""
     [short] = decode(frame([["q"]])[4:])
     assert values(short) == raw_name(row("q"))
     [long] = decode(frame([[*row("q", b"x"), "more", {}]])[4:])
@@ -107,15 +107,15 @@ def test_shorter_and_longer_rows() -> None:
 
 
 @given(st.binary())
-def test_any_bytes_are_rows_or_refused(data: bytes) -> None:
+def test_any_bytes_are_rows_or_rejected(data: bytes) -> None:
     for read in (decode, lambda each: list(map(decode, frames(memoryview(each))))):
         with suppress(ProtocolError):
             read(data)
 
 
 @given(ROWS, st.data())
-def test_a_damaged_row_is_a_row_or_refused(said: RowValues, draw: st.DataObject) -> None:
-    data = bytearray(frame([said]))
+def test_a_damaged_row_is_valid_or_rejected(fields: RowValues, draw: st.DataObject) -> None:
+    data = bytearray(frame([fields]))
     for _ in range(3):
         at = draw.draw(st.integers(0, len(data) - 1))
         data[at] = draw.draw(st.integers(0, 255))
@@ -142,7 +142,7 @@ DEEP = b"\x91" * 60_000 + b"\xc0"
         b"",
     ],
 )
-def test_no_rows(data: bytes) -> None:
+def test_invalid_rows_are_rejected(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         [name_of(each.destination) for each in decode(data)]
 
@@ -164,13 +164,13 @@ def test_limits() -> None:
 
 
 def digest_of(rows: Iterable[RowValues]) -> int:
-    """The digest of rows in the frames that they usually have."""
+    """Return the digest of rows in their default frames."""
     parts = (digest(data) for encoded in encode(rows) for data in frames(memoryview(encoded)))
     return sum(parts) & DIGEST_MASK
 
 
 @given(st.lists(ROWS, max_size=8), st.data())
-def test_digest_is_of_rows_in_any_order_and_frames(
+def test_digest_is_independent_of_order_and_frames(
     rows: list[RowValues], draw: st.DataObject
 ) -> None:
     others = draw.draw(st.permutations(rows))
@@ -178,7 +178,7 @@ def test_digest_is_of_rows_in_any_order_and_frames(
     assert digest_of(rows) == (digest_of(others[:cut]) + digest_of(others[cut:])) & DIGEST_MASK
 
 
-def test_digest_tells_rows_from_others() -> None:
+def test_digest_differs_for_different_rows() -> None:
     rows = [row("q", b"%d" % number, message_id=f"id{number}") for number in range(2000)]
     found = {digest_of([each]) for each in rows} | {digest_of([]), digest_of(rows)}
     assert len(found) == len(rows) + 2

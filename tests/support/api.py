@@ -1,4 +1,4 @@
-"""The application with real users and no network: requests are handed to it, time is the test's."""
+"""The application with real users and no network; the test calls it and sets the time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LISTENER = Listener(url=Url("http"))
 
 
 class StubTransport:
-    """As much of a link as is needed."""
+    """The parts of a transport that the application uses."""
 
     peer_user = ""
 
@@ -55,7 +55,7 @@ class StubTransport:
 
 
 class ApiFixture:
-    """A broker in memory, its users in a directory, and the application. Within an event loop."""
+    """A broker in memory, its users in a directory, and the application, in an event loop."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class ApiFixture:
         raise error
 
     def add(self, name: str, *permissions: str, superuser: bool = False) -> None:
-        """A user; permissions are like "jobs.*: produce consume"."""
+        """Add a user; permissions are like "jobs.*: produce consume"."""
         granted = []
         for text in permissions:
             pattern, _, words = text.partition(": ")
@@ -120,7 +120,7 @@ class ApiFixture:
         return token
 
     def http_client(self, peer: str = "127.0.0.1:1", *, local: bool = False) -> HttpClient:
-        """A new connection; `local`: to the admin socket."""
+        """Open a new connection; `local`: to the admin socket."""
         transport: Any = StubTransport(peer)
         access = (
             self.authenticator.open_local(transport)
@@ -129,8 +129,8 @@ class ApiFixture:
         )
         return HttpClient(self, Caller(transport, access, ""))
 
-    def said(self) -> list[str]:
-        """Events of the audit log, in their order, with whose and what."""
+    def audit_lines(self) -> list[str]:
+        """Return the events of the audit log in order, with user and operation."""
         lines = reversed(self.authenticator.audit.recent(1000))
         return [
             f"{each.event}: {each.user} {each.operation} {each.result}".strip() for each in lines
@@ -138,7 +138,7 @@ class ApiFixture:
 
 
 class HttpClient:
-    """One connection. `headers` go with every request, as do `cookie` and `csrf` if there are."""
+    """One connection. Each request has `headers`, and `cookie` and `csrf` if they are set."""
 
     def __init__(self, api_fixture: ApiFixture, caller: Caller) -> None:
         self._api_fixture = api_fixture
@@ -156,20 +156,20 @@ class HttpClient:
         watch: Callable[[bytes], None] | None = None,
         **headers: str,
     ) -> Answer:
-        """`body` is sent as JSON, or as it is if it is bytes. `watch` is called with each piece of
-        the answer's body when it comes."""
+        """Send a request; `body` is sent as JSON unless it is bytes. `watch` is called with each
+        chunk of the response body when it arrives."""
         data = body if isinstance(body, bytes) else b"" if body is None else _json(body)
-        shown = {"Host": "localhost", **self.headers, **headers}
+        sent_headers = {"Host": "localhost", **self.headers, **headers}
         if body is not None:
-            shown["Content-Length"] = str(len(data))
+            sent_headers["Content-Length"] = str(len(data))
         if self.cookie:
-            shown.setdefault("Cookie", f"{COOKIE}={self.cookie}")
+            sent_headers.setdefault("Cookie", f"{COOKIE}={self.cookie}")
         if self.csrf:
-            shown.setdefault("X-CSRF-Token", self.csrf)
+            sent_headers.setdefault("X-CSRF-Token", self.csrf)
         target, _, query = f"{prefix}{path}".partition("?")
         scope = {
             "type": "http",
-            # 2.4: who has gone shows when something is sent; `receive` need not wait for it
+            # ASGI 2.4: `send` reports a disconnected client, `receive` need not wait for it
             "asgi": {"version": "3.0", "spec_version": "2.4"},
             "http_version": "1.1",
             "method": method,
@@ -178,7 +178,7 @@ class HttpClient:
             "raw_path": target.encode(),
             "query_string": query.encode(),
             "root_path": "",
-            "headers": [(n.lower().encode(), v.encode("latin-1")) for n, v in shown.items()],
+            "headers": [(n.lower().encode(), v.encode("latin-1")) for n, v in sent_headers.items()],
             "state": {"caller": self.caller},
         }
         events: list[Any] = []
@@ -198,14 +198,14 @@ class HttpClient:
         return Answer(events[0]["status"], found, content)
 
     async def login(self, user: str, password: str = PASSWORD) -> Answer:
-        """With a session, as a page does it."""
+        """Create a session, as a page does."""
         answer = await self.ask("POST", "/session", {"user": user, "password": password})
         if answer.status == 200:
             self.keep(answer)
         return answer
 
     def keep(self, answer: Answer) -> None:
-        """What a browser and its page keep of the answer to a login."""
+        """Keep the cookie and the CSRF token of a login response, as a browser does."""
         self.cookie = answer.headers["set-cookie"].partition(";")[0].partition("=")[2]
         self.csrf = answer.json()["csrf_token"]
 
@@ -233,5 +233,5 @@ def looped(scenario: Scenario) -> Callable[..., None]:
 
         asyncio.run(within())
 
-    del run.__wrapped__  # type: ignore[attr-defined]  # pytest would ask for its parameters
+    del run.__wrapped__  # type: ignore[attr-defined]  # pytest would read its parameters
     return run

@@ -1,4 +1,4 @@
-"""A broker to write examples with, and readers that remember what they were given."""
+"""A broker in memory, and readers that record their deliveries."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ class Reader:
         return got
 
     def held(self) -> dict[str, int]:
-        """Sequence numbers of what it holds, by body."""
+        """Return the sequence numbers of its unacked messages, by body."""
         return {body_of(d): sequence for sequence, d in self.consumer.unacked.items()}
 
     def settle(self, *bodies: str) -> None:
-        """Acknowledge these, or all that it holds, and end the turn."""
+        """Acknowledge these or all unacked messages, and flush."""
         held = self.held()
         for body in bodies or held:
             assert self.broker.settle(self.consumer, held[body])
         self.broker.flush()
 
     def release(self, *bodies: str, attempted: bool = True) -> None:
-        """Give these back, or all that it holds, and end the turn."""
+        """Requeue these or all unacked messages, and flush."""
         held = self.held()
         sequences = [held[body] for body in bodies] or None
         self.broker.release(self.consumer, sequences, attempted=attempted)
@@ -73,9 +73,9 @@ class Reader:
 
 
 class BrokerFixture:
-    """A broker in memory. What its methods do ends with the turn, unless they say otherwise.
+    """A broker in memory. Its methods flush unless documented otherwise.
 
-    Of messages in memory only the bodies count, so that tests can count them.
+    Only the bodies of messages count towards memory, so that tests can compute it.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class BrokerFixture:
         return self.broker.declare(Address(Kind.TOPIC, name), DestinationSettings(**settings))
 
     def message(self, destination: Destination, body: str, **fields: Any) -> Message:
-        """Not sent yet."""
+        """Return a message that is not published yet."""
         return Message(destination.address, body.encode(), timestamp=self.clock.wall, **fields)
 
     def send(self, destination: Destination, *bodies: str, **fields: Any) -> list[int]:
@@ -117,7 +117,7 @@ class BrokerFixture:
         rank: int = 0,
         ack_timeout: int | None = None,
     ) -> Reader:
-        """Attach a reader, of a temporary destination as its owner; the turn does not end."""
+        """Attach a reader, to a temporary destination as its owner; does not flush."""
         reader = Reader(self.broker)
         subscription = source.queue if isinstance(source, Destination) else source
         reader.consumer = self.broker.attach(
@@ -132,24 +132,24 @@ class BrokerFixture:
         return reader
 
     def wait(self, milliseconds: int) -> None:
-        """Let time pass, and the broker do what it demands."""
+        """Advance the clock and call the broker's timers."""
         self.clock.advance(milliseconds)
         self.broker.tick()
         self.broker.flush()
 
     def sample_stats(self, seconds: float = 1.0) -> None:
-        """A whole round."""
+        """Sample all destinations once."""
         for _ in self.broker.stats_sampler.round(seconds):
             pass
 
     def dead(self, name: str = "q.dlq") -> list[Message]:
-        """What waits in a dead-letter queue that exists."""
+        """Return the messages in an existing dead-letter queue."""
         queue = self.broker.destinations[Address(Kind.QUEUE, name)].queue
         return [message_of(delivery) for delivery in queue.browse()]
 
 
 class OfType:
-    """A selector that counts how often it was asked."""
+    """A selector that counts its calls."""
 
     def __init__(self, type: str) -> None:
         self.text = f"JMSType = '{type}'"
@@ -164,7 +164,7 @@ class OfType:
 
 
 def message_of(delivery: Delivery) -> Message:
-    """The message of a delivery that is not paged out."""
+    """Return the message of a delivery that is not paged out."""
     assert delivery.message is not None
     return delivery.message
 
@@ -174,6 +174,6 @@ def body_of(delivery: Delivery) -> str:
 
 
 def bodies(source: Destination | Subscription) -> list[str]:
-    """What is there, waiting or in flight, in queue order."""
+    """Return the bodies of ready and unacked messages in queue order."""
     subscription = source.queue if isinstance(source, Destination) else source
     return [body_of(delivery) for delivery in subscription.browse()]

@@ -1,4 +1,4 @@
-"""A broker with something of everything, and a browser that looks at it."""
+"""A broker with data for every page, and a browser that opens the console."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LISTEN: Final = tuple(
 )
 SHOTS: Final = Path(__file__).parents[2] / "build" / "screenshots"
 PATIENCE_MS: Final = 60_000
-"""For what must come to be seen; other tests may keep the browser waiting."""
+"""Time limit for a page to show a text; other tests may delay the browser."""
 
 expect.set_options(timeout=PATIENCE_MS)
 
 EVIL: Final = "<img src=x onerror=\"window.hacked='%s'\">"
-"""What becomes a script where a text is taken for HTML."""
+"""Text that would run as a script if it were inserted as HTML."""
 LEAVE: Final = """hash => {
   if (location.hash === hash) return;
   document.querySelector('main h1')?.setAttribute('data-left', '');
@@ -49,7 +49,7 @@ NARROW: Final = {"width": 360, "height": 740}
 
 
 class ConsoleFixture:
-    """The broker, and who asks it."""
+    """A broker with a console, and clients of it."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ConsoleFixture:
 
     @property
     def url(self) -> str:
-        """Of the console."""
+        """Return the URL of the console."""
         return f"http://{HERE}:{self.broker.port('http')}/console/"
 
     def port(self, protocol: str) -> int:
@@ -72,7 +72,7 @@ class ConsoleFixture:
         return Client(self.broker.port("http"), None, **headers)
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Any:
-        """A request that has to be done."""
+        """Send a request that must succeed, and return its response."""
         with self.api(**headers) as client:
             content = None if body is None else json.dumps(body).encode()
             answer = client.ask(method, path, content)
@@ -106,7 +106,7 @@ class ConsoleFixture:
         self.broker.stop()
 
     def furnish(self) -> None:
-        """Something of everything that a page shows."""
+        """Create data for every part of every page."""
         self.create("orders", max_attempts=5)
         self.publish("orders", body="hello", properties={"color": "red", "n": 5}, type="greeting")
         self.publish(
@@ -125,14 +125,14 @@ class ConsoleFixture:
         self.ask("PUT", "/journal/slots/spark-bronze", {"position": 1})
         with self.api() as client:
             assert client.write([row("invoices", b"x")] * 3, writer="spark-orders").status == 200
-        wait_until(lambda: self._letters() == 3, "dead letters")
+        wait_until(lambda: self._dead_letters() == 3, "dead letters")
 
-    def _letters(self) -> int:
+    def _dead_letters(self) -> int:
         found = self.ask("GET", "/dead-letters")["items"]
         return sum(item["ready"] for item in found)
 
     def _foreign(self) -> None:
-        """What other clients leave."""
+        """Create messages, subscriptions and transactions with other protocols."""
         jms = self.jms("desk")
         jms.start()
         session = jms.session()
@@ -174,7 +174,7 @@ def visiting(
 
 
 class BrowserPage:
-    """One page in one browser. `problems` are errors of scripts, and what the policy refused."""
+    """One page in one browser. `problems` are script errors and violations of the policy."""
 
     def __init__(
         self, context: BrowserContext, console: ConsoleFixture, trusted: tuple[str, ...]
@@ -185,12 +185,12 @@ class BrowserPage:
         self.problems: list[str] = []
         self.page: Page = context.new_page()
         self.page.on("pageerror", self._failed)
-        self.page.on("console", self._said)
+        self.page.on("console", self._logged)
 
     def _failed(self, error: Error) -> None:
         self.problems.append(f"{error.message}\n{error.stack}")
 
-    def _said(self, message: ConsoleMessage) -> None:
+    def _logged(self, message: ConsoleMessage) -> None:
         if message.type == "error" and not any(part in message.text for part in self.trusted):
             self.problems.append(message.text)
 
@@ -207,11 +207,11 @@ class BrowserPage:
         return self.page
 
     def see(self, text: str) -> None:
-        """Wait until the page shows that."""
+        """Wait until the page shows the text."""
         self.page.locator("main").get_by_text(text).first.wait_for()
 
     def shoot(self, name: str) -> None:
-        """Keep a picture, to be looked at by people."""
+        """Save a screenshot for manual inspection."""
         SHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
 

@@ -1,4 +1,4 @@
-"""A client of the HTTP API that has nothing but what Python brings, and what it is told."""
+"""A client of the HTTP API that uses only the standard library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMEOUT = 30.0
 
 
 class Answer(NamedTuple):
-    """What was answered; header names in small letters."""
+    """A response; header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Of a refusal, which is JSON whatever was asked for."""
+        """Return the error code; errors are always JSON."""
         assert self.headers["content-type"] == "application/json"
         error = self.json()["error"]
         assert error["message"]
@@ -37,10 +37,10 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """One connection, kept as long as the broker keeps it."""
+    """One connection, open until the broker closes it."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None, **headers: str) -> None:
-        """`headers` go with every request."""
+        """Connect; `headers` are sent with every request."""
         self.headers = headers
         self.connection: http.client.HTTPConnection = (
             http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
@@ -49,7 +49,7 @@ class Client:
         )
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
-        """`path` without the part that all have in common."""
+        """Send a request; `path` is without the common prefix."""
         everything = {**self.headers, **headers}
         self.connection.request(method, f"/api/v1{path}", body, everything)
         answer = self.connection.getresponse()
@@ -64,13 +64,13 @@ class Client:
         assert answer.status == 200, answer
         return answer.json()
 
-    def segment(self, first: int, wanted: str = "") -> Answer:
-        """With a Range, if there is one wanted."""
+    def segment(self, first: int, byte_range: str = "") -> Answer:
+        """Read a segment, or a range of it."""
         path = f"/journal/segments/{first}"
-        return self.get(path, Range=f"bytes={wanted}") if wanted else self.get(path)
+        return self.get(path, Range=f"bytes={byte_range}") if byte_range else self.get(path)
 
     def write(self, rows: list[RowValues], **query: object) -> Answer:
-        """A part of a batch: the only one, if nothing else is said."""
+        """Write a part of a batch; by default its only one."""
         usual = {"writer": "w", "batch": 0, "partition": 0, "part": 0, "final": "true"}
         text = "&".join(f"{name}={value}" for name, value in {**usual, **query}.items())
         return self.ask("POST", f"/batches?{text}", b"".join(encode(rows)))
@@ -98,6 +98,6 @@ def talk(port: int, data: bytes) -> bytes:
 
 
 def waiting(broker: LocalBroker) -> dict[str, int]:
-    """Messages in each destination that has some."""
+    """Return the number of ready messages in each destination that has any."""
     found = broker.status()["destinations"]
     return {each["name"]: each["ready"] for each in found if each["ready"]}

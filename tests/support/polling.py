@@ -1,4 +1,4 @@
-"""Waiting for an effect that another process, thread or connection brings about."""
+"""Wait for an effect of another process, thread or connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of several rooms need: a connection that records, and a broker behind it."""
+"""A transport that records, and a broker in memory, for the tests of several protocols."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.broker.deadlines import ScanTime
 
 
 class RecordedTimer:
-    """A call that is made when the harness's clock gets there."""
+    """A call that is due at a time of the harness's clock."""
 
     def __init__(self, when: float, callback: Callable[[], None]) -> None:
         self.when = when
@@ -29,7 +29,7 @@ class RecordedTimer:
 
 
 class Carrier(Protocol):
-    """The harness's view of a link: `unsent` is left to be sent by the turn unless `stalled`."""
+    """The harness's view of a transport; `unsent` data is sent by `turn` unless `stalled`."""
 
     session: Session
     unsent: bool
@@ -37,7 +37,7 @@ class Carrier(Protocol):
 
 
 class SessionHarness(ABC):
-    """A broker in memory, and connections to it; turns as the server has them."""
+    """A broker in memory, connections to it, and the server's event loop iterations."""
 
     def __init__(self, settings: EngineSettings | None = None) -> None:
         self.clock = ManualClock()
@@ -52,13 +52,13 @@ class SessionHarness(ABC):
 
     @abstractmethod
     def open(self, transport: Transport) -> Session:
-        """A session of the protocol as a listener without options has it."""
+        """Open a session of the protocol, as a listener without options does."""
 
     def _wake(self) -> None:
         self._woken = True
 
     def turn(self, milliseconds: int = 0) -> None:
-        """Let time pass, ring what is due, flush, and send, until nobody wants another turn."""
+        """Advance the clock, call due timers, flush and send until no flush is scheduled."""
         self.clock.advance(milliseconds)
         self.broker.tick()
         now = self.clock.steady
@@ -78,7 +78,7 @@ class SessionHarness(ABC):
             if not self._woken and not self._sending():
                 return
             turns += 1
-            assert turns < 1000, "the broker does not come to rest"
+            assert turns < 1000, "the broker schedules flushes without end"
 
     def _sending(self) -> list[Carrier]:
         return [transport for transport in self.links if transport.unsent and not transport.stalled]
@@ -90,7 +90,7 @@ class SessionHarness(ABC):
         return self.broker.find(Address(Kind.QUEUE, queue))
 
     def bodies(self, queue: str) -> list[bytes]:
-        """What the queue holds, dispatched messages included, in order."""
+        """Return the bodies in the queue, dispatched messages included, in order."""
         destination = self.find(queue)
         if destination is None:
             return []
@@ -98,7 +98,7 @@ class SessionHarness(ABC):
 
 
 class RecordedTransport:
-    """Remembers what the session did with its connection."""
+    """A transport that records what the session does with it."""
 
     session: Session
 
@@ -157,13 +157,13 @@ class RecordedTransport:
         return self.closed_because is None
 
     def taken(self) -> bytes:
-        """What was written since the last call."""
+        """Return the data written since the last call."""
         written, self.written = self.written, b""
         return written
 
 
 class SessionPeer:
-    """A client's end of a connection. Each call is one turn of the broker."""
+    """A client's end of a connection. Each call is one event loop iteration of the broker."""
 
     def __init__(
         self, harness: SessionHarness, transport: RecordedTransport, session: Session
@@ -178,14 +178,14 @@ class SessionPeer:
         self.harness.turn()
 
     def drop(self) -> None:
-        """The connection breaks."""
+        """Break the connection."""
         self.harness.links.remove(self.transport)
         self.session.closed()
         self.harness.turn()
 
 
 class RecordedAccess(Open):
-    """Somebody with the permissions that are given, as `orders.*: produce consume`."""
+    """Access of a user with the given permissions, like `orders.*: produce consume`."""
 
     def __init__(self, *permissions: str, name: str = "anna") -> None:
         rules = []

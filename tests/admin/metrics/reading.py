@@ -1,4 +1,4 @@
-"""What a scrape says, read with the library that Prometheus' own clients use."""
+"""A scrape, parsed with the library that Prometheus' own clients use."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Labels = frozenset[tuple[str, str]]
 
 
 class Scrape(NamedTuple):
-    """Families by the name that the format gives them, and all samples."""
+    """Families by their name in the format, and all samples."""
 
     families: dict[str, Metric]
     samples: dict[tuple[str, Labels], float]
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Of that one sample; None if there is none."""
+        """Return the value of that sample; None if it does not exist."""
         return self.samples.get((name, frozenset(labels.items())))
 
     def names(self, name: str, label: str = "destination") -> set[str]:
-        """The values of a label in all samples of that name."""
+        """Return the values of a label in all samples of that name."""
         return {
             value
             for sample, labels in self.samples
@@ -39,7 +39,7 @@ class Scrape(NamedTuple):
 
 
 def parse(text: bytes, *, as_openmetrics: bool = False) -> Scrape:
-    """Fails for what no client could read, and for a sample that is there twice."""
+    """Parse a scrape; fails for invalid text and for duplicate samples."""
     reader = openmetrics if as_openmetrics else text_string_to_metric_families
     return scrape_of(reader(text.decode()))
 
@@ -57,12 +57,12 @@ def scrape_of(families: Iterable[Metric]) -> Scrape:
 
 
 class Figures:
-    """The figures of a broker's destinations, scraped as often as wanted."""
+    """The metrics of a broker's destinations, which can be scraped repeatedly."""
 
     def __init__(self, fixture: BrokerFixture, limit: int = 1000) -> None:
         self.fixture = fixture
-        self.shown = ExportedDestinations(fixture.broker, limit)
-        self._figures = DestinationMetrics(fixture.broker, self.shown)
+        self.destinations = ExportedDestinations(fixture.broker, limit)
+        self._figures = DestinationMetrics(fixture.broker, self.destinations)
 
     def scrape(self) -> Scrape:
         into = Exposition()

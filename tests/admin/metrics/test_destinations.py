@@ -1,4 +1,4 @@
-"""Figures of destinations and subscriptions, and which have some of their own."""
+"""Metrics of destinations and subscriptions, and which of them are exported separately."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def of(scrape: Scrape, name: str, destination: str, kind: str = "queue") -> floa
     return scrape.value(f"sluicemq_destination_{name}", destination=destination, kind=kind)
 
 
-def test_what_happens_to_messages_is_counted() -> None:
+def test_message_events_are_counted() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue("q", max_messages=3, dead_letter=True, max_attempts=1)
     figures = Figures(fixture)
@@ -53,7 +53,7 @@ def test_what_happens_to_messages_is_counted() -> None:
     assert of(figures.scrape(), "paused", "q") == 1
 
 
-def test_what_is_not_on_disk_yet_waits_too() -> None:
+def test_messages_not_yet_on_disk_are_ready() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue("q")
     fixture.broker.publish(queue, fixture.message(queue, "four"))
@@ -63,7 +63,7 @@ def test_what_is_not_on_disk_yet_waits_too() -> None:
     assert of(scrape, "messages_bytes", "q") == 4
 
 
-def test_of_a_topic_the_longest_subscription_counts_and_the_durable_ones_are_shown() -> None:
+def test_topic_exports_its_largest_backlog_and_durable_subscriptions() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic("t")
     fixture.broker.subscribe(topic, "archive", durable=True)
@@ -86,7 +86,7 @@ def test_of_a_topic_the_longest_subscription_counts_and_the_durable_ones_are_sho
     reader.settle()
 
 
-def test_subscriptions_are_bounded_too() -> None:
+def test_number_of_subscriptions_is_bounded() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic("t")
     for number in range(5):
@@ -111,20 +111,20 @@ def test_beyond_the_limit_destinations_are_summed() -> None:
     assert of(figures.scrape(), "oldest_message_age_seconds", "~others") == 3
 
 
-def test_with_no_room_at_all_everything_is_summed() -> None:
+def test_with_a_limit_of_zero_all_destinations_are_summed() -> None:
     fixture = BrokerFixture()
     fixture.send(fixture.queue("q"), "a")
     assert Figures(fixture, limit=0).scrape().names(PUBLISHED) == {"~others"}
 
 
-def test_declared_destinations_come_before_those_that_came_by_use() -> None:
+def test_declared_destinations_precede_automatic_ones() -> None:
     fixture = BrokerFixture()
     fixture.broker.queue("automatic")
     fixture.queue("declared")
     assert Figures(fixture, limit=1).scrape().names(READY) == {"declared"}
 
 
-def test_temporary_destinations_never_have_figures_of_their_own() -> None:
+def test_temporary_destinations_are_always_summed() -> None:
     fixture = BrokerFixture()
     figures = Figures(fixture)
     owner = object()
@@ -142,18 +142,18 @@ def test_temporary_destinations_never_have_figures_of_their_own() -> None:
     assert of(scrape, "messages_ready", "~temporary") == 0
 
 
-def test_sums_never_go_back() -> None:
+def test_sums_never_decrease() -> None:
     fixture = BrokerFixture()
     for number in range(4):
         fixture.send(fixture.broker.queue(f"q{number}"), *["a"] * (number + 1))
     figures = Figures(fixture, limit=1)
     assert of(figures.scrape(), "messages_published_total", "~others") == 9
-    # one of the others goes
+    # one of the summed destinations is deleted
     fixture.broker.remove(fixture.broker.queue("q3"))
     scrape = figures.scrape()
     assert of(scrape, "messages_published_total", "~others") == 9
     assert of(scrape, "messages_ready", "~others") == 5
-    # another one gets the room of the first
+    # another one takes the place of the first
     fixture.broker.remove(fixture.broker.queue("q0"))
     scrape = figures.scrape()
     assert scrape.names(PUBLISHED) == {"q1", "~others"}
@@ -164,7 +164,7 @@ def test_sums_never_go_back() -> None:
     assert of(figures.scrape(), "messages_published_total", "~others") == 10
 
 
-def test_a_destination_that_comes_again_begins_anew() -> None:
+def test_a_recreated_destination_starts_at_zero() -> None:
     fixture = BrokerFixture()
     figures = Figures(fixture)
     fixture.send(fixture.broker.queue("q"), "a", "b")
@@ -175,7 +175,7 @@ def test_a_destination_that_comes_again_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("name", ["~others", "~temporary", "~x", "n" * (LONGEST_NAME + 1)])
-def test_names_that_could_be_taken_for_a_sum_or_are_too_long_have_none(name: str) -> None:
+def test_names_that_resemble_a_sum_or_are_too_long_are_summed(name: str) -> None:
     fixture = BrokerFixture()
     fixture.send(fixture.broker.queue(name), "a")
     fixture.send(fixture.broker.queue("plain"), "a")
@@ -184,7 +184,7 @@ def test_names_that_could_be_taken_for_a_sum_or_are_too_long_have_none(name: str
     assert of(scrape, "messages_published_total", "~others") == 1
 
 
-def test_two_names_that_look_alike_are_not_one() -> None:
+def test_similar_names_are_distinct() -> None:
     fixture = BrokerFixture()
     fixture.send(fixture.broker.queue("a\udcff"), "a")
     fixture.send(fixture.broker.queue("a\\udcff"), "a", "b")
@@ -196,10 +196,10 @@ def test_two_names_that_look_alike_are_not_one() -> None:
 
 
 @pytest.mark.parametrize("when", [1, 2, 3])
-def test_a_destination_that_goes_while_figures_are_read_is_no_trouble(
+def test_a_destination_deleted_during_a_scrape_is_counted_once(
     monkeypatch: pytest.MonkeyPatch, when: int
 ) -> None:
-    """Before it is read, or after: it counts once, and the sum does not go back."""
+    """Deleted before or after it is read, it counts once, and the sum does not decrease."""
     fixture = BrokerFixture()
     for number in range(3):
         fixture.send(fixture.broker.queue(f"q{number}"), *["a"] * (number + 1))
@@ -208,7 +208,7 @@ def test_a_destination_that_goes_while_figures_are_read_is_no_trouble(
     last = fixture.broker.queue("q1")
     rests = 0
 
-    async def rest(pace: object) -> None:
+    async def rest(slices: object) -> None:
         nonlocal rests
         rests += 1
         if rests == when:
@@ -224,13 +224,13 @@ def test_a_destination_that_goes_while_figures_are_read_is_no_trouble(
 
 
 def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the time of scans used up, each destination is a slice of its own."""
+    """Without scan time left, each destination is a slice of its own."""
     fixture = BrokerFixture()
     for number in range(50):
         fixture.broker.queue(f"q{number}")
     rests = 0
 
-    async def rest(pace: object) -> None:
+    async def rest(slices: object) -> None:
         nonlocal rests
         rests += 1
 
@@ -240,7 +240,7 @@ def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.Monkey
     assert rests >= 50
 
 
-def test_a_message_that_is_on_disk_is_read_once_for_its_age(
+def test_a_message_on_disk_is_read_once_for_its_age(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()
@@ -270,7 +270,7 @@ def test_a_message_that_is_on_disk_is_read_once_for_its_age(
         ages.begin(sent + later)
         assert ages.of(queue.queue) == later / 1000
     assert reads == 1
-    # another one is next now
+    # another message is the oldest now
     broker.purge(queue)
     clock.advance(sent + 6500 - clock.wall)
     broker.publish(queue, Message(queue.address, b"y" * 100, timestamp=sent - 6500))
@@ -278,7 +278,7 @@ def test_a_message_that_is_on_disk_is_read_once_for_its_age(
     journal.sync()
     ages.begin(sent + 7000)
     assert ages.of(queue.queue) == 0.5
-    # without time to read, what is not known is not told
+    # without time to read the message, its age is not exported
     fresh = Ages(broker)
     fresh.begin(sent + 7000)
     monkeypatch.setattr(fresh, "_left", 0.0, raising=False)

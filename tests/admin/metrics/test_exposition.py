@@ -1,4 +1,4 @@
-"""Both formats, read back; and which one is wanted."""
+"""Both formats, parsed; and the choice of the format."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def exposed() -> Exposition:
 
 
 @pytest.mark.parametrize("as_openmetrics", [False, True])
-def test_a_client_reads_what_was_written(as_openmetrics: bool) -> None:
+def test_a_client_parses_the_exposition(as_openmetrics: bool) -> None:
     scrape = parse(exposed().text(as_openmetrics), as_openmetrics=as_openmetrics)
     assert scrape.value("x_sent_bytes_total", destination="orders") == 17
     assert scrape.value("x_depth") == 0.25
@@ -49,14 +49,14 @@ def test_a_client_reads_what_was_written(as_openmetrics: bool) -> None:
     assert scrape.families["x_time_seconds"].type == "histogram"
 
 
-def test_openmetrics_knows_units_and_says_that_it_is_complete() -> None:
+def test_openmetrics_has_units_and_an_end_marker() -> None:
     text = exposed().text(True)
     assert text.endswith(b"# EOF\n")
     assert b"# UNIT x_sent_bytes bytes\n" in text
     assert b"# TYPE x_build info\n" in text
 
 
-def test_buckets_are_cumulative_and_the_last_has_everything() -> None:
+def test_buckets_are_cumulative_and_the_last_counts_everything() -> None:
     scrape = parse(exposed().text(False))
     buckets = sorted(
         (float(dict(labels)["le"]), value)
@@ -72,7 +72,7 @@ def test_buckets_are_cumulative_and_the_last_has_everything() -> None:
 
 
 @given(st.text())
-def test_whatever_a_name_contains_it_is_one_label(name: str) -> None:
+def test_any_name_is_one_label(name: str) -> None:
     into = Exposition()
     into.add(SENT, 1, text_of(name))
     for as_openmetrics in (False, True):
@@ -86,7 +86,7 @@ def test_whatever_a_name_contains_it_is_one_label(name: str) -> None:
     "name",
     ['a"} 1\nx_fake{destination="b', "a\nb", "a\\", 'a"', "{}", "a\rb\0", "é\u2028漢"],
 )
-def test_hostile_names_change_nothing_but_their_label(name: str) -> None:
+def test_hostile_names_change_only_their_label(name: str) -> None:
     into = Exposition()
     into.add(SENT, 1, name)
     scrape = parse(into.text(False))
@@ -94,7 +94,7 @@ def test_hostile_names_change_nothing_but_their_label(name: str) -> None:
     assert len(scrape.samples) == 1
 
 
-def test_what_is_no_utf8_is_shown_as_its_bytes() -> None:
+def test_invalid_utf8_is_escaped() -> None:
     assert text_of("a\udcff") == "a\\udcff"
     into = Exposition()
     into.add(SENT, 1, text_of("a\udcff"))
@@ -102,7 +102,7 @@ def test_what_is_no_utf8_is_shown_as_its_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accept", "wanted"),
+    ("accept", "expected"),
     [
         ("", False),
         ("*/*", False),
@@ -125,5 +125,5 @@ def test_what_is_no_utf8_is_shown_as_its_bytes() -> None:
         ("Application/OpenMetrics-Text ; Q=0.9 , text/plain;q=0.1", True),
     ],
 )
-def test_the_format_is_what_the_client_prefers(accept: str, wanted: bool) -> None:
-    assert wants_openmetrics(accept) is wanted
+def test_the_format_is_the_one_the_client_prefers(accept: str, expected: bool) -> None:
+    assert wants_openmetrics(accept) is expected

@@ -29,7 +29,7 @@ ASK = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
 def ask(port: int, accept: str = "", **headers: str) -> tuple[int, str, bytes]:
-    """Status, media type, body."""
+    """Return status, media type and body of a scrape."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
     connection.request("GET", "/metrics", headers={"Accept": accept, **headers})
     answer = connection.getresponse()
@@ -48,7 +48,7 @@ def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def test_a_broker_that_has_something_of_everything_exports_all_families(start: Start) -> None:
+def test_a_broker_with_all_features_exports_all_families(start: Start) -> None:
     broker = start(HTTP, PHPMQ)
     port = broker.port("http")
     with Client(port) as client:
@@ -92,7 +92,7 @@ def test_a_broker_that_has_something_of_everything_exports_all_families(start: S
     assert whole is not None
     assert 0 < free <= whole
     exported = set(found.families)
-    # absent: traces, which are off, subscriptions, and connections closed because of a limit
+    # absent: traces (disabled), subscriptions, and connections closed because of a limit
     missing = {family.name for family in ALL} - {name.removesuffix("_info") for name in exported}
     assert missing == {
         "sluicemq_listener_connections_closed",
@@ -110,7 +110,7 @@ def test_both_formats_are_offered(start: Start) -> None:
     assert (status, media) == (200, TEXT)
 
 
-def test_a_broker_with_users_asks_who_wants_to_know(start: Start, tmp_path: Path) -> None:
+def test_a_broker_with_users_requires_authentication(start: Start, tmp_path: Path) -> None:
     directory = ["--data-dir", str(tmp_path / "broker")]
     (tmp_path / "secret").write_text("correct horse battery\n")
     for user, *rights in (("monitor", "*", "browse"), ("anna", "a*", "browse", "consume")):
@@ -123,16 +123,16 @@ def test_a_broker_with_users_asks_who_wants_to_know(start: Start, tmp_path: Path
     assert ask(port, Authorization=basic("anna", "correct horse battery"))[0] == 403
     assert ask(port, Authorization=basic("monitor", "correct horse battery"))[0] == 200
     broker.stop()
-    # unless the owner says that anybody may see them
+    # unless public metrics are enabled
     environment = {"SLUICEMQ_HTTP__PUBLIC_METRICS": "true"}
     assert ask(start(HTTP, environment=environment).port("http"))[0] == 200
 
 
 @looped
-async def test_who_asks_meanwhile_gets_the_same_answer() -> None:
+async def test_concurrent_scrapes_get_the_same_response() -> None:
     fixture = SessionFixture()
-    told = ScrapeState(fixture.broker)
-    fixture.http = HttpService(Application(context(fixture.broker, figures=told)), HEAD)
+    scrape_state = ScrapeState(fixture.broker)
+    fixture.http = HttpService(Application(context(fixture.broker, figures=scrape_state)), HEAD)
     links = [fixture.connect() for _ in range(3)]
     for link in links:
         link.session.receive(ASK)
@@ -140,8 +140,8 @@ async def test_who_asks_meanwhile_gets_the_same_answer() -> None:
     [first], *others = [answers(link) for link in links]
     assert first[0] == 200
     assert all(other == [first] for other in others)
-    # and who asks later another
-    told.made_at -= FRESH_SECONDS
+    # a later scrape gets a new response
+    scrape_state.made_at -= FRESH_SECONDS
     link = fixture.connect()
     link.session.receive(ASK)
     await fixture.rest()
@@ -151,14 +151,14 @@ async def test_who_asks_meanwhile_gets_the_same_answer() -> None:
 
 
 @looped
-async def test_ten_thousand_destinations_are_told_of_at_once_and_hold_up_nobody() -> None:
-    """The loop is given back all the time, and what is told is bounded."""
+async def test_a_scrape_of_ten_thousand_destinations_does_not_block_the_event_loop() -> None:
+    """The event loop continues between slices, and the number of samples is bounded."""
     fixture = SessionFixture()
     fixture.scan_time.limit = 500
     for number in range(10_000):
         fixture.broker.declare(Address(Kind.QUEUE, f"q{number}"), DestinationSettings())
-    told = ScrapeState(fixture.broker, limit=100)
-    fixture.http = HttpService(Application(context(fixture.broker, figures=told)), HEAD)
+    scrape_state = ScrapeState(fixture.broker, limit=100)
+    fixture.http = HttpService(Application(context(fixture.broker, figures=scrape_state)), HEAD)
     link = fixture.connect()
     link.session.receive(ASK)
     turns = 0
@@ -169,11 +169,11 @@ async def test_ten_thousand_destinations_are_told_of_at_once_and_hold_up_nobody(
     [(status, body)] = answers(link)
     assert status == 200
     names = parse(body).names("sluicemq_destination_messages_ready")
-    assert len(names) == 100  # nothing has come to the others, and so there is nothing to tell
+    assert len(names) == 100  # the others have no messages, so there is no sum
     assert turns > 5
 
 
-def test_what_matches_no_endpoint_is_counted_as_one() -> None:
+def test_requests_without_an_endpoint_share_one_label() -> None:
     async def requests() -> Scrape:
         fixture = SessionFixture()
         for line in (b"GET /a", b"GET /b", b"FOO /c", b"POST /metrics"):
@@ -208,7 +208,7 @@ def test_requests_are_counted_and_timed() -> None:
     assert found.value("sluicemq_http_request_duration_seconds_sum", **route) == 0.75
 
 
-def test_pauses_of_the_collector_are_measured_from_the_first_scrape_on() -> None:
+def test_garbage_collection_pauses_are_measured_from_the_first_scrape() -> None:
     pauses = Pauses()
     gc.collect()
     assert pauses.seen.read().count == 0
@@ -222,7 +222,7 @@ def test_pauses_of_the_collector_are_measured_from_the_first_scrape_on() -> None
     assert not any(getattr(each, "__self__", None) is pauses for each in gc.callbacks)
 
 
-def test_what_the_system_says_of_the_process() -> None:
+def test_process_metrics_match_the_operating_system() -> None:
     now = usage()
     assert now.cpu > 0
     assert now.started > 0
