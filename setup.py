@@ -69,7 +69,9 @@ def extensions() -> list[Extension]:
     version = "{}.{}".format(*sys.version_info)
     package = Path("src/sluicemq")
     paths = [
-        str(package / room / f"{name}.py") for room, names in COMPILED.items() for name in names
+        str(package / package_name / f"{name}.py")
+        for package_name, names in COMPILED.items()
+        for name in names
     ]
     return mypycify(["--python-version", version, *paths], group_name="sluicemq", opt_level="3")
 

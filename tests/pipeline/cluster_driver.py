@@ -26,12 +26,12 @@ BATCH = "cluster.batch"
 STREAM = "cluster.stream"
 TABLE = "table"
 CHECKPOINT = "checkpoint"
-TOLD = "told.json"
+RESULT_FILE = "told.json"
 ROWS_PER_BATCH = 100
 EXECUTORS = 2
 
 
-def tell_process(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def report_process(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Which executor a task runs in: the parent of the process that starts Python workers."""
     for _ in batches:
         pass
@@ -51,8 +51,8 @@ def main(url: str, work: Path) -> None:
     sink = {"url": url, "destination": BATCH, "transactionRows": "50"}
     chosen.write.format("sluicemq").mode("append").options(**sink).save()
     rows.write.format("sluicemq-table").mode("append").option("path", str(work / TABLE)).save()
-    processes = rows.mapInArrow(tell_process, "executor bigint").collect()
-    (work / TOLD).write_text(json.dumps(sorted({row.executor for row in processes})))
+    processes = rows.mapInArrow(report_process, "executor bigint").collect()
+    (work / RESULT_FILE).write_text(json.dumps(sorted({row.executor for row in processes})))
     stream = spark.readStream.format("sluicemq").options(**source)
     growing = stream.option("maxOffsetsPerTrigger", ROWS_PER_BATCH).load().repartition(EXECUTORS)
     query = (

@@ -158,12 +158,12 @@ def test_a_program_on_two_workers(cluster: Cluster, tmp_path: Path) -> None:
         process = cluster.submit(program.__file__, url, str(tmp_path))
         wait_for_batches(tmp_path, 2, process, cluster.driver_log)
         kill_if_there(random.choice(cluster.executors()))
-        said = cluster.driver_log.read_text(errors="replace")
-        assert process.wait(PATIENCE) == 0, said[-8000:]
+        output = cluster.driver_log.read_text(errors="replace")
+        assert process.wait(PATIENCE) == 0, output[-8000:]
     expected = sorted(range(ROWS))
     for queue in (program.BATCH, program.STREAM):
         messages = published(tmp_path / "data", queue)
         assert sorted(int(message.body) for message in messages) == expected
     rows = table("delta", str(tmp_path / program.TABLE)).read(columns=["body"])
     assert sorted(map(int, rows["body"].to_pylist())) == expected
-    assert len(json.loads((tmp_path / program.TOLD).read_text())) == 2
+    assert len(json.loads((tmp_path / program.RESULT_FILE).read_text())) == 2

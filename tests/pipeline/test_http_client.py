@@ -117,7 +117,7 @@ def test_refusals_are_not_tried_again(stand: Stand, status: int, error: type[Exc
         assert (raised.value.status, raised.value.code) == (409, "c")
 
 
-def test_somebody_else(stand: Stand) -> None:
+def test_another_server(stand: Stand) -> None:
     """An answer that is not a broker's is told as it is, in part."""
     stand.answers = [(404, b"<html>" + b"x" * 10_000)]
     with HttpClient(stand.target) as remote, pytest.raises(HttpRefusal, match="<html>") as raised:
@@ -125,10 +125,10 @@ def test_somebody_else(stand: Stand) -> None:
     assert len(str(raised.value)) < 1000
 
 
-def test_nobody(stand: Stand) -> None:
-    nobody = target({"url": "http://127.0.0.1:9"})
+def test_no_server(stand: Stand) -> None:
+    unreachable = target({"url": "http://127.0.0.1:9"})
     with (
-        HttpClient(nobody, patience=0) as remote,
+        HttpClient(unreachable, patience=0) as remote,
         pytest.raises(ConnectionLost, match="is it running"),
     ):
         remote.request("GET", "/")

@@ -75,10 +75,10 @@ def numbers(data: Path, queue: str) -> list[int]:
 
 
 def test_in_the_old_order_and_as_they_were(silver: DataFrame, url: str, data: Path) -> None:
-    told: list[tuple[int, int]] = []
-    done = replay(silver, url, "again", progress=lambda sent, all_: told.append((sent, all_)))
+    reports: list[tuple[int, int]] = []
+    done = replay(silver, url, "again", progress=lambda sent, all_: reports.append((sent, all_)))
     assert (done.rows, done.written, done.already, done.bad) == (3000, 3000, 0, 0)
-    assert told[-1] == (3000, 3000)
+    assert reports[-1] == (3000, 3000)
     assert numbers(data, "again") == list(range(3000))
     message = published(data, "again")[13]
     assert (message.kind, message.priority, message.expiration) == (BodyKind.TEXT, 3, 0)
@@ -127,15 +127,15 @@ def test_by_selector(silver: DataFrame, url: str, data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "reason"),
     [
         ({"rate": 1, "speed": 1}, "not both"),
         ({"rate": 0}, "larger than 0"),
         ({"speed": -1}, "larger"),
     ],
 )
-def test_what_cannot_be(silver: DataFrame, values: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_what_cannot_be(silver: DataFrame, values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
         replay(silver, "http://localhost", **values)
 
 
@@ -158,7 +158,7 @@ def test_a_rate_makes_windows() -> None:
     assert due(ReplaySchedule(None, None), [0, 5]) == [(2, None)]
 
 
-def test_a_pace_keeps_the_pauses() -> None:
+def test_a_speed_keeps_the_pauses() -> None:
     """Half of them at twice the speed; a clock that went back makes none."""
     schedule = ReplaySchedule(rate=None, speed=2)
     assert due(schedule, [100, 100.05, None, 110]) == [(3, 0), (1, 5)]

@@ -26,7 +26,7 @@ class Recorded(NamedTuple):
     heard: dict[str, list[Heard]]
     segments: list[Segment]
 
-    def said(self, protocol: str, side: int) -> list[bytes]:
+    def sent(self, protocol: str, side: int) -> list[bytes]:
         """All bytes of each connection's side."""
         by_connection: dict[int, bytes] = {}
         for each in self.heard[protocol]:

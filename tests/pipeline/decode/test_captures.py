@@ -154,7 +154,7 @@ def errors(directory: Path, data: bytes) -> list[str]:
     return [f"{row['offset']}: {row['error']}" for row in rows if row["stream"] is None]
 
 
-def test_what_is_no_capture_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_capture_is_reported(tmp_path: Path) -> None:
     assert errors(tmp_path, b"") == ["0: the file is empty"]
     assert "neither pcap nor pcapng: it begins with 48 30 31 30" in errors(tmp_path, b"H0100102")[0]
     assert "gunzip" in errors(tmp_path, b"\x1f\x8b\x08\0")[0]
@@ -184,7 +184,7 @@ def test_lies_about_lengths_end_the_reading(tmp_path: Path) -> None:
     assert len(rows) == 4
     assert f"{len(good)}: a packet of 2147483647 bytes is announced" in errors(tmp_path, lie)
     good = pcapng(captured(talk().segments))
-    for tail, said in (
+    for tail, expected in (
         (b"\6\0\0\0\x0d\0\0\0" + bytes(8), "a block of 13 bytes is announced"),
         (block(6, bytes(12) + b"\xff\0\0\0" + bytes(4)), "a packet of 255 bytes is announced in"),
         (block(6, bytes(4)), "a packet block is too short"),
@@ -192,7 +192,7 @@ def test_lies_about_lengths_end_the_reading(tmp_path: Path) -> None:
         (b"\x0a\x0d\x0d\x0a" + bytes(12), "a section does not tell the order of its bytes"),
     ):
         (fault,) = errors(tmp_path, good + tail)
-        assert fault.startswith(f"{len(good)}: {said}")
+        assert fault.startswith(f"{len(good)}: {expected}")
 
 
 def test_what_cannot_be_decoded_is_counted(tmp_path: Path) -> None:
@@ -204,8 +204,8 @@ def test_what_cannot_be_decoded_is_counted(tmp_path: Path) -> None:
     fragment = bytearray(packets[3].data)
     fragment[6] = 0x20
     short = packets[3].data[:30]
-    said = errors(tmp_path, pcap([Captured(START, bytes(fragment)), Captured(START, short)], RAW))
-    assert sorted(said) == [
+    found = errors(tmp_path, pcap([Captured(START, bytes(fragment)), Captured(START, short)], RAW))
+    assert sorted(found) == [
         "None: 1 packets are fragments of IP, which are not put together",
         "None: 1 packets have headers that are cut or cannot be",
     ]

@@ -41,7 +41,7 @@ def test_the_frame_has_the_rows_that_plain_functions_give(
     assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected))
 
 
-def test_run_writes_a_table_and_lines_and_tells_what_was_found(
+def test_run_writes_a_table_and_lines_and_a_summary(
     spark: SparkSession, files: list[Path], tmp_path: Path
 ) -> None:
     lines = StringIO()
@@ -53,32 +53,32 @@ def test_run_writes_a_table_and_lines_and_tells_what_was_found(
     assert summary.connections == len(
         {(row["file"], row["connection"]) for row in expected if row["connection"] is not None}
     )
-    shown = "\n".join(summary.lines())
-    assert f"{summary.errors:,} errors" in shown
-    assert "broken.pcap, byte 0: this is neither pcap nor pcapng" in shown
-    assert "TEXT_MESSAGE" in shown
-    told = [json.loads(line) for line in lines.getvalue().splitlines()]
-    assert len(told) == len(expected)
-    assert [row["file"] for row in told] == sorted(row["file"] for row in told)
-    bodies = {row.get("body") for row in told if row.get("frame") == "TEXT_MESSAGE"}
+    text = "\n".join(summary.lines())
+    assert f"{summary.errors:,} errors" in text
+    assert "broken.pcap, byte 0: this is neither pcap nor pcapng" in text
+    assert "TEXT_MESSAGE" in text
+    written = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert len(written) == len(expected)
+    assert [row["file"] for row in written] == sorted(row["file"] for row in written)
+    bodies = {row.get("body") for row in written if row.get("frame") == "TEXT_MESSAGE"}
     assert any(body and body.startswith("39 é") for body in bodies)
     assert table("parquet", tmp_path / "frames").read(["offset"]).num_rows == len(expected)
     assert pq.read_table(str(next((tmp_path / "frames").rglob("*.parquet")))).num_rows > 0
 
 
-def test_what_cannot_be_done_is_said_at_once(spark: SparkSession, tmp_path: Path) -> None:
-    for paths, said in (
+def test_invalid_arguments_are_rejected_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    for paths, reason in (
         ([tmp_path / "missing"], "there is no such file"),
         ([tmp_path], "there is no file to decode"),
     ):
-        with pytest.raises(ConfigurationError, match=said):
+        with pytest.raises(ConfigurationError, match=reason):
             decode(spark, paths)
-    for text, said in (
+    for text, reason in (
         ("jmq", "is not PORT=PROTOCOL"),
         ("0=jmq", "0 is no port"),
         ("1=amqp", "there is no protocol 'amqp'"),
     ):
-        with pytest.raises(ConfigurationError, match=said):
+        with pytest.raises(ConfigurationError, match=reason):
             DecodeOptions(ports=parse_ports(text))
     with pytest.raises(ConfigurationError, match="neither client nor server"):
         DecodeOptions(raw=Raw("jmq", "broker"))

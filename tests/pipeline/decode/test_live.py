@@ -28,7 +28,7 @@ def test_all_of_it_is_decoded(rows: list[Row], recorded: Recorded) -> None:
     assert [row["error"] for row in rows if row["error"]] == []
     for protocol in PORTS:
         for side, direction in enumerate(("to-server", "to-client")):
-            sizes = [len(said) for said in recorded.said(protocol, side)]
+            sizes = [len(frame) for frame in recorded.sent(protocol, side)]
             mine = [
                 row for row in rows if (row["protocol"], row["direction"]) == (protocol, direction)
             ]
@@ -76,7 +76,7 @@ def test_conversations_can_be_followed(rows: list[Row]) -> None:
     assert {row["request_id"] for row in frames(rows, "jmq", "HELLO_REPLY")} == asked
 
 
-def test_passwords_are_not_shown(recorded: Recorded, tmp_path: Path, rows: list[Row]) -> None:
+def test_passwords_are_masked(recorded: Recorded, tmp_path: Path, rows: list[Row]) -> None:
     (login,) = frames(rows, "jmq", "AUTHENTICATE")
     assert login["body"] == b"***"
     data = pcap(captured(recorded.segments))

@@ -90,23 +90,23 @@ def test_every_frame_is_found_where_it_stands(
     plain = decoded_bytes(directory, pcap(captured(talk.segments)))
     assert {row["protocol"] for row in plain} == {protocol}
     assert [row["error"] for row in plain if row["frame"] is None] == []
-    for direction, said in (("to-server", client), ("to-client", server)):
+    for direction, sent in (("to-server", client), ("to-client", server)):
         rows = of(plain, direction)
-        check_tiling(rows, sum(map(len, said)))
-        assert [row["length"] for row in rows] == [len(frame) for frame in said if frame]
+        check_tiling(rows, sum(map(len, sent)))
+        assert [row["length"] for row in rows] == [len(frame) for frame in sent if frame]
         codec = CODECS[protocol](direction == "to-server", 1 << 26, False)
-        frames = codec.feed(b"".join(said))
+        frames = codec.feed(b"".join(sent))
         for row, frame in zip(rows, frames, strict=True):
-            told = codec.describe(frame)
-            assert {name: row[name] for name in told._fields} == told._asdict()
+            described = codec.describe(frame)
+            assert {name: row[name] for name in described._fields} == described._asdict()
     again = decoded_bytes(directory, pcap(captured(disturbed(chance, talk.segments))))
     assert [without_time(row) for row in again] == [without_time(row) for row in plain]
 
 
-def places_of(said: Sequence[bytes]) -> set[tuple[int, int]]:
+def places_of(sent: Sequence[bytes]) -> set[tuple[int, int]]:
     """Offset and length of each frame."""
-    ends = list(accumulate(map(len, said)))
-    return {(end - len(frame), len(frame)) for end, frame in zip(ends, said, strict=True)}
+    ends = list(accumulate(map(len, sent)))
+    return {(end - len(frame), len(frame)) for end, frame in zip(ends, sent, strict=True)}
 
 
 def without_time(row: Row) -> Row:
@@ -116,7 +116,7 @@ def without_time(row: Row) -> Row:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @SOME
 @given(chance=seeds)
-def test_what_is_lost_is_told_and_nothing_else_is(
+def test_exactly_the_lost_bytes_are_reported(
     directory: Path, protocol: str, chance: Random
 ) -> None:
     client, server, talk = conversation(chance, protocol)
@@ -126,7 +126,7 @@ def test_what_is_lost_is_told_and_nothing_else_is(
     rows = decoded_bytes(directory, pcap(captured(disturbed(chance, kept), snaplen=snaplen)))
     whole = len(kept) == len(talk.segments) and snaplen == 1 << 18
     assert whole == all(row["frame"] for row in rows) or not rows
-    for side, (direction, said) in enumerate((("to-server", client), ("to-client", server))):
+    for side, (direction, sent) in enumerate((("to-server", client), ("to-client", server))):
         mine = of(rows, direction)
         last = max(
             (each.sequence + len(each.payload) for each in kept if each.source == talk.ends[side]),
@@ -138,7 +138,7 @@ def test_what_is_lost_is_told_and_nothing_else_is(
         if mine:
             check_tiling(mine, last - first)
         good = {(row["offset"], row["length"]) for row in mine if row["error"] is None}
-        assert good <= places_of(said)
+        assert good <= places_of(sent)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -147,9 +147,9 @@ def test_what_is_lost_is_told_and_nothing_else_is(
 def test_a_capture_that_begins_late_finds_the_next_frame(
     directory: Path, protocol: str, chance: Random
 ) -> None:
-    said = PROTOCOLS[protocol][0](chance) * 2
+    sent = PROTOCOLS[protocol][0](chance) * 2
     talk = Talk(server=(SERVER[0], PORTS[protocol]), mss=chance.choice((11, 300)))
-    talk.say(0, b"".join(said))
+    talk.say(0, b"".join(sent))
     rest = [each for each in talk.segments if each.payload]
     rest = rest[chance.randrange(len(rest)) :]
     rows = decoded_bytes(directory, pcap(captured(rest)))
@@ -161,25 +161,25 @@ def test_a_capture_that_begins_late_finds_the_next_frame(
         assert CODECS["msglite"].signature.search(left)
         return
     check_tiling(rows, size)
-    shift = sum(map(len, said)) - size
+    shift = sum(map(len, sent)) - size
     good = {(row["offset"] + shift, row["length"]) for row in rows if row["error"] is None}
-    assert good <= places_of(said)
+    assert good <= places_of(sent)
     # what is in a frame may be wrong, and it is found all the same
     found = {(row["offset"] + shift, row["length"]) for row in rows if row["frame"] is not None}
-    last = (sum(map(len, said)) - len(said[-1]), len(said[-1]))
+    last = (sum(map(len, sent)) - len(sent[-1]), len(sent[-1]))
     assert last in found or last[0] < shift or protocol == "vibemq"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @SOME
 @given(chance=seeds)
-def test_damage_is_told_where_it_is(directory: Path, protocol: str, chance: Random) -> None:
-    said = [b"".join(mutate(chance, make(chance))) for make in PROTOCOLS[protocol]]
+def test_damage_is_reported_where_it_is(directory: Path, protocol: str, chance: Random) -> None:
+    sent = [b"".join(mutate(chance, make(chance))) for make in PROTOCOLS[protocol]]
     talk = Talk(server=(SERVER[0], PORTS[protocol]), mss=chance.choice((5, 1460))).open()
-    talk.say(0, said[0]).say(1, said[1]).close()
+    talk.say(0, sent[0]).say(1, sent[1]).close()
     options = DecodeOptions(max_frame_bytes=5000)
     rows = decoded_bytes(directory, pcap(captured(talk.segments)), options)
-    for direction, data in zip(("to-server", "to-client"), said, strict=True):
+    for direction, data in zip(("to-server", "to-client"), sent, strict=True):
         mine = of(rows, direction)
         assert sum(row["length"] for row in mine) <= len(data) + 100 * 5000
         assert all(row["offset"] <= len(data) for row in mine)
@@ -283,9 +283,9 @@ def test_a_lost_packet_costs_one_frame(directory: Path) -> None:
 
 
 def test_commands_of_msglite_are_found_again(directory: Path) -> None:
-    said = [encode_message(5, b"orders", b"%d" % number + b"x" * 300) for number in range(9)]
-    said += [b". \r\n", b"< 5 orders\r\n"]
-    talk = Talk(server=(SERVER[0], 9813), mss=100).open().say(0, b"".join(said))
+    sent = [encode_message(5, b"orders", b"%d" % number + b"x" * 300) for number in range(9)]
+    sent += [b". \r\n", b"< 5 orders\r\n"]
+    talk = Talk(server=(SERVER[0], 9813), mss=100).open().say(0, b"".join(sent))
     kept = [each for each in talk.segments if each.sequence != 1001 + 1400]
     for packets in (kept, kept[9:]):
         rows = decoded_bytes(directory, pcap(captured(packets)))
@@ -348,8 +348,8 @@ def test_the_end_of_the_capture_within_a_frame(directory: Path) -> None:
 
 
 def test_a_frame_above_the_limit_is_an_error(directory: Path) -> None:
-    said = [encode_consume(b"a", 1), *frames(1, 5000), encode_consume(b"b", 2)]
-    talk = Talk().open().say(0, b"".join(said))
+    sent = [encode_consume(b"a", 1), *frames(1, 5000), encode_consume(b"b", 2)]
+    talk = Talk().open().say(0, b"".join(sent))
     rows = decoded_bytes(
         directory, pcap(captured(talk.segments)), DecodeOptions(max_frame_bytes=1000)
     )
@@ -417,17 +417,17 @@ def test_the_port_mapper_and_the_http_gateway(directory: Path) -> None:
 
 
 def test_a_log_of_raw_bytes(directory: Path) -> None:
-    said = frames(2000, 400)
+    sent = frames(2000, 400)
     for protocol in ("phpmq", None):
-        rows = decoded_bytes(directory, b"".join(said), DecodeOptions(raw=Raw(protocol, "client")))
+        rows = decoded_bytes(directory, b"".join(sent), DecodeOptions(raw=Raw(protocol, "client")))
         assert [(row["frame"], row["time"]) for row in rows] == [("send", None)] * 2000
         assert {(row["direction"], row["protocol"]) for row in rows} == {("to-server", "phpmq")}
-    check_tiling(rows, sum(map(len, said)))
-    (row,) = decoded_bytes(directory, said[0], DecodeOptions(raw=Raw("phpmq", "server")))
+    check_tiling(rows, sum(map(len, sent)))
+    (row,) = decoded_bytes(directory, sent[0], DecodeOptions(raw=Raw("phpmq", "server")))
     assert (row["direction"], row["error"]) == (
         "to-client",
         "message type 001 does not come from this side; "
-        f"{len(said[0])} bytes from 0 on are not decoded",
+        f"{len(sent[0])} bytes from 0 on are not decoded",
     )
 
 

@@ -64,21 +64,21 @@ class Journal:
         """The letter and the event, as the broker writes them: one after the other. Returns the
         number of the letter."""
         known = self._messages[message]
-        story = {
+        history = {
             "deadLetterReason": reason,
             "originalQueue": known["destination"],
             "deliveryAttempts": str(attempts),
         }
-        letter = self.message(
+        copy = self.message(
             seconds,
             known["body"],
             known["body_kind"],
             destination=known["destination"] + ".dlq",
             protocol=known["protocol"],
-            properties=story,
+            properties=history,
         )
-        self.event(seconds, Event.DEAD_LETTERED, message, properties=list(story.items()))
-        return letter
+        self.event(seconds, Event.DEAD_LETTERED, message, properties=list(history.items()))
+        return copy
 
     def depth(self, seconds: float, waiting: int, consumers: int, **fields: Any) -> None:
         row = self._row(seconds, Event.DEPTH, "orders", "queue")

@@ -81,7 +81,7 @@ def test_a_message_that_is_delivered_again_and_again(spark: SparkSession) -> Non
 
     again = tried(7)
     buried = tried(5)
-    letter = journal.dead_letter(100, buried, "max-attempts", 5)
+    dead_letter = journal.dead_letter(100, buried, "max-attempts", 5)
     cured = tried(9)
     journal.event(100, Event.ACKNOWLEDGED, cured)
     tried(4)
@@ -94,7 +94,7 @@ def test_a_message_that_is_delivered_again_and_again(spark: SparkSession) -> Non
     assert got[buried]["evidence"] == (
         f"message {buried} was delivered 5 times and is dead-lettered: max-attempts"
     )
-    assert json.loads(got[buried]["details"])["moved_to_sequence"] == letter
+    assert json.loads(got[buried]["details"])["moved_to_sequence"] == dead_letter
     assert len({row["id"] for row in got.values()}) == 2
 
 

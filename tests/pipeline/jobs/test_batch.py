@@ -80,22 +80,24 @@ def test_what_is_repeated_or_broken_off_counts_once(
     assert (done.rows, done.seconds.keys(), done.gold_committed) == (0, {"gold"}, None)
 
     whole = frame(spark, events)
-    wanted = (
+    expected = (
         rows(gold_job.gold(whole, "b"), GOLD, GOLD_KEYS),
         rows(silver_job.silver(whole, "b"), SILVER, SILVER_KEYS),
         rows(bronze(whole, ["orders", "d0", "d1", "d2"], "b"), BRONZE, ("sequence",)),
     )
     found = contents(lake)
-    assert found[:2] == wanted[:2]
+    assert found[:2] == expected[:2]
     plain = [{**row, "destination_partition": ""} for row in found[2]]
-    assert plain == [{**row, "destination_partition": ""} for row in wanted[2]]
+    assert plain == [{**row, "destination_partition": ""} for row in expected[2]]
 
     for name in ("gold", "silver"):
         lake.table(name).compact()
-    told: list[tuple[int, int]] = []
-    count = rebuild(spark, lake, lambda step, total: told.append((step.rows, total)), max_rows=60)
+    reports: list[tuple[int, int]] = []
+    count = rebuild(
+        spark, lake, lambda step, total: reports.append((step.rows, total)), max_rows=60
+    )
     assert count == len(events)
-    assert told[-1] == (len(events), len(events))
+    assert reports[-1] == (len(events), len(events))
     assert contents(lake) == found
     assert lake.reached(JOURNAL) == events[-1]["sequence"]
     assert not lake.rebuilding.exists()

@@ -48,8 +48,8 @@ def test_counts_of_a_minute(spark: SparkSession) -> None:
     assert (row["queueing_max"], row["end_to_end_max"]) == (500, 589)
     exact = sorted(500.0 + number for number in range(90))
     for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
-        wanted = exact[int(share * 90 + 0.999999) - 1]
-        assert row[f"end_to_end_{name}"] == pytest.approx(wanted, rel=histogram.ERROR)
+        expected = exact[int(share * 90 + 0.999999) - 1]
+        assert row[f"end_to_end_{name}"] == pytest.approx(expected, rel=histogram.ERROR)
         assert row[f"end_to_end_{name}"] == histogram.percentile(row["end_to_end"], share)
     assert (row["backlog"], row["consumers"]) == (None, None)
     depths = found["orders", "any", START]
@@ -62,7 +62,7 @@ def test_counts_of_a_minute(spark: SparkSession) -> None:
     assert len(found) == 4
 
 
-def test_what_comes_late_counts_and_is_told(spark: SparkSession) -> None:
+def test_late_events_count_and_are_reported(spark: SparkSession) -> None:
     journal = Journal()
     for seconds in (-3601, -3600, 0):
         journal.message(seconds)
@@ -82,21 +82,21 @@ def test_any_batches_in_any_order_give_the_same_rows(
 ) -> None:
     events = data.draw(stories())
     parts = data.draw(st.lists(st.integers(0, 2), min_size=len(events), max_size=len(events)))
-    pieces = [
+    frames = [
         gold(frame(spark, [row for row, at in zip(events, parts, strict=True) if at == n]), "b")
         for n in range(3)
     ]
-    tables = [piece.toArrow() for piece in pieces]
+    tables = [piece.toArrow() for piece in frames]
     whole = rows(gold(frame(spark, events), "b"), GOLD, GOLD_KEYS)
     assert sorted_rows(combine(combine(tables[0], tables[1]), tables[2]), GOLD, GOLD_KEYS) == whole
     assert sorted_rows(combine(tables[2], combine(tables[1], tables[0])), GOLD, GOLD_KEYS) == whole
 
 
-def test_of_two_gauges_the_later_counts(spark: SparkSession) -> None:
+def test_the_later_of_two_depths_counts(spark: SparkSession) -> None:
     earlier, later = Journal(), Journal(100)
     earlier.depth(5, 100, 1)
     earlier.depth(5, 90, 1)
     later.depth(5, 80, 1)
-    pieces = [gold(frame(spark, each.rows), "b") for each in (earlier, later)]
-    tables = [piece.toArrow() for piece in pieces]
+    parts = [gold(frame(spark, each.rows), "b") for each in (earlier, later)]
+    tables = [piece.toArrow() for piece in parts]
     assert sorted_rows(combine(*tables), GOLD, GOLD_KEYS)[0]["backlog"] == 80

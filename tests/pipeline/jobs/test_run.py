@@ -25,7 +25,7 @@ from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from tests.pipeline.jobs.events import Row, rows, sorted_rows
 from tests.pipeline.source.support import SMALL, deliver, depth, message, put, redeliver, settle
 
-LETTERS = Address(Kind.QUEUE, "orders.dlq")
+DEAD_LETTER_QUEUE = Address(Kind.QUEUE, "orders.dlq")
 
 
 class Traffic:
@@ -42,8 +42,8 @@ class Traffic:
         deliver(self.journal, numbers[:10])
         redeliver(self.journal, numbers[:2], [2, 2])
         settle(self.journal, numbers[2:8])
-        story = {"deadLetterReason": "overflow", "originalQueue": "orders"}
-        put(self.journal, message(b"0", LETTERS, properties=story))
+        history = {"deadLetterReason": "overflow", "originalQueue": "orders"}
+        put(self.journal, message(b"0", DEAD_LETTER_QUEUE, properties=history))
         settle(self.journal, numbers[:1], Cause.DEAD_LETTERED)
         depth(self.journal, 4)
         self.journal.sync()
@@ -86,13 +86,13 @@ def test_backfill_goes_on_where_the_tables_are(
         return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
 
     where = ("--journal", str(traffic.directory), "--max-rows", "20", "--slot", "lake")
-    told = backfill(*where)
-    assert len(told) > 2  # several batches
-    assert told[-1]["rows"] == 33
-    assert told[-2]["lag"] == 0
+    reports = backfill(*where)
+    assert len(reports) > 2  # several batches
+    assert reports[-1]["rows"] == 33
+    assert reports[-2]["lag"] == 0
     traffic.check(spark)
     slot = Slots(traffic.directory / "journal").get("lake")
-    assert slot.position == told[-2]["batch"]["last"]
+    assert slot.position == reports[-2]["batch"]["last"]
 
     (row,) = (
         row
@@ -127,32 +127,32 @@ def test_what_passes_by_itself_is_tried_again(
         write(self, *rest)
 
     monkeypatch.setattr(LakeWriter, "_silver", sometimes)
-    told: list[BatchProgress] = []
+    reports: list[BatchProgress] = []
     stop = threading.Event()
 
-    def tell(step: BatchProgress) -> None:
-        told.append(step)
+    def report(step: BatchProgress) -> None:
+        reports.append(step)
         if step.lag == 0:
             stop.set()
 
-    written = Supervisor(spark, traffic.job(), tell, stop).run(0.05)
+    written = Supervisor(spark, traffic.job(), report, stop).run(0.05)
     assert written == 33
-    troubles = [step.trouble for step in told if step.trouble]
+    troubles = [step.trouble for step in reports if step.trouble]
     assert troubles == ["a worker has died; again in 0.01 s"] * 2
     traffic.check(spark)
 
 
-def test_what_does_not_pass_is_told_at_once(
+def test_permanent_errors_are_raised_at_once(
     spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(self: LakeWriter, events: object) -> BatchResult:
         raise JournalError("segment 7 is damaged")
 
     monkeypatch.setattr(LakeWriter, "write", damaged)
-    told: list[BatchProgress] = []
+    reports: list[BatchProgress] = []
     with pytest.raises(JournalError, match="segment 7 is damaged"):
-        Supervisor(spark, traffic.job(), told.append).run(None)
-    assert told == []
+        Supervisor(spark, traffic.job(), reports.append).run(None)
+    assert reports == []
 
     traffic.lake.rebuilding.touch()
     with pytest.raises(ConfigurationError, match="--from-bronze does it again"):

@@ -132,7 +132,7 @@ def test_the_life_of_a_message(spark: SparkSession) -> None:
     dead = journal.message(3, b"b")
     journal.event(4, Event.DELIVERED, dead, attempts=1)
     journal.event(5, Event.REDELIVERED, dead, attempts=2)
-    letter = journal.dead_letter(6, dead, "max-attempts", 2)
+    dead_letter = journal.dead_letter(6, dead, "max-attempts", 2)
     waits = journal.message(7, b"c")
     held = journal.message(8, b"d")
     journal.event(9, Event.DELIVERED, held, attempts=1)
@@ -150,7 +150,7 @@ def test_the_life_of_a_message(spark: SparkSession) -> None:
     assert states == {
         done: "acknowledged",
         dead: "dead-lettered",
-        letter: "ready",
+        dead_letter: "ready",
         waits: "ready",
         held: "unacked",
         back: "ready",
@@ -172,14 +172,17 @@ def test_the_life_of_a_message(spark: SparkSession) -> None:
     assert (row["dead_lettered"], row["reason"], row["moved_to_sequence"]) == (
         at(6),
         "max-attempts",
-        letter,
+        dead_letter,
     )
-    assert (found[letter]["original_destination"], found[letter]["reason"]) == ("orders", None)
+    assert (found[dead_letter]["original_destination"], found[dead_letter]["reason"]) == (
+        "orders",
+        None,
+    )
     assert found[moved]["moved_to_sequence"] == target
     assert (found[999_999]["published"], found[999_999]["destination"]) == (None, "orders")
 
 
-def test_subscriptions_of_a_topic_are_told_apart(spark: SparkSession) -> None:
+def test_subscriptions_of_a_topic_are_distinguished(spark: SparkSession) -> None:
     journal = Journal()
     news = journal.message(0, b"x", destination="news", destination_kind="topic")
     for subscription in (1, 2, 3):
@@ -249,11 +252,11 @@ def test_any_batches_in_any_order_give_the_same_rows(
 ) -> None:
     events = data.draw(stories())
     parts = data.draw(st.lists(st.integers(0, 2), min_size=len(events), max_size=len(events)))
-    pieces = [
+    frames = [
         silver(frame(spark, [row for row, at in zip(events, parts, strict=True) if at == n]), "b")
         for n in range(3)
     ]
-    tables = [piece.toArrow() for piece in pieces]
+    tables = [piece.toArrow() for piece in frames]
     whole = rows(silver(frame(spark, events), "b"), SILVER, SILVER_KEYS)
     assert (
         sorted_rows(combine(combine(tables[0], tables[1]), tables[2]), SILVER, SILVER_KEYS) == whole

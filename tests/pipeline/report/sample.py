@@ -77,7 +77,7 @@ def dead_letters(*rows: dict[str, Any]) -> pa.Table:
     return table(SILVER, list(rows))
 
 
-def letter(message: int, **values: Any) -> dict[str, Any]:
+def dead_letter(message: int, **values: Any) -> dict[str, Any]:
     return {
         "broker": "b1",
         "message_sequence": message,

@@ -18,9 +18,9 @@ from tests.pipeline.report.sample import (
     anomalies,
     anomaly,
     busy,
+    dead_letter,
     dead_letters,
     gold,
-    letter,
     row,
 )
 
@@ -96,7 +96,7 @@ def test_the_busiest_have_rows_and_the_others_one() -> None:
     assert report.others.latency.p99 == pytest.approx(70.0, rel=histogram.ERROR)
 
 
-def test_equal_names_are_told_apart() -> None:
+def test_equal_names_are_distinguished() -> None:
     report = build(
         gold(
             row(0, "x", published=3),
@@ -139,7 +139,7 @@ def test_an_empty_table() -> None:
     assert report.reasons == ()
 
 
-def test_pieces_of_a_table_make_the_same_report() -> None:
+def test_parts_of_a_table_make_the_same_report() -> None:
     """As a lake's files are read; pieces are slices, whose maps do not begin at their start."""
     table = busy(300, 40)
     made = datetime(2026, 11, 21, tzinfo=UTC)
@@ -152,8 +152,8 @@ def test_pieces_of_a_table_make_the_same_report() -> None:
             for batch in chosen.slice(start, 997).to_batches()
         ]
 
-    whole, pieces = build(table, made=made, top=7), build(read, made=made, top=7)
-    assert figures(whole) == figures(pieces)
+    whole, in_parts = build(table, made=made, top=7), build(read, made=made, top=7)
+    assert figures(whole) == figures(in_parts)
     assert whole.published == sum(table["published"].to_pylist())
     assert whole.timeline is not None
     assert whole.timeline.latency.sum() == sum(table["acknowledged"].to_pylist())
@@ -195,12 +195,12 @@ def test_merging_bins_keeps_every_message() -> None:
 
 
 def test_reasons_have_their_newest_examples() -> None:
-    letters = [
-        letter(number, dead_lettered=START + timedelta(seconds=number)) for number in range(9)
+    rows = [
+        dead_letter(number, dead_lettered=START + timedelta(seconds=number)) for number in range(9)
     ]
-    letters.append(letter(50, reason=None, destination="dead", origin="elsewhere"))
+    rows.append(dead_letter(50, reason=None, destination="dead", origin="elsewhere"))
     table = gold(row(0, dead_lettered=200, dead_letter_reasons={"poison": 150, "too old": 50}))
-    reasons = build(table, None, dead_letters(*letters)).reasons
+    reasons = build(table, None, dead_letters(*rows)).reasons
     assert [(reason.text, reason.count) for reason in reasons] == [
         ("poison", 150),
         ("too old", 50),
@@ -222,7 +222,7 @@ def test_reasons_have_their_newest_examples() -> None:
     ],
 )
 def test_the_beginning_of_a_body(body: dict[str, object], beginning: str | None) -> None:
-    report = build(gold(), None, dead_letters(letter(1, **body)))
+    report = build(gold(), None, dead_letters(dead_letter(1, **body)))
     assert report.reasons[0].examples[0].body == beginning
 
 

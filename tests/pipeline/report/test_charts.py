@@ -70,7 +70,7 @@ def test_many_bins_are_one_area() -> None:
     }
 
 
-def test_little_traffic_is_told_per_minute() -> None:
+def test_little_traffic_is_shown_per_minute() -> None:
     scene = charts.traffic(timeline(row(0, published=3)), (), SIZE)
     texts = [shape.text for shape in scene.shapes if isinstance(shape, Text)]
     assert texts[0] == "messages/min"
@@ -185,8 +185,8 @@ def test_every_drawing_is_whole(minutes: int, step: int, size: tuple[int, int]) 
                 assert -0.1 <= y <= size[1] + 0.1, (name, shape)
         root = ElementTree.fromstring(svg(scene, name))
         labelled = root.attrib["aria-labelledby"].split()
-        said = {part.attrib.get("id"): part.text for part in root}
-        assert all(said[label] for label in labelled)
+        texts = {part.attrib.get("id"): part.text for part in root}
+        assert all(texts[label] for label in labelled)
         assert len(root.findall(f"{SVG}g/{SVG}rect/{SVG}title")) == len(scene.spots)
         assert "nan" not in svg(scene, name)
 

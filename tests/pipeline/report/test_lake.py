@@ -13,7 +13,15 @@ from sluicemq.pipeline.report import report_lake
 from sluicemq.pipeline.source.connect import connect
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.tables import KINDS, table
-from tests.pipeline.report.sample import START, anomalies, anomaly, dead_letters, gold, letter, row
+from tests.pipeline.report.sample import (
+    START,
+    anomalies,
+    anomaly,
+    dead_letter,
+    dead_letters,
+    gold,
+    row,
+)
 from tests.pipeline.source.support import put
 from tests.pipeline.source.test_events import journal_in
 
@@ -31,13 +39,13 @@ def test_of_every_kind_of_table(tmp_path: Path, kind: str) -> None:
     fill(lake, kind, "gold", gold(*two_days))
     fill(lake, kind, "anomalies", anomalies(anomaly()))
     # Two brokers use the same numbers; only one of the letters with each is an example.
-    letters = [
-        letter(number, broker=broker, dead_lettered=START + timedelta(seconds=number))
+    rows = [
+        dead_letter(number, broker=broker, dead_lettered=START + timedelta(seconds=number))
         for number in range(20)
         for broker in ("b1", "b2")
     ]
-    letters += [letter(500, reason=None), letter(501, dead_lettered=None, reason="alive")]
-    fill(lake, kind, "silver", dead_letters(*letters))
+    rows += [dead_letter(500, reason=None), dead_letter(501, dead_lettered=None, reason="alive")]
+    fill(lake, kind, "silver", dead_letters(*rows))
     steps: list[str] = []
     report = report_lake(
         lake, tmp_path / "report.html", png=tmp_path / "png", progress=steps.append
@@ -89,8 +97,8 @@ def test_how_much_of_a_journal_the_lake_lacks(tmp_path: Path) -> None:
 
 def test_of_a_period(tmp_path: Path) -> None:
     fill(tmp_path, "delta", "gold", gold(*(row(minute, published=1) for minute in range(10))))
-    letters = [letter(1), letter(2, dead_lettered=START + timedelta(minutes=5))]
-    fill(tmp_path, "delta", "silver", dead_letters(*letters))
+    rows = [dead_letter(1), dead_letter(2, dead_lettered=START + timedelta(minutes=5))]
+    fill(tmp_path, "delta", "silver", dead_letters(*rows))
     report = report_lake(
         tmp_path,
         tmp_path / "report.html",
@@ -108,11 +116,11 @@ def test_of_an_empty_lake(tmp_path: Path) -> None:
     assert "No traffic in this lake yet" in (tmp_path / "report.html").read_text()
 
 
-def test_no_lake_is_said(tmp_path: Path) -> None:
+def test_a_missing_lake_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no lake in .*/nowhere"):
         report_lake(tmp_path / "nowhere", tmp_path / "report.html")
 
 
-def test_a_period_that_ends_before_it_begins_is_said(tmp_path: Path) -> None:
+def test_a_period_that_ends_before_it_begins_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"ends .* before it begins"):
         report_lake(tmp_path, tmp_path / "report.html", since=START, until=START)

@@ -24,9 +24,9 @@ from tests.pipeline.report.sample import (
     anomalies,
     anomaly,
     busy,
+    dead_letter,
     dead_letters,
     gold,
-    letter,
     row,
 )
 
@@ -90,7 +90,7 @@ def full(names: list[str]) -> ReportFigures:
         ),
         dead_letters(
             *(
-                letter(number, broker=name, destination=name, reason=name, text=name)
+                dead_letter(number, broker=name, destination=name, reason=name, text=name)
                 for number, name in enumerate(names)
             )
         ),
@@ -171,7 +171,7 @@ def test_hostile_names_are_text(name: str) -> None:
     assert frame(hostile) == frame(plain)
 
 
-def test_what_cannot_be_seen_is_shown() -> None:
+def test_invisible_characters_are_escaped() -> None:
     text = words_of(page(full(["a\0b\u202ec"])))
     assert "a␀b\\u202ec" in text
     assert "\0" not in text

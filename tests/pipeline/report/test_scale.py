@@ -37,7 +37,7 @@ def test_neighbours_become_one() -> None:
     assert bins.seconds(1) == (102 * 60, 104 * 60)
 
 
-def test_time_ticks_are_round_and_tell_the_day() -> None:
+def test_time_ticks_are_round_and_name_the_day() -> None:
     start = FIRST * MINUTE
     ticks = time_ticks(start, start + DAY, 8)
     assert [tick.label for tick in ticks] == [

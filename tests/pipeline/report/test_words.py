@@ -47,7 +47,7 @@ def test_duration(milliseconds: float | None, spelled: str) -> None:
     assert words.duration(milliseconds) == spelled
 
 
-def test_a_small_rate_is_told_per_minute() -> None:
+def test_a_small_rate_is_per_minute() -> None:
     assert [words.rate(value) for value in (12_000, 1, 1 / 60, 0)] == [
         "12k/s",
         "1/s",
@@ -76,7 +76,7 @@ def test_a_span_says_its_day_once() -> None:
         ("\U000e0041", "\\U000e0041"),
     ],
 )
-def test_what_cannot_be_seen_is_shown(text: str, seen: str) -> None:
+def test_invisible_characters_are_escaped(text: str, seen: str) -> None:
     assert words.printable(text) == seen
 
 

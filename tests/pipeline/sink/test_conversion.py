@@ -161,7 +161,7 @@ def test_names_that_are_not_utf8_as_the_source_spells_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "kind", "said"),
+    ("column", "value", "kind", "expected"),
     [
         (pa.string(), "é", None, BodyKind.TEXT),
         (pa.large_string(), "é", "text", BodyKind.TEXT),
@@ -173,9 +173,9 @@ def test_names_that_are_not_utf8_as_the_source_spells_them() -> None:
         (pa.binary(), b"", "stream", BodyKind.STREAM),
     ],
 )
-def test_bodies(column: pa.DataType, value: Any, kind: str | None, said: BodyKind) -> None:
+def test_bodies(column: pa.DataType, value: Any, kind: str | None, expected: BodyKind) -> None:
     row = only({"body": value, "body_kind": kind}, body=column)
-    assert row.body_kind == said
+    assert row.body_kind == expected
     assert row.body == (value.encode() if isinstance(value, str) else value)
 
 
@@ -186,7 +186,7 @@ def test_a_map_is_a_map_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "types", "said"),
+    ("values", "types", "reason"),
     [
         ({"destination": None}, {}, "names no destination"),
         ({"destination": ""}, {}, "names no destination"),
@@ -209,8 +209,8 @@ def test_a_map_is_a_map_message() -> None:
         ({"properties": [("p", "x" * MOST_PROPERTIES_BYTES)]}, {}, "the properties have 1048"),
     ],
 )
-def test_faults(values: dict[str, Any], types: dict[str, pa.DataType], said: str) -> None:
-    assert said in fault(values, **types)
+def test_faults(values: dict[str, Any], types: dict[str, pa.DataType], reason: str) -> None:
+    assert reason in fault(values, **types)
 
 
 @pytest.mark.parametrize(
@@ -249,9 +249,9 @@ def test_properties(kind: str, text: str | None, value: object) -> None:
     ],
 )
 def test_properties_that_are_not_what_they_say(kind: str, text: str) -> None:
-    said = fault({"properties": [("p", text)], "property_types": [("p", kind)]})
-    assert said.startswith("the property 'p' is ")
-    assert kind in said
+    reason = fault({"properties": [("p", text)], "property_types": [("p", kind)]})
+    assert reason.startswith("the property 'p' is ")
+    assert kind in reason
 
 
 @given(
@@ -307,15 +307,15 @@ def test_maps_of_a_slice_are_its_own() -> None:
 def test_what_a_jmq_client_had_compressed_becomes_plain() -> None:
     """The mark in the frame, by which a client would know, is not written back."""
     small = zlib.compress(b"long " * 50)
-    said = {
+    compressed = {
         "JMS_SUN_COMPRESS": ("true", "boolean"),
         "JMS_SUN_UNCOMPRESSED_SIZE": ("250", "integer"),
         "JMS_SUN_COMPRESSED_SIZE": (str(len(small)), "integer"),
         "mine": ("x", "text"),
     }
     properties = {
-        "properties": [(name, text) for name, (text, _) in said.items()],
-        "property_types": [(name, kind) for name, (_, kind) in said.items()],
+        "properties": [(name, text) for name, (text, _) in compressed.items()],
+        "property_types": [(name, kind) for name, (_, kind) in compressed.items()],
     }
     row = only({"body": small, **properties})
     assert row.body == b"long " * 50
@@ -331,9 +331,9 @@ def test_of_a_body_that_is_too_large_a_dead_letter_has_the_beginning() -> None:
     assert only({"body": body[:-1]}).body == body[:-1]
     converted = convert({"destination": ["q", "q"], "body": [b"x", body], "priority": [1, 2]})
     assert converted.faults == {1: "the body has 73400321 bytes, 73400320 are the most"}
-    letter = dead_letter(converted.rows[1], "too large", read(URL))
-    assert body.startswith(letter[2])
-    assert converted.sizes == [1, len(letter[2])]
+    dead = dead_letter(converted.rows[1], "too large", read(URL))
+    assert body.startswith(dead[2])
+    assert converted.sizes == [1, len(dead[2])]
 
 
 def test_a_dead_letter_says_why_and_where_to() -> None:
@@ -349,11 +349,11 @@ def test_a_dead_letter_says_why_and_where_to() -> None:
         }
     )
     assert set(converted.faults) == {0, 1}
-    letters = [
+    dead = [
         dead_letter(converted.rows[row], reason, options)
         for row, reason in sorted(converted.faults.items())
     ]
-    first, second = received(converted._replace(rows=letters))
+    first, second = received(converted._replace(rows=dead))
     assert name_of(first.destination) == "graveyard"
     assert (first.topic, first.body, first.body_kind) == (False, b"{\xff", BodyKind.BYTES)
     assert first.message_id == "m"

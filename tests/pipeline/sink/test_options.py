@@ -37,7 +37,7 @@ def test_options_in_any_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "reason"),
     [
         ({}, "the option url"),
         ({"url": "phpmq://localhost"}, "the option url"),
@@ -56,8 +56,8 @@ def test_options_in_any_case() -> None:
         ({**URL, "token": "secret\r\nX: y"}, "no token has"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said) as raised:
+def test_options_that_cannot_be(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason) as raised:
         read(options)
     assert "secret" not in str(raised.value)
 
@@ -105,7 +105,7 @@ def test_columns(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "reason"),
     [
         ("destination string", "there has to be a column body"),
         ("body string", "the option destination"),
@@ -119,8 +119,8 @@ def test_columns(spark: SparkSession) -> None:
         ("body string, destination string, property_types map<string,string>", "which is missing"),
     ],
 )
-def test_columns_that_cannot_be(spark: SparkSession, schema: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said) as raised:
+def test_columns_that_cannot_be(spark: SparkSession, schema: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason) as raised:
         places(StructType.fromDDL(schema), "")
     assert "destination_kind" in str(raised.value)  # it names the columns there are
 

@@ -71,7 +71,7 @@ def messages() -> list[Any]:
     return found
 
 
-def said(message: Message) -> tuple[Any, ...]:
+def fields_of(message: Message) -> tuple[Any, ...]:
     """All that a sender says."""
     return (
         message.kind,
@@ -101,7 +101,7 @@ def test_rows_are_written_back_unchanged(spark: SparkSession, url: str, data: Pa
     again = published(data)[len(before) :]
     assert [message.destination for message in again] == [m.destination for m in before]
     for first, second in zip(before, again, strict=True):
-        assert said(second) == said(first)
+        assert fields_of(second) == fields_of(first)
 
 
 def test_a_message_of_70_megabytes(spark: SparkSession, url: str, data: Path) -> None:

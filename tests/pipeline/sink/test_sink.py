@@ -253,14 +253,14 @@ def test_bad_rows_become_dead_letters(
     for _ in range(2):
         write(frame, url, badRows="dead-letter", deadLetterQueue=dead, writeId=queue)
     assert [message.body for message in published(data, queue)] == [b"good"]
-    letters = {m.body: m.properties or {} for m in published(data, dead)}
+    dead_letters = {m.body: m.properties or {} for m in published(data, dead)}
     assert len(published(data, dead)) == 3
-    assert set(letters) == {b"{", b"good", b"{}"}
-    assert str(letters[b"{"]["deadLetterReason"]).startswith("the body is no JSON")
-    assert letters[b"good"]["deadLetterReason"] == "the priority is 12, not 0 to 9"
-    assert "this one 2000" in str(letters[b"{}"]["deadLetterReason"])
-    assert letters[b"good"]["originalQueue"] == queue
-    assert letters[b"{}"]["originalQueue"] == long
+    assert set(dead_letters) == {b"{", b"good", b"{}"}
+    assert str(dead_letters[b"{"]["deadLetterReason"]).startswith("the body is no JSON")
+    assert dead_letters[b"good"]["deadLetterReason"] == "the priority is 12, not 0 to 9"
+    assert "this one 2000" in str(dead_letters[b"{}"]["deadLetterReason"])
+    assert dead_letters[b"good"]["originalQueue"] == queue
+    assert dead_letters[b"{}"]["originalQueue"] == long
 
 
 def test_columns_are_checked_before_anything_is_written(spark: SparkSession, url: str) -> None:
@@ -269,7 +269,7 @@ def test_columns_are_checked_before_anything_is_written(spark: SparkSession, url
     assert "geheim" not in str(raised.value)
 
 
-def test_no_secret_is_shown(
+def test_no_secret_is_printed(
     spark: SparkSession, url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Neither in plans nor in errors."""
@@ -278,9 +278,9 @@ def test_no_secret_is_shown(
     frame = spark.readStream.schema("body string").parquet(str(tmp_path / "rows"))
     query = run(frame, url, "secrets", tmp_path / "checkpoint", user="me", password="geheim")
     query.explain(extended=True)
-    shown = capfd.readouterr().out
-    assert "Write" in shown
-    assert "geheim" not in shown
+    output = capfd.readouterr().out
+    assert "Write" in output
+    assert "geheim" not in output
     with pytest.raises(PySparkException) as raised:
         write(numbered, "http://127.0.0.1:9", user="me", token="geheim", destination="q")
     assert "geheim" not in str(raised.value)

@@ -180,7 +180,7 @@ def _property(value: object) -> tuple[str | None, str]:
     return _name(str(value)), "text"
 
 
-def naive_rows(directory: Path, wanted: Callable[[Row], bool] = lambda row: True) -> list[Row]:
+def naive_rows(directory: Path, selects: Callable[[Row], bool] = lambda row: True) -> list[Row]:
     """Every event of a journal, a record at a time."""
     records = [record for _, _, record in read_records(directory)]
     names = {
@@ -198,13 +198,13 @@ def naive_rows(directory: Path, wanted: Callable[[Row], bool] = lambda row: True
         made = _rows(record, names, published)
         after_message = before is not None and before.type == RecordType.MESSAGE
         if before is not None and after_message and record.kind == Cause.DEAD_LETTERED:
-            letter = _fields(before, names[before.destination])
+            dead_letter = _fields(before, names[before.destination])
             for row in made if record.type == RecordType.COMPLETED else ():
-                row["properties"] = letter.get("properties")
-                row["property_types"] = letter.get("property_types")
+                row["properties"] = dead_letter.get("properties")
+                row["property_types"] = dead_letter.get("property_types")
         rows += made
         before = record
-    return [row for row in rows if wanted(row)]
+    return [row for row in rows if selects(row)]
 
 
 def _rows(record: Record, names: dict[int, Address], published: dict[int, Record]) -> list[Row]:

@@ -78,7 +78,7 @@ def test_a_damaged_record(
     assert f"offset {offset}" in caplog.text
 
 
-def test_damage_that_the_read_does_not_touch_is_told_too(directory: Path) -> None:
+def test_damage_outside_the_read_is_reported_too(directory: Path) -> None:
     everything = numbers(read(directory, events="published"))
     path, offset = place_of(directory, everything[0])
     flip(path, offset + 90)

@@ -91,7 +91,7 @@ def test_the_same_identity(broker: LocalBroker, url: str) -> None:
     assert place_at(url).state().identity == DirectoryStorage(broker.directory).state().identity
 
 
-def test_only_what_is_wanted_is_fetched(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_selected_bytes_are_fetched(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = []
     fetch = HttpStorage.range
 
@@ -109,7 +109,7 @@ def test_only_what_is_wanted_is_fetched(url: str, monkeypatch: pytest.MonkeyPatc
     assert sum(fetched) < whole / 3  # nearly all that is left is of the one without an index
 
 
-def test_credentials_are_shown_nowhere(url: str) -> None:
+def test_credentials_are_printed_nowhere(url: str) -> None:
     inside = url.replace("//", "//somebody:s3cret@")
     for reader in (
         reader_of(url, user="somebody", password="s3cret"),

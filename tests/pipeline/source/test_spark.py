@@ -53,8 +53,8 @@ def test_batch(spark: SparkSession, data: str) -> None:
     assert rows[0]["time"] == expected[0]["time"].replace(tzinfo=None)
 
     some = frame.where("destination = 'orders' and event = 'delivered' and sequence > 20")
-    wanted = [r for r in expected if r["event"] == "delivered" and r["sequence"] > 20]
-    assert some.count() == len(wanted)
+    selected = [r for r in expected if r["event"] == "delivered" and r["sequence"] > 20]
+    assert some.count() == len(selected)
     narrow = spark.read.format("sluicemq").schema("body binary, sequence bigint").load(data)
     assert narrow.selectExpr("sum(length(body))").first()[0] == ROUNDS * 10 * 200
 

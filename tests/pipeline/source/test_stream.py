@@ -120,7 +120,7 @@ def test_rows_of_a_batch_are_limited(tmp_path: Path, journal: FileJournal, rows:
     assert rows > 25 or sum(map(len, found)) / len(found) > rows / 2
 
 
-def test_only_what_is_wanted_counts(tmp_path: Path, journal: FileJournal) -> None:
+def test_only_selected_events_count(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path, events="acknowledged")
     found = list(batches(stream, ReadMaxRows(9)))
     assert [len(part) for part in found if part] == [9, 9, 6]

@@ -69,7 +69,7 @@ class CaptureFile:
             start = stop
 
     def _gather(self, at: list[int], size: list[int]) -> bytes:
-        pieces: list[memoryview] = []
+        chunks: list[memoryview] = []
         count = len(at)
         first = 0
         while first < count:
@@ -85,9 +85,9 @@ class CaptureFile:
                 last += 1
             span = memoryview(self._read(begin, end - begin))
             for place, length in zip(at[first:last], size[first:last], strict=True):
-                pieces.append(span[place - begin : place - begin + length])
+                chunks.append(span[place - begin : place - begin + length])
             first = last
-        return b"".join(pieces)
+        return b"".join(chunks)
 
     def _read(self, at: int, size: int) -> bytes:
         data = os.pread(self._file, size, at)

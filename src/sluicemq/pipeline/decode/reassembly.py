@@ -206,10 +206,10 @@ class _Out:
     def __init__(self, offset: int) -> None:
         self._made: list[ByteRange | Gap] = []
         self._offset = offset
-        self._pieces: list[tuple[int, int, int]] = []
+        self._chunks: list[tuple[int, int, int]] = []
 
     def piece(self, at: int, size: int, time: int) -> None:
-        self._pieces.append((at, size, time))
+        self._chunks.append((at, size, time))
 
     def gap(self, gap: Gap) -> None:
         self._close()
@@ -217,11 +217,11 @@ class _Out:
         self._offset = gap.offset + gap.size
 
     def _close(self) -> None:
-        if self._pieces:
-            at, size, time = np.array(self._pieces, np.int64).T
+        if self._chunks:
+            at, size, time = np.array(self._chunks, np.int64).T
             self._made.append(ByteRange(self._offset, at, size, time))
             self._offset += int(size.sum())
-            self._pieces = []
+            self._chunks = []
 
     def end(self) -> list[ByteRange | Gap]:
         self._close()

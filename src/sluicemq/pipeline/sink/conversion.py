@@ -186,9 +186,9 @@ def _name(spelled: str) -> str | bytes:
         raise InvalidValue(f"the destination's name has {len(raw)} bytes")
     if "\\x" not in spelled or not _RAW.search(spelled):
         return spelled
-    pieces = _RAW.split(spelled)
+    parts = _RAW.split(spelled)
     return b"".join(
-        bytes.fromhex(piece) if place % 2 else piece.encode() for place, piece in enumerate(pieces)
+        bytes.fromhex(piece) if place % 2 else piece.encode() for place, piece in enumerate(parts)
     )
 
 
