@@ -121,7 +121,8 @@ def measured_sink(kind: str, rows: int, count: int, root: Path) -> None:
         spent = {"ours": 0.0, "built in": 0.0}
         for batch in range(count):
             low, high = batch * rows // count, (batch + 1) * rows // count
-            part = frame.where(f"message >= {low} and message < {high}").coalesce(2)
+            part = frame.where(f"message_sequence >= {low} and message_sequence < {high}")
+            part = part.coalesce(2)
             start = time.perf_counter()
             part.write.parquet(str(root / f"built in {repeat} {batch}"), compression="zstd")
             middle = time.perf_counter()

@@ -20,9 +20,10 @@ from sluicemq.pipeline.replay import ReplaySchedule, replay
 from sluicemq.pipeline.schema import TIME
 from tests.pipeline.sink.witness import published
 
-SILVER = """message bigint, destination string, destination_kind string, published timestamp,
-    size bigint, body_kind string, body binary, text string, json string, priority int,
-    properties map<string,string>, property_types map<string,string>, expiration timestamp"""
+SILVER = """message_sequence bigint, destination string, destination_kind string,
+    published timestamp, size bigint, body_kind string, body binary, text string, json string,
+    priority int, properties map<string,string>, property_types map<string,string>,
+    expiration timestamp"""
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -115,13 +116,13 @@ def test_a_replay_is_continued_by_its_name(silver: DataFrame, url: str, data: Pa
     done = replay(silver, url, "named", rate=5000, write_id="named")
     assert (done.already, done.written) == (3000, 0)
     with pytest.raises(RequestRefused, match="has been written with other rows"):
-        replay(silver.where("message < 5"), url, "named", rate=5000, write_id="named")
+        replay(silver.where("message_sequence < 5"), url, "named", rate=5000, write_id="named")
 
 
 def test_by_selector(silver: DataFrame, url: str, data: Path) -> None:
     text = "odd = TRUE AND n BETWEEN 100 AND 200 AND JMSPriority > 6 AND JMSTimestamp > 0"
     selects = partial(compile_selector, text)
-    done = replay(silver.where("message < 150"), url, "selected", selects=selects)
+    done = replay(silver.where("message_sequence < 150"), url, "selected", selects=selects)
     assert done.rows == 10
     assert numbers(data, "selected") == [n for n in range(100, 150) if n % 10 in (7, 9)]
 

@@ -33,7 +33,7 @@ def test_the_example_of_the_readme(
     try:
         reader.shell(f"sluicemq send {url} hello")
         (example,) = [each for each in snippets(README.read_text()) if "spark = " in each.code]
-        assert matches("…|     orders|message|    1|…", reader.run(example))
+        assert matches("…|     orders|published|    1|…", reader.run(example))
         assert reader.shell(f"sluicemq receive {url} --count 2") == "hello\nfrom Spark\n"
     finally:
         reader.close()

@@ -40,7 +40,7 @@ _BODIES: Final = ("body", "text", "json")
 """Columns that may have the body: silver sets one of them."""
 _PASSED: Final = frozenset({"ttl", "expiration", "deliver_at"})
 _TO: Final = frozenset({"destination", "destination_kind"})
-_ORDER: Final = "message"
+_ORDER: Final = "message_sequence"
 _TIME: Final = "published"
 _MICROSECONDS: Final = 1e6
 _PACKED: Final = "batch binary"
@@ -131,7 +131,7 @@ def _messages(frame: DataFrame, *, keep_destination: bool) -> DataFrame:
     """Return the columns of the sink, and those for order and time."""
     names = set(frame.columns)
     if "event" in names:
-        frame = frame.where("event = 'message'")
+        frame = frame.where("event = 'published'")
     elif "size" in names:
         frame = frame.where("size IS NOT NULL")  # silver has no record of other messages
     bodies = [name for name in _BODIES if name in names]

@@ -198,7 +198,7 @@ def test_reasons_have_their_newest_examples() -> None:
     rows = [
         dead_letter(number, dead_lettered=START + timedelta(seconds=number)) for number in range(9)
     ]
-    rows.append(dead_letter(50, reason=None, destination="dead", origin="elsewhere"))
+    rows.append(dead_letter(50, reason=None, destination="dead", original_destination="elsewhere"))
     table = gold(row(0, dead_lettered=200, dead_letter_reasons={"poison": 150, "too old": 50}))
     reasons = build(table, None, dead_letters(*rows)).reasons
     assert [(reason.text, reason.count) for reason in reasons] == [

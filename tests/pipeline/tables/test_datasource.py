@@ -28,7 +28,7 @@ def spark_tables(spark: SparkSession) -> SparkSession:
 
 def written(frame: DataFrame, lake: Table, mode: str = "append", **options: object) -> None:
     writer = frame.write.format("sluicemq-table").mode(mode).option("format", lake.kind)
-    writer.options(sort="sequence", **options).save(lake.storage.root)
+    writer.options(sortBy="sequence", **options).save(lake.storage.root)
 
 
 def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:

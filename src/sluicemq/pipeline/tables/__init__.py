@@ -3,7 +3,7 @@
 bronze = table("delta", "lake/bronze", partitions=("day",), sort=("sequence",))
 bronze.append(rows, application="run", version=7)     # True
 bronze.append(rows, application="run", version=7)     # False: it is there already
-bronze.frame(spark).where("event = 'message'").count()
+bronze.frame(spark).where("event = 'published'").count()
 """
 
 from __future__ import annotations
