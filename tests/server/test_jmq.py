@@ -410,7 +410,7 @@ def test_permissions(users_broker: LocalBroker) -> None:
         assert status_of(anna.ask(PacketType.BROWSE, where)) == Status.OK
         assert status_of(bert.consume("orders.new")) == Status.OK
         assert bert.receive().body == b"m"
-    says(users_broker, "what='produce bills'")
+    says(users_broker, "operation='produce bills'")
 
 
 def test_nothing_is_done_before_the_login(users_broker: LocalBroker) -> None:

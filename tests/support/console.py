@@ -113,7 +113,7 @@ class ConsoleFixture:
             "orders", body_json={"order": 17, "lines": [{"sku": "A-1", "n": 2}], "note": None}
         )
         self.publish("orders", body_base64=base64.b64encode(bytes(range(256))).decode())
-        self.publish("orders", kind="none", correlation_id="c-1", priority=7)
+        self.publish("orders", body_kind="none", correlation_id="c-1", priority=7)
         for number in range(120):
             self.publish("bulk", body=f"number {number}", properties={"even": number % 2 == 0})
         self.create("expiring", message_ttl=1, dead_letter=True)

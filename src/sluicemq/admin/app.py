@@ -217,7 +217,7 @@ class Application:
 
 
 def _who(identity: Identity) -> str:
-    return identity.name or "nobody in particular"
+    return identity.name or "an anonymous client"
 
 
 def _size(request: Request, limit: int) -> int:

@@ -170,7 +170,7 @@ class PartReader:
             problem = f"{name!r} stands for several topics, and messages are sent to one"
         elif not self._identity.may(Operation.PRODUCE, name):
             self.forbidden.add(name)
-            who = self._identity.name or "nobody in particular"
+            who = self._identity.name or "an anonymous client"
             problem = f"{who} may not {Operation.PRODUCE} {name!r}"
         if problem:
             self._unusable[key] = problem

@@ -218,7 +218,7 @@ def check_origin(connection: HTTPConnection) -> None:
             403,
             "unknown-host",
             f"{host[:200]!r} is not what this broker is called; use the address it listens on, or "
-            "add users, so that nobody has to be kept out by the name",
+            "add users: then the host name is not checked",
         )
 
 

@@ -118,7 +118,8 @@ class ConnectionEndpoints:
         message = f"{_CLOSE_REASON}: {reason}" if reason else _CLOSE_REASON
         if view is None or not self._connections.close(number, message):
             raise _missing()
-        call.note = f"{view.protocol} of {printable(view.user) or 'nobody'} at {view.peer} {reason}"
+        user = printable(view.user) or "an anonymous client"
+        call.note = f"{view.protocol} of {user} at {view.peer} {reason}"
 
 
 def may_see(identity: Identity, view: ConnectionView) -> bool:

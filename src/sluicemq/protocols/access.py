@@ -160,5 +160,5 @@ def demand(
     if not identity.may(operation, destination):
         access.denied(peer, identity, f"{operation} {destination}")
         raise AccessDenied(
-            f"{identity.name or 'nobody in particular'} may not {operation} {destination!r}"
+            f"{identity.name or 'an anonymous client'} may not {operation} {destination!r}"
         )

@@ -663,7 +663,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         elif url.public:
             yield (
                 f"{url} can be reached from other machines, and {url.protocol} has no logins: "
-                "nothing would ask who they are. Listen on 127.0.0.1 or a Unix socket, let its "
+                "nothing would authenticate them. Listen on 127.0.0.1 or a Unix socket, let its "
                 f"clients act as a user with few permissions ({url}?user=NAME), or accept the risk "
                 "with insecure_public = true (--insecure-public)"
             )

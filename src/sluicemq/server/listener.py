@@ -152,7 +152,7 @@ class OpenListener:
             )
 
     def claim_user(self, connection: Connection, user: str) -> None:
-        """Count a connection as one of `user`, and of nobody else any more. Raises
+        """Count a connection as one of `user`, and of no other user any more. Raises
         TooManyConnections."""
         limit = self.options.max_connections_per_user
         if not limit or user == connection.claimed:
@@ -263,7 +263,7 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
 
 def is_stale(url: Url) -> bool:
     """Return whether the socket file of `url` is left over from a broker that was killed: it exists
-    and nobody listens on it. Raises ConfigurationError if the path is used otherwise."""
+    and no process listens on it. Raises ConfigurationError if the path is used otherwise."""
     try:
         if not stat.S_ISSOCK(os.stat(url.path).st_mode):
             raise ConfigurationError(f"{url}: {url.path} exists and is not a socket")

@@ -354,7 +354,7 @@ class Server:
                 and not (asks or listener.options.user)
             ):
                 log.warning(
-                    "whoever reaches this address may do everything; users are added with "
+                    "any client that reaches this address may do everything; add users with "
                     f"`sluicemq users add NAME --data-dir {config.broker.data_dir}`",
                     url=str(listener.url),
                 )

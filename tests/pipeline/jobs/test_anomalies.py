@@ -62,7 +62,7 @@ def test_a_queue_where_nothing_moves(spark: SparkSession) -> None:
     assert figures == {
         "minutes": 29,
         "ready": 30,
-        "waiting_at_first": 1,
+        "ready_at_first": 1,
         "published": 30,
         "consumers": 1,
     }

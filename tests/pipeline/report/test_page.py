@@ -190,7 +190,7 @@ def test_the_figures_are_there() -> None:
     for expected in (
         "Messages in 10 0 B of bodies",
         "Dead letters 2 0 redelivered, 0 expired",
-        "Backlog 6 waiting at the end",
+        "Backlog 6 messages at the end",
         "10 messages came in",
         "2 messages became dead letters (20.00% of those that came in), 50% for the reason",
         "Of the broker orders the lake has all up to record 123,456, since 20 Nov 2026, 08:00 UTC; "

@@ -52,6 +52,6 @@ def test_of_a_quiet_one() -> None:
     report = build(gold(row(0, protocol="any", backlog=0, unacked=0, consumers=0)))
     assert sentences(report) == [
         "0 messages came in.",
-        "Nothing was waiting at any measurement.",
+        "No message was ready at any measurement.",
         "No message was redelivered, expired or dead-lettered.",
     ]

@@ -110,7 +110,7 @@ def test_the_clients_of_a_listener_act_as_its_user(start: Start, command: Comman
         ("anna", "produce other"),
         ("anna", "produce msglite.httpRequests"),
         ("anna", "manage jobs.a"),
-        ("(nobody)", "produce other"),
+        ("(anonymous)", "produce other"),
     ]
     # a command asks the broker that runs, by the socket that only the owner may open
     changed = [line["event"] for line in lines if line.get("changed_by") == "(local) at unix"]
@@ -164,7 +164,7 @@ def test_a_start_that_is_refused_says_what_to_do(tmp_path: Path, listen: str, sa
 
 def test_an_open_public_listener_is_warned_of(start: Start) -> None:
     broker = start("phpmq://0.0.0.0:0", options=("--insecure-public",))
-    assert "whoever reaches this address may do everything" in broker.log.read_text()
+    assert "any client that reaches this address may do everything" in broker.log.read_text()
     assert "sluicemq users add NAME" in broker.log.read_text()
 
 

@@ -123,7 +123,7 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL)
     figures = {
         "minutes": f.col("minutes").cast("long"),
         "ready": last,
-        "waiting_at_first": first,
+        "ready_at_first": first,
         "published": f.col("published"),
         "consumers": consumers,
         "oldest": f.coalesce("oldest", f.array().cast("array<bigint>")),

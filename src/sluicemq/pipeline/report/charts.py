@@ -74,26 +74,26 @@ def traffic(timeline: Timeline, anomalies: Sequence[Anomaly], size: Size) -> Sce
 
 def backlog(timeline: Timeline, size: Size) -> Scene:
     """Draw ready and unacked messages."""
-    waiting, unacked = timeline.backlog, timeline.unacked
-    assert waiting is not None
+    ready, unacked = timeline.backlog, timeline.unacked
+    assert ready is not None
     assert unacked is not None
     plot = Plot(
         size,
         "Backlog over time",
-        "Messages that wait in all destinations as an area, and those that are with a consumer "
-        "as a line, at the end of each bin of time.",
+        "Ready messages of all destinations as an area, and unacknowledged messages as a line, at "
+        "the end of each bin of time.",
         timeline.bins,
         "messages",
-        [Key("waiting", "waiting"), Key("unacked", "with a consumer", line=True)],
+        [Key("ready", "ready"), Key("unacked", "unacknowledged", line=True)],
     )
-    plot.value_axis(float(max(waiting.max(), unacked.max())), whole=True)
-    _stack(plot, {"waiting": waiting})
+    plot.value_axis(float(max(ready.max(), unacked.max())), whole=True)
+    _stack(plot, {"ready": ready})
     plot.scene.shapes.append(Polylines([_steps(plot, unacked)], "unacked"))
     plot.base_line()
     plot.spots(
         [
-            f"{_when(timeline, index)}\n{words.count(waiting[index])} waiting\n"
-            f"{words.count(unacked[index])} with a consumer"
+            f"{_when(timeline, index)}\n{words.count(ready[index])} ready\n"
+            f"{words.count(unacked[index])} unacknowledged"
             for index in range(timeline.bins.count)
         ]
     )

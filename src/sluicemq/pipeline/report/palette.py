@@ -87,7 +87,7 @@ PAINTS: Final = {
     "p50": Paint(stroke="ink", width=1.8, dash=(5, 3)),
     "p95-halo": Paint(stroke="card", width=4.4),
     "p95": Paint(stroke="jmq", width=2.2),
-    "waiting": Paint(fill="heat-3"),
+    "ready": Paint(fill="heat-3"),
     "unacked": Paint(stroke="ink", width=1.6),
     "redelivered": Paint(fill="jmq"),
     "expired": Paint(fill="other"),

@@ -61,12 +61,12 @@ def _backlog(report: ReportFigures) -> list[str]:
     if line is None or report.backlog is None:
         return []
     if not line.any():
-        return ["Nothing was waiting at any measurement."]
+        return ["No message was ready at any measurement."]
     start, end = int(line[0]), report.backlog
-    waiting = [queue for queue in report.queues if queue.backlog]
+    ready = [queue for queue in report.queues if queue.backlog]
     where = ""
-    if waiting and end:
-        largest = max(waiting, key=lambda queue: queue.backlog or 0)
+    if ready and end:
+        largest = max(ready, key=lambda queue: queue.backlog or 0)
         share = f"{(largest.backlog or 0) / end:.0%} of them " if end > 1 else ""
         where = f", {share}in {words.printable(largest.name, NAME_CHARACTERS)}"
     how = ""

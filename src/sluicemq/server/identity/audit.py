@@ -62,7 +62,7 @@ class Audit:
 
     def denied(self, peer: str, user: str, what: str) -> None:
         """Write that an operation was denied to a user."""
-        self._say("denied", peer=peer, user=user or "(nobody)", operation=_printable(what))
+        self._say("denied", peer=peer, user=user or "(anonymous)", operation=_printable(what))
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
         """Log a requested change; `result` is `done` or the reason for the refusal."""
