@@ -11,6 +11,7 @@ import pytest
 from sluicemq.admin.api_context import ApiLimits
 from sluicemq.admin.message_view import view_of_body
 from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.java import Byte, Char, Float, Long, Short, dumps, dumps_map, dumps_stream
 from tests.admin.stock import held, looped, queue, read, send, topic
@@ -320,6 +321,30 @@ async def test_a_body_is_downloaded_and_never_rendered(api_fixture: ApiFixture) 
     assert answer.headers["content-disposition"].startswith("attachment;")
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@looped
+async def test_a_message_that_cannot_be_read_is_listed(
+    api_fixture: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = api_fixture.broker
+    jobs = queue(broker)
+    numbers = send(jobs, "lost", "kept", broker=broker)
+    first = next(jobs.queue.browse())
+    first.message = None  # paged out
+
+    def fetch(journal: object, sequence: int) -> Message:
+        raise JournalDamaged(f"record {sequence}: checksum mismatch")
+
+    monkeypatch.setattr(type(broker.journal), "fetch", fetch)
+    http_client = api_fixture.http_client(local=True)
+    lost, kept = (await page(http_client, "?body=true"))["items"]
+    assert lost["id"] == str(numbers[0])
+    assert lost["damaged"] is True
+    assert lost["body_kind"] == "none"
+    assert "body" not in lost
+    assert "damaged" not in kept
+    assert kept["body"]["value"] == "kept"
 
 
 @looped

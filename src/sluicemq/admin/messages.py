@@ -438,7 +438,7 @@ def damaged(broker: Broker, delivery: Delivery, state: State, position: int | No
     destination = delivery.subscription.destination.address
     blank = Message(destination, b"", priority=delivery.priority)
     view = item(broker, delivery, blank, state, position)
-    return msgspec.structs.replace(view, kind="none", damaged=True)
+    return msgspec.structs.replace(view, body_kind="none", damaged=True)
 
 
 async def _skip(subscription: Subscription, cursor: Cursor, count: int, slices: TimeSlices) -> int:
