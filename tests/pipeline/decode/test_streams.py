@@ -124,8 +124,8 @@ def test_exactly_the_lost_bytes_are_reported(
     kept = [each for each in talk.segments if not each.payload or chance.random() > loss]
     snaplen = chance.choice((1 << 18, 1 << 18, 300, 100, 54))
     rows = decoded_bytes(directory, pcap(captured(disturbed(chance, kept), snaplen=snaplen)))
-    whole = len(kept) == len(talk.segments) and snaplen == 1 << 18
-    assert whole == all(row["frame"] for row in rows) or not rows
+    if len(kept) == len(talk.segments) and snaplen == 1 << 18:
+        assert all(row["frame"] for row in rows)
     for side, (direction, sent) in enumerate((("to-server", client), ("to-client", server))):
         mine = of(rows, direction)
         last = max(
@@ -133,6 +133,10 @@ def test_exactly_the_lost_bytes_are_reported(
             default=0,
         )
         first = next(each.sequence for each in talk.segments if each.source == talk.ends[side]) + 1
+        lost = [each for each in talk.segments if each.payload and each not in kept]
+        if any(each.source == talk.ends[side] and each.sequence < last for each in lost):
+            # bytes that are lost behind the last captured ones are not known to exist
+            assert not mine or not all(row["frame"] for row in mine)
         if protocol == "msglite":
             continue  # what is in a body may look like a command, and be taken for one
         if mine:
