@@ -54,7 +54,6 @@ def brokers() -> dict[str, Any]:
     try:
         from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-        from sluicemq.broker.tracing import TracedBroker
         from sluicemq.server.tracing.export import Export
         from sluicemq.server.tracing.otel_spans import maker
         from sluicemq.server.tracing.span_recorder import SpanRecorder
@@ -68,7 +67,7 @@ def brokers() -> dict[str, Any]:
     def traced(ratio: float) -> Any:
         export = Export(Nowhere(), maker("bench", "0"))
         recorder = SpanRecorder(export.put, ratio, 0)
-        return TracedBroker(MemoryJournal(), ManualClock(), recorder), export
+        return Broker(MemoryJournal(), ManualClock(), observer=recorder), export
 
     found["none"] = lambda: traced(0.0)
     found["hundredth"] = lambda: traced(0.01)
@@ -78,7 +77,7 @@ def brokers() -> dict[str, Any]:
 
 def measure(broker: Broker, messages: int) -> float:
     """Return the processor time in µs per message."""
-    queue = broker.declare(ADDRESS, DestinationSettings())
+    queue = broker.destinations.declare(ADDRESS, DestinationSettings())
     taker = Taker()
     consumer = broker.attach(queue.queue, taker, Window(10 * TURN, True))
     wall = broker.clock.wall

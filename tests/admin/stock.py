@@ -24,12 +24,12 @@ def looped(scenario: api.Scenario) -> Callable[..., None]:
 
 def queue(broker: Broker, name: str = "q", **settings: Any) -> Destination:
     """Declare a queue."""
-    return broker.declare(Address(Kind.QUEUE, name), DestinationSettings(**settings))
+    return broker.destinations.declare(Address(Kind.QUEUE, name), DestinationSettings(**settings))
 
 
 def topic(broker: Broker, name: str = "t", **settings: Any) -> Destination:
     """Declare a topic."""
-    return broker.declare(Address(Kind.TOPIC, name), DestinationSettings(**settings))
+    return broker.destinations.declare(Address(Kind.TOPIC, name), DestinationSettings(**settings))
 
 
 def send(destination: Destination, *bodies: str, **fields: Any) -> list[int]:

@@ -76,8 +76,8 @@ async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -
     """Every endpoint, with every permission except the required one."""
     api_fixture.add("root", superuser=True)
     for name in (OTHERS, OWN):
-        api_fixture.broker.declare(Address(Kind.QUEUE, name))
-        api_fixture.broker.declare(Address(Kind.TOPIC, name))
+        api_fixture.broker.destinations.declare(Address(Kind.QUEUE, name))
+        api_fixture.broker.destinations.declare(Address(Kind.TOPIC, name))
     checked = 0
     for operation in Operation:
         rest = " ".join(each for each in Operation if each is not operation)
@@ -103,7 +103,7 @@ async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiF
     """Endpoints that check permissions themselves; each with every permission but one."""
     api_fixture.add("root", superuser=True)
     for name in (OTHERS, OWN):
-        api_fixture.broker.declare(Address(Kind.QUEUE, name))
+        api_fixture.broker.destinations.declare(Address(Kind.QUEUE, name))
     own = f"/destinations/queue/{OWN}"
     actions = f"{own}/messages/actions"
     to = {"target": {"kind": "queue", "name": OWN + ".copy"}}
@@ -143,8 +143,8 @@ async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiF
 async def test_lists_omit_names_without_permission(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("few", "own.*: browse")
-    api_fixture.broker.declare(Address(Kind.QUEUE, OTHERS))
-    api_fixture.broker.declare(Address(Kind.QUEUE, OWN))
+    api_fixture.broker.destinations.declare(Address(Kind.QUEUE, OTHERS))
+    api_fixture.broker.destinations.declare(Address(Kind.QUEUE, OWN))
     few, root = api_fixture.http_client(), api_fixture.http_client()
     await few.login("few")
     await root.login("root")
@@ -302,7 +302,7 @@ async def test_requests_from_pages_of_other_origins(api_fixture: ApiFixture) -> 
 @looped
 async def test_scripts_in_names_and_parameters(api_fixture: ApiFixture) -> None:
     """Stored or reflected: a browser would run no response of the API."""
-    api_fixture.broker.declare(Address(Kind.QUEUE, SCRIPT))
+    api_fixture.broker.destinations.declare(Address(Kind.QUEUE, SCRIPT))
     http_client = api_fixture.http_client()
     for endpoint in api_fixture.endpoints:
         if not endpoint.prefix or endpoint.media == "text/event-stream":

@@ -40,8 +40,8 @@ async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any
 
 @looped
 async def test_a_list_has_every_field_of_a_consumer(api_fixture: ApiFixture) -> None:
-    queue = api_fixture.broker.queue("q")
-    topic = api_fixture.broker.topic("t")
+    queue = api_fixture.broker.destinations.queue("q")
+    topic = api_fixture.broker.destinations.topic("t")
     first = attach(api_fixture, queue.queue, 7, "n > 5")
     subscription = api_fixture.broker.subscribe(topic, "s", selector=compile_selector("x = 1"))
     second = attach(api_fixture, subscription, 8)
@@ -70,10 +70,10 @@ async def test_a_list_has_every_field_of_a_consumer(api_fixture: ApiFixture) -> 
 @looped
 async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
-    a, b = broker.queue("a"), broker.queue("b")
+    a, b = broker.destinations.queue("a"), broker.destinations.queue("b")
     first = attach(api_fixture, b.queue, 1).number
     second = attach(api_fixture, a.queue, 2).number
-    third = attach(api_fixture, broker.subscribe(broker.topic("a"), "s"), 2).number
+    third = attach(api_fixture, broker.subscribe(broker.destinations.topic("a"), "s"), 2).number
     http_client = api_fixture.http_client()
 
     async def ids(query: str) -> list[int]:
@@ -93,7 +93,7 @@ async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
 async def test_users_see_the_consumers_of_visible_destinations(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "a.*: consume")
     for name in ("a.1", "b.1"):
-        attach(api_fixture, api_fixture.broker.queue(name).queue)
+        attach(api_fixture, api_fixture.broker.destinations.queue(name).queue)
     anna = api_fixture.http_client()
     await anna.login("anna")
     assert [item["destination"] for item in await listed(anna)] == ["a.1"]
@@ -104,8 +104,8 @@ async def test_users_see_the_consumers_of_visible_destinations(api_fixture: ApiF
 async def test_any_name(api_fixture: ApiFixture) -> None:
     """Invalid UTF-8 is escaped in responses, and base64 in requests."""
     name = "caf\udce9\n"
-    attach(api_fixture, api_fixture.broker.queue(name).queue)
-    attach(api_fixture, api_fixture.broker.resolve(Address(Kind.QUEUE, "<b>")).queue)
+    attach(api_fixture, api_fixture.broker.destinations.queue(name).queue)
+    attach(api_fixture, api_fixture.broker.destinations.resolve(Address(Kind.QUEUE, "<b>")).queue)
     http_client = api_fixture.http_client()
     first, second = await listed(http_client)
     assert (first["destination"], first["destination_base64"]) == ("caf\\udce9\\n", "Y2Fm6Qo=")

@@ -146,7 +146,7 @@ async def test_explicit_settings_are_kept(api_fixture: ApiFixture) -> None:
         "management",
         ["max_attempts", "max_messages"],
     )
-    api_fixture.broker.queue("php", by=CreatedBy.PHPMQ)
+    api_fixture.broker.destinations.queue("php", by=CreatedBy.PHPMQ)
     put = "/destinations/queue/php"
     assert await alter() == ("phpmq", [])
     assert await alter(dead_letter=True) == ("phpmq", ["dead_letter"])
@@ -159,7 +159,7 @@ async def test_a_changed_setting_replaces_those_of_a_client(
     jobs = Address(Kind.QUEUE, "jobs")
     written = (("max_messages", -1), ("max_attempts", 0), ("message_ttl", 5))
     explicit = frozenset({"max_messages", "max_attempts", "message_ttl"})
-    api_fixture.broker.declare(
+    api_fixture.broker.destinations.declare(
         jobs,
         DestinationSettings(max_messages=1, max_attempts=1, message_ttl=1),
         provenance=Provenance(CreatedBy.VIBEMQ, explicit, written, 7),
@@ -235,7 +235,7 @@ async def test_names_may_have_any_characters_and_bytes(api_fixture: ApiFixture) 
 
 @looped
 async def test_a_temporary_destination_is_not_updated(api_fixture: ApiFixture) -> None:
-    api_fixture.broker.declare(Address(Kind.QUEUE, "reply"), owner="anna")
+    api_fixture.broker.destinations.declare(Address(Kind.QUEUE, "reply"), owner="anna")
     http_client = api_fixture.http_client(local=True)
     answer = await http_client.ask("PUT", "/destinations/queue/reply", {"max_messages": 1})
     assert (answer.status, answer.code) == (409, "destination-temporary")
@@ -326,11 +326,13 @@ def test_settings_and_a_pause_survive_a_restart(tmp_path: Any) -> None:
         journal.snapshot_source = lambda broker=broker: snapshot(broker)
         recover(broker, journal.recovery)
         if not broker.destinations:
-            jobs = broker.declare(Address(Kind.QUEUE, "jobs"), DestinationSettings(max_messages=5))
-            broker.pause(jobs)
-            broker.pause(broker.queue("came by itself"))
-            broker.pause(broker.queue("resumed"))
-            broker.unpause(broker.queue("resumed"))
+            jobs = broker.destinations.declare(
+                Address(Kind.QUEUE, "jobs"), DestinationSettings(max_messages=5)
+            )
+            broker.destinations.pause(jobs)
+            broker.destinations.pause(broker.destinations.queue("came by itself"))
+            broker.destinations.pause(broker.destinations.queue("resumed"))
+            broker.destinations.unpause(broker.destinations.queue("resumed"))
             assert broker.destinations[Address(Kind.QUEUE, "came by itself")].busy()
         broker.flush()
         journal.sync()

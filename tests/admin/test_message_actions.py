@@ -221,7 +221,7 @@ async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFi
     for number in held(reader.consumer):
         broker.dead_letter(jobs.queue, number, "rejected")
     reader.detach()
-    send(broker.queue("q.dlq"), "never dead", broker=broker)
+    send(broker.destinations.queue("q.dlq"), "never dead", broker=broker)
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/q.dlq/messages"
     [first, *_] = (await http_client.ask("GET", path)).json()["items"]
@@ -252,7 +252,7 @@ async def test_a_dead_letter_of_a_topic_is_redriven_to_its_subscription(
         for number in held(reader.consumer):
             broker.dead_letter(subscription, number, "rejected")
         reader.detach()
-    dead = broker.queue("news.dlq")
+    dead = broker.destinations.queue("news.dlq")
     dead_letters = [each.sequence for each in dead.queue.browse()]
     assert len(dead_letters) == 2
     http_client = api_fixture.http_client(local=True)

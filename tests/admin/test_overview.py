@@ -34,7 +34,7 @@ def steps(api_fixture: ApiFixture, count: int = 1) -> None:
 
 
 def send(api_fixture: ApiFixture, queue: str, *bodies: bytes) -> None:
-    destination = api_fixture.broker.queue(queue)
+    destination = api_fixture.broker.destinations.queue(queue)
     for body in bodies:
         message = Message(destination.address, body, durability=Durability.NONE)
         api_fixture.broker.publish(destination, message)
@@ -52,7 +52,7 @@ async def get(http_client: HttpClient, path: str) -> dict[str, Any]:
 async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
     connections: Any = connect(api_fixture, view(1), view(2, protocol="jmq"))
     connections.listeners = lambda: [LISTENER]
-    api_fixture.broker.topic("news")
+    api_fixture.broker.destinations.topic("news")
     send(api_fixture, "q", b"a", b"bcd")
     api_fixture.broker.transactions.begin()
     traffic = api_fixture.broker.traffic_of("phpmq")
@@ -206,7 +206,7 @@ def test_no_alarms(trouble: Trouble) -> None:
     trouble.lag.record(5.0)  # one measurement is too few
     trouble.broker.core.memory = 900
     for number in range(9):
-        trouble.broker.queue(str(number))
+        trouble.broker.destinations.queue(str(number))
     trouble.listeners = [LISTENER._replace(connections=9)]
     assert trouble.codes() == []
 
@@ -227,7 +227,7 @@ def test_each_alarm(trouble: Trouble) -> None:
     assert trouble.codes() == ["loop-slow"]
     trouble.lag = Histogram()
     for number in range(10):
-        trouble.broker.queue(str(number))
+        trouble.broker.destinations.queue(str(number))
     assert trouble.codes() == ["destinations-full"]
     trouble.broker.remove(trouble.broker.destinations[Address(Kind.QUEUE, "0")])
     vitals: Any = trouble.context.vitals

@@ -42,7 +42,7 @@ def begin(api_fixture: ApiFixture, owner: str, *, prepared: bool = True) -> Tran
     transactions = api_fixture.broker.transactions
     transaction = transactions.begin(owner)
     for name in ("q", "r"):
-        queue = api_fixture.broker.queue(name)
+        queue = api_fixture.broker.destinations.queue(name)
         message = Message(queue.address, b"x", durability=Durability.NONE)
         transactions.publish(transaction, queue, message)
     if prepared:
@@ -52,7 +52,7 @@ def begin(api_fixture: ApiFixture, owner: str, *, prepared: bool = True) -> Tran
 
 
 def subscribe(api_fixture: ApiFixture, owner: str = "owner", **how: Any) -> Subscription:
-    topic = api_fixture.broker.topic("news")
+    topic = api_fixture.broker.destinations.topic("news")
     subscription = api_fixture.broker.subscribe(topic, "s", durable=True, owner=owner, **how)
     message = Message(topic.address, b"x", durability=Durability.NONE)
     api_fixture.broker.publish(topic, message)
@@ -135,7 +135,7 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
     RIGHTS["all"] = ("*: produce consume browse create delete manage",)
     user, root = await enter(api_fixture, "all"), await enter(api_fixture, "root")
     name = "temporary_destination://queue/x/1/1"
-    queue = api_fixture.broker.declare(Address(Kind.QUEUE, name), owner=object())
+    queue = api_fixture.broker.destinations.declare(Address(Kind.QUEUE, name), owner=object())
     path = "/destinations/queue/temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
     reply = {"body": "reply"}
     assert (await user.ask("POST", f"{path}/messages", reply)).status == 201

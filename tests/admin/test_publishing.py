@@ -142,7 +142,7 @@ async def test_publishing_creates_no_forbidden_destination(api_fixture: ApiFixtu
         "POST", "/destinations/queue/temporary_destination:%2F%2Fqueue%2Fx/messages", {}
     )
     assert (answer.status, answer.code) == (404, "destination-not-found")
-    api_fixture.broker.settings = EngineSettings(auto_create_queues=False)
+    api_fixture.broker.core.settings = EngineSettings(auto_create_queues=False)
     answer = await http_client.ask("POST", POST, {})
     assert (answer.status, answer.code) == (404, "destination-not-found")
 
@@ -178,7 +178,7 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
         for number, reason in zip(held(reader.consumer), reasons, strict=True):
             broker.dead_letter(source.queue, number, reason)
     queue(broker, "empty.dlq")
-    send(broker.queue("graveyard"), "by hand", broker=broker)
+    send(broker.destinations.queue("graveyard"), "by hand", broker=broker)
     api_fixture.clock.advance(250)
     http_client = api_fixture.http_client(local=True)
     found = (await http_client.ask("GET", "/dead-letters")).json()
@@ -190,7 +190,7 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
     assert graveyard["reasons"] == {"rejected": 3, "expired": 1, "(none)": 1}
     assert (graveyard["sources"], graveyard["scanned"]) == (["a", "b"], 5)
     assert graveyard["oldest_ms"] == 250
-    read(broker, broker.queue("graveyard"), 2)
+    read(broker, broker.destinations.queue("graveyard"), 2)
     answer = await http_client.ask("GET", "/dead-letters?sort=ready&order=desc&page_size=1")
     [graveyard] = answer.json()["items"]
     assert (graveyard["ready"], sum(graveyard["reasons"].values())) == (3, 3)

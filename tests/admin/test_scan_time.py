@@ -61,7 +61,9 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
     scan = SCANS[name]
     broker = api_fixture.broker
     jobs = queue(broker)
-    broker.declare(Address(Kind.QUEUE, "p"), DestinationSettings(dead_letter_queue="q"))
+    broker.destinations.declare(
+        Address(Kind.QUEUE, "p"), DestinationSettings(dead_letter_queue="q")
+    )
     later = {"deliver_at": broker.clock.wall + 60_000} if scan.state == "scheduled" else {}
     send(jobs, *map(str, range(MESSAGES)), broker=broker, **later)
     if scan.state == "unacked":

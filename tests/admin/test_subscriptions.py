@@ -25,7 +25,7 @@ async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any
 
 
 def subscribe(api_fixture: ApiFixture, topic: str, name: str, **how: Any) -> Subscription:
-    return api_fixture.broker.subscribe(api_fixture.broker.topic(topic), name, **how)
+    return api_fixture.broker.subscribe(api_fixture.broker.destinations.topic(topic), name, **how)
 
 
 @looped
@@ -66,8 +66,8 @@ async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
     subscribe(api_fixture, "b", "x", durable=True)
     subscribe(api_fixture, "a", "y")
     subscribe(api_fixture, "a", "durable:anna/jobs", durable=True)
-    api_fixture.broker.topic("empty")
-    api_fixture.broker.queue("a")
+    api_fixture.broker.destinations.topic("empty")
+    api_fixture.broker.destinations.queue("a")
     http_client = api_fixture.http_client()
 
     async def names(query: str) -> list[str]:

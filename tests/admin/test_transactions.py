@@ -24,7 +24,7 @@ def begin(api_fixture: ApiFixture, *bodies: bytes) -> Transaction:
     """Begin a transaction that sends those bodies to `q`."""
     transactions = api_fixture.broker.transactions
     transaction = transactions.begin()
-    queue = api_fixture.broker.queue("q")
+    queue = api_fixture.broker.destinations.queue("q")
     for body in bodies:
         message = Message(queue.address, body, durability=Durability.NONE)
         transactions.publish(transaction, queue, message)
@@ -121,7 +121,7 @@ async def test_a_transaction_is_not_found_without_permission(api_fixture: ApiFix
     assert done.startswith(f"change: root POST /api/v1/transactions/{name}/commit 1 sent, 0 taken")
     assert f"xid 7:{b'global'.hex()}:{b'branch'.hex()}" in done
     assert done.endswith("done")
-    assert api_fixture.broker.queue("q").waiting == 1
+    assert api_fixture.broker.destinations.queue("q").waiting == 1
 
 
 def prepare(broker: LocalBroker, xid: Xid, body: str) -> None:

@@ -97,7 +97,7 @@ def reset(broker: Broker) -> None:
 
 def snapshot_destinations(broker: Broker) -> dict[str, Any]:
     """Return every destination with its settings, subscriptions, consumers and messages."""
-    return {str(address): _destination(each) for address, each in broker.destinations.items()}
+    return {str(each.address): _destination(each) for each in broker.destinations.values()}
 
 
 def snapshot_transactions(broker: Broker) -> list[Any]:
@@ -154,7 +154,7 @@ class BrokerFixture(jmq.Harness):
         self.api_fixture = self.loop.run_until_complete(self._open(directory))
         self.clock = self.api_fixture.clock
         self.broker = self.api_fixture.broker
-        self.broker.wake = self._wake
+        self.broker.on_wake(self._wake)
         self.users = Users(self.api_fixture)
         self.users_file = directory / "users.json"
         self.database = self.users_file.read_bytes()
@@ -197,7 +197,7 @@ class BrokerFixture(jmq.Harness):
     ) -> Destination:
         """Return a destination of the owner, created by a protocol; a queue is given its
         message."""
-        destination = self.broker.declare(
+        destination = self.broker.destinations.declare(
             Address(kind, name), DestinationSettings(**settings), provenance=Provenance(by)
         )
         if kind is Kind.QUEUE:

@@ -151,13 +151,13 @@ class HttpFixture:
     def _declare(self) -> None:
         broker = self.broker
         settings = DestinationSettings(dead_letter=True, dead_letter_queue=DEAD)
-        queue = broker.declare(Address(Kind.QUEUE, QUEUE), settings)
+        queue = broker.destinations.declare(Address(Kind.QUEUE, QUEUE), settings)
         message = publish(broker, queue)
-        publish(broker, broker.declare(Address(Kind.QUEUE, DEAD)))
-        consumed = broker.declare(Address(Kind.QUEUE, CONSUMED))
+        publish(broker, broker.destinations.declare(Address(Kind.QUEUE, DEAD)))
+        consumed = broker.destinations.declare(Address(Kind.QUEUE, CONSUMED))
         reader = read(broker, consumed)
         self.connections.attached.append(AttachedConsumer(1, "jmq", "owner", reader.consumer))
-        topic = broker.declare(Address(Kind.TOPIC, TOPIC))
+        topic = broker.destinations.declare(Address(Kind.TOPIC, TOPIC))
         broker.subscribe(topic, DURABLE, durable=True, owner="owner")
         publish(broker, topic)
         transaction = broker.transactions.begin("owner")
@@ -212,7 +212,7 @@ class HttpCell(Cell):
         """Create a queue of the actor, with a message; return its name."""
         name = self.name(rest)
         broker = self.fixture.broker
-        publish(broker, broker.declare(Address(Kind.QUEUE, name)), "x")
+        publish(broker, broker.destinations.declare(Address(Kind.QUEUE, name)), "x")
         broker.flush()
         return name
 
@@ -386,7 +386,7 @@ add(f"POST {ONE}/pause", "", RIGHTS, changes=True, right=Operation.MANAGE)
 @row(f"POST {ONE}/resume", "", RIGHTS, right=Operation.MANAGE, changes=True)
 def _resume(cell: HttpCell) -> None:
     broker = cell.fixture.broker
-    broker.pause(broker.destinations[Address(Kind.QUEUE, QUEUE)])
+    broker.destinations.pause(broker.destinations[Address(Kind.QUEUE, QUEUE)])
     cell.ask("POST", f"{API}/destinations/queue/{QUEUE}/resume")
 
 
@@ -443,9 +443,9 @@ for _name in ("move", "copy"):
 def _dead_letter(cell: HttpCell, dead: str) -> None:
     """Let a message of the owner's queue end as the only one in that dead-letter queue."""
     broker = cell.fixture.broker
-    broker.purge(broker.declare(Address(Kind.QUEUE, dead)))
+    broker.purge(broker.destinations.declare(Address(Kind.QUEUE, dead)))
     settings = DestinationSettings(dead_letter=True, dead_letter_queue=dead)
-    source = broker.declare(Address(Kind.QUEUE, "own.source"), settings)
+    source = broker.destinations.declare(Address(Kind.QUEUE, "own.source"), settings)
     message = publish(broker, source)
     broker.flush()
     reader = read(broker, source)

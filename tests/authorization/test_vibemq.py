@@ -175,7 +175,7 @@ def _publish_topic(cell: VibemqCell) -> None:
 
 @row(wire.PUBLISH, "to a temporary queue", LOGGED_IN, changes=True)
 def _publish_temporary(cell: VibemqCell) -> None:
-    cell.fixture.broker.declare(Address(Kind.QUEUE, TEMPORARY), owner=object())
+    cell.fixture.broker.destinations.declare(Address(Kind.QUEUE, TEMPORARY), owner=object())
     cell.ask(wire.PUBLISH, TEMPORARY, "x")
 
 
@@ -226,7 +226,7 @@ def _create_used(cell: VibemqCell) -> None:
 
 @row(wire.CREATE_QUEUE, "of a queue in use", RIGHTS, right=Operation.CREATE, changes=True)
 def _create_automatic(cell: VibemqCell) -> None:
-    cell.fixture.broker.queue(QUEUE, by=CreatedBy.VIBEMQ)
+    cell.fixture.broker.destinations.queue(QUEUE, by=CreatedBy.VIBEMQ)
     cell.ask(wire.CREATE_QUEUE, QUEUE, {"maxQueueSize": 1})
 
 

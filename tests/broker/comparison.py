@@ -18,11 +18,11 @@ from sluicemq.broker import management
 from sluicemq.broker.clock import ManualClock
 from sluicemq.broker.codec import BatchPart, decode_prepared
 from sluicemq.broker.cursor import Cursor
-from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.port import Journal
+from sluicemq.model.dead_letters import origin_of
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import (
     ActionRefused,
@@ -169,7 +169,7 @@ class ModelComparison:
     def declare(
         self, address: Address, settings: DestinationSettings, owner: object = None
     ) -> None:
-        self.broker.declare(address, settings, owner=owner)
+        self.broker.destinations.declare(address, settings, owner=owner)
         self.model.declare(address, settings, owner)
 
     def remove(self, destination: model.Destination) -> None:
@@ -184,7 +184,7 @@ class ModelComparison:
     def pause(self, destination: model.Destination, paused: bool) -> None:
         destination.paused = paused
         target = self.find(destination)
-        (self.broker.pause if paused else self.broker.unpause)(target)
+        (self.broker.destinations.pause if paused else self.broker.destinations.unpause)(target)
 
     # --- publishing -----------------------------------------------------------------------------
 
@@ -656,7 +656,7 @@ class ModelComparison:
             self.broker.flush()
             if isinstance(self.journal, FileJournal):
                 self.journal.sync()
-            if not (core.dirty or core.again or core.unblocking or self.broker.staged):
+            if not (core.dirty or core.again or core.unblocking or self.broker.publisher.staged):
                 break
         self.model.look()
         self.check()
@@ -754,7 +754,7 @@ class ModelComparison:
 
     def bind_staged(self) -> None:
         """Learn the numbers of copies that are not visible yet."""
-        staged = [message for message, *_ in self.broker.staged]
+        staged = [message for message, *_ in self.broker.publisher.staged]
         assert sorted(message.message_id for message in staged) == sorted(
             model_message.name for model_message, *_ in self.model.staged
         )

@@ -75,7 +75,7 @@ class Lives:
         self.start()
 
     def waiting(self) -> list[str]:
-        found = self.broker.queue("q").queue.browse()
+        found = self.broker.destinations.queue("q").queue.browse()
         return [self.broker.core.read(delivery).body.decode() for delivery in found]
 
 
@@ -88,7 +88,7 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
 
 def test_a_part_is_one_unit_and_visible_once_durable() -> None:
     fixture = BrokerFixture(journal=MemoryJournal(history=True))
-    queue = fixture.broker.queue("q")
+    queue = fixture.broker.destinations.queue("q")
     waited: list[int] = []
     messages = rows("a") + rows("b", durability=Durability.LAZY)
     messages += rows("c", durability=Durability.NONE) + rows("d", to=Address(Kind.QUEUE, "new"))
@@ -108,7 +108,7 @@ def test_a_part_is_one_unit_and_visible_once_durable() -> None:
     assert [bool(r.flags & UNIT_END) for r in unit] == [False] * 3 + [True]
     assert [r.sequence for r in unit] == [unit[0].sequence + n for n in (0, 1, 3, 4)]
     assert decode_batch(unit[-1].body) == replace(FIRST, rows=4)
-    assert fixture.broker.find(QUEUE).statistics.published == 3  # type: ignore[union-attr]
+    assert fixture.broker.destinations.find(QUEUE).statistics.published == 3  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
@@ -164,7 +164,7 @@ def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows(
     assert broker.write_batch(cut[0], rows("x")).already
     with pytest.raises(BatchConflict, match="not the 30 rows"):
         broker.write_batch(replace(cut[1], final=True), rows("x"))
-    assert broker.queue("q").waiting == 0
+    assert broker.destinations.queue("q").waiting == 0
 
 
 def test_as_many_other_rows_are_a_conflict() -> None:
@@ -223,7 +223,7 @@ def test_every_refusal_is_reported_and_nothing_is_published() -> None:
     fixture.queue("full", max_messages=1)
     fixture.queue("small", max_message_bytes=3)
     full, small = Address(Kind.QUEUE, "full"), Address(Kind.QUEUE, "small")
-    fixture.send(fixture.broker.queue("full"), "there")
+    fixture.send(fixture.broker.destinations.queue("full"), "there")
     messages = rows("fine") + rows("x", to=full) + rows("long", to=small)
     messages += rows("x", to=Address(Kind.TOPIC, "t")) + rows("x", durability=Durability.NONE)
     fixture.broker.core.memory += 1
@@ -274,7 +274,7 @@ def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
 def test_a_stopping_broker_refuses_batches_but_answers_repetitions() -> None:
     fixture = BrokerFixture()
     fixture.broker.write_batch(FIRST, rows("a"))
-    fixture.broker.stopping = True
+    fixture.broker.stop()
     assert fixture.broker.write_batch(FIRST, rows("a")).already
     with pytest.raises(BrokerStopping):
         fixture.broker.write_batch(replace(FIRST, batch=1), rows("a"))

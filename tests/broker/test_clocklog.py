@@ -34,7 +34,7 @@ class Restartable:
         self.journal.snapshot_source = lambda: snapshot(self.broker)
         recover(self.broker, self.journal.recovery)
         self.broker.refresh()
-        self.queue = self.broker.resolve(QUEUE).queue
+        self.queue = self.broker.destinations.resolve(QUEUE).queue
 
     def restart(self, *, back: int = 0, seal: bool = False) -> None:
         """Stop, set the wall clock back, start; with `seal` a snapshot is taken before."""
@@ -60,7 +60,7 @@ class Restartable:
             expiration=wall + ttl if ttl else 0,
             deliver_at=wall + delay if delay else 0,
         )
-        self.broker.publish(self.broker.resolve(QUEUE), message)
+        self.broker.publish(self.broker.destinations.resolve(QUEUE), message)
         self.broker.flush()
         self.journal.sync()
         self.broker.flush()
@@ -148,7 +148,7 @@ def test_a_moved_message_keeps_its_delay_after_the_clock_was_set_back(broker: Re
     broker.wait(HOUR)
     broker.set_wall(-DAY)
     [delivery] = broker.queue.browse()
-    copy_to(broker.broker, delivery, broker.broker.resolve(QUEUE))
+    copy_to(broker.broker, delivery, broker.broker.destinations.resolve(QUEUE))
     broker.broker.flush()
     broker.journal.sync()
     assert broker.ready() == ["later", "later"]

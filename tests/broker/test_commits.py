@@ -42,13 +42,13 @@ def fill(broker: Broker, messages: int = MESSAGES) -> Transaction:
     transaction = broker.transactions.begin()
     for number in range(messages):
         message = Message(QUEUE, b"%d" % number, durability=Durability.SYNC)
-        broker.transactions.publish(transaction, broker.resolve(QUEUE), message)
+        broker.transactions.publish(transaction, broker.destinations.resolve(QUEUE), message)
     return transaction
 
 
 def waiting(broker: Broker, address: Address = QUEUE) -> list[bytes]:
     """Return the bodies of the ready messages, in order."""
-    destination = broker.find(address)
+    destination = broker.destinations.find(address)
     if destination is None:
         return []
     return [broker.core.read(delivery).body for delivery in destination.queue.browse(unacked=False)]
@@ -198,7 +198,7 @@ def test_destination_deleted_during_a_commit_drops_its_messages() -> None:
     fixture.broker.remove(queue)
     while not done:
         fixture.broker.flush()
-    assert fixture.broker.find(QUEUE) is None
+    assert fixture.broker.destinations.find(QUEUE) is None
     assert waiting(fixture.broker, kept.address) == [b"kept"]
     assert fixture.journal.stats().live == 1
 
@@ -231,7 +231,7 @@ def run(disk: Disk, flushes: int) -> None:
 @pytest.mark.parametrize("flushes", range(0, 3 * MESSAGES // SLICE, 2))
 def test_crash_leaves_all_of_a_commit_or_nothing(disk: Disk, flushes: int, snapshot: bool) -> None:
     shrink(disk.broker)
-    inbox = disk.broker.declare(INBOX, DestinationSettings())
+    inbox = disk.broker.destinations.declare(INBOX, DestinationSettings())
     disk.queue()
     disk.send(inbox, "request")
     reader = disk.read(inbox.queue)
@@ -314,7 +314,7 @@ def test_commit_is_answered_when_it_is_durable(disk: Disk) -> None:
     broker = disk.broker
 
     def answer() -> None:
-        assert not broker.staged
+        assert not broker.publisher.staged
         answers.append(len(waiting(broker)))
 
     broker.transactions.commit(transaction, answer)

@@ -91,7 +91,7 @@ class Disk:
         self.start()
 
     def queue(self, **settings: Any) -> Destination:
-        return self.broker.declare(QUEUE, DestinationSettings(**settings))
+        return self.broker.destinations.declare(QUEUE, DestinationSettings(**settings))
 
     def send(
         self, destination: Destination, *bodies: str, durability: Durability = Durability.SYNC
@@ -128,7 +128,7 @@ def test_a_deleted_queue_with_undurable_messages_is_not_restored(disk: Disk) -> 
 
 
 def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(disk: Disk) -> None:
-    topic = disk.broker.topic("t")
+    topic = disk.broker.destinations.topic("t")
     kept, gone = (disk.broker.subscribe(topic, name, durable=True) for name in ("kept", "gone"))
     disk.send(topic, "a")
     disk.broker.unsubscribe(gone)
@@ -143,21 +143,23 @@ def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(d
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 def test_durable_subscription_numbers_are_not_reused(disk: Disk, sealed: bool) -> None:
-    topic = disk.broker.topic("t")
+    topic = disk.broker.destinations.topic("t")
     old = disk.broker.subscribe(topic, "old", durable=True).number
     disk.broker.unsubscribe(topic.subscriptions["old"])
     if sealed:
         disk.seal()
     disk.sync()
     disk.crash()
-    assert disk.broker.subscribe(disk.broker.topic("t"), "new", durable=True).number > old
+    assert (
+        disk.broker.subscribe(disk.broker.destinations.topic("t"), "new", durable=True).number > old
+    )
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 def test_a_temporary_queue_and_its_messages_do_not_survive_a_crash(
     disk: Disk, sealed: bool
 ) -> None:
-    queue = disk.broker.declare(QUEUE, owner="connection")
+    queue = disk.broker.destinations.declare(QUEUE, owner="connection")
     disk.send(queue, "reply")
     disk.sync()
     if sealed:
@@ -165,10 +167,12 @@ def test_a_temporary_queue_and_its_messages_do_not_survive_a_crash(
     disk.crash()
     assert QUEUE not in disk.broker.destinations
     assert (disk.recovered, disk.journal.stats().live) == (0, 0)
-    disk.send(disk.broker.queue("q"), "to a new queue of that name")
+    disk.send(disk.broker.destinations.queue("q"), "to a new queue of that name")
     disk.sync()
     disk.crash()
-    assert disk.read(disk.broker.queue("q").queue).got() == ["to a new queue of that name"]
+    assert disk.read(disk.broker.destinations.queue("q").queue).got() == [
+        "to a new queue of that name"
+    ]
 
 
 def test_an_empty_queue_deleted_after_a_restart_is_not_restored(disk: Disk) -> None:
@@ -193,7 +197,7 @@ def test_attempts_of_unacked_messages_are_in_the_snapshot(disk: Disk) -> None:
     assert reader.attempts == {"a": 2}
     disk.seal()
     disk.crash()
-    assert disk.read(disk.broker.queue("q").queue).attempts == {"a": 3}
+    assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"a": 3}
 
 
 def test_failed_attempts_survive_a_second_restart_with_a_snapshot_between(disk: Disk) -> None:
@@ -206,7 +210,7 @@ def test_failed_attempts_survive_a_second_restart_with_a_snapshot_between(disk: 
     disk.crash()
     disk.seal()
     disk.crash()
-    assert disk.read(disk.broker.queue("q").queue).attempts == {"a": 2}
+    assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"a": 2}
 
 
 def test_a_message_delivered_before_a_crash_can_be_acked_by_sequence(disk: Disk) -> None:
@@ -217,8 +221,8 @@ def test_a_message_delivered_before_a_crash_can_be_acked_by_sequence(disk: Disk)
     reader.detach()
     disk.sync()
     disk.crash()
-    assert disk.broker.settle_any(disk.broker.queue("q").queue, sequence)
-    assert disk.broker.queue("q").waiting == 0
+    assert disk.broker.settle_any(disk.broker.destinations.queue("q").queue, sequence)
+    assert disk.broker.destinations.queue("q").waiting == 0
 
 
 def test_a_restart_drops_no_message_accepted_within_the_limit(disk: Disk) -> None:
@@ -230,7 +234,7 @@ def test_a_restart_drops_no_message_accepted_within_the_limit(disk: Disk) -> Non
     disk.sync()
     assert reader.got() == ["held"]
     disk.crash()
-    assert disk.read(disk.broker.queue("q").queue).got() == ["held", "waiting"]
+    assert disk.read(disk.broker.destinations.queue("q").queue).got() == ["held", "waiting"]
 
 
 def test_messages_acked_in_a_prepared_transaction_count_as_delivered(disk: Disk) -> None:
@@ -244,7 +248,7 @@ def test_messages_acked_in_a_prepared_transaction_count_as_delivered(disk: Disk)
     transactions.prepare(transaction, b"xid")
     disk.sync()
     disk.crash()
-    reader = disk.read(disk.broker.queue("q").queue)
+    reader = disk.read(disk.broker.destinations.queue("q").queue)
     assert reader.got() == []
     transactions = disk.broker.transactions
     transactions.rollback(transactions.find_prepared(b"xid"))
@@ -253,7 +257,9 @@ def test_messages_acked_in_a_prepared_transaction_count_as_delivered(disk: Disk)
 
 
 def test_a_held_message_goes_to_the_durable_subscriptions_after_a_restart(disk: Disk) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
+    topic = disk.broker.destinations.declare(
+        TOPIC, DestinationSettings(retain_without_subscriptions=True)
+    )
     for name in ("s", "t"):
         disk.broker.subscribe(topic, name, durable=True)
     disk.send(topic, "a")
@@ -297,7 +303,7 @@ def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: Disk) -> None:
 def test_an_unsupported_stored_selector_fails_the_start(disk: Disk) -> None:
     selector = OfType("red")
     selector.text = "JMSType is red"
-    disk.broker.subscribe(disk.broker.topic("t"), "s", durable=True, selector=selector)
+    disk.broker.subscribe(disk.broker.destinations.topic("t"), "s", durable=True, selector=selector)
     disk.sync()
     disk.journal.close()
     disk.journal = FileJournal.open(disk.directory)
@@ -310,7 +316,7 @@ def test_an_unsupported_stored_selector_fails_the_start(disk: Disk) -> None:
 def test_acked_messages_of_one_subscription_are_not_restored_to_it(
     disk: Disk, sealed: bool
 ) -> None:
-    topic = disk.broker.topic("t")
+    topic = disk.broker.destinations.topic("t")
     done, slow = (disk.broker.subscribe(topic, name, durable=True) for name in ("done", "slow"))
     reader = disk.read(done)
     disk.send(topic, "a")
@@ -338,12 +344,12 @@ def test_place_life_and_attempts_of_a_requeued_message_survive(disk: Disk, seale
     if sealed:
         disk.seal()
     disk.crash()
-    [_, requeued] = disk.broker.queue("q").queue.browse()
+    [_, requeued] = disk.broker.destinations.queue("q").queue.browse()
     assert (requeued.sequence, requeued.attempts) == (sequence, 1)
     assert requeued.expiration == disk.clock.wall + 1000
     disk.clock.advance(1200)
     disk.broker.tick()
-    assert disk.read(disk.broker.queue("q").queue).got() == ["b"]
+    assert disk.read(disk.broker.destinations.queue("q").queue).got() == ["b"]
 
 
 # --- deliveries that a crash cut short ------------------------------------------------------------
@@ -359,11 +365,11 @@ def deliver_for_good(disk: Disk) -> None:
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 def test_unacked_messages_are_redelivered_after_a_crash(disk: Disk, sealed: bool) -> None:
-    topic = disk.broker.topic("t")
+    topic = disk.broker.destinations.topic("t")
     queue = disk.queue()
     for crashes in range(3):
-        source = disk.broker.subscribe(disk.broker.topic("t"), "s", durable=True)
-        readers = [disk.read(disk.broker.queue("q").queue, 1), disk.read(source, 1)]
+        source = disk.broker.subscribe(disk.broker.destinations.topic("t"), "s", durable=True)
+        readers = [disk.read(disk.broker.destinations.queue("q").queue, 1), disk.read(source, 1)]
         if not crashes:
             disk.send(queue, "seen", "not seen")
             disk.send(topic, "seen", "not seen")
@@ -373,7 +379,7 @@ def test_unacked_messages_are_redelivered_after_a_crash(disk: Disk, sealed: bool
             disk.seal()
         disk.crash()
     readers = [
-        disk.read(disk.broker.queue("q").queue),
+        disk.read(disk.broker.destinations.queue("q").queue),
         disk.read(disk.broker.destinations[TOPIC].subscriptions["s"]),
     ]
     assert [reader.attempts for reader in readers] == [{"seen": 4, "not seen": 1}] * 2
@@ -387,7 +393,7 @@ def test_messages_acked_before_a_crash_are_not_restored(disk: Disk) -> None:
     reader.settle("a")
     disk.sync()
     disk.crash()
-    assert disk.read(disk.broker.queue("q").queue).attempts == {"b": 2}
+    assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"b": 2}
 
 
 def test_a_crash_alone_creates_no_dead_letter(disk: Disk) -> None:
@@ -395,15 +401,15 @@ def test_a_crash_alone_creates_no_dead_letter(disk: Disk) -> None:
     queue = disk.queue(max_attempts=1, dead_letter=True)
     disk.send(queue, "a")
     for crashes in range(3):
-        reader = disk.read(disk.broker.queue("q").queue)
+        reader = disk.read(disk.broker.destinations.queue("q").queue)
         deliver_for_good(disk)
         assert reader.attempts == {"a": crashes + 1}
         disk.crash()
-    reader = disk.read(disk.broker.queue("q").queue)
+    reader = disk.read(disk.broker.destinations.queue("q").queue)
     reader.release()
     disk.sync()
-    assert disk.broker.queue("q").waiting == 0
-    assert disk.read(disk.broker.queue("q.dlq").queue).got() == ["a"]
+    assert disk.broker.destinations.queue("q").waiting == 0
+    assert disk.read(disk.broker.destinations.queue("q.dlq").queue).got() == ["a"]
 
 
 def test_a_delivery_inside_a_prepared_transaction_is_counted_once(disk: Disk) -> None:
@@ -429,11 +435,11 @@ def test_a_journal_without_delivery_records_restores_no_attempts(tmp_path: Path)
 
     disk = Silent(tmp_path)
     disk.send(disk.queue(), "a")
-    disk.read(disk.broker.queue("q").queue)
+    disk.read(disk.broker.destinations.queue("q").queue)
     deliver_for_good(disk)
     disk.seal()
     disk.crash()
-    assert disk.read(disk.broker.queue("q").queue).attempts == {"a": 1}
+    assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"a": 1}
     types = {record.type for record in disk.journal.read_from(0)}
     assert not types & {RecordType.DELIVERED, RecordType.DEPTH}
     disk.journal.close()
@@ -445,12 +451,12 @@ def test_a_journal_without_delivery_records_restores_no_attempts(tmp_path: Path)
 def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
     own = DestinationSettings(max_messages=2, overflow=Overflow.DROP_OLDEST)
     for seal in (False, True):
-        queue = disk.broker.resolve(QUEUE, own)
+        queue = disk.broker.destinations.resolve(QUEUE, own)
         assert (queue.settings, queue.automatic) == (own, True)
         created = queue.created
         disk.clock.advance(1000)
         disk.send(queue, "1")
-        disk.send(disk.broker.resolve(Address(Kind.QUEUE, "usual")), "1")
+        disk.send(disk.broker.destinations.resolve(Address(Kind.QUEUE, "usual")), "1")
         disk.sync()
         if seal:
             disk.seal()
@@ -485,7 +491,7 @@ def test_an_automatic_queue_is_as_old_as_its_oldest_message(disk: Disk) -> None:
     first = disk.clock.wall
     for _ in range(2):
         message = Message(QUEUE, b"", timestamp=disk.clock.wall)
-        disk.broker.publish(disk.broker.queue("q"), message)
+        disk.broker.publish(disk.broker.destinations.queue("q"), message)
         disk.clock.advance(5000)
     disk.sync()
     disk.crash()
@@ -495,7 +501,7 @@ def test_an_automatic_queue_is_as_old_as_its_oldest_message(disk: Disk) -> None:
 def test_settings_of_a_queue_whose_name_is_not_utf8(disk: Disk) -> None:
     address = Address(Kind.QUEUE, "\udcff\udcfe")
     settings = DestinationSettings(max_messages=3)
-    disk.broker.declare(address, settings)
+    disk.broker.destinations.declare(address, settings)
     disk.sync()
     disk.crash()
     assert disk.broker.destinations[address].settings == settings
@@ -567,7 +573,7 @@ def test_a_prepared_message_is_the_same_after_a_restart(disk: Disk, sealed: bool
     )
     transactions = disk.broker.transactions
     transaction = transactions.begin()
-    transactions.publish(transaction, disk.broker.resolve(sent.destination), sent)
+    transactions.publish(transaction, disk.broker.destinations.resolve(sent.destination), sent)
     transactions.prepare(transaction, b"xid")
     disk.sync()
     if sealed:
@@ -604,7 +610,7 @@ class Token:
 
 
 def test_a_prepared_message_does_not_come_back_to_its_own_sender(disk: Disk) -> None:
-    topic = disk.broker.topic("t")
+    topic = disk.broker.destinations.topic("t")
     for name, exclude in (("mine", "client"), ("other's", "another")):
         disk.broker.subscribe(topic, name, durable=True, exclude=exclude)
     transactions = disk.broker.transactions
@@ -626,9 +632,15 @@ def test_a_durable_subscription_whose_names_are_not_utf8(disk: Disk, sealed: boo
     address = Address(Kind.TOPIC, RAW)
     selector = OfType(RAW)
     disk.broker.subscribe(
-        disk.broker.resolve(address), RAW, durable=True, selector=selector, exclude="\ud800"
+        disk.broker.destinations.resolve(address),
+        RAW,
+        durable=True,
+        selector=selector,
+        exclude="\ud800",
     )
-    gone = disk.broker.subscribe(disk.broker.resolve(address), "gone" + RAW, durable=True)
+    gone = disk.broker.subscribe(
+        disk.broker.destinations.resolve(address), "gone" + RAW, durable=True
+    )
     disk.broker.unsubscribe(gone)
     disk.sync()
     if sealed:

@@ -50,7 +50,7 @@ def test_exhausted_messages_stay_until_the_dead_letter_queue_has_capacity(
         fixture.wait(RETRY)
     assert reader.got() == []  # no consumer gets them any more
     assert dead(fixture) == ["a"]
-    assert fixture.broker.purge(fixture.broker.queue("q.dlq")) == 1
+    assert fixture.broker.purge(fixture.broker.destinations.queue("q.dlq")) == 1
     fixture.wait(RETRY)
     assert (dead(fixture), queue.waiting) == (["b"], 1)
     fixture.queue("q.dlq")
@@ -66,7 +66,7 @@ def test_a_message_larger_than_the_dead_letter_queue_takes_does_not_hold_up_othe
     fixture.queue("q.dlq", max_message_bytes=3, max_messages=1)
     exhaust(fixture, queue, "long", "x", "y")
     assert dead(fixture) == ["x"]
-    fixture.broker.purge(fixture.broker.queue("q.dlq"))
+    fixture.broker.purge(fixture.broker.destinations.queue("q.dlq"))
     fixture.wait(RETRY)
     assert (dead(fixture), queue.waiting) == (["y"], 1)
 
@@ -81,7 +81,7 @@ def test_expired_messages_stay_as_well_and_are_not_delivered() -> None:
     fixture.wait(RETRY)
     assert (dead(fixture), reader.got(), queue.waiting) == (["a"], [], 1)
     assert queue.statistics.expired == 2
-    fixture.broker.purge(fixture.broker.queue("q.dlq"))
+    fixture.broker.purge(fixture.broker.destinations.queue("q.dlq"))
     fixture.wait(RETRY)
     assert (dead(fixture), queue.waiting, queue.statistics.expired) == (["b"], 0, 2)
 
@@ -152,16 +152,16 @@ def test_messages_published_to_the_dlq_do_not_displace_dead_letters() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     exhaust(fixture, queue, "a", "b")
-    fixture.broker.declare(DEAD, DROPPING)
+    fixture.broker.destinations.declare(DEAD, DROPPING)
     with pytest.raises(LimitExceeded):
-        fixture.send(fixture.broker.queue("q.dlq"), "c")
+        fixture.send(fixture.broker.destinations.queue("q.dlq"), "c")
     assert dead(fixture) == ["a", "b"]
 
 
 def test_without_its_queue_it_is_like_any_other() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True)
-    graves = fixture.broker.declare(DEAD, DROPPING)
+    graves = fixture.broker.destinations.declare(DEAD, DROPPING)
     fixture.broker.remove(queue)
     fixture.send(graves, "a", "b", "c")
     assert dead(fixture) == ["b", "c"]
@@ -171,7 +171,7 @@ def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
     fixture = BrokerFixture()
     fixture.broker.core.dropping_dead_letter_queues.add(DEAD)
     queue = fixture.queue(dead_letter=True, max_attempts=1)
-    fixture.broker.declare(DEAD, DROPPING)
+    fixture.broker.destinations.declare(DEAD, DROPPING)
     exhaust(fixture, queue, "a", "b", "c")
     assert (dead(fixture), queue.waiting) == (["b", "c"], 0)
 
@@ -179,10 +179,10 @@ def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
 def test_dlq_settings_do_not_depend_on_the_first_user() -> None:
     defaults = DestinationSettings(max_messages=5, overflow=Overflow.DROP_OLDEST)
     fixture = BrokerFixture(EngineSettings(defaults=defaults))
-    early = fixture.broker.resolve(DEAD, DROPPING)
+    early = fixture.broker.destinations.resolve(DEAD, DROPPING)
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("other", dead_letter=True)
-    late = fixture.broker.resolve(Address(Kind.QUEUE, "other.dlq"), settings=DROPPING)
+    late = fixture.broker.destinations.resolve(Address(Kind.QUEUE, "other.dlq"), settings=DROPPING)
     exhaust(fixture, queue, "a", "b", "c")
     assert early.settings == late.settings == DestinationSettings()
     assert dead(fixture) == ["a", "b", "c"]
@@ -191,13 +191,13 @@ def test_dlq_settings_do_not_depend_on_the_first_user() -> None:
 def test_the_dlq_exists_and_stays_without_automatic_creation() -> None:
     fixture = BrokerFixture(EngineSettings(auto_create_queues=False, destination_idle_timeout=1000))
     queue = fixture.queue(dead_letter=True)
-    graves = fixture.broker.resolve(DEAD)
+    graves = fixture.broker.destinations.resolve(DEAD)
     fixture.wait(10_000)
     fixture.broker.reap(graves)
-    assert fixture.broker.find(DEAD) is graves
+    assert fixture.broker.destinations.find(DEAD) is graves
     fixture.broker.remove(queue)
     fixture.broker.reap(graves)
-    assert fixture.broker.find(DEAD) is None
+    assert fixture.broker.destinations.find(DEAD) is None
 
 
 class DeadLetters(RuleBasedStateMachine):
@@ -250,7 +250,7 @@ class DeadLetters(RuleBasedStateMachine):
 
     @rule()
     def take_dead_letter(self) -> None:
-        reader = self.fixture.read(self.fixture.broker.queue("q.dlq"), 1, refill=False)
+        reader = self.fixture.read(self.fixture.broker.destinations.queue("q.dlq"), 1, refill=False)
         for body in reader.held():
             self.expected[body] -= 1
         reader.settle()
@@ -258,10 +258,12 @@ class DeadLetters(RuleBasedStateMachine):
 
     @rule(milliseconds=st.sampled_from([100, 500, 1500]))
     def wait(self, milliseconds: int) -> None:
-        before = self.fixture.broker.queue("q.dlq").waiting
+        before = self.fixture.broker.destinations.queue("q.dlq").waiting
         self.fixture.wait(milliseconds)
         if self.limit:
-            assert self.fixture.broker.queue("q.dlq").waiting <= max(self.limit, before)
+            assert self.fixture.broker.destinations.queue("q.dlq").waiting <= max(
+                self.limit, before
+            )
 
     @invariant()
     def nothing_is_lost_or_doubled(self) -> None:

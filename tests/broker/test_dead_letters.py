@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.broker import Destination, EngineSettings
-from sluicemq.broker.deadletter import dead_letter_of
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
 from sluicemq.journal.memory import MemoryJournal
+from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import LimitExceeded
 from sluicemq.model.message import Durability, Message, Origin
@@ -119,7 +119,7 @@ def test_force_keeps_the_message_without_the_setting() -> None:
 
 def test_a_temporary_queue_leaves_no_dead_letters() -> None:
     fixture = BrokerFixture()
-    queue = fixture.broker.declare(Address(Kind.QUEUE, "q"), owner="connection")
+    queue = fixture.broker.destinations.declare(Address(Kind.QUEUE, "q"), owner="connection")
     give_up(fixture, queue, force=True)
     assert Address(Kind.QUEUE, "q.dlq") not in fixture.broker.destinations
 
@@ -185,7 +185,7 @@ def test_a_protocol_decides_for_its_own_messages(
     kept: bool | None, setting: bool, force: bool
 ) -> None:
     fixture = BrokerFixture()
-    note = fixture.broker.dead_letter_policies[Origin.JMQ] = Note(kept)
+    note = fixture.broker.dead_letters.policies[Origin.JMQ] = Note(kept)
     queue = fixture.queue(dead_letter=setting)
     reader = fixture.read(queue)
     for body, origin in (("a", Origin.JMQ), ("b", Origin.PHPMQ)):
@@ -205,8 +205,8 @@ def test_a_protocol_decides_for_its_own_messages(
 
 def test_a_protocol_may_keep_what_a_temporary_queue_loses() -> None:
     fixture = BrokerFixture()
-    fixture.broker.dead_letter_policies[Origin.JMQ] = Note(True)
-    queue = fixture.broker.declare(Address(Kind.QUEUE, "q"), owner="connection")
+    fixture.broker.dead_letters.policies[Origin.JMQ] = Note(True)
+    queue = fixture.broker.destinations.declare(Address(Kind.QUEUE, "q"), owner="connection")
     fixture.send(queue, "a", origin=Origin.JMQ, expiration=fixture.clock.wall + 100)
     fixture.wait(300)
     assert [message.body for message in fixture.dead()] == [b"a"]
@@ -214,11 +214,11 @@ def test_a_protocol_may_keep_what_a_temporary_queue_loses() -> None:
 
 def test_a_dead_letter_of_a_protocol_does_not_die_again() -> None:
     fixture = BrokerFixture()
-    fixture.broker.dead_letter_policies[Origin.JMQ] = Note(True)
+    fixture.broker.dead_letters.policies[Origin.JMQ] = Note(True)
     queue = fixture.queue()
     fixture.send(queue, "a", origin=Origin.JMQ, expiration=fixture.clock.wall + 100)
     fixture.wait(300)
-    dead = fixture.broker.queue("q.dlq")
+    dead = fixture.broker.destinations.queue("q.dlq")
     reader = fixture.read(dead)
     [sequence] = reader.held().values()
     fixture.broker.dead_letter(dead.queue, sequence, "rejected", force=True)
@@ -230,8 +230,8 @@ def test_a_dead_letter_of_a_protocol_does_not_die_again() -> None:
 
 def test_a_protocol_decides_for_what_a_full_queue_redirects() -> None:
     fixture = BrokerFixture()
-    fixture.broker.dead_letter_policies[Origin.JMQ] = Note(None)
-    fixture.broker.dead_letter_policies[Origin.PHPMQ] = Note(False)
+    fixture.broker.dead_letters.policies[Origin.JMQ] = Note(None)
+    fixture.broker.dead_letters.policies[Origin.PHPMQ] = Note(False)
     queue = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
     fixture.send(queue, "there", "kept", origin=Origin.JMQ)
     with pytest.raises(LimitExceeded):

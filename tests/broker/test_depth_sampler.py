@@ -72,8 +72,10 @@ def test_a_changed_destination_is_reported_once_per_interval() -> None:
 
 def test_destinations_that_are_not_journaled_are_not_reported() -> None:
     fixture = DepthSamplerFixture()
-    fixture.send(fixture.broker.queue("memory"), "a", durability=Durability.NONE)
-    fixture.send(fixture.broker.declare(Address(Kind.QUEUE, "reply"), owner="connection"), "a")
+    fixture.send(fixture.broker.destinations.queue("memory"), "a", durability=Durability.NONE)
+    fixture.send(
+        fixture.broker.destinations.declare(Address(Kind.QUEUE, "reply"), owner="connection"), "a"
+    )
     fixture.wait(5000)
     fixture.wait(0)
     assert fixture.new_depths() == []
@@ -110,7 +112,7 @@ def test_a_deleted_queue_is_reported_as_empty() -> None:
 def test_a_stopping_broker_reports_all_changed_destinations() -> None:
     fixture = DepthSamplerFixture()
     fixture.send(fixture.queue("a"), "1")
-    fixture.broker.stopping = True
+    fixture.broker.stop()
     fixture.broker.depth_sampler.finish()
     fixture.broker.flush()
     assert fixture.new_depths() == [("a", (1, 0, 0))]
@@ -119,7 +121,7 @@ def test_a_stopping_broker_reports_all_changed_destinations() -> None:
 def test_very_many_destinations_are_reported_in_slices() -> None:
     fixture = DepthSamplerFixture()
     for number in range(3000):
-        queue = fixture.broker.queue(f"q{number}")
+        queue = fixture.broker.destinations.queue(f"q{number}")
         fixture.broker.publish(queue, fixture.message(queue, "a"))
     fixture.broker.flush()
     assert sum(fixture.turns(4990)) == 0

@@ -25,39 +25,39 @@ Q = Address(Kind.QUEUE, "q")
 
 def test_queues_and_topics_of_one_name_are_two_destinations() -> None:
     broker = BrokerFixture().broker
-    assert broker.queue("x") is not broker.topic("x")
-    assert broker.queue("x") is broker.queue("x")
+    assert broker.destinations.queue("x") is not broker.destinations.topic("x")
+    assert broker.destinations.queue("x") is broker.destinations.queue("x")
 
 
 def test_automatic_creation_is_switched_off_for_each_kind() -> None:
     broker = BrokerFixture(EngineSettings(auto_create_queues=False)).broker
     with pytest.raises(DestinationNotFound):
-        broker.queue("q")
-    broker.topic("t")
-    declared = broker.declare(Q)
-    assert broker.queue("q") is declared
+        broker.destinations.queue("q")
+    broker.destinations.topic("t")
+    declared = broker.destinations.declare(Q)
+    assert broker.destinations.queue("q") is declared
 
 
 def test_automatic_destinations_get_the_default_settings() -> None:
     defaults = DestinationSettings(max_messages=7)
     broker = BrokerFixture(EngineSettings(defaults=defaults)).broker
-    assert broker.queue("q").settings is defaults
+    assert broker.destinations.queue("q").settings is defaults
 
 
 def test_max_destinations_counts_declared_and_automatic_ones() -> None:
     fixture = BrokerFixture(EngineSettings(max_destinations=2))
     fixture.queue("q")
-    fixture.broker.queue("r")
+    fixture.broker.destinations.queue("r")
     fixture.queue("q", max_messages=1)
     with pytest.raises(LimitExceeded):
-        fixture.broker.queue("s")
+        fixture.broker.destinations.queue("s")
     with pytest.raises(LimitExceeded):
         fixture.queue("s")
 
 
 def test_declaring_again_changes_the_settings_and_keeps_the_messages() -> None:
     fixture = BrokerFixture()
-    queue = fixture.broker.queue("q")
+    queue = fixture.broker.destinations.queue("q")
     fixture.send(queue, "a")
     assert fixture.queue("q", max_consumers=1) is queue
     assert bodies(queue) == ["a"]
@@ -80,23 +80,23 @@ def test_declaring_more_active_consumers_activates_standby_consumers() -> None:
 
 def test_a_temporary_destination_cannot_be_declared_by_another() -> None:
     fixture = BrokerFixture()
-    fixture.broker.declare(Q, owner="me")
+    fixture.broker.destinations.declare(Q, owner="me")
     with pytest.raises(DestinationConflict):
-        fixture.broker.declare(Q)
+        fixture.broker.destinations.declare(Q)
     with pytest.raises(DestinationConflict):
-        fixture.broker.declare(Q, owner="you")
+        fixture.broker.destinations.declare(Q, owner="you")
 
 
 def test_an_existing_destination_does_not_become_temporary() -> None:
     fixture = BrokerFixture()
     fixture.queue()
     with pytest.raises(DestinationConflict):
-        fixture.broker.declare(Q, owner="me")
+        fixture.broker.destinations.declare(Q, owner="me")
 
 
 def test_a_temporary_destination_serves_its_owner_only() -> None:
     fixture = BrokerFixture()
-    queue = fixture.broker.declare(Q, owner="me").queue
+    queue = fixture.broker.destinations.declare(Q, owner="me").queue
     for owner in (None, "you"):
         with pytest.raises(DestinationPrivate):
             fixture.broker.attach(queue, Reader(fixture.broker), Window(1, True), owner=owner)
@@ -108,20 +108,20 @@ def test_a_name_for_temporary_destinations_is_used_for_no_other() -> None:
     fixture = BrokerFixture()
     address = Address(Kind.QUEUE, "temporary_destination://queue/x/1/1")
     with pytest.raises(DestinationNotFound):
-        fixture.broker.resolve(address)
+        fixture.broker.destinations.resolve(address)
     with pytest.raises(DestinationConflict):
-        fixture.broker.declare(address)
-    assert fixture.broker.declare(address, owner="me").temporary
+        fixture.broker.destinations.declare(address)
+    assert fixture.broker.destinations.declare(address, owner="me").temporary
 
 
 def test_delete_temporary_deletes_only_destinations_of_that_owner() -> None:
     fixture = BrokerFixture()
-    mine = fixture.broker.declare(Q, owner="me")
-    yours = fixture.broker.declare(Address(Kind.QUEUE, "yours"), owner="you")
+    mine = fixture.broker.destinations.declare(Q, owner="me")
+    yours = fixture.broker.destinations.declare(Address(Kind.QUEUE, "yours"), owner="you")
     fixture.send(mine, "a")
     reader = fixture.read(mine)
     fixture.broker.delete_temporary("me")
-    assert fixture.broker.destinations == {yours.address: yours}
+    assert list(fixture.broker.destinations.values()) == [yours]
     assert reader.detachments == 1
     assert fixture.broker.core.memory == 0
 
@@ -129,8 +129,8 @@ def test_delete_temporary_deletes_only_destinations_of_that_owner() -> None:
 def test_unused_automatic_destinations_are_deleted_after_the_idle_timeout() -> None:
     fixture = BrokerFixture(EngineSettings(destination_idle_timeout=1000))
     fixture.queue("declared")
-    used = fixture.broker.queue("used")
-    fixture.broker.queue("idle")
+    used = fixture.broker.destinations.queue("used")
+    fixture.broker.destinations.queue("idle")
     fixture.clock.advance(999)
     fixture.read(used).detach()
     fixture.sample_stats()
@@ -142,7 +142,10 @@ def test_unused_automatic_destinations_are_deleted_after_the_idle_timeout() -> N
 
 def test_destinations_with_messages_or_consumers_are_not_deleted() -> None:
     fixture = BrokerFixture(EngineSettings(destination_idle_timeout=1000))
-    filled, read = fixture.broker.queue("filled"), fixture.broker.queue("read")
+    filled, read = (
+        fixture.broker.destinations.queue("filled"),
+        fixture.broker.destinations.queue("read"),
+    )
     fixture.send(filled, "a")
     fixture.read(read)
     for _ in range(3):
@@ -166,11 +169,13 @@ class Comeback(Reader):
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
-        self.consumer = broker.attach(broker.queue("q").queue, self, Window(10, True))
+        self.consumer = broker.attach(broker.destinations.queue("q").queue, self, Window(10, True))
 
     def detached(self, consumer: Consumer) -> None:
         assert not consumer.unacked
-        self.consumer = self.broker.attach(self.broker.queue("q").queue, self, Window(10, True))
+        self.consumer = self.broker.attach(
+            self.broker.destinations.queue("q").queue, self, Window(10, True)
+        )
 
 
 def test_a_consumer_may_reattach_when_notified_of_the_deletion() -> None:
@@ -182,7 +187,7 @@ def test_a_consumer_may_reattach_when_notified_of_the_deletion() -> None:
     assert not fixture.broker.settle(reader.consumer, 1)
     fixture.send(queue, "b")  # a producer that kept the reference sends to the successor
     assert reader.got() == ["a", "b"]
-    assert fixture.broker.queue("q") is not queue
+    assert fixture.broker.destinations.queue("q") is not queue
     assert fixture.journal.stats().live == 1
 
 
@@ -283,12 +288,17 @@ def test_rates_approach_the_present_and_fade() -> None:
 def test_a_protocols_defaults_are_for_new_queues_of_a_broker_without_its_own() -> None:
     own = DestinationSettings(max_messages=5)
     fixture = BrokerFixture()
-    assert fixture.broker.resolve(Address(Kind.QUEUE, "new"), own).settings == own
+    assert fixture.broker.destinations.resolve(Address(Kind.QUEUE, "new"), own).settings == own
     fixture.queue("old", max_messages=7)
-    assert fixture.broker.resolve(Address(Kind.QUEUE, "old"), own).settings.max_messages == 7
+    assert (
+        fixture.broker.destinations.resolve(Address(Kind.QUEUE, "old"), own).settings.max_messages
+        == 7
+    )
     configured = DestinationSettings(max_messages=9)
     fixture = BrokerFixture(EngineSettings(defaults=configured))
-    assert fixture.broker.resolve(Address(Kind.QUEUE, "new"), own).settings == configured
+    assert (
+        fixture.broker.destinations.resolve(Address(Kind.QUEUE, "new"), own).settings == configured
+    )
 
 
 def test_waiters_for_a_destination_are_called_once_for_either_kind() -> None:
@@ -302,10 +312,10 @@ def test_waiters_for_a_destination_are_called_once_for_either_kind() -> None:
         seen.append(("two", destination.address))
 
     for callback in (one, two):
-        fixture.broker.await_creation("q", callback)
-        fixture.broker.await_creation("gone", callback)
-    fixture.broker.stop_waiting("gone", one)
-    fixture.broker.stop_waiting("gone", two)
+        fixture.broker.destinations.await_creation("q", callback)
+        fixture.broker.destinations.await_creation("gone", callback)
+    fixture.broker.destinations.stop_waiting("gone", one)
+    fixture.broker.destinations.stop_waiting("gone", two)
     fixture.queue("gone")
     fixture.topic("q")
     fixture.queue("q")

@@ -118,7 +118,7 @@ def test_a_long_backlog_is_served_over_several_scheduled_iterations() -> None:
     names = [str(number) for number in range(2500)]
     fixture.send(queue, *names)
     wakes: list[str] = []
-    fixture.broker.wake = lambda: wakes.append("wake")
+    fixture.broker.on_wake(lambda: wakes.append("wake"))
     reader = fixture.read(queue, 5000)
     got = reader.got()
     assert len(got) == 1000
@@ -182,10 +182,10 @@ def test_a_paused_queue_accepts_and_delivers_later() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
-    fixture.broker.pause(queue)
+    fixture.broker.destinations.pause(queue)
     fixture.send(queue, "a", "b")
     late = fixture.read(queue)
     assert (reader.got(), late.got()) == ([], [])
-    fixture.broker.unpause(queue)
+    fixture.broker.destinations.unpause(queue)
     fixture.broker.flush()
     assert (reader.got(), late.got()) == (["a"], ["b"])

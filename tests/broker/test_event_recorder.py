@@ -202,7 +202,7 @@ def test_a_stopping_broker_records_all_deliveries() -> None:
     queue = fixture.queue()
     sent = fixture.send(queue, "a")
     fixture.read(queue)
-    fixture.broker.stopping = True
+    fixture.broker.stop()
     fixture.broker.flush()
     found = [r for r in fixture.disk.read_from(0) if r.lists_messages]
     assert [r.sequences for r in found] == [sent]
@@ -220,7 +220,7 @@ def test_a_long_list_becomes_several_records() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
     fixture.send(queue, "a")
-    event_recorder = EventRecorder(fixture.disk, fixture.clock)
+    event_recorder = EventRecorder(fixture.disk, fixture.clock, None)
     deliveries = [
         Delivery(queue.queue, sequence, None, 4, 1, RECORDED, 0, 0)
         for sequence in range(MAX_COMPLETED + 2)

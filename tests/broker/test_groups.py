@@ -222,7 +222,9 @@ def test_a_long_backlog_costs_the_leaving_member_nothing(fixture: BrokerFixture)
 def test_a_crash_keeps_the_unacked_messages_of_a_member(
     disk: Disk, members: int, sealed: bool
 ) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
+    topic = disk.broker.destinations.declare(
+        TOPIC, DestinationSettings(retain_without_subscriptions=True)
+    )
     readers = [join(disk, topic, f"m{n}", 4) for n in range(members)]
     disk.send(topic, "a", "b", "c", "d", "e")
     disk.sync()
@@ -248,13 +250,15 @@ def test_a_crash_keeps_the_unacked_messages_of_a_member(
 
 @pytest.mark.parametrize("crash", [False, True])
 def test_members_that_leave_because_the_broker_stops_end_nothing(disk: Disk, crash: bool) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
+    topic = disk.broker.destinations.declare(
+        TOPIC, DestinationSettings(retain_without_subscriptions=True)
+    )
     one, two = join(disk, topic, "one"), join(disk, topic, "two")
     disk.send(topic, "a", "b", "c")
     disk.sync()
     one.settle("a", "c")
     two.settle("b", "c")
-    disk.broker.stopping = True
+    disk.broker.stop()
     leave(disk, one)
     leave(disk, two)
     disk.sync()
@@ -271,7 +275,9 @@ def test_members_that_leave_because_the_broker_stops_end_nothing(disk: Disk, cra
 def test_durable_subscriptions_and_the_group_each_get_their_own_after_a_crash(
     disk: Disk, sealed: bool
 ) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
+    topic = disk.broker.destinations.declare(
+        TOPIC, DestinationSettings(retain_without_subscriptions=True)
+    )
     member = join(disk, topic, "m")
     durable = disk.read(disk.broker.subscribe(topic, "d", durable=True))
     disk.send(topic, "a", "b", "c")
@@ -297,7 +303,9 @@ def test_durable_subscriptions_and_the_group_each_get_their_own_after_a_crash(
 def test_after_a_crash_messages_are_held_for_members_although_others_subscribe(
     disk: Disk, sealed: bool
 ) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
+    topic = disk.broker.destinations.declare(
+        TOPIC, DestinationSettings(retain_without_subscriptions=True)
+    )
     leave(disk, join(disk, topic, "m"))
     disk.sync()
     if sealed:
@@ -314,7 +322,9 @@ def test_after_a_crash_messages_are_held_for_members_although_others_subscribe(
 
 
 def test_messages_of_the_last_member_survive_a_crash_with_their_attempts(disk: Disk) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
+    topic = disk.broker.destinations.declare(
+        TOPIC, DestinationSettings(retain_without_subscriptions=True)
+    )
     for _ in range(2):
         member = join(disk, topic, "m")
         if not topic.queue.waiting and not member.got():
@@ -329,11 +339,13 @@ def test_messages_of_the_last_member_survive_a_crash_with_their_attempts(disk: D
 
 
 def test_a_snapshot_has_the_messages_of_a_group_after_the_topic_stops_holding(disk: Disk) -> None:
-    topic = disk.broker.declare(TOPIC, DestinationSettings(retain_without_subscriptions=True))
+    topic = disk.broker.destinations.declare(
+        TOPIC, DestinationSettings(retain_without_subscriptions=True)
+    )
     join(disk, topic, "m")
     disk.send(topic, "a")
     disk.sync()
-    disk.broker.declare(TOPIC, DestinationSettings())
+    disk.broker.destinations.declare(TOPIC, DestinationSettings())
     disk.seal()
     disk.crash()
     assert held(disk).queue.waiting == 1

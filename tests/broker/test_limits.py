@@ -182,7 +182,7 @@ def test_parked_messages_of_a_deleted_queue_go_to_its_successor() -> None:
     fixture.broker.remove(queue)
     fixture.broker.flush()
     assert unblocked == ["b"]
-    assert bodies(fixture.broker.queue("q")) == ["b"]
+    assert bodies(fixture.broker.destinations.queue("q")) == ["b"]
 
 
 def test_producers_of_a_deleted_queue_continue_even_if_it_is_not_recreated() -> None:
@@ -193,7 +193,7 @@ def test_producers_of_a_deleted_queue_continue_even_if_it_is_not_recreated() -> 
     Producer(fixture, unblocked).send(queue, "b")
     fixture.broker.remove(queue)
     assert unblocked == ["b"]
-    assert fixture.broker.find(Address(Kind.QUEUE, "q")) is None
+    assert fixture.broker.destinations.find(Address(Kind.QUEUE, "q")) is None
 
 
 def test_max_message_bytes_is_the_largest_body_that_passes() -> None:
@@ -232,7 +232,7 @@ def test_memory_limit_refuses_messages_that_are_not_journaled() -> None:
 def test_a_stopping_broker_accepts_no_messages() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    fixture.broker.stopping = True
+    fixture.broker.stop()
     with pytest.raises(BrokerStopping):
         fixture.send(queue, "a")
 

@@ -23,7 +23,7 @@ class Fixture:
         self.clock = ManualClock()
         self.journal = MemoryJournal(True, record_deliveries=True, depth_interval=100)
         self.broker = Broker(self.journal, self.clock)
-        self.queue = self.broker.queue("orders")
+        self.queue = self.broker.destinations.queue("orders")
 
     def message(self, body: bytes = b"x", durability: Durability = Durability.SYNC) -> Message:
         return Message(
@@ -97,7 +97,7 @@ def test_consumers_acknowledge_and_no_optional_records_are_written(fixture: Fixt
 
 def test_redeliveries_dead_letters_and_purges_continue(fixture: Fixture) -> None:
     settings = DestinationSettings(max_attempts=2, dead_letter=True)
-    fixture.broker.declare(fixture.queue.address, settings)
+    fixture.broker.destinations.declare(fixture.queue.address, settings)
     fixture.publish(b"one")
     fixture.publish(b"two")
     fixture.level(SpaceLevel.LOW)
@@ -105,7 +105,7 @@ def test_redeliveries_dead_letters_and_purges_continue(fixture: Fixture) -> None
     for _ in range(2):
         fixture.broker.release(reader.consumer, [next(iter(reader.consumer.unacked))])
         fixture.broker.flush()
-    model_messages = fixture.broker.find(Address(Kind.QUEUE, "orders.dlq"))
+    model_messages = fixture.broker.destinations.find(Address(Kind.QUEUE, "orders.dlq"))
     assert model_messages is not None
     assert model_messages.waiting == 1
     assert fixture.broker.purge(fixture.queue, unacked=True) == 1
@@ -117,7 +117,7 @@ def test_moving_messages_is_refused_and_deleting_is_not(fixture: Fixture) -> Non
     subscription = fixture.queue.queue
     delivery = management.find(fixture.broker, subscription, sequence)
     assert delivery is not None
-    other = fixture.broker.queue("other")
+    other = fixture.broker.destinations.queue("other")
     for act in (management.move, management.copy_to):
         with pytest.raises(ActionRefused) as caught:
             act(fixture.broker, delivery, other)
@@ -170,7 +170,7 @@ def test_batches_are_refused_for_now(fixture: Fixture) -> None:
 
 def test_blocked_producers_also_wait_for_disk_space(fixture: Fixture) -> None:
     settings = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
-    fixture.broker.declare(fixture.queue.address, settings)
+    fixture.broker.destinations.declare(fixture.queue.address, settings)
     fixture.publish(b"one")
     accepted: list[str] = []
     assert not fixture.broker.publish(

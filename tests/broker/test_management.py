@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.broker import Delivery, Destination, EngineSettings
-from sluicemq.broker.deadletter import DeadLetterOrigin, origin_of
 from sluicemq.broker.management import delete, find, move, redeliver, send_back
+from sluicemq.model.dead_letters import DeadLetterOrigin, origin_of
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import ActionRefused
 from sluicemq.model.message import Durability

@@ -113,7 +113,7 @@ def test_removed_paged_out_messages_release_all_memory(way: str) -> None:
     successor = {"move": "target", "dead letters": "q.dlq"}.get(way)
     if successor:
         assert fixture.broker.core.memory <= BUDGET
-        reader = fixture.read(fixture.broker.queue(successor))
+        reader = fixture.read(fixture.broker.destinations.queue(successor))
         assert reader.got() == NAMES
         reader.settle()
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)

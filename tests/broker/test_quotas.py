@@ -41,74 +41,74 @@ def test_superusers_have_no_quota_and_anonymous_users_share_one() -> None:
 
 def test_user_at_the_quota_creates_nothing_while_others_do(fixture: BrokerFixture) -> None:
     broker = fixture.broker
-    broker.resolve(queue("a"), creator="ann")
-    broker.declare(queue("b"), creator="ann")
+    broker.destinations.resolve(queue("a"), creator="ann")
+    broker.destinations.declare(queue("b"), creator="ann")
     with pytest.raises(QuotaExceeded, match="user ann created 2"):
-        broker.resolve(queue("c"), creator="ann")
+        broker.destinations.resolve(queue("c"), creator="ann")
     with pytest.raises(QuotaExceeded, match="max_destinations_per_user"):
-        broker.declare(queue("c"), creator="ann")
+        broker.destinations.declare(queue("c"), creator="ann")
     with pytest.raises(QuotaExceeded):
-        broker.declare(queue("c"), owner=object(), creator="ann")
-    assert broker.resolve(queue("a"), creator="ann").creator == "ann"  # it exists
-    broker.resolve(queue("c"), creator="bob")
-    broker.resolve(queue("d"), creator="")
-    broker.resolve(queue("e"))
-    broker.resolve(queue("f"))
+        broker.destinations.declare(queue("c"), owner=object(), creator="ann")
+    assert broker.destinations.resolve(queue("a"), creator="ann").creator == "ann"  # it exists
+    broker.destinations.resolve(queue("c"), creator="bob")
+    broker.destinations.resolve(queue("d"), creator="")
+    broker.destinations.resolve(queue("e"))
+    broker.destinations.resolve(queue("f"))
     with pytest.raises(LimitExceeded, match="there are 6"):
-        broker.resolve(queue("g"))
+        broker.destinations.resolve(queue("g"))
 
 
 def test_removed_destination_gives_the_quota_back(fixture: BrokerFixture) -> None:
     broker = fixture.broker
     owner = object()
-    broker.resolve(queue("a"), creator="ann")
-    broker.declare(queue("b"), owner=owner, creator="ann")
+    broker.destinations.resolve(queue("a"), creator="ann")
+    broker.destinations.declare(queue("b"), owner=owner, creator="ann")
     broker.delete_temporary(owner)
     broker.remove(broker.destinations[queue("a")])
-    assert (dict(broker.created), dict(broker.temporary)) == ({}, {})
-    broker.resolve(queue("c"), creator="ann")
-    broker.resolve(queue("d"), creator="ann")
-    assert broker.created["ann"] == 2
+    assert (dict(broker.destinations.created), dict(broker.destinations.temporary)) == ({}, {})
+    broker.destinations.resolve(queue("c"), creator="ann")
+    broker.destinations.resolve(queue("d"), creator="ann")
+    assert broker.destinations.created["ann"] == 2
 
 
 def test_automatic_destination_counts_for_its_declaring_user(fixture: BrokerFixture) -> None:
     broker = fixture.broker
-    broker.resolve(queue("a"), creator="ann")
-    broker.declare(queue("a"), creator=None)
-    assert dict(broker.created) == {}
-    broker.declare(queue("a"), DestinationSettings(max_messages=3), creator="bob")
+    broker.destinations.resolve(queue("a"), creator="ann")
+    broker.destinations.declare(queue("a"), creator=None)
+    assert dict(broker.destinations.created) == {}
+    broker.destinations.declare(queue("a"), DestinationSettings(max_messages=3), creator="bob")
     assert broker.destinations[queue("a")].creator is None
     for name in "bc":
-        broker.resolve(queue(name), creator="ann")
-    broker.resolve(queue("d"), creator="bob")
+        broker.destinations.resolve(queue(name), creator="ann")
+    broker.destinations.resolve(queue("d"), creator="bob")
     with pytest.raises(QuotaExceeded):
-        broker.declare(queue("d"), creator="ann")
+        broker.destinations.declare(queue("d"), creator="ann")
 
 
 def test_temporary_destinations_of_a_connection_are_limited() -> None:
     broker = BrokerFixture(EngineSettings(max_temporary_destinations_per_connection=1)).broker
     connection, other = object(), object()
-    broker.check_temporary(connection)
-    broker.declare(queue("a"), owner=connection, creator="ann")
+    broker.destinations.check_temporary(connection)
+    broker.destinations.declare(queue("a"), owner=connection, creator="ann")
     with pytest.raises(QuotaExceeded, match="max_temporary_destinations_per_connection"):
-        broker.check_temporary(connection)
-    broker.check_temporary(other)
+        broker.destinations.check_temporary(connection)
+    broker.destinations.check_temporary(other)
     broker.delete_temporary(connection)
-    broker.check_temporary(connection)
+    broker.destinations.check_temporary(connection)
 
 
 def test_message_to_a_removed_queue_brings_it_back_for_its_creator(fixture: BrokerFixture) -> None:
     broker = fixture.broker
-    destination = broker.resolve(queue("a"), creator="ann")
+    destination = broker.destinations.resolve(queue("a"), creator="ann")
     transaction = broker.transactions.begin()
     broker.transactions.publish(transaction, destination, fixture.message(destination, "x"))
     broker.remove(destination)
     broker.transactions.commit(transaction)
-    assert broker.created["ann"] == 1
+    assert broker.destinations.created["ann"] == 1
     removed = broker.destinations[queue("a")]
     broker.remove(removed)
     broker.publish(removed, fixture.message(removed, "y"))
-    assert broker.created["ann"] == 1
+    assert broker.destinations.created["ann"] == 1
 
 
 def test_batch_beyond_the_quota_is_refused_for_good(fixture: BrokerFixture) -> None:
@@ -121,28 +121,28 @@ def test_batch_beyond_the_quota_is_refused_for_good(fixture: BrokerFixture) -> N
 
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_quota_survives_a_restart(disk: Disk, snapshot: bool) -> None:
-    used = disk.broker.resolve(queue("used"), creator="ann")
-    disk.broker.resolve(queue("empty"), creator="ann")
-    disk.broker.declare(queue("declared"), creator="ann")
-    disk.broker.declare(queue("unowned"))
-    topic = disk.broker.topic("subscribed", "bob")
+    used = disk.broker.destinations.resolve(queue("used"), creator="ann")
+    disk.broker.destinations.resolve(queue("empty"), creator="ann")
+    disk.broker.destinations.declare(queue("declared"), creator="ann")
+    disk.broker.destinations.declare(queue("unowned"))
+    topic = disk.broker.destinations.topic("subscribed", "bob")
     disk.broker.subscribe(topic, "s", durable=True)
     disk.broker.publish(used, Message(used.address, b"x", durability=Durability.SYNC))
-    disk.broker.number(disk.broker.destinations[queue("empty")])
+    disk.broker.destinations.number(disk.broker.destinations[queue("empty")])
     disk.sync()
     if snapshot:
         disk.seal()
     disk.crash()
-    creators = {address.name: d.creator for address, d in disk.broker.destinations.items()}
+    creators = {d.name: d.creator for d in disk.broker.destinations.values()}
     assert creators == {"used": "ann", "declared": "ann", "unowned": None, "subscribed": "bob"}
-    assert disk.broker.created == {"ann": 2, "bob": 1}
+    assert disk.broker.destinations.created == {"ann": 2, "bob": 1}
     assert disk.broker.destinations[queue("used")].automatic
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_durable_subscriptions_of_a_user_are_limited(disk: Disk, snapshot: bool) -> None:
-    disk.broker.settings = settings = EngineSettings(max_subscriptions_per_user=2)
-    topics = [disk.broker.topic(name) for name in "ab"]
+    disk.broker.core.settings = settings = EngineSettings(max_subscriptions_per_user=2)
+    topics = [disk.broker.destinations.topic(name) for name in "ab"]
     for name in ("one", "two"):
         disk.broker.subscribe(topics[0], name, durable=True, owner="ann", creator="ann")
     # the same name of another topic, as a wildcard has it
@@ -151,8 +151,8 @@ def test_durable_subscriptions_of_a_user_are_limited(disk: Disk, snapshot: bool)
     if snapshot:
         disk.seal()
     disk.crash()
-    disk.broker.settings = settings
-    topic = disk.broker.topic("a")
+    disk.broker.core.settings = settings
+    topic = disk.broker.destinations.topic("a")
     with pytest.raises(QuotaExceeded, match="user ann has 2 durable"):
         disk.broker.subscribe(topic, "three", durable=True, owner="ann", creator="ann")
     disk.broker.subscribe(topic, "three", owner="ann", creator="ann")

@@ -9,25 +9,25 @@ from tests.support.broker import BrokerFixture
 def test_a_destination_deletion_is_reported_once_with_its_last_counters() -> None:
     fixture = BrokerFixture()
     gone: list[tuple[Destination, int]] = []
-    fixture.broker.removals.append(
+    fixture.broker.destinations.removals.append(
         lambda destination: gone.append((destination, published(destination)))
     )
-    queue = fixture.broker.queue("q")
+    queue = fixture.broker.destinations.queue("q")
     fixture.send(queue, "a", "b")
     fixture.broker.remove(queue)
     fixture.broker.remove(queue)
     assert gone == [(queue, 2)]
     assert queue.removed
-    assert fixture.broker.find(queue.address) is None
+    assert fixture.broker.destinations.find(queue.address) is None
 
 
 def test_a_successor_of_the_same_name_is_another_destination() -> None:
     fixture = BrokerFixture()
     gone: list[Destination] = []
-    fixture.broker.removals.append(gone.append)
-    first = fixture.broker.queue("q")
+    fixture.broker.destinations.removals.append(gone.append)
+    first = fixture.broker.destinations.queue("q")
     fixture.broker.remove(first)
-    second = fixture.broker.queue("q")
+    second = fixture.broker.destinations.queue("q")
     fixture.broker.remove(first)
     assert gone == [first]
     fixture.broker.remove(second)

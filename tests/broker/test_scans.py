@@ -80,7 +80,7 @@ class Fixture:
         self.clock = ManualClock()
         self.scan_time = ScanTime()
         self.broker = Broker(MemoryJournal(), self.clock, start_deadline=self.scan_time.start)
-        self.queue: Destination = self.broker.declare(Address(Kind.QUEUE, "q"))
+        self.queue: Destination = self.broker.destinations.declare(Address(Kind.QUEUE, "q"))
         for number in range(300):
             message = Message(self.queue.address, b"%d" % number, type="blue")
             self.broker.publish(self.queue, message)
@@ -115,7 +115,7 @@ def test_a_new_selector_evaluates_no_message_after_the_deadline(limit: int) -> N
 def test_many_new_selectors_share_the_time() -> None:
     fixture = Fixture(20)
     broker = fixture.broker
-    queues = [broker.declare(Address(Kind.QUEUE, f"q{n}")) for n in range(20)]
+    queues = [broker.destinations.declare(Address(Kind.QUEUE, f"q{n}")) for n in range(20)]
     selectors = []
     for queue in queues:
         for number in range(30):
@@ -149,7 +149,7 @@ class CountingSelector(OfType):
 def test_held_messages_are_transferred_in_slices(limit: int) -> None:
     scan_time = ScanTime()
     broker = Broker(MemoryJournal(), ManualClock(), start_deadline=scan_time.start)
-    topic = broker.declare(
+    topic = broker.destinations.declare(
         Address(Kind.TOPIC, "t"), DestinationSettings(retain_without_subscriptions=True)
     )
     for number in range(100):

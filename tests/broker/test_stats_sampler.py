@@ -42,8 +42,10 @@ def test_totals_are_those_of_the_last_round() -> None:
 
 def test_temporary_destinations_are_counted() -> None:
     fixture = BrokerFixture()
-    fixture.broker.declare(fixture.queue("a").address)
-    fixture.broker.declare(fixture.topic("b").address._replace(name="t"), owner=object())
+    fixture.broker.destinations.declare(fixture.queue("a").address)
+    fixture.broker.destinations.declare(
+        fixture.topic("b").address._replace(name="t"), owner=object()
+    )
     fixture.sample_stats()
     assert fixture.broker.stats_sampler.totals.temporary == 1
 
@@ -116,7 +118,7 @@ def test_changes_within_a_round_count_once(data: st.DataObject) -> None:
 def test_a_destination_deleted_during_a_round_is_skipped() -> None:
     fixture = BrokerFixture(EngineSettings(destination_idle_timeout=1000))
     for number in range(SHARE + 2):
-        fixture.broker.queue(str(number))
+        fixture.broker.destinations.queue(str(number))
     fixture.clock.advance(1000)
     steps = fixture.broker.stats_sampler.round(1.0)
     list(islice(steps, 1))

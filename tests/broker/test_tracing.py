@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,7 @@ from sluicemq.broker import (
     Window,
 )
 from sluicemq.broker.recovery import recover, snapshot
-from sluicemq.broker.tracing import TracedBroker, TracedSubscription
 from sluicemq.journal import FileJournal
-from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
 from tests.support.broker import BrokerFixture, Reader
@@ -29,6 +28,7 @@ class Witness:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.unacked: dict[tuple[Subscription, int], str] = {}
 
     def accepted(self, destination: Destination, message: Message) -> bool:
         followed = not message.body.startswith(b"-")
@@ -48,16 +48,20 @@ class Witness:
     def durable(self, sequence: int) -> None:
         self.lines.append(f"durable {sequence}")
 
-    def delivered(self, subscription: Subscription, delivery: Delivery) -> object:
-        assert delivery.message is not None
-        body = delivery.message.body.decode()
-        if body.startswith("-"):
-            return None
-        self.lines.append(f"delivered {body} {delivery.attempts} {subscription.name}".rstrip())
-        return body
+    def delivered(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            self.ended(subscription, delivery.sequence, "redelivered")
+            assert delivery.message is not None
+            body = delivery.message.body.decode()
+            if not body.startswith("-"):
+                line = f"delivered {body} {delivery.attempts} {subscription.name}"
+                self.lines.append(line.rstrip())
+                self.unacked[subscription, delivery.sequence] = body
 
-    def over(self, handling: object, how: str) -> None:
-        self.lines.append(f"{handling} is {how}")
+    def ended(self, subscription: Subscription, sequence: int, outcome: str) -> None:
+        body = self.unacked.pop((subscription, sequence), None)
+        if body is not None:
+            self.lines.append(f"{body} is {outcome}")
 
     def since(self) -> list[str]:
         """Return the lines since the last call; durable lines lose their sequence number."""
@@ -69,7 +73,7 @@ class TracedFixture(BrokerFixture):
     def __init__(self, settings: EngineSettings | None = None) -> None:
         super().__init__(settings)
         self.witness = Witness()
-        self.broker = TracedBroker(self.journal, self.clock, self.witness, settings)
+        self.broker = Broker(self.journal, self.clock, settings, observer=self.witness)
 
 
 @pytest.fixture
@@ -158,9 +162,9 @@ def test_a_dead_letter_takes_the_place_of_the_message(fixture: TracedFixture) ->
     fixture.witness.since()
     reader.release("a")
     assert fixture.witness.since()[:3] == [
-        "a is dead-lettered or moved",
         "accepted a at q.dlq",
         "visible a",
+        "a is dead-lettered or moved",
     ]
 
 
@@ -231,11 +235,9 @@ def test_ended_messages_are_released(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue)
     fixture.send(queue, "a", "b", "c")
-    assert isinstance(queue.queue, TracedSubscription)
-    assert len(queue.queue.handled) == 3
     reader.settle("a")
     fixture.broker.purge(queue, unacked=True)
-    assert not queue.queue.handled
+    assert not fixture.witness.unacked
 
 
 def test_tracing_continues_after_a_restart(tmp_path: Path) -> None:
@@ -243,15 +245,15 @@ def test_tracing_continues_after_a_restart(tmp_path: Path) -> None:
     witness = Witness()
     address = Address(Kind.TOPIC, "t")
 
-    def start() -> TracedBroker:
+    def start() -> Broker:
         journal = FileJournal.open(tmp_path / "journal")
-        broker = TracedBroker(journal, clock, witness)
+        broker = Broker(journal, clock, observer=witness)
         journal.snapshot_source = lambda: snapshot(broker)
         recover(broker, journal.recovery)
         return broker
 
     broker = start()
-    topic = broker.declare(address, DestinationSettings())
+    topic = broker.destinations.declare(address, DestinationSettings())
     broker.subscribe(topic, "archive", durable=True)
     broker.publish(topic, Message(address, b"a", timestamp=clock.wall))
     broker.flush()
@@ -259,20 +261,9 @@ def test_tracing_continues_after_a_restart(tmp_path: Path) -> None:
     witness.since()
     broker = start()
     subscription = broker.destinations[address].subscriptions["archive"]
-    assert isinstance(subscription, TracedSubscription)
     reader = Reader(broker)
     reader.consumer = broker.attach(subscription, reader, Window(1, True))
     assert "delivered a 1 archive" in witness.since()
     reader.settle("a")
     assert witness.since()[0] == "a is acknowledged"
     broker.journal.close()
-
-
-def test_an_untraced_broker_calls_no_observer() -> None:
-    fixture = BrokerFixture()
-    queue = fixture.queue("q")
-    assert type(queue.queue) is Subscription
-    assert type(fixture.broker.subscribe(fixture.topic("t"), "s")) is Subscription
-    assert (
-        type(Broker(MemoryJournal(), ManualClock()).core.event_recorder).__name__ == "EventRecorder"
-    )

@@ -252,7 +252,7 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
     fixture = BrokerFixture(journal=journal)
     orders, others = fixture.queue("orders"), fixture.queue("others")
     full = fixture.queue("full", max_messages=1, overflow=Overflow.DROP_OLDEST)
-    fresh = fixture.broker.queue("fresh")  # not yet known to the journal
+    fresh = fixture.broker.destinations.queue("fresh")  # not yet known to the journal
     readers = [fixture.read(orders), fixture.read(others)]
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
@@ -311,7 +311,7 @@ def test_a_redirected_send_becomes_one_dead_letter_and_not_before_the_commit() -
     transaction = fixture.broker.transactions.begin()
     send(fixture, transaction, queue, "b")
     fixture.broker.flush()
-    assert fixture.broker.queue("q.dlq").waiting == 0
+    assert fixture.broker.destinations.queue("q.dlq").waiting == 0
     fixture.broker.transactions.commit(transaction)
     fixture.broker.flush()
     assert bodies(queue) == ["a"]
@@ -345,7 +345,7 @@ def test_a_rollback_after_the_queue_was_removed_leaves_nothing() -> None:
     fixture.broker.remove(queue, force=True)
     transactions.rollback(transaction)
     fixture.broker.flush()
-    assert fixture.broker.destinations == {}
+    assert not fixture.broker.destinations
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)
 
 

@@ -26,7 +26,7 @@ class Recording:
         self.broker = Broker(self.journal, self.clock)
         self.journal.snapshot_source = lambda: snapshot(self.broker)
         self.waiting = recover(self.broker, self.journal.recovery)
-        self.queue = self.broker.resolve(QUEUE)
+        self.queue = self.broker.destinations.resolve(QUEUE)
 
     def message(self, body: bytes, durability: Durability = Durability.NONE) -> Message:
         return Message(QUEUE, body, timestamp=self.clock.wall, durability=durability)
@@ -99,7 +99,9 @@ def test_without_the_setting_nothing_is_recorded(tmp_path: Path) -> None:
 def test_messages_to_temporary_destinations_are_not_recorded(tmp_path: Path) -> None:
     fixture = Recording(tmp_path)
     address = Address(Kind.QUEUE, "reply")
-    fixture.queue = fixture.broker.create(address, DestinationSettings(), object(), False)
+    fixture.queue = fixture.broker.destinations.create(
+        address, DestinationSettings(), object(), False
+    )
     assert fixture.about(fixture.send(b"a")) == []
     fixture.journal.close()
 

@@ -52,8 +52,8 @@ class Asker:
         self.harness = harness
         self.got: list[Message] = []
         broker = harness.broker
-        queue = broker.declare(TEMPORARY, owner=self)
-        topic = broker.declare(TEMPORARY_TOPIC, owner=self)
+        queue = broker.destinations.declare(TEMPORARY, owner=self)
+        topic = broker.destinations.declare(TEMPORARY_TOPIC, owner=self)
         broker.attach(queue.queue, self, Window(100, True), owner=self)
         broker.attach(broker.subscribe(topic, "asker"), self, Window(100, True), owner=self)
 
@@ -69,7 +69,7 @@ class Asker:
             correlation_id=correlation,
             reply_to=reply_to,
         )
-        self.harness.broker.publish(self.harness.broker.queue("questions"), message)
+        self.harness.broker.publish(self.harness.broker.destinations.queue("questions"), message)
         self.harness.turn()
 
     def answers(self) -> list[tuple[bytes, str]]:

@@ -143,7 +143,7 @@ def test_a_query_of_msglite_is_answered_by_php(harness: Harness) -> None:
 def test_every_answer_to_a_request_is_correlated(
     harness: Harness, asker: Asker, reply_to: Address
 ) -> None:
-    harness.broker.attach(harness.broker.queue("bills").queue, asker, Window(9, True))
+    harness.broker.attach(harness.broker.destinations.queue("bills").queue, asker, Window(9, True))
     for number in (1, 2):
         asker.ask(reply_to, number=number)
     shell, php = harness.shell(), harness.php()
@@ -172,7 +172,7 @@ def test_a_dotnet_worker_answers(harness: Harness, asker: Asker, reply_to: Addre
 
 
 def test_a_dotnet_worker_answers_to_a_name_of_others(harness: Harness) -> None:
-    harness.broker.queue("a/b")
+    harness.broker.destinations.queue("a/b")
     worker = harness.dotnet()
     worker.publish("a/b", "this")
     assert harness.bodies("a/b") == [b'"this"']
@@ -239,7 +239,7 @@ def test_temporary_queues_are_received_from_by_their_connection_only(
         php.consume(address, 1)
         assert not php.transport.open
         assert b"is temporary" in harness.shell().ask(b"< 60 %b\r\n" % address)
-    assert not harness.broker.queue(TEMPORARY.name).waiting
+    assert not harness.broker.destinations.queue(TEMPORARY.name).waiting
     dotnet = harness.dotnet()
     assert dotnet.error(vibemq.SUBSCRIBE, reply.decode()) == "NOT_AUTHORIZED"
     [info] = dotnet.say(Frame(vibemq.QUEUE_INFO, "i", reply.decode()))
@@ -259,7 +259,7 @@ def test_messages_of_a_temporary_queue_are_not_acked_by_other_protocols(
     sequence = MessageIds(harness.broker.identity).encode(message.sequence)
     php.put(wire.encode_acknowledge(TEMPORARY.name.encode(), sequence))
     assert php.transport.open
-    assert harness.broker.queue(TEMPORARY.name).unacked == 1
+    assert harness.broker.destinations.queue(TEMPORARY.name).unacked == 1
 
 
 def test_no_lasting_queue_takes_the_name_of_a_temporary_one(harness: Harness) -> None:
@@ -273,7 +273,7 @@ def test_no_lasting_queue_takes_the_name_of_a_temporary_one(harness: Harness) ->
 def test_an_ordinary_reply_queue_takes_permission(harness: Harness, asker: Asker) -> None:
     for number in (1, 2):
         asker.ask(BILLS, "c", number)
-    harness.broker.queue("a/b")
+    harness.broker.destinations.queue("a/b")
     access = RecordedAccess("questions: consume")
     php = harness.php(access)
     php.consume(b"questions", 1)

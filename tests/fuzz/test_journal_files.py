@@ -66,10 +66,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
             broker.flush()
             journal.sync()
 
-    topic = broker.declare(Address(Kind.TOPIC, "t"), DestinationSettings())
-    broker.declare(Address(Kind.QUEUE, "declared"), DestinationSettings(max_attempts=3))
+    topic = broker.destinations.declare(Address(Kind.TOPIC, "t"), DestinationSettings())
+    broker.destinations.declare(
+        Address(Kind.QUEUE, "declared"), DestinationSettings(max_attempts=3)
+    )
     broker.subscribe(topic, "durable", durable=True)
-    queue = broker.queue("q\udcff")
+    queue = broker.destinations.queue("q\udcff")
     for part in range(3):
         for number in range(8):
             body = b"%d/%d" % (part, number)

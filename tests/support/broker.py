@@ -88,11 +88,15 @@ class BrokerFixture:
 
     def queue(self, name: str = "q", **settings: Any) -> Destination:
         """Declare a queue."""
-        return self.broker.declare(Address(Kind.QUEUE, name), DestinationSettings(**settings))
+        return self.broker.destinations.declare(
+            Address(Kind.QUEUE, name), DestinationSettings(**settings)
+        )
 
     def topic(self, name: str = "t", **settings: Any) -> Destination:
         """Declare a topic."""
-        return self.broker.declare(Address(Kind.TOPIC, name), DestinationSettings(**settings))
+        return self.broker.destinations.declare(
+            Address(Kind.TOPIC, name), DestinationSettings(**settings)
+        )
 
     def message(self, destination: Destination, body: str, **fields: Any) -> Message:
         """Return a message that is not published yet."""

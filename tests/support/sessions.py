@@ -45,7 +45,7 @@ class SessionHarness(ABC):
         self.broker = Broker(
             MemoryJournal(), self.clock, settings, start_deadline=self.scan_time.start
         )
-        self.broker.wake = self._wake
+        self.broker.on_wake(self._wake)
         self.links: list[Carrier] = []
         self.timers: list[RecordedTimer] = []
         self._woken = False
@@ -84,10 +84,10 @@ class SessionHarness(ABC):
         return [transport for transport in self.links if transport.unsent and not transport.stalled]
 
     def limit(self, queue: str, settings: DestinationSettings) -> None:
-        self.broker.declare(Address(Kind.QUEUE, queue), settings)
+        self.broker.destinations.declare(Address(Kind.QUEUE, queue), settings)
 
     def find(self, queue: str) -> Destination | None:
-        return self.broker.find(Address(Kind.QUEUE, queue))
+        return self.broker.destinations.find(Address(Kind.QUEUE, queue))
 
     def bodies(self, queue: str) -> list[bytes]:
         """Return the bodies in the queue, dispatched messages included, in order."""

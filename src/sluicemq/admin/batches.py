@@ -25,8 +25,8 @@ from sluicemq.admin.printable_names import printable
 from sluicemq.admin.request_bodies import BodyBudget, announced, read_chunks
 from sluicemq.admin.routing import Call, Endpoint, RawBody
 from sluicemq.broker import BatchAnswer, BatchPart, Broker
-from sluicemq.broker.deadletter import dead_letter_of
 from sluicemq.model.access import Identity, Operation
+from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import AccessDenied, BatchRefused
 from sluicemq.model.rows import DIGEST_MASK, announced_rows, digest, frames

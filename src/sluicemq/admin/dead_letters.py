@@ -20,8 +20,8 @@ from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Delivery, Destination
 from sluicemq.broker.cursor import Cursor
-from sluicemq.broker.deadletter import REASON
 from sluicemq.model.access import Identity
+from sluicemq.model.dead_letters import REASON
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalError
 
@@ -114,7 +114,7 @@ class DeadLetterEndpoints:
     async def _queues(self, identity: Identity, slices: TimeSlices) -> dict[Destination, list[str]]:
         """Return the dead-letter queues that the caller may see, with the destinations that use
         them."""
-        find = self._broker.find
+        find = self._broker.destinations.find
         found: dict[Destination, list[str]] = {}
         for place, destination in enumerate(list(self._broker.destinations.values())):
             called_so = destination.name.endswith(SUFFIX) and not destination.topic

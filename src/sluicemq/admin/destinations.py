@@ -334,7 +334,7 @@ class DestinationEndpoints:
         """PUT /destinations/{kind}/{name}"""
         broker = self._broker
         address = call.address
-        there = broker.find(address)
+        there = broker.destinations.find(address)
         call.demand(Operation.CREATE if there is None else Operation.MANAGE, address.name)
         query: PutQuery = call.query
         if there is None:
@@ -353,12 +353,12 @@ class DestinationEndpoints:
         if queue := changed.get("dead_letter_queue"):
             # otherwise its creator could fill any other queue with expired messages
             call.demand(Operation.PRODUCE, queue)
-        usual = broker.provenance_of(CreatedBy.MANAGEMENT)
+        usual = broker.destinations.provenance_of(CreatedBy.MANAGEMENT)
         base, provenance = broker.settings.defaults, usual
         if there is not None:
             base, provenance = there.settings, there.provenance
         reset = {name for name in changed if getattr(call.body, name) is None} - usual.explicit
-        broker.declare(
+        broker.destinations.declare(
             address,
             replace(base, **changed),
             creator=call.identity.creator,
@@ -429,7 +429,7 @@ class DestinationEndpoints:
     async def _set_paused(self, call: Call, paused: bool) -> DestinationItem:
         broker = self._broker
         destination = found(self._context, call)
-        (broker.pause if paused else broker.unpause)(destination)
+        (broker.destinations.pause if paused else broker.destinations.unpause)(destination)
         await wait_until_durable(broker, broker.journal.next_sequence())
         return self.item(destination)
 
@@ -437,7 +437,7 @@ class DestinationEndpoints:
 def found(context: ApiContext, call: Call) -> Destination:
     """Return the destination in the path. Raises Problem if it does not exist or if the caller may
     not see it: only superusers and their own connections may see temporary destinations."""
-    destination = context.broker.find(call.address)
+    destination = context.broker.destinations.find(call.address)
     if destination is None or (destination.temporary and not call.identity.superuser):
         raise not_found(call.address)
     return destination

@@ -89,7 +89,7 @@ class History:
         """Wall time of the last sample, or of the start, in ms."""
         self.journal: JournalStats = broker.journal.stats()
         """As of the last sample, because counting takes time in proportion to the journal."""
-        broker.removals.append(self._removed)
+        broker.destinations.removals.append(self._removed)
 
     def round(self, seconds: float) -> Iterator[None]:
         """Collect one round, in slices; the caller iterates, and yields to others between slices.

@@ -35,11 +35,11 @@ from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
 from sluicemq.broker.cursor import Cursor
-from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import READY
 from sluicemq.broker.management import copy_to, delete, move, redeliver, send_back
 from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.model.access import Operation
+from sluicemq.model.dead_letters import origin_of
 from sluicemq.model.destination import CreatedBy, is_temporary
 from sluicemq.model.errors import (
     ActionRefused,
@@ -219,7 +219,7 @@ class ActionEndpoints:
             return None
         address = body.target.address
         try:
-            return self._broker.resolve(
+            return self._broker.destinations.resolve(
                 address, creator=call.identity.creator, by=CreatedBy.MANAGEMENT
             )
         except DestinationNotFound:
@@ -235,7 +235,7 @@ class ActionEndpoints:
             assert target is not None
             if not target.removed:
                 return target
-            return broker.resolve(
+            return broker.destinations.resolve(
                 target.address, creator=target.creator, by=target.provenance.created_by
             )
 
@@ -256,7 +256,7 @@ class ActionEndpoints:
         if not call.identity.may(Operation.PRODUCE, name):
             call.denied(f"{Operation.PRODUCE} {name}")
             raise MessageSkipped("forbidden")
-        if is_temporary(name) and self._broker.find(origin.address) is None:
+        if is_temporary(name) and self._broker.destinations.find(origin.address) is None:
             raise MessageSkipped("origin-gone")
         send_back(self._broker, delivery, origin, call.identity.creator)
 

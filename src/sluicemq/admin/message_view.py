@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from sluicemq.admin.printable_names import base64_of, printable
-from sluicemq.broker.deadletter import ATTEMPTS, REASON, TIME, origin_of
+from sluicemq.model.dead_letters import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import BodyKind, Message, Origin

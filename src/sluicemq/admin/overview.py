@@ -334,7 +334,7 @@ class OverviewEndpoints:
         if not name:
             return self._overview.past(steps)
         call.demand(Operation.BROWSE, name)
-        destination = self._context.broker.find(Address(KINDS[query.kind], name))
+        destination = self._context.broker.destinations.find(Address(KINDS[query.kind], name))
         if destination is None or not sees(call.identity, destination):
             raise ApiError(404, "destination-not-found", f"there is no such {query.kind}")
         history = self._context.history

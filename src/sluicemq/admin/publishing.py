@@ -111,7 +111,7 @@ class PublishingEndpoints:
         message = self._message(address, call.body)
         broker.wake()
         try:
-            destination = broker.resolve(
+            destination = broker.destinations.resolve(
                 address, creator=call.identity.creator, by=CreatedBy.MANAGEMENT
             )
         except DestinationNotFound:

@@ -89,7 +89,7 @@ class SubscriptionEndpoints:
         query: SubscriptionQuery = call.query
         topic_name = _topic_name(query)
         if topic_name:
-            topic = self._broker.find(Address(Kind.TOPIC, topic_name))
+            topic = self._broker.destinations.find(Address(Kind.TOPIC, topic_name))
             topics = [] if topic is None else [topic]
         else:
             topics = list(self._broker.destinations.values())
@@ -118,7 +118,7 @@ class SubscriptionEndpoints:
         name = _topic_name(query)
         call.note = f"{printable(query.name)} of {printable(name)}"
         broker = self._broker
-        topic = broker.find(Address(Kind.TOPIC, name))
+        topic = broker.destinations.find(Address(Kind.TOPIC, name))
         subscription = None if topic is None else topic.subscriptions.get(query.name)
         if (
             subscription is None

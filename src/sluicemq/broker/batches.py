@@ -49,8 +49,8 @@ from sluicemq.model.errors import (
 from sluicemq.model.rows import DIGEST_MASK
 
 if TYPE_CHECKING:
+    from sluicemq.broker.broker import Broker
     from sluicemq.broker.destination import Destination
-    from sluicemq.broker.engine import Broker
     from sluicemq.model.destination import Address
     from sluicemq.model.message import Message
 
@@ -221,17 +221,17 @@ class Batches:
         accepted = []
         for destination, message, queue in planned:
             if queue is not None:
-                message = broker.redirect(message, destination, queue)
+                message = broker.publisher.redirect(message, destination, queue)
                 destination = queue
             if message.durability:
                 # numbering appends records of its own, which must not become part of the unit
-                broker.number(destination)
+                broker.destinations.number(destination)
             accepted.append((destination, message))
         for destination, message in accepted:
-            broker.accept(destination, message, last=False)
+            broker.publisher.accept(destination, message, last=False)
         wall = broker.clock.wall
         sequence = broker.journal.append_entry(RecordType.BATCH_PART, encode(part), wall)
-        broker.show_unit()
+        broker.publisher.show_unit()
         self.remember(part, wall, sequence)
         return BatchAnswer(False, sequence)
 
@@ -248,15 +248,17 @@ class Batches:
         refused: list[Refusal] = []
         for row, (address, message) in enumerate(messages):
             try:
-                destination = broker.resolve(address, creator=creator, by=CreatedBy.MANAGEMENT)
+                destination = broker.destinations.resolve(
+                    address, creator=creator, by=CreatedBy.MANAGEMENT
+                )
                 verdict: Destination | None = destination
                 if destination.limited or destination.parked:
-                    verdict = broker.judge(destination, message, False)
-                broker.record_transient(destination, message)
+                    verdict = broker.publisher.judge(destination, message, False)
+                broker.publisher.record_transient(destination, message)
                 if not message.durability:
-                    broker.expect_memory()
-                elif broker.low_space:
-                    broker.expect_space(message)
+                    broker.publisher.expect_memory()
+                elif broker.publisher.low_space:
+                    broker.publisher.expect_space(message)
             except (DestinationNotFound, MessageTooLarge, QuotaExceeded) as error:
                 refused.append(Refusal(row, error, False))
             except BrokerError as error:

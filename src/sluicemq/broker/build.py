@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluicemq.broker import engine
+from sluicemq.broker import broker
 
-COMPILED: Final = engine.__file__.endswith(".so")
+COMPILED: Final = broker.__file__.endswith(".so")

@@ -25,8 +25,8 @@ from sluicemq.broker.delivery import RECORDED
 from sluicemq.journal.format import RecordType
 
 if TYPE_CHECKING:
+    from sluicemq.broker.broker import Broker
     from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.engine import Broker
     from sluicemq.broker.subscription import Subscription
     from sluicemq.broker.transaction import Transaction, Transactions
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Final
 from sluicemq.broker.clocklog import ClockLog
 from sluicemq.broker.delivery import DELAYED, GONE, READY
 from sluicemq.broker.event_recorder import EventRecorder
-from sluicemq.broker.scans import Scans
+from sluicemq.broker.scans import Scans, StartDeadline
 from sluicemq.broker.timers import ExpiryWheel, Timers
 
 if TYPE_CHECKING:
     from sluicemq.broker.clock import Clock
+    from sluicemq.broker.dead_letters import DeadLetters
     from sluicemq.broker.delivery import Delivery
     from sluicemq.broker.destination import Destination
+    from sluicemq.broker.events import Observer
     from sluicemq.broker.settings import EngineSettings
     from sluicemq.broker.subscription import Subscription
     from sluicemq.journal.port import Journal
@@ -60,10 +62,10 @@ class Core:
     unpaged         deliveries over the budget that cannot be paged out before they are durable
     halted          True while nothing is delivered: there is no space to record acknowledgements
     unblocking      destinations with parked messages that may have capacity again
-    subscriptions   class of new subscriptions
-    move_to_dead_letters  moves a delivery to its dead-letter queue; returns False if there is none,
-                    None if it has no capacity
-    dead_letter_fits  returns whether a destination's dead-letter queue accepts a body of that size
+    dead_letters    moves undeliverable messages to their dead-letter queues; set by the broker
+    observer        observer of the stages of messages, or None
+    stopping        True once no more messages are accepted
+    wake            called if a flush is needed outside of an event loop iteration
     refused_retry   ms after which a dead letter is offered again to a full dead-letter queue
     dead_letter_queues  destinations that send their dead letters to each queue
     dropping_dead_letter_queues  those whose limits drop messages, as their protocol requires
@@ -74,8 +76,8 @@ class Core:
         "chunk_deliveries",
         "clock",
         "clock_log",
-        "dead_letter_fits",
         "dead_letter_queues",
+        "dead_letters",
         "dirty",
         "dropping_dead_letter_queues",
         "event_recorder",
@@ -84,21 +86,23 @@ class Core:
         "journal",
         "memory",
         "memory_budget",
-        "move_to_dead_letters",
+        "observer",
         "overhead",
         "refused_retry",
         "requeued",
         "requeued_limit",
         "scans",
         "selector_load",
+        "settings",
         "settled",
         "settling",
-        "subscriptions",
+        "stopping",
         "timers",
         "tries",
         "tries_first",
         "unblocking",
         "unpaged",
+        "wake",
         "wheel",
     )
 
@@ -107,22 +111,26 @@ class Core:
         journal: Journal,
         clock: Clock,
         settings: EngineSettings,
-        scans: Scans,
+        start_deadline: StartDeadline,
+        observer: Observer | None = None,
     ) -> None:
         self.journal = journal
-        self.scans = scans
+        self.settings = settings
+        self.wake: Callable[[], None] = _nothing
+        self.scans = Scans(start_deadline, lambda: self.wake())
+        self.stopping = False
+        self.observer = observer
+        self.dead_letters: DeadLetters
         self.clock = clock
         self.memory = 0
         self.memory_budget = settings.memory_budget
         self.overhead = settings.message_overhead
         self.chunk_deliveries = settings.chunk_deliveries
         self.selector_load = settings.selector_load
-        self.move_to_dead_letters: Callable[[Delivery, str, bool], bool | None] = _nowhere
-        self.dead_letter_fits: Callable[[Destination, int], bool] = _unlimited
         self.refused_retry = settings.dead_letter_retry
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
         self.dropping_dead_letter_queues: set[Address] = set()
-        self.event_recorder = EventRecorder(journal, clock)
+        self.event_recorder = EventRecorder(journal, clock, observer)
         self.clock_log = ClockLog(journal, clock)
         self.timers = Timers()
         self.wheel = ExpiryWheel()
@@ -138,8 +146,6 @@ class Core:
         self.halted = False
         self.unpaged: deque[Delivery] = deque()
         self.unblocking: dict[Destination, None] = {}
-        self.subscriptions: type[Subscription]
-        """Set by the registry, because that class depends on this one."""
 
     def read(self, delivery: Delivery) -> Message:
         """Return the message of a delivery, for reading. Raises JournalDamaged or
@@ -189,9 +195,5 @@ class Core:
             self.requeued_limit = 2 * len(self.requeued) + REQUEUED_LIMIT
 
 
-def _nowhere(delivery: Delivery, reason: str, force: bool) -> bool | None:
-    return False
-
-
-def _unlimited(destination: Destination, size: int) -> bool:
-    return True
+def _nothing() -> None:
+    return None

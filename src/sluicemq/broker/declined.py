@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.attachment import reselect
-from sluicemq.broker.deadletter import is_dead_letter
 from sluicemq.broker.redelivery import release
+from sluicemq.model.dead_letters import is_dead_letter
 
 if TYPE_CHECKING:
     from sluicemq.broker.consumer import Consumer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from sluicemq.broker.core import Core
     from sluicemq.broker.destination import Destination
-    from sluicemq.model.destination import Address
+    from sluicemq.broker.destinations import Destinations
 
 SHARE: Final = 100
 """Destinations examined together if the round has enough time. Each takes about 1 µs."""
@@ -26,7 +26,7 @@ class DepthSampler:
 
     __slots__ = ("_core", "_delay", "_destinations", "_interval", "_left", "_share")
 
-    def __init__(self, core: Core, destinations: dict[Address, Destination]) -> None:
+    def __init__(self, core: Core, destinations: Destinations) -> None:
         self._core = core
         self._destinations = destinations
         self._left: list[Destination] = []

@@ -140,7 +140,7 @@ class Destination:
         self.used = 0
         self.dead_letters: Address | None = None
         self.apply(settings)
-        self.queue: Subscription = core.subscriptions(core, self)
+        self.queue: Subscription = Subscription(core, self)
 
     def __repr__(self) -> str:
         return f"<Destination {self.address}>"
@@ -301,12 +301,12 @@ class Destination:
     def join(self, name: str) -> Subscription:
         """Add a member to the group and return it; the first member receives all held messages."""
         if self.members:
-            member = self.core.subscriptions(self.core, self, name, self.number, shared=False)
+            member = Subscription(self.core, self, name, self.number, shared=False)
         else:
             member = self.queue
             member.name = name
             member.shared = False
-            self.queue = self.core.subscriptions(self.core, self, number=self.number)
+            self.queue = Subscription(self.core, self, number=self.number)
         member.member = True
         self.members[member] = None
         self.subscribe(member)

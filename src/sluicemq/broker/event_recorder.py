@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sluicemq.broker.clock import Clock
     from sluicemq.broker.delivery import Delivery
     from sluicemq.broker.destination import Destination
+    from sluicemq.broker.events import Observer
     from sluicemq.broker.subscription import Subscription
     from sluicemq.journal.port import Journal
 
@@ -36,9 +37,10 @@ class EventRecorder:
     suspended   True while disk space is low: nothing is recorded
     """
 
-    __slots__ = ("_clock", "_journal", "delivering", "kept", "recording", "suspended")
+    __slots__ = ("_clock", "_journal", "_observer", "delivering", "kept", "recording", "suspended")
 
-    def __init__(self, journal: Journal, clock: Clock) -> None:
+    def __init__(self, journal: Journal, clock: Clock, observer: Observer | None) -> None:
+        self._observer = observer
         self._journal = journal
         self._clock = clock
         self.recording = journal.record_deliveries
@@ -62,7 +64,12 @@ class EventRecorder:
         self.recording = self._journal.record_deliveries
 
     def deliver(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
-        """Record deliveries just dispatched to a consumer, unless their end is not journaled."""
+        """Record deliveries just dispatched to a consumer, unless their end is not journaled.
+
+        The observer is notified of all of them.
+        """
+        if self._observer is not None:
+            self._observer.delivered(subscription, deliveries)
         if not self.recording or not subscription.number:
             return
         self.delivering[subscription] = None

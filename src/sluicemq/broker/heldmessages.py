@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import DELAYED, UNJOURNALED
+from sluicemq.journal.format import Cause
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.model.message import Durability
 
@@ -74,7 +75,7 @@ class HeldMessages:
             held.everything.pull(delivery)
         held.withdraw(delivery)
         journaled, delivery.journaled = delivery.journaled, UNJOURNALED
-        held.forget(delivery)
+        held.forget(delivery, Cause.MOVED)
         if journaled:
             message.durability = message.durability or Durability.SYNC
         subscription.destination.hand_over(message, subscription)

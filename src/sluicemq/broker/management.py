@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.deadletter import DeadLetterOrigin, without_dead_letter_properties
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN, Delivery
 from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.broker.redelivery import release, relocate
 from sluicemq.journal.format import Cause
+from sluicemq.model.dead_letters import DeadLetterOrigin, without_dead_letter_properties
 from sluicemq.model.destination import CreatedBy
 from sluicemq.model.errors import (
     ActionRefused,
@@ -36,8 +36,8 @@ from sluicemq.model.errors import (
 )
 
 if TYPE_CHECKING:
+    from sluicemq.broker.broker import Broker
     from sluicemq.broker.destination import Destination
-    from sluicemq.broker.engine import Broker
     from sluicemq.broker.subscription import Subscription
     from sluicemq.model.message import Message
 
@@ -108,7 +108,7 @@ def delete(broker: Broker, subscription: Subscription, deliveries: Iterable[Deli
             subscription.take_from_holder(delivery.sequence)
         else:
             subscription.take_out(delivery)
-        subscription.forget(delivery)
+        subscription.forget(delivery, Cause.PURGED)
     subscription.tidy()
     if not recorded:
         return 0
@@ -140,7 +140,9 @@ def send_back(
     """
     message, _ = _to_move(broker, delivery)
     try:
-        target = broker.resolve(origin.address, creator=creator, by=CreatedBy.MANAGEMENT)
+        target = broker.destinations.resolve(
+            origin.address, creator=creator, by=CreatedBy.MANAGEMENT
+        )
     except (DestinationNotFound, LimitExceeded) as error:
         raise ActionRefused("origin-gone", str(error)) from None
     chosen = None
@@ -163,10 +165,10 @@ def copy_to(broker: Broker, delivery: Delivery, target: Destination) -> int:
     copy.deliver_at = _deliver_at(broker, delivery, message)
     where, copy = _admit(broker, target, copy)
     if not copy.durability:
-        broker.expect_memory()
+        broker.publisher.expect_memory()
     elif not where.number:
-        broker.number(where)
-    broker.accept(where, copy)
+        broker.destinations.number(where)
+    broker.publisher.accept(where, copy)
     return copy.sequence if copy.durability else 0
 
 
@@ -229,7 +231,7 @@ def _replace(
         if where is not target:
             target, chosen = where, None
     subscription.take_out(delivery)
-    sequence = broker.replace(delivery, target, message, Cause.MOVED, chosen)
+    sequence = broker.publisher.replace(delivery, target, message, Cause.MOVED, chosen)
     subscription.tidy()
     return sequence
 
@@ -241,15 +243,15 @@ def _admit(broker: Broker, target: Destination, message: Message) -> tuple[Desti
     """
     if broker.stopping:
         raise BrokerStopping("the broker is shutting down")
-    if broker.low_space:
+    if broker.publisher.low_space:
         try:
-            broker.expect_space(message)  # the operation writes another record
+            broker.publisher.expect_space(message)  # the operation writes another record
         except LowDiskSpace as error:
             raise ActionRefused("low-disk-space", str(error)) from None
     if not target.limited and not target.parked:
         return target, message
     try:
-        where = broker.judge(target, message, False)
+        where = broker.publisher.judge(target, message, False)
     except MessageTooLarge as error:
         raise ActionRefused("too-large", str(error)) from None
     except LimitExceeded as error:
@@ -259,7 +261,7 @@ def _admit(broker: Broker, target: Destination, message: Message) -> tuple[Desti
     assert where is not None  # may_wait is False
     if where is target:
         return target, message
-    return where, broker.redirect(message, target, where)
+    return where, broker.publisher.redirect(message, target, where)
 
 
 def _in_transaction(delivery: Delivery) -> ActionRefused:

@@ -1,4 +1,4 @@
-"""Publishing: limits, staging, confirmations by the journal, and dead letters.
+"""Publishing: limits, staging, and what happens when disk space is low.
 
 A message with Durability.SYNC becomes visible, and its publisher gets its confirmation, only after
 the fdatasync that contains it: until then the message is *staged*.
@@ -10,16 +10,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from sluicemq.broker.clock import Clock
-from sluicemq.broker.deadletter import DeadLetterPolicy, dead_letter_of, is_dead_letter, note_topic
+from sluicemq.broker.core import Core
+from sluicemq.broker.dead_letters import takes_dead_letter
 from sluicemq.broker.delivery import RECORDED, UNJOURNALED, Delivery
 from sluicemq.broker.destination import Destination, Parked
-from sluicemq.broker.registry import Registry
-from sluicemq.broker.scans import Scans, StartDeadline
-from sluicemq.broker.settings import EngineSettings
+from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import Cause
-from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Overflow
 from sluicemq.model.errors import (
@@ -28,7 +25,7 @@ from sluicemq.model.errors import (
     LowDiskSpace,
     MessageTooLarge,
 )
-from sluicemq.model.message import Durability, Message, Origin
+from sluicemq.model.message import Durability, Message
 
 PERSISTENT: Final = frozenset({Durability.LAZY, Durability.SYNC})
 """Durabilities refused while the disk is nearly full. TRANSIENT messages are in memory as well."""
@@ -37,45 +34,22 @@ Staged = tuple[Message, Destination, list[Subscription] | None, bool]
 """A message, its destination, its targets at a topic, and whether the topic's group holds it."""
 
 
-class PublishOperations(Registry):
-    """Part of the broker that accepts messages and moves dead letters.
+class Publisher:
+    """Accepts messages, within the limits, and makes them visible.
 
-    wake      called if a flush is needed outside of an event loop iteration
-    stopping  True once no more messages are accepted
-    low_space True while the journal's disk is nearly full: journaled messages are refused
+    low_space True while the journal's disk is nearly full: persistent messages are refused
     staged    messages not yet durable
-    dead_letter_policies  rules of the protocols for dead letters of their messages
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        clock: Clock,
-        settings: EngineSettings,
-        start_deadline: StartDeadline,
-    ) -> None:
-        scans = Scans(start_deadline, lambda: self.wake())
-        super().__init__(journal, clock, settings, scans)
-        self.wake: Callable[[], None] = _nothing
-        self.stopping = False
+    def __init__(self, core: Core, destinations: Destinations) -> None:
+        self._core = core
+        self._journal = core.journal
+        self._clock = core.clock
+        self._destinations = destinations
         self.low_space = False
         self._space_waiters: dict[object, Callable[[], None]] = {}
-        self.dead_letter_policies: dict[Origin, DeadLetterPolicy] = {}
         self.staged: deque[Staged] = deque()
         self._unit: list[Staged] = []
-        self._confirmations: deque[tuple[int, Callable[[], None]]] = deque()
-        self._settlements: list[Callable[[], None]] = []
-        self._commit_callbacks: deque[tuple[int, Callable[[], None]]] = deque()
-        self._flushing = False
-        self._syncing = False
-        """True while a timer runs for records not yet synced, or held back for the next write."""
-        self._overdue = False
-        """True once the timer has expired: the next commit is synced."""
-        self.core.move_to_dead_letters = self._move_to_dead_letters
-        self.core.dead_letter_fits = self._dead_letter_fits
-        journal.on_durable = self._on_durable
-        journal.on_written = self._on_written
-        journal.on_space = self._on_space
 
     def publish(
         self,
@@ -90,12 +64,12 @@ class PublishOperations(Registry):
         is an error. Raises LimitExceeded, LowDiskSpace, MessageTooLarge, BrokerStopping,
         DestinationNotFound.
         """
-        if self.stopping:
+        if self._core.stopping:
             raise BrokerStopping("the broker is shutting down")
         if self.low_space:
             self.expect_space(message)
         if destination.removed:
-            destination = self.resolve(
+            destination = self._destinations.resolve(
                 destination.address,
                 creator=destination.creator,
                 by=destination.provenance.created_by,
@@ -124,7 +98,7 @@ class PublishOperations(Registry):
         """
         if (
             not message.durability
-            and self.journal.record_transient
+            and self._journal.record_transient
             and not destination.temporary
             and not self.low_space
         ):
@@ -133,7 +107,7 @@ class PublishOperations(Registry):
     def expect_space(self, *messages: Message) -> None:
         """Raise LowDiskSpace if a message is persistent and disk space is low."""
         if self.low_space and any(message.durability in PERSISTENT for message in messages):
-            space = self.journal.space_state()
+            space = self._journal.space_state()
             raise LowDiskSpace(
                 f"the disk of the journal is nearly full: {space.free} bytes are free, and "
                 f"persistent messages are accepted again from {space.resume} bytes on. Consume "
@@ -142,7 +116,7 @@ class PublishOperations(Registry):
 
     def expect_memory(self) -> None:
         """Raise LimitExceeded if the memory for messages that are not journaled is used up."""
-        if self.core.memory > self.settings.memory_limit:
+        if self._core.memory > self._core.settings.memory_limit:
             raise LimitExceeded(
                 "the broker's memory for messages that are not journaled is used up"
             )
@@ -160,6 +134,8 @@ class PublishOperations(Registry):
         another message, whose record would end the unit too early. The message goes to every
         matching subscription, or only to `chosen`, a subscription of the topic.
         """
+        observer = self._core.observer
+        traced = observer is not None and observer.accepted(destination, message)
         statistics = destination.statistics
         statistics.published += 1
         statistics.published_bytes += len(message.body)
@@ -169,21 +145,23 @@ class PublishOperations(Registry):
         if destination.topic:
             targets = destination.targets(message) if chosen is None else [chosen]
             held = destination.holds(targets)
-        message.arrival = self.clock.wall
+        message.arrival = self._clock.wall
         if (message.expiration or message.deliver_at) and not message.epoch:
-            message.epoch = self.clock.epoch
+            message.epoch = self._clock.epoch
         durability = message.durability
         if not durability:
-            message.sequence = self.journal.next_sequence()
+            message.sequence = self._journal.next_sequence()
         else:
-            number = destination.number or self.number(destination)
+            number = destination.number or self._destinations.number(destination)
             if targets is not None:
                 references = destination.reserve(message, targets, held)
-            self.journal.append_message(message, number, references, last)
+            self._journal.append_message(message, number, references, last)
             if durability == Durability.SYNC:
                 destination.staged += 1
                 destination.staged_bytes += len(message.body)
                 self.staged.append((message, destination, targets, held))
+                if observer is not None and traced:
+                    observer.staged(message)
                 return
         if not last:
             self._unit.append((message, destination, targets, held))
@@ -191,6 +169,8 @@ class PublishOperations(Registry):
             destination.queue.add(message, RECORDED if durability else UNJOURNALED, alone=True)
         else:
             destination.fan_out(message, targets, held)
+        if observer is not None and traced:
+            observer.visible(message)
 
     def show_unit(self) -> None:
         """Make the messages accepted in the completed journal unit visible."""
@@ -216,7 +196,7 @@ class PublishOperations(Registry):
         if target is not None:
             return target, self.redirect(message, destination, target)
         assert unblocked is not None
-        message.epoch = self.clock.epoch
+        message.epoch = self._clock.epoch
         destination.parked.append(Parked(message, unblocked))
         return None
 
@@ -237,7 +217,7 @@ class PublishOperations(Registry):
                 f"this one has {size}"
             )
         if settings.message_ttl:
-            latest = self.clock.wall + settings.message_ttl
+            latest = self._clock.wall + settings.message_ttl
             if not message.expiration or message.expiration > latest:
                 message.expiration = latest
         if destination.parked or destination.full(size):
@@ -250,8 +230,10 @@ class PublishOperations(Registry):
                     )
                 return None
             if settings.overflow is Overflow.DEAD_LETTER and settings.dead_letter:
-                queue = self.dead_letter_queue(destination)
-                if queue is not destination and self._keeps(message, destination, True):
+                queue = self._destinations.dead_letter_queue(destination)
+                if queue is not destination and self._core.dead_letters.keeps(
+                    message, destination, True
+                ):
                     if takes_dead_letter(queue, size):
                         return queue
                     destination.statistics.rejected += 1
@@ -270,7 +252,7 @@ class PublishOperations(Registry):
 
     def redirect(self, message: Message, source: Destination, queue: Destination) -> Message:
         """Return the dead letter of a message that a full destination does not accept."""
-        dead = self._make_dead_letter(message, source, "overflow", 0)
+        dead = self._core.dead_letters.make(message, source, "overflow", 0)
         dead.destination = queue.address
         source.statistics.dead_lettered += 1
         return dead
@@ -280,13 +262,13 @@ class PublishOperations(Registry):
         for place, parked in enumerate(destination.parked):
             if parked.message is message:
                 del destination.parked[place]
-                self.core.unblocking[destination] = None
+                self._core.unblocking[destination] = None
                 return True
         return False
 
     def unpark(self) -> None:
         """Accept the parked messages for which their destinations have capacity again."""
-        waiting, self.core.unblocking = self.core.unblocking, {}
+        waiting, self._core.unblocking = self._core.unblocking, {}
         for destination in waiting:
             while destination.parked:
                 message = destination.parked[0].message
@@ -300,9 +282,9 @@ class PublishOperations(Registry):
 
     # --- disk space ----------------------------------------------------------------------------
 
-    def _on_space(self, report: SpaceReport) -> None:
+    def on_space(self, report: SpaceReport) -> None:
         """Apply a changed level of free disk space."""
-        core = self.core
+        core = self._core
         was_halted = core.halted
         self.low_space = report.level > SpaceLevel.ENOUGH
         core.halted = report.level == SpaceLevel.EXHAUSTED
@@ -311,18 +293,18 @@ class PublishOperations(Registry):
         elif not self.low_space and core.event_recorder.suspended:
             core.event_recorder.resume()
         if was_halted and not core.halted:
-            for destination in self.destinations.values():
+            for destination in self._destinations.values():
                 for subscription in (destination.queue, *destination.subscriptions.values()):
                     if subscription.waiting:
                         core.dirty[subscription] = None
         if not self.low_space:
-            for destination in self.destinations.values():
+            for destination in self._destinations.values():
                 if destination.parked:
                     core.unblocking[destination] = None
             waiters, self._space_waiters = self._space_waiters, {}
             for callback in waiters.values():
                 callback()
-        self.wake()
+        core.wake()
 
     def when_space(self, waiter: object, callback: Callable[[], None]) -> None:
         """Register a single call of `callback` when journaled messages are accepted again.
@@ -335,68 +317,8 @@ class PublishOperations(Registry):
         """Cancel the callback registered with `when_space`."""
         self._space_waiters.pop(waiter, None)
 
-    def when_durable(self, sequence: int, callback: Callable[[], None]) -> None:
-        """Call `callback` once all records up to `sequence` are on disk; immediately if they
-        are.
-        """
-        if sequence <= self.journal.durable:
-            callback()
-        else:
-            self._confirmations.append((sequence, callback))
-
-    def when_completed(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once the acknowledgements made so far are written.
-
-        The call follows after this event loop iteration. Written acknowledgements survive the end
-        of this process; they are on disk within the journal's `flush_interval`.
-        """
-        self._settlements.append(callback)
-
-    def commit(self) -> None:
-        """End an iteration: commit the appended records to the journal.
-
-        The journal syncs now if a message or a publisher waits for it, otherwise later.
-        """
-        journal = self.journal
-        if self._settlements:
-            settlements, self._settlements = self._settlements, []
-            settled = self.core.settled
-            for callback in settlements:
-                if settled <= journal.written:
-                    callback()
-                else:
-                    self._commit_callbacks.append((settled, callback))
-        if self.core.event_recorder.end_iteration():
-            if journal.pending or self._overdue or self.stopping:
-                self.core.event_recorder.write()
-            else:
-                self._set_alarm()
-        sync = bool(self.staged or self._confirmations or self._overdue)
-        self._overdue = False
-        journal.commit(sync)
-
-    def _set_alarm(self) -> None:
-        """Set a timer to write and sync records for which no client waits."""
-        if not self._syncing:
-            self._syncing = True
-            core = self.core
-            core.timers.add(core.clock.steady + self.journal.flush_interval, self._sync, None)
-
-    def _sync(self, argument: None) -> None:
-        # not now: records of this iteration may precede acknowledgements that are not yet appended
-        self._syncing = False
-        self._overdue = True
-
-    def _on_written(self, sequence: int) -> None:
-        settled = self._commit_callbacks
-        while settled and settled[0][0] <= sequence:
-            settled.popleft()[1]()
-        if sequence > self.journal.durable and not self._syncing:
-            if not self._flushing:
-                self.wake()  # the event loop must recompute its deadline for the new timer
-            self._set_alarm()
-
-    def _on_durable(self, sequence: int) -> None:
+    def show_durable(self, sequence: int) -> None:
+        """Make the staged messages up to `sequence`, which are durable now, visible."""
         staged = self.staged
         while staged and staged[0][0].sequence <= sequence:
             message, destination, targets, held = staged.popleft()
@@ -408,20 +330,13 @@ class PublishOperations(Registry):
                 destination.queue.add(message, RECORDED)
             else:
                 self._discard(message, destination.queue)
-        if self.core.unpaged:
-            self.core.page_out_until(sequence)
-        confirmations = self._confirmations
-        while confirmations and confirmations[0][0] <= sequence:
-            confirmations.popleft()[1]()
-        if not self._flushing:
-            self.wake()
 
     def _fan_out(
         self, message: Message, topic: Destination, targets: list[Subscription], held: bool
     ) -> None:
         """Make a staged message visible; some of its subscriptions may have been deleted since."""
         if topic.parked:
-            self.core.unblocking[topic] = None  # a full subscription may be gone
+            self._core.unblocking[topic] = None  # a full subscription may be gone
         closed = [target for target in targets if target.closed]
         if closed:
             targets = [target for target in targets if not target.closed]
@@ -435,71 +350,13 @@ class PublishOperations(Registry):
 
     def _discard(self, message: Message, subscription: Subscription) -> None:
         """Journal that the message will not be delivered in this subscription."""
-        self.journal.append_completed(
+        self._journal.append_completed(
             subscription.number,
             subscription.destination.number,
             Cause.DISCARDED,
             [message.sequence],
-            self.clock.wall,
+            self._clock.wall,
         )
-
-    # --- dead letters ------------------------------------------------------------------------
-
-    def _keeps(self, message: Message, source: Destination, usual: bool) -> bool:
-        """Return whether an undeliverable message becomes a dead letter.
-
-        The policy of the message's protocol decides; without a decision of the policy, `usual`
-        does.
-        """
-        policy = self.dead_letter_policies.get(message.origin)
-        if policy is not None:
-            keep = policy.keep(message, source)
-            if keep is not None:
-                return keep
-        return usual
-
-    def _make_dead_letter(
-        self,
-        message: Message,
-        source: Destination,
-        reason: str,
-        attempts: int,
-        subscription: str = "",
-    ) -> Message:
-        policy = self.dead_letter_policies.get(message.origin)
-        make = policy.dead_letter if policy is not None else dead_letter_of
-        dead_letter = make(message, source.name, reason, attempts, self.clock.wall)
-        if source.topic:
-            note_topic(dead_letter, subscription)
-        return dead_letter
-
-    def _dead_letter_fits(self, source: Destination, size: int) -> bool:
-        """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""
-        queue = self.destinations.get(source.dead_letter_address)
-        return queue is None or queue is source or takes_dead_letter(queue, size)
-
-    def _move_to_dead_letters(self, delivery: Delivery, reason: str, force: bool) -> bool | None:
-        """Replace a delivery by its dead letter.
-
-        Return False if the delivery gets no dead letter, None if the dead-letter queue has no
-        capacity. An overflow delivery gets no dead letter in that case.
-        """
-        source = delivery.subscription.destination
-        usual = (force or source.settings.dead_letter) and not source.temporary
-        if not usual and not self.dead_letter_policies:
-            return False  # avoids reading the message
-        message = delivery.message or self.journal.fetch(delivery.sequence)
-        if is_dead_letter(message) or not self._keeps(message, source, usual):
-            return False
-        queue = self.dead_letter_queue(source)
-        if queue is not source and not takes_dead_letter(queue, delivery.size):
-            return False if reason == "overflow" else None
-        dead = self._make_dead_letter(
-            message, source, reason, delivery.attempts, delivery.subscription.name
-        )
-        source.statistics.dead_lettered += 1
-        self.replace(delivery, queue, dead, Cause.DEAD_LETTERED)
-        return True
 
     def replace(
         self,
@@ -519,31 +376,19 @@ class PublishOperations(Registry):
             message.durability = Durability.NONE
         message.destination = target.address
         if message.durability and not target.number:
-            self.number(target)
+            self._destinations.number(target)
         if recorded:
-            self.core.event_recorder.write()
+            self._core.event_recorder.write()
         self.accept(target, message, not recorded, chosen)
         sequence = message.sequence if message.durability else 0
         if recorded:
-            sequence = self.journal.append_completed(
+            sequence = self._journal.append_completed(
                 subscription.number,
                 subscription.destination.number,
                 cause,
                 [delivery.sequence],
-                self.clock.wall,
+                self._clock.wall,
             )
             self.show_unit()
-        subscription.forget(delivery)
+        subscription.forget(delivery, cause)
         return sequence
-
-
-def takes_dead_letter(queue: Destination, size: int) -> bool:
-    """Return whether the limits of a dead-letter queue allow another body of `size` bytes."""
-    if queue.drops or not (queue.limited or queue.parked):
-        return True
-    largest = queue.settings.max_message_bytes
-    return not (queue.parked or queue.full(size) or (largest and size > largest))
-
-
-def _nothing() -> None:
-    return None

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+from sluicemq.broker.broker import Broker
 from sluicemq.broker.clocklog import decode_clock
 from sluicemq.broker.codec import (
     Attempts,
@@ -35,7 +36,6 @@ from sluicemq.broker.codec import (
     encode,
 )
 from sluicemq.broker.delivery import GONE, RECORDED, SHARED, TAKEN, Delivery
-from sluicemq.broker.engine import Broker
 from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
 from sluicemq.journal.format import Cause, RecordType, decode_redelivered
 from sluicemq.model.destination import Address, Kind
@@ -60,7 +60,7 @@ def snapshot(broker: Broker) -> bytes:
             group = pending[destination.number] = array("Q", destination.held)
             for subscription in (destination.queue, *destination.members):
                 group.extend(_recorded(subscription))
-    for message, destination, targets, held in broker.staged:
+    for message, destination, targets, held in broker.publisher.staged:
         for target in targets or ():
             if target.durable and target.number in pending:
                 pending[target.number].append(message.sequence)
@@ -330,8 +330,8 @@ class _Recovery:
         `created` is in wall ms and applies unless the journal has the time of creation.
         """
         if settings is None:
-            return self.broker.adopt(address, None, created=created)
-        return self.broker.adopt(
+            return self.broker.destinations.adopt(address, None, created=created)
+        return self.broker.destinations.adopt(
             address,
             self.broker.settings.defaults if settings.default_settings else settings.settings,
             settings.automatic,
@@ -354,7 +354,7 @@ class _Recovery:
         settings = self.declared.get(address)
         if settings is not None and settings.temporary:
             return None
-        destination = broker.find(address) or self._adopt(address, settings, row.time)
+        destination = broker.destinations.find(address) or self._adopt(address, settings, row.time)
         destination.set_number(row.destination)
         return destination
 
@@ -381,8 +381,10 @@ class _Recovery:
                     f"the durable subscription {name} of topic {address.name} has a selector "
                     f"that this version does not understand: {error}"
                 ) from None
-        topic = broker.find(address) or self._adopt(address, self.declared.get(address))
-        subscription = broker.core.subscriptions(
+        topic = broker.destinations.find(address) or self._adopt(
+            address, self.declared.get(address)
+        )
+        subscription = Subscription(
             broker.core,
             topic,
             name,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from sluicemq.broker.stats import DestinationStats, kept
 
 if TYPE_CHECKING:
+    from sluicemq.broker.broker import Broker
     from sluicemq.broker.destination import Destination
-    from sluicemq.broker.engine import Broker
 
 SHARE: Final = 100
 """Destinations examined together. Each takes about 3 µs."""
@@ -90,7 +90,7 @@ class StatsSampler:
         """Statistics of destinations deleted after this round had counted them."""
         self._under_way = False
         self.totals = BrokerTotals()
-        broker.removals.append(self._removed)
+        broker.destinations.removals.append(self._removed)
 
     def round(
         self, seconds: float, on_destination: DestinationCallback | None = None

@@ -35,6 +35,7 @@ from sluicemq.broker.delivery import (
     place,
 )
 from sluicemq.broker.dispatch import hand_over
+from sluicemq.broker.events import ACKNOWLEDGED, RELEASED, outcome_of
 from sluicemq.broker.pending_queue import PendingQueue, Selector
 from sluicemq.broker.routing import Routes
 from sluicemq.journal.format import Cause
@@ -260,6 +261,12 @@ class Subscription:
                     pending_queue.reinsert(delivery)
             self.tidy()
         self.core.dirty[self] = None
+        self._released(delivery)
+
+    def _released(self, delivery: Delivery) -> None:
+        """Notify the observer that a delivery, if it was unacked, has returned."""
+        if self.core.observer is not None:
+            self.core.observer.ended(self, delivery.sequence, RELEASED)
 
     def tidy(self) -> None:
         """Compact the pending queues in which deliveries taken through other queues may prevail."""
@@ -282,6 +289,7 @@ class Subscription:
         delivery.delivered = due = self.core.clock.steady + milliseconds
         self.delayed[delivery.sequence] = delivery
         self.core.timers.add(due, self._undelay, delivery)
+        self._released(delivery)
 
     def _undelay(self, delivery: Delivery) -> None:
         # an administrator may have made it ready meanwhile, and it may have been delayed again
@@ -387,6 +395,8 @@ class Subscription:
                 self.core.dirty[self] = None
         elif consumer.retired:
             self.let_go(consumer)
+        if self.core.observer is not None:
+            self.core.observer.ended(self, sequence, ACKNOWLEDGED)
         return True
 
     def settle_any(self, sequence: int) -> bool:
@@ -452,7 +462,7 @@ class Subscription:
 
     def end(self, delivery: Delivery, cause: Cause) -> None:
         """End a delivery that is no longer counted, and journal the cause."""
-        self.forget(delivery)
+        self.forget(delivery, cause)
         if delivery.journaled == RECORDED:
             self.core.event_recorder.write()
             self.core.journal.append_completed(
@@ -463,7 +473,7 @@ class Subscription:
                 self.core.clock.wall,
             )
 
-    def forget(self, delivery: Delivery) -> None:
+    def forget(self, delivery: Delivery, cause: Cause) -> None:
         """End a delivery without journaling it, because another record already does."""
         if delivery.state == DELAYED:
             self.delayed.pop(delivery.sequence, None)
@@ -487,6 +497,8 @@ class Subscription:
             core.journal.release(delivery.sequence)
         if self.destination.parked:
             core.unblocking[self.destination] = None
+        if core.observer is not None:
+            core.observer.ended(self, delivery.sequence, outcome_of(cause))
 
     def withdraw(self, delivery: Delivery) -> None:
         """Stop counting a waiting delivery as ready or delayed, without dispatching it."""
@@ -530,7 +542,7 @@ class Subscription:
 
     def finish(self, delivery: Delivery, reason: str, force: bool) -> None:
         """Do the same as `drop` for a delivery whose expiry, if any, has already been counted."""
-        dead_lettered = self.core.move_to_dead_letters(delivery, reason, force)
+        dead_lettered = self.core.dead_letters.move(delivery, reason, force)
         if dead_lettered is None:
             self.keep_refused(delivery, reason, force)
         elif dead_lettered:
@@ -567,6 +579,7 @@ class Subscription:
         ):
             core.page_out(delivery)
         self._retry_in(core.refused_retry)
+        self._released(delivery)
 
     def _retry_in(self, milliseconds: int) -> None:
         if not self.retrying:
@@ -576,12 +589,12 @@ class Subscription:
     def _offer_again(self, argument: None) -> None:
         """Move refused deliveries for which the dead-letter queue has capacity, oldest first."""
         self.retrying = False
-        dead_letter_fits = self.core.dead_letter_fits
+        fits = self.core.dead_letters.fits
         moved = 0
         for delivery, reason, force in list(islice(self.refused.values(), OFFERED)):
-            if moved == OFFERED_MOVES or not dead_letter_fits(self.destination, 0):
+            if moved == OFFERED_MOVES or not fits(self.destination, 0):
                 break
-            if self.refused.get(delivery.sequence) is None or not dead_letter_fits(
+            if self.refused.get(delivery.sequence) is None or not fits(
                 self.destination, delivery.size
             ):
                 continue
@@ -610,7 +623,7 @@ class Subscription:
             count += 1
             if delivery.journaled == RECORDED:
                 recorded.append(delivery.sequence)
-            self.forget(delivery)
+            self.forget(delivery, cause)
         for pending_queue in self.pending_queues.values():
             pending_queue.clear()
         if recorded:

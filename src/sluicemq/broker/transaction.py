@@ -41,8 +41,8 @@ from sluicemq.model.errors import (
 from sluicemq.model.message import Message
 
 if TYPE_CHECKING:
+    from sluicemq.broker.broker import Broker
     from sluicemq.broker.destination import Destination
-    from sluicemq.broker.engine import Broker
     from sluicemq.broker.subscription import Subscription
 
 
@@ -161,11 +161,11 @@ class Transactions:
         TransactionError if it has ended, or is prepared or committed.
         """
         self._expect(transaction, TransactionState.OPEN)
-        self._broker.expect_space(message)
+        self._broker.publisher.expect_space(message)
         self._check_limits(transaction, self._size(message))
-        self._broker.record_transient(destination, message)
+        self._broker.publisher.record_transient(destination, message)
         if destination.limited or destination.parked:
-            admitted = self._broker.admit(destination, message, None)
+            admitted = self._broker.publisher.admit(destination, message, None)
             assert admitted is not None  # without a callback nothing is parked
             destination, message = admitted
         message.epoch = self._broker.clock.epoch
@@ -267,7 +267,7 @@ class Transactions:
         self._expect(transaction, TransactionState.OPEN)
         if xid in self.prepared:
             raise TransactionError(f"a transaction with xid {xid.hex()} is prepared already")
-        self._broker.expect_space(*(message for _, message in transaction.sends))
+        self._broker.publisher.expect_space(*(message for _, message in transaction.sends))
         transaction.xid = xid
         if self.commits.is_large(transaction):
             transaction.state = TransactionState.PREPARING
@@ -344,7 +344,7 @@ class Transactions:
             address = message.destination
             if is_temporary(address.name):
                 continue
-            destination = broker.find(address) or broker.create(
+            destination = broker.destinations.find(address) or broker.destinations.create(
                 address, broker.settings.defaults, None, True
             )
             self._add(transaction, destination, message)
@@ -383,14 +383,14 @@ class Transactions:
         if transaction.state is TransactionState.PREPARING:
             raise TransactionError(f"transaction {transaction.number} is still being prepared")
         broker = self._broker
-        if broker.low_space and transaction.state is TransactionState.OPEN:
-            broker.expect_space(*(message for _, message in transaction.sends))
+        if broker.publisher.low_space and transaction.state is TransactionState.OPEN:
+            broker.publisher.expect_space(*(message for _, message in transaction.sends))
         destinations = transaction.destinations
         for destination in destinations:
             if destination.removed:
                 if transaction.record and destination.temporary:
                     continue  # a late reply, which must not prevent the commit of the branch
-                destinations[destination] = self._broker.resolve(
+                destinations[destination] = self._broker.destinations.resolve(
                     destination.address,
                     creator=destination.creator,
                     by=destination.provenance.created_by,
@@ -422,7 +422,7 @@ class Transactions:
                 continue
             if message.durability:
                 # numbering appends records of its own, which must not become part of the unit
-                broker.number(destination)
+                broker.destinations.number(destination)
             accepted.append((destination, message))
         ended = [transaction.acks.popleft()[0] for _ in range(acks)]
         acked = recorded(ended)
@@ -433,10 +433,10 @@ class Transactions:
         for destination, message in accepted:
             if message.durability:
                 left -= 1
-                broker.accept(destination, message, last=left == 0)
+                broker.publisher.accept(destination, message, last=left == 0)
                 sequence = message.sequence
             else:
-                broker.accept(destination, message, last=False)
+                broker.publisher.accept(destination, message, last=False)
         wall = broker.clock.wall
         for subscription, sequences in acked.items():
             left -= 1
@@ -450,13 +450,13 @@ class Transactions:
             )
         if record:
             sequence = self.resolve(transaction, record, True)
-        broker.show_unit()
+        broker.publisher.show_unit()
         for delivery in ended:
             subscription = delivery.subscription
             subscription.unacked -= 1
             subscription.unacked_bytes -= delivery.size
             subscription.destination.statistics.acknowledged += 1
-            subscription.forget(delivery)
+            subscription.forget(delivery, Cause.ACKNOWLEDGED)
         return sequence
 
     def rollback(self, transaction: Transaction) -> int:

@@ -35,7 +35,7 @@ class EventLoopBatch:
         self._outgoing: dict[Connection, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = NEVER
-        broker.wake = self.begin
+        broker.on_wake(self.begin)
 
     def begin(self) -> None:
         """Begin a batch, unless one is open, and schedule its end. Refreshes the clock once."""

@@ -27,7 +27,6 @@ from sluicemq.broker import EngineSettings as EngineSettings
 from sluicemq.broker.build import COMPILED
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.broker.selectors import SelectorLimits
-from sluicemq.broker.tracing import TracedBroker
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
@@ -190,13 +189,13 @@ class Server:
         clock = SystemClock()
         start_deadline = time_budget(settings.scan_budget / 1000)
         self._tracing = tracing.begin(self.config.tracing, journal.identity)
-        if self._tracing is None:
-            broker = Broker(journal, clock, engine_settings, start_deadline=start_deadline)
-        else:
-            span_recorder = self._tracing.span_recorder
-            broker = TracedBroker(
-                journal, clock, span_recorder, engine_settings, start_deadline=start_deadline
-            )
+        broker = Broker(
+            journal,
+            clock,
+            engine_settings,
+            start_deadline=start_deadline,
+            observer=None if self._tracing is None else self._tracing.span_recorder,
+        )
         journal.snapshot_source = lambda: snapshot(broker)
         if isinstance(journal, FileJournal):
             journal.on_warning = log.warning
@@ -205,7 +204,7 @@ class Server:
             warn_of_loss(journal.recovery.report)
         for address, destination_settings in self.config.destinations.items():
             explicit = self.config.explicit.get(address, differing(destination_settings))
-            broker.declare(
+            broker.destinations.declare(
                 address,
                 destination_settings,
                 provenance=Provenance(CreatedBy.CONFIGURATION, explicit),
@@ -451,7 +450,7 @@ class Server:
         self._notifier.stopping("letting clients finish")
         for listener in self.listeners:
             await listener.stop_accepting()
-        broker.stopping = True
+        broker.stop()
         batch.begin()
         for listener in self.listeners:
             for connection in list(listener.connections):

@@ -49,7 +49,7 @@ def test_message_events_are_counted() -> None:
     assert of(scrape, "messages_ready", "q.dlq") == 1
     assert of(scrape, "oldest_message_age_seconds", "q.dlq") == 0.5
     assert of(scrape, "paused", "q") == 0
-    fixture.broker.pause(queue)
+    fixture.broker.destinations.pause(queue)
     assert of(figures.scrape(), "paused", "q") == 1
 
 
@@ -98,7 +98,7 @@ def test_number_of_subscriptions_is_bounded() -> None:
 def test_beyond_the_limit_destinations_are_summed() -> None:
     fixture = BrokerFixture()
     for number in range(5):
-        fixture.send(fixture.broker.queue(f"q{number}"), "a", "bb")
+        fixture.send(fixture.broker.destinations.queue(f"q{number}"), "a", "bb")
     figures = Figures(fixture, limit=2)
     scrape = figures.scrape()
     assert scrape.names(PUBLISHED) == {"q0", "q1", "~others"}
@@ -107,7 +107,7 @@ def test_beyond_the_limit_destinations_are_summed() -> None:
     assert of(scrape, "messages_bytes", "~others") == 9
     assert of(scrape, "messages_limit", "~others") is None
     fixture.clock.advance(3000)
-    fixture.send(fixture.broker.queue("q4"), "c")
+    fixture.send(fixture.broker.destinations.queue("q4"), "c")
     assert of(figures.scrape(), "oldest_message_age_seconds", "~others") == 3
 
 
@@ -119,7 +119,7 @@ def test_with_a_limit_of_zero_all_destinations_are_summed() -> None:
 
 def test_declared_destinations_precede_automatic_ones() -> None:
     fixture = BrokerFixture()
-    fixture.broker.queue("automatic")
+    fixture.broker.destinations.queue("automatic")
     fixture.queue("declared")
     assert Figures(fixture, limit=1).scrape().names(READY) == {"declared"}
 
@@ -129,7 +129,9 @@ def test_temporary_destinations_are_always_summed() -> None:
     figures = Figures(fixture)
     owner = object()
     for number in range(3):
-        reply = fixture.broker.declare(Address(Kind.QUEUE, f"reply-{number}"), owner=owner)
+        reply = fixture.broker.destinations.declare(
+            Address(Kind.QUEUE, f"reply-{number}"), owner=owner
+        )
         fixture.send(reply, "a")
     scrape = figures.scrape()
     assert scrape.names(PUBLISHED) == {"~temporary"}
@@ -145,40 +147,40 @@ def test_temporary_destinations_are_always_summed() -> None:
 def test_sums_never_decrease() -> None:
     fixture = BrokerFixture()
     for number in range(4):
-        fixture.send(fixture.broker.queue(f"q{number}"), *["a"] * (number + 1))
+        fixture.send(fixture.broker.destinations.queue(f"q{number}"), *["a"] * (number + 1))
     figures = Figures(fixture, limit=1)
     assert of(figures.scrape(), "messages_published_total", "~others") == 9
     # one of the summed destinations is deleted
-    fixture.broker.remove(fixture.broker.queue("q3"))
+    fixture.broker.remove(fixture.broker.destinations.queue("q3"))
     scrape = figures.scrape()
     assert of(scrape, "messages_published_total", "~others") == 9
     assert of(scrape, "messages_ready", "~others") == 5
     # another one takes the place of the first
-    fixture.broker.remove(fixture.broker.queue("q0"))
+    fixture.broker.remove(fixture.broker.destinations.queue("q0"))
     scrape = figures.scrape()
     assert scrape.names(PUBLISHED) == {"q1", "~others"}
     assert of(scrape, "messages_published_total", "q1") == 2
     assert of(scrape, "messages_published_total", "~others") == 9
     assert of(scrape, "messages_ready", "~others") == 3
-    fixture.send(fixture.broker.queue("q2"), "more")
+    fixture.send(fixture.broker.destinations.queue("q2"), "more")
     assert of(figures.scrape(), "messages_published_total", "~others") == 10
 
 
 def test_a_recreated_destination_starts_at_zero() -> None:
     fixture = BrokerFixture()
     figures = Figures(fixture)
-    fixture.send(fixture.broker.queue("q"), "a", "b")
-    fixture.broker.remove(fixture.broker.queue("q"))
+    fixture.send(fixture.broker.destinations.queue("q"), "a", "b")
+    fixture.broker.remove(fixture.broker.destinations.queue("q"))
     assert PUBLISHED not in figures.scrape().families
-    fixture.send(fixture.broker.queue("q"), "c")
+    fixture.send(fixture.broker.destinations.queue("q"), "c")
     assert of(figures.scrape(), "messages_published_total", "q") == 1
 
 
 @pytest.mark.parametrize("name", ["~others", "~temporary", "~x", "n" * (LONGEST_NAME + 1)])
 def test_names_that_resemble_a_sum_or_are_too_long_are_summed(name: str) -> None:
     fixture = BrokerFixture()
-    fixture.send(fixture.broker.queue(name), "a")
-    fixture.send(fixture.broker.queue("plain"), "a")
+    fixture.send(fixture.broker.destinations.queue(name), "a")
+    fixture.send(fixture.broker.destinations.queue("plain"), "a")
     scrape = Figures(fixture).scrape()
     assert scrape.names(PUBLISHED) == {"plain", "~others"}
     assert of(scrape, "messages_published_total", "~others") == 1
@@ -186,9 +188,9 @@ def test_names_that_resemble_a_sum_or_are_too_long_are_summed(name: str) -> None
 
 def test_similar_names_are_distinct() -> None:
     fixture = BrokerFixture()
-    fixture.send(fixture.broker.queue("a\udcff"), "a")
-    fixture.send(fixture.broker.queue("a\\udcff"), "a", "b")
-    fixture.send(fixture.broker.topic("a\\udcff"), "a")
+    fixture.send(fixture.broker.destinations.queue("a\udcff"), "a")
+    fixture.send(fixture.broker.destinations.queue("a\\udcff"), "a", "b")
+    fixture.send(fixture.broker.destinations.topic("a\\udcff"), "a")
     scrape = Figures(fixture).scrape()
     assert of(scrape, "messages_published_total", "a\\udcff") == 1
     assert of(scrape, "messages_published_total", "~others") == 2
@@ -202,10 +204,10 @@ def test_a_destination_deleted_during_a_scrape_is_counted_once(
     """Deleted before or after it is read, it counts once, and the sum does not decrease."""
     fixture = BrokerFixture()
     for number in range(3):
-        fixture.send(fixture.broker.queue(f"q{number}"), *["a"] * (number + 1))
+        fixture.send(fixture.broker.destinations.queue(f"q{number}"), *["a"] * (number + 1))
     figures = Figures(fixture, limit=1)
     assert of(figures.scrape(), "messages_published_total", "~others") == 5
-    last = fixture.broker.queue("q1")
+    last = fixture.broker.destinations.queue("q1")
     rests = 0
 
     async def rest(slices: object) -> None:
@@ -219,7 +221,7 @@ def test_a_destination_deleted_during_a_scrape_is_counted_once(
     for _ in range(3):
         assert of(figures.scrape(), "messages_published_total", "~others") == 5
     assert last.removed
-    fixture.send(fixture.broker.queue("q2"), "more")
+    fixture.send(fixture.broker.destinations.queue("q2"), "more")
     assert of(figures.scrape(), "messages_published_total", "~others") == 6
 
 
@@ -227,7 +229,7 @@ def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.Monkey
     """Without scan time left, each destination is a slice of its own."""
     fixture = BrokerFixture()
     for number in range(50):
-        fixture.broker.queue(f"q{number}")
+        fixture.broker.destinations.queue(f"q{number}")
     rests = 0
 
     async def rest(slices: object) -> None:
@@ -246,7 +248,7 @@ def test_a_message_on_disk_is_read_once_for_its_age(
     clock = ManualClock()
     journal = FileJournal.open(tmp_path / "journal")
     broker = Broker(journal, clock, EngineSettings(memory_budget=1))
-    queue = broker.declare(Address(Kind.QUEUE, "q"), DestinationSettings())
+    queue = broker.destinations.declare(Address(Kind.QUEUE, "q"), DestinationSettings())
     sent = clock.wall
     for _ in range(2):
         broker.publish(queue, Message(queue.address, b"x" * 100, timestamp=clock.wall))

@@ -156,7 +156,9 @@ async def test_a_scrape_of_ten_thousand_destinations_does_not_block_the_event_lo
     fixture = SessionFixture()
     fixture.scan_time.limit = 500
     for number in range(10_000):
-        fixture.broker.declare(Address(Kind.QUEUE, f"q{number}"), DestinationSettings())
+        fixture.broker.destinations.declare(
+            Address(Kind.QUEUE, f"q{number}"), DestinationSettings()
+        )
     scrape_state = ScrapeState(fixture.broker, limit=100)
     fixture.http = HttpService(Application(context(fixture.broker, figures=scrape_state)), HEAD)
     link = fixture.connect()

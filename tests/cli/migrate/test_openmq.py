@@ -320,7 +320,7 @@ def test_destinations_keep_their_settings(
         ("setting", "crowded: maxNumProducers=5"),
     ]
     with restored(tmp_path / "data") as broker:
-        found = {address.name: each.settings for address, each in broker.destinations.items()}
+        found = {each.name: each.settings for each in broker.destinations.values()}
     assert found["limited"] == DestinationSettings(
         max_messages=10, max_bytes=2048, max_message_bytes=512, overflow=Overflow.BLOCK
     )

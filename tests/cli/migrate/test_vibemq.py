@@ -127,7 +127,7 @@ def test_messages_of_a_fan_out_queue_go_to_its_group(
     store.message("b", "news", "2", "2026-02-18T10:30:01Z")
     migrate("vibemq", store.path)
     with restored(tmp_path / "data") as broker:
-        topic = broker.find(Address(Kind.TOPIC, "news"))
+        topic = broker.destinations.find(Address(Kind.TOPIC, "news"))
         assert topic is not None
         broker.subscribe(topic, "jms", durable=True)
         member = broker.subscribe(topic, "m", member=True)

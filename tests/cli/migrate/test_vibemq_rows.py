@@ -96,7 +96,7 @@ def test_delivered_rows_of_a_fan_out_are_not_sent_again(
     assert bodies(tmp_path / "data", "ticks") == []
     assert bodies(tmp_path / "data", "news") == [b"1", b"2"]
     with restored(tmp_path / "data") as broker:
-        assert broker.find(Address(Kind.TOPIC, "ticks")) is not None
+        assert broker.destinations.find(Address(Kind.TOPIC, "ticks")) is not None
     # if the user knows that they were not delivered, a second run imports them
     again = migrate("vibemq", store.path, "--fan-out-rows")
     assert again["messages"]["imported"] == 3

@@ -88,12 +88,12 @@ class Harness(SessionHarness):
         return peer
 
     def queue(self, name: str) -> Destination:
-        found = self.broker.find(Address(Kind.QUEUE, name))
+        found = self.broker.destinations.find(Address(Kind.QUEUE, name))
         assert found is not None
         return found
 
     def topic(self, name: str) -> Destination:
-        found = self.broker.find(Address(Kind.TOPIC, name))
+        found = self.broker.destinations.find(Address(Kind.TOPIC, name))
         assert found is not None
         return found
 
@@ -111,7 +111,7 @@ class DiskHarness(Harness):
         self.directory = directory
         self.journal = FileJournal.open(directory, notify=_ignore)
         self.broker = Broker(self.journal, self.clock)
-        self.broker.wake = self._wake
+        self.broker.on_wake(self._wake)
         self.journal.snapshot_source = lambda: snapshot(self.broker)
         recover(self.broker, self.journal.recovery)
         self.coordinator = Coordinator(self.broker)

@@ -329,7 +329,7 @@ def _() -> Packet:
 @provokes(H.DELETE_CONSUMER_REPLY, 412)
 def _() -> Packet:
     peer = connected(settings=EngineSettings(auto_create_queues=False))
-    peer.harness.broker.declare(Address(Kind.QUEUE, "q"))
+    peer.harness.broker.destinations.declare(Address(Kind.QUEUE, "q"))
     number = {"JMQConsumerID": Long(peer.consume("q", peer.session_of()))}
     peer.harness.broker.remove(peer.harness.queue("q"), force=True)
     return peer.ask(H.DELETE_CONSUMER, number)
@@ -475,8 +475,8 @@ def looked_at(kind: PacketType, found: bool = True, **more: object) -> Packet:
     access = RecordedAccess("q: browse")
     harness = Harness()
     if found:
-        harness.broker.queue("q")
-        harness.broker.queue("r")
+        harness.broker.destinations.queue("q")
+        harness.broker.destinations.queue("r")
     peer = harness.connect(access=access)
     return peer.ask(kind, {**peer.place("q"), **more})
 

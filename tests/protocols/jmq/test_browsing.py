@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.broker import Broker, ManualClock
-from sluicemq.broker.deadletter import DMQ_PROPERTIES
 from sluicemq.journal.memory import MemoryJournal
+from sluicemq.model.dead_letters import DMQ_PROPERTIES
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long, loads_map
@@ -190,7 +190,7 @@ def test_browsing_without_a_type_browses_a_queue(peer: Peer) -> None:
 
 
 def test_permissions(harness: Harness) -> None:
-    harness.broker.queue("theirs")
+    harness.broker.destinations.queue("theirs")
     peer = harness.connect(access=RecordedAccess("mine: browse produce", "theirs: consume"))
     peer.send("mine", "a")
     assert len(browse(peer, "mine")[1]) == 1

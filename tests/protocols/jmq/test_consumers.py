@@ -69,7 +69,7 @@ def test_the_r_bit_of_a_sender_is_passed_on(harness: Harness, peer: Peer) -> Non
 
 def test_closing_a_consumer_whose_queue_is_gone_is_412() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
-    harness.broker.declare(Address(Kind.QUEUE, "q"))
+    harness.broker.destinations.declare(Address(Kind.QUEUE, "q"))
     peer = harness.connect()
     consumer = {"JMQConsumerID": Long(peer.consume("q", peer.session_of()))}
     harness.broker.remove(harness.queue("q"), force=True)
@@ -81,7 +81,7 @@ def test_closing_a_consumer_whose_queue_is_gone_is_412() -> None:
 
 def test_closing_a_consumer_whose_topic_is_gone_is_412() -> None:
     harness = Harness(EngineSettings(auto_create_topics=False))
-    harness.broker.declare(Address(Kind.TOPIC, "t"))
+    harness.broker.destinations.declare(Address(Kind.TOPIC, "t"))
     peer = harness.connect()
     session = peer.session_of()
     plain = {"JMQConsumerID": Long(peer.consume("t", session, topic=True))}

@@ -5,7 +5,7 @@ from struct import pack, unpack_from
 
 import pytest
 
-from sluicemq.broker.deadletter import dead_letter_of
+from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property

@@ -34,7 +34,7 @@ class Monitor:
     def __init__(self, fixture: MetricsFixture, topic: str, name: str = "m") -> None:
         self.fixture = fixture
         self.messages: list[Message] = []
-        subscription = fixture.broker.subscribe(fixture.broker.topic(topic), name)
+        subscription = fixture.broker.subscribe(fixture.broker.destinations.topic(topic), name)
         self.consumer = fixture.broker.attach(subscription, self, Window(100, True))
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
@@ -88,7 +88,7 @@ class MetricsFixture:
             self.broker.flush()
 
     def send(self, name: str, body: bytes, kind: Kind = Kind.QUEUE) -> None:
-        destination = self.broker.resolve(Address(kind, name))
+        destination = self.broker.destinations.resolve(Address(kind, name))
         message = Message(destination.address, body, durability=Durability.NONE)
         self.broker.publish(destination, message)
         self.broker.flush()
@@ -112,7 +112,7 @@ def test_the_first_comes_at_once_and_then_one_in_each_interval(fixture: MetricsF
 
 
 def test_nothing_is_sent_without_subscriptions(fixture: MetricsFixture) -> None:
-    topic = fixture.broker.topic("mq.metrics.broker")
+    topic = fixture.broker.destinations.topic("mq.metrics.broker")
     fixture.seconds(5)
     assert topic.statistics.published == 0
     monitor = Monitor(fixture, "mq.metrics.broker")
@@ -150,7 +150,7 @@ def test_each_message_says_what_it_is_and_where_it_comes_from(fixture: MetricsFi
 def test_the_broker_as_a_whole(fixture: MetricsFixture) -> None:
     fixture.send("a", b"12345")
     fixture.send("b", b"123")
-    fixture.broker.topic("t")
+    fixture.broker.destinations.topic("t")
     monitor = Monitor(fixture, "mq.metrics.broker")
     fixture.seconds(1)
     values = monitor.values()
@@ -172,8 +172,8 @@ def test_the_broker_as_a_whole(fixture: MetricsFixture) -> None:
 
 def test_the_list_of_destinations(fixture: MetricsFixture) -> None:
     fixture.send("q", b"")
-    fixture.broker.topic("t")
-    fixture.broker.declare(Address(Kind.QUEUE, "tmp"), owner=fixture)
+    fixture.broker.destinations.topic("t")
+    fixture.broker.destinations.declare(Address(Kind.QUEUE, "tmp"), owner=fixture)
     monitor = Monitor(fixture, "mq.metrics.destination_list")
     fixture.seconds(1)
     assert monitor.values() == {
@@ -196,7 +196,7 @@ def test_one_queue_with_its_highest_values_and_means(fixture: MetricsFixture) ->
     for _ in range(9):
         fixture.send("orders", b"1234")
     fixture.seconds(30)
-    fixture.broker.purge(fixture.broker.queue("orders"))
+    fixture.broker.purge(fixture.broker.destinations.queue("orders"))
     fixture.seconds(30)
     values = monitor.values()
     assert (values["numMsgs"], values["peakNumMsgs"], values["avgNumMsgs"]) == (0, 10, 4)
@@ -211,7 +211,7 @@ def test_one_queue_with_its_highest_values_and_means(fixture: MetricsFixture) ->
 
 def test_standby_consumers_are_counted_separately(fixture: MetricsFixture) -> None:
     settings = DestinationSettings(active_consumers=1)
-    queue = fixture.broker.declare(Address(Kind.QUEUE, "orders"), settings)
+    queue = fixture.broker.destinations.declare(Address(Kind.QUEUE, "orders"), settings)
     for _ in range(3):
         fixture.broker.attach(queue.queue, Idle(), Window(1, True))
     monitor = Monitor(fixture, "mq.metrics.destination.queue.orders")
@@ -226,7 +226,7 @@ def test_metrics_of_a_destination_start_when_it_is_created(fixture: MetricsFixtu
     monitor = Monitor(fixture, "mq.metrics.destination.topic.later")
     fixture.seconds(5)
     assert monitor.packets() == []
-    fixture.broker.topic("later")
+    fixture.broker.destinations.topic("later")
     fixture.seconds(1)
     assert monitor.values()["numMsgs"] == 0
 
@@ -246,6 +246,6 @@ def test_an_interval_of_0_sends_nothing(fixture: MetricsFixture) -> None:
 
 def test_a_broker_that_stops_says_no_more(fixture: MetricsFixture) -> None:
     monitor = Monitor(fixture, "mq.metrics.broker")
-    fixture.broker.stopping = True
+    fixture.broker.stop()
     fixture.seconds(1)
     assert monitor.packets() == []

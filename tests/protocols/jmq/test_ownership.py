@@ -419,7 +419,7 @@ def test_a_temporary_destination_of_another_name_takes_the_right_to_create_it(
 def test_a_reply_address_of_another_protocol_is_sent_to_without_permission(
     harness: Harness,
 ) -> None:
-    harness.broker.declare(Address(Kind.QUEUE, "answers"), owner=object())
+    harness.broker.destinations.declare(Address(Kind.QUEUE, "answers"), owner=object())
     worker = connect(harness, "worker")
     assert worker.create("answers") == Status.OK
     assert worker.refusal(H.ADD_PRODUCER, worker.place("answers")) == Status.OK

@@ -42,7 +42,9 @@ def produce(peer: Peer, name: str, topic: bool = False) -> int:
 @pytest.mark.parametrize("skew", [-7_200_000, 7_200_000], ids=["behind", "ahead"])
 def test_the_clock_of_the_client_decides_nothing(tmp_path: Path, skew: int) -> None:
     harness = DiskHarness(tmp_path)
-    harness.broker.declare(Address(Kind.QUEUE, "q"), DestinationSettings(message_ttl=3_600_000))
+    harness.broker.destinations.declare(
+        Address(Kind.QUEUE, "q"), DestinationSettings(message_ttl=3_600_000)
+    )
     arrival, stamp = harness.clock.wall, harness.clock.wall + skew
     harness.connect().send("q", "a", sysid=encode_sysid(stamp, 1))
     harness = harness.restart()
@@ -163,7 +165,7 @@ def test_limits(harness: Harness, peer: Peer) -> None:
 
 
 def test_while_the_broker_stops(harness: Harness, peer: Peer) -> None:
-    harness.broker.stopping = True
+    harness.broker.stop()
     peer.send("q", "x", expect=Status.UNAVAILABLE)
 
 
@@ -261,7 +263,7 @@ def test_a_full_queue_that_is_removed(harness: Harness, peer: Peer) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     peer.send("q", "a")
     peer.put(peer.message("q", b"b", flags=P | A, consumer_id=9))
-    harness.broker.settings = EngineSettings(auto_create_queues=False)
+    harness.broker.core.settings = EngineSettings(auto_create_queues=False)
     harness.broker.remove(harness.queue("q"), force=True)
     [answer] = peer.receive()
     assert (answer.consumer_id, status(answer)) == (9, Status.NOT_FOUND)
@@ -332,7 +334,7 @@ def test_queues_and_topics_are_apart(harness: Harness, peer: Peer) -> None:
 
 def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Peer) -> None:
     for name in ("a.b", "a.c", "b.c"):
-        harness.broker.topic(name)
+        harness.broker.destinations.topic(name)
     other = harness.connect()
     session = other.session_of()
     for name in ("a.b", "a.c", "b.c"):
@@ -345,13 +347,13 @@ def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Pee
     assert [m.body for m in messages] == [b"hello"] * 2
     other.acknowledge(*messages)
     peer.send("x.*", "unreceived", topic=True)
-    assert harness.broker.find(Address(Kind.TOPIC, "x.*")) is None
+    assert harness.broker.destinations.find(Address(Kind.TOPIC, "x.*")) is None
 
 
 def test_a_wildcard_and_a_full_topic(harness: Harness, peer: Peer) -> None:
     settings = DestinationSettings(max_message_bytes=1)
-    harness.broker.declare(Address(Kind.TOPIC, "a.b"), settings)
-    harness.broker.topic("a.c")
+    harness.broker.destinations.declare(Address(Kind.TOPIC, "a.b"), settings)
+    harness.broker.destinations.topic("a.c")
     other = harness.connect()
     other.consume("a.c", other.session_of(), topic=True)
     peer.send("a.*", "long", topic=True, expect=Status.ENTITY_TOO_LARGE)

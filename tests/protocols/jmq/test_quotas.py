@@ -27,7 +27,7 @@ def create(peer: Peer, name: str, temporary: bool = False) -> int:
 @pytest.fixture
 def harness() -> Harness:
     harness = Harness()
-    harness.broker.settings = EngineSettings(
+    harness.broker.core.settings = EngineSettings(
         max_destinations_per_user=4,
         max_temporary_destinations_per_connection=2,
         max_subscriptions_per_user=2,
@@ -73,7 +73,7 @@ def test_quota_of_who_has_gone_is_given_back(harness: Harness) -> None:
         for number in range(2):
             assert create(peer, f"{TEMPORARY}queue/{number}", True) == Status.OK
         peer.drop()
-    assert not harness.broker.created
+    assert not harness.broker.destinations.created
     assert not harness.broker.temporary
 
 

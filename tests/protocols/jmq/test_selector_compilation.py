@@ -195,7 +195,7 @@ def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> N
 
 
 def test_rights_are_asked_for_again_when_the_selector_is_there(harness: ThreadHarness) -> None:
-    harness.broker.queue("q")
+    harness.broker.destinations.queue("q")
     peer = harness.connect(access=RecordedAccess("q: browse"))
     peer.put(request(peer, H.BROWSE, JMQSelector=long_selector()))
     assert isinstance(peer.session, JmqSession)

@@ -87,7 +87,7 @@ def test_no_status_is_left_out() -> None:
 def test_nothing_is_refused_without_a_status() -> None:
     """Whatever is asked with no properties, no body, or only nonsense is answered."""
     harness = Harness()
-    harness.broker.declare(Address(Kind.QUEUE, "q"))
+    harness.broker.destinations.declare(Address(Kind.QUEUE, "q"))
     for kind in range(10, 80):
         if kind in (H.START, H.REDELIVER, H.RESUME_FLOW, H.FLOW_PAUSED, H.GOODBYE):
             continue

@@ -383,8 +383,8 @@ def test_a_shared_subscription_is_prefetched_little(harness: Harness) -> None:
 
 
 def test_a_wildcard_is_of_topics_that_are_there_and_that_come(harness: Harness) -> None:
-    harness.broker.topic("a.x")
-    harness.broker.topic("b.x")
+    harness.broker.destinations.topic("a.x")
+    harness.broker.destinations.topic("b.x")
     peer = harness.connect()
     consumer = subscribe(peer, "a.*")
     sender = harness.connect()
@@ -399,7 +399,7 @@ def test_a_wildcard_is_of_topics_that_are_there_and_that_come(harness: Harness) 
     assert [m.variable.delivery_count for m in again] == [2, 2]
     peer.acknowledge(*again)
     peer.close_consumer(consumer)
-    assert len(harness.broker.creations) == 1
+    assert len(harness.broker.destinations.creations) == 1
     assert all(not t.subscriptions for t in harness.broker.destinations.values())
 
 
@@ -456,7 +456,7 @@ def test_wildcards_do_not_match_temporary_and_reserved_topics(harness: Harness) 
     temporary = "temporary_destination://topic/x/1/1"
     other.create(temporary, topic=True, temporary=True)
     publish(other, temporary, "private")
-    harness.broker.topic("mq.metrics.jvm")
+    harness.broker.destinations.topic("mq.metrics.jvm")
     assert harness.topic("mq.metrics.jvm").subscriptions == {}
     assert peer.texts() == []
     where = peer.place("a.*")
@@ -469,7 +469,7 @@ def test_wildcards_are_marked(harness: Harness) -> None:
         answer = peer.ask(kind, peer.place("a.*", True), expect=Status.OK)
         assert answer.flags & W
         assert not peer.ask(H.CREATE_DESTINATION, peer.place("a", True)).flags & W
-    assert harness.broker.find(Address(Kind.TOPIC, "a.*")) is None
+    assert harness.broker.destinations.find(Address(Kind.TOPIC, "a.*")) is None
 
 
 # --- who may -------------------------------------------------------------------------------------
@@ -522,7 +522,9 @@ def test_destinations_that_may_not_be_created() -> None:
 
 
 def test_a_limit_on_consumers(harness: Harness) -> None:
-    harness.broker.declare(Address(Kind.TOPIC, "t"), DestinationSettings(max_subscriptions=1))
+    harness.broker.destinations.declare(
+        Address(Kind.TOPIC, "t"), DestinationSettings(max_subscriptions=1)
+    )
     peer = harness.connect()
     subscribe(peer, "t")
     assert refused(peer, "t") == Status.RESOURCE_FULL

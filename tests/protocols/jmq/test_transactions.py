@@ -93,7 +93,7 @@ def test_a_commit_that_cannot_be(harness: Harness, peer: Peer) -> None:
     peer.send("q", "a", transaction_id=transaction)
     peer.send("r", "b", transaction_id=transaction)
     harness.broker.remove(harness.queue("q"), force=True)
-    harness.broker.settings = EngineSettings(auto_create_queues=False)
+    harness.broker.core.settings = EngineSettings(auto_create_queues=False)
     peer.commit(transaction, expect=Status.NOT_FOUND)
     assert harness.bodies("r") == []
     peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
@@ -110,8 +110,8 @@ def test_limits_hold_in_transactions(harness: Harness, peer: Peer) -> None:
 
 
 def test_a_wildcard_in_a_transaction(harness: Harness, peer: Peer) -> None:
-    harness.broker.topic("a.b")
-    harness.broker.topic("a.c")
+    harness.broker.destinations.topic("a.b")
+    harness.broker.destinations.topic("a.c")
     session = peer.session_of()
     peer.consume("a.b", session, topic=True)
     peer.consume("a.c", session, topic=True)
@@ -432,7 +432,7 @@ def test_messages_to_a_temporary_queue_that_has_gone(harness: Harness, peer: Pee
     peer.send(name, "a", transaction_id=transaction)
     other.drop()
     peer.commit(transaction, expect=Status.NOT_FOUND)
-    assert harness.broker.find(Address(Kind.QUEUE, name)) is None
+    assert harness.broker.destinations.find(Address(Kind.QUEUE, name)) is None
 
 
 def test_a_message_that_is_not_persistent(harness: Harness, peer: Peer) -> None:
@@ -500,7 +500,7 @@ def test_a_local_transaction_belongs_to_its_connection(harness: Harness, peer: P
 
 def fill(harness: Harness) -> None:
     """Let transactions refuse all but small messages."""
-    harness.broker.settings = EngineSettings(max_transaction_bytes=4000)
+    harness.broker.core.settings = EngineSettings(max_transaction_bytes=4000)
 
 
 def test_a_message_refused_without_an_answer_fails_its_transaction(
@@ -582,7 +582,7 @@ def test_sends_of_others_do_not_fail_a_transaction(
 def test_send_above_the_limit_is_refused_and_the_rest_can_be_committed(
     harness: Harness, peer: Peer
 ) -> None:
-    harness.broker.settings = EngineSettings(max_transaction_bytes=4000)
+    harness.broker.core.settings = EngineSettings(max_transaction_bytes=4000)
     transaction = peer.begin()
     peer.send("q", "a" * 1000, "b" * 1000, transaction_id=transaction)
     peer.send("q", "c" * 4000, transaction_id=transaction, expect=Status.RESOURCE_FULL)

@@ -100,7 +100,7 @@ def test_header_names_of_a_reply_are_canonical(client: Peer, worker: Worker) -> 
 
 def test_a_worker_of_another_protocol_gets_json(harness: Harness, client: Peer) -> None:
     client.put(GET)
-    [delivery] = harness.broker.queue(ADDRESS).queue.browse()
+    [delivery] = harness.broker.destinations.queue(ADDRESS).queue.browse()
     assert delivery.message is not None
     assert delivery.message.kind is BodyKind.JSON
 
@@ -358,7 +358,7 @@ def test_responses_to_a_disconnected_client_are_dropped(
 def test_a_reply_address_that_is_removed(harness: Harness, client: Peer, worker: Worker) -> None:
     client.put(GET)
     worker.take()
-    harness.broker.remove(harness.broker.queue(worker.reply.decode()), force=True)
+    harness.broker.remove(harness.broker.destinations.queue(worker.reply.decode()), force=True)
     harness.turn()
     assert client.got().startswith(b"HTTP/1.0 500 ")
     assert not client.open

@@ -386,7 +386,7 @@ def test_a_change_of_addresses_does_not_give_back_what_is_being_sent(
 ) -> None:
     harness.connect().put(b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n")
     assert client.ask(b"< 0 a\r\n< 0 b\r\n< 0 a b\r\n") == b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n*\r\n"
-    assert harness.broker.queue("a").consumers == 1
+    assert harness.broker.destinations.queue("a").consumers == 1
 
 
 def test_a_disconnected_client_waits_at_no_queue(harness: Harness, client: Peer) -> None:
@@ -576,7 +576,7 @@ def test_an_exclusive_queue_that_is_taken_is_an_error(harness: Harness, client: 
     other = harness.connect()
     assert other.ask(b"< 9 b a\r\n").startswith(b"- a: all 1 consumers")
     other.drop()
-    assert harness.broker.queue("b").consumers == 0
+    assert harness.broker.destinations.queue("b").consumers == 0
 
 
 def test_a_queue_that_is_removed_while_a_client_waits(harness: Harness, client: Peer) -> None:
@@ -588,7 +588,7 @@ def test_a_queue_that_is_removed_while_a_client_waits(harness: Harness, client: 
         sender = harness.connect()
         sender.put(b"> 0 9 %b\r\n" % address.encode())
         assert client.got() == b"> 0 9 %b\r\n" % address.encode()
-        harness.broker.remove(harness.broker.queue(address), force=True)
+        harness.broker.remove(harness.broker.destinations.queue(address), force=True)
     assert client.ask(b"> 0 9 b\r\n< 0 a b\r\n") == b"> 0 9 b\r\n"
 
 
@@ -596,7 +596,7 @@ def test_removing_a_queue_keeps_its_consumers_in_the_order_of_other_queues(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     worker.put(b"< 60 a b\r\n")
-    harness.broker.remove(harness.broker.queue("a"), force=True)
+    harness.broker.remove(harness.broker.destinations.queue("a"), force=True)
     client.put(b"> 1 9 b\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n")
     assert worker.got() == b"> 1 9 b\r\n1\r\n"
     # and the order of the list holds again
@@ -608,7 +608,7 @@ def test_a_removed_queue_that_may_not_be_created_again_is_an_error() -> None:
     harness.limit("a", DestinationSettings())
     client = harness.connect()
     client.put(b"< 60 a\r\n")
-    harness.broker.remove(harness.broker.queue("a"), force=True)
+    harness.broker.remove(harness.broker.destinations.queue("a"), force=True)
     assert client.got().startswith(b"- a does not exist")
     assert not client.open
 
@@ -618,7 +618,8 @@ def test_a_query_whose_reply_address_is_removed_ends_in_time(
 ) -> None:
     client.put(b"? 0 9 a\r\n")
     harness.broker.remove(
-        harness.broker.queue(reply_address(worker.ask(b"< 0 a\r\n")).decode()), force=True
+        harness.broker.destinations.queue(reply_address(worker.ask(b"< 0 a\r\n")).decode()),
+        force=True,
     )
     assert client.got() == b""
     harness.turn(9000)
@@ -665,7 +666,7 @@ def test_messages_are_as_durable_as_the_listener_says(
 
 
 def test_messages_of_other_protocols(harness: Harness, client: Peer) -> None:
-    queue = harness.broker.queue("a")
+    queue = harness.broker.destinations.queue("a")
     now = harness.clock.wall
 
     def publish(**fields: object) -> None:
@@ -697,7 +698,7 @@ def test_messages_of_other_protocols(harness: Harness, client: Peer) -> None:
 
 def test_what_comes_in_is_a_message_like_any_other(harness: Harness, client: Peer) -> None:
     client.put(b"> 1 9 a back\r\nx\r\n")
-    (delivery,) = harness.broker.queue("a").queue.browse()
+    (delivery,) = harness.broker.destinations.queue("a").queue.browse()
     message = delivery.message
     assert message is not None
     assert message.reply_to == Address(Kind.QUEUE, "back")
@@ -722,7 +723,7 @@ def test_segments_are_confirmed_at_once_unless_an_answer_does_it(harness: Harnes
 @pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 1 9 a\r\nx\r\n"])
 def test_user_at_the_quota_gets_an_error(command: bytes) -> None:
     harness = Harness(EngineSettings(max_destinations_per_user=1))
-    harness.broker.queue("first", "")
+    harness.broker.destinations.queue("first", "")
     client = harness.connect()
     answer = client.ask(command)
     assert answer.startswith(b"- ")

@@ -61,7 +61,7 @@ def test_send_consume_and_every_kind_of_acknowledgement() -> None:
 def test_an_answer_goes_where_the_message_wants_it() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         question = Message(Address(Kind.QUEUE, "q"), b"?", reply_to=Address(Kind.QUEUE, "answers"))
-        harness.broker.publish(harness.broker.queue("q"), question)
+        harness.broker.publish(harness.broker.destinations.queue("q"), question)
         async with await PhpmqClient.connect(port=port) as client:
             async for message in client.consume("q"):
                 await message.answer(b"!", ttl=60)

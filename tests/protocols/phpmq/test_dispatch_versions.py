@@ -9,10 +9,10 @@ from typing import Literal
 import pytest
 
 from sluicemq.broker import Broker
-from sluicemq.broker.deadletter import DeadLetterOrigin as Home
 from sluicemq.broker.management import send_back
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
+from sluicemq.model.dead_letters import DeadLetterOrigin as Home
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols.phpmq import wire
@@ -104,7 +104,7 @@ def test_auto_dispatches_messages_of_other_protocols_with_three_packets(
     harness: Harness, origin: Origin
 ) -> None:
     message = Message(QUEUE, b"{}", BodyKind.TEXT, origin)
-    harness.broker.publish(harness.broker.queue("q"), message, lambda: None)
+    harness.broker.publish(harness.broker.destinations.queue("q"), message, lambda: None)
     harness.turn()
     assert consume(harness) == [(THREE, b"{}")]
 
@@ -140,7 +140,7 @@ class DiskHarness(Harness):
         self.directory = directory
         self.journal = FileJournal.open(directory, notify=_ignore)
         self.broker = Broker(self.journal, self.clock)
-        self.broker.wake = self._wake
+        self.broker.on_wake(self._wake)
         self.journal.snapshot_source = lambda: snapshot(self.broker)
         recover(self.broker, self.journal.recovery)
 

@@ -114,7 +114,7 @@ def test_search(harness: Harness, terminal: Terminal) -> None:
     peer.send(b"orders.us", b"")
     peer.send(b"12345", b"digits")
     peer.send(b"invoices", b"")
-    harness.broker.queue("orders.empty")
+    harness.broker.destinations.queue("orders.empty")
     assert plain(terminal.enter(b'search "ORDERS"')).splitlines()[:3] == [
         'Found 2 queues matching "ORDERS":',
         " * Orders.eu (Messages: 2, Size: 2 KB)",
@@ -358,7 +358,7 @@ def test_the_end_of_the_connection_ends_the_refresh(harness: Harness) -> None:
 def test_show_lists_arrival_times_whatever_the_clients_say(
     harness: Harness, terminal: Terminal
 ) -> None:
-    destination = harness.broker.queue("q")
+    destination = harness.broker.destinations.queue("q")
     for created in (-1, 1 << 62):
         harness.broker.publish(
             destination,

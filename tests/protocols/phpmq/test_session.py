@@ -531,7 +531,7 @@ def test_queues_that_may_not_be_created() -> None:
 
 def test_a_broker_that_stops_takes_no_more(harness: Harness) -> None:
     peer = harness.connect()
-    harness.broker.stopping = True
+    harness.broker.stop()
     peer.send(b"q", b"1")
     assert not peer.transport.open
 
@@ -619,7 +619,7 @@ def test_messages_that_a_slow_consumer_leaves_go_to_another(harness: Harness) ->
 
 def test_a_message_of_another_protocol(harness: Harness) -> None:
     peer = harness.connect(dispatch_version=2)
-    destination = harness.broker.queue("q")
+    destination = harness.broker.destinations.queue("q")
     message = Message(
         Address(Kind.QUEUE, "q"),
         b'{"a":1}',

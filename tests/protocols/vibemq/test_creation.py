@@ -237,9 +237,9 @@ def test_both_queues_count_against_the_quota() -> None:
     harness = Harness(EngineSettings(max_destinations_per_user=3), Open(ann))
     peer = harness.connect()
     peer.create("a", enableDeadLetterQueue=True)
-    assert harness.broker.created["ann"] == 2
+    assert harness.broker.destinations.created["ann"] == 2
     assert peer.error(wire.CREATE_QUEUE, "b", {"enableDeadLetterQueue": True}) == "SERVER_ERROR"
-    assert harness.broker.find(Address(Kind.QUEUE, "b")) is None
+    assert harness.broker.destinations.find(Address(Kind.QUEUE, "b")) is None
     peer.create("b")
     assert peer.error(wire.CREATE_QUEUE, "c") == "SERVER_ERROR"
 

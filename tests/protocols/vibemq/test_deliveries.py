@@ -512,7 +512,8 @@ def test_a_subscription_survives_its_queue(harness: Harness) -> None:
     assert peer.ids() == ["2"]
     other.ask(wire.DELETE_QUEUE, "q")
     harness.broker.publish(
-        harness.broker.queue("q"), Message(Address(Kind.QUEUE, "q"), b"3", BodyKind.JSON)
+        harness.broker.destinations.queue("q"),
+        Message(Address(Kind.QUEUE, "q"), b"3", BodyKind.JSON),
     )
     harness.turn()
     [frame] = peer.deliveries()
@@ -554,7 +555,7 @@ def test_a_queue_with_all_its_consumers_takes_no_subscription(harness: Harness) 
 
 def publish(harness: Harness, body: bytes, kind: BodyKind, origin: Origin) -> Message:
     message = Message(Address(Kind.QUEUE, "q"), body, kind, origin)
-    harness.broker.publish(harness.broker.queue("q"), message)
+    harness.broker.publish(harness.broker.destinations.queue("q"), message)
     harness.turn()
     return message
 

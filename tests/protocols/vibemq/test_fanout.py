@@ -127,7 +127,7 @@ def test_the_first_subscriber_gets_the_backlog_and_the_second_nothing(harness: H
 
 def test_a_subscriber_of_a_plain_topic_takes_everything_along(harness: Harness) -> None:
     """A topic of JMS holds nothing."""
-    topic = harness.broker.topic("t")
+    topic = harness.broker.destinations.topic("t")
     peer, publisher = harness.connect(), harness.connect()
     peer.subscribe("t")
     publisher.publish("t", "1")

@@ -57,10 +57,10 @@ def visible_options(peer: Peer, name: str = "q") -> WrittenOptions:
 
 USERS: dict[str, Callable[[Broker], object]] = {
     "jmq": lambda broker: jmq.find_or_create(broker, QUEUE, None),
-    "phpmq": lambda broker: broker.queue("q", by=CreatedBy.PHPMQ),
-    "msglite": lambda broker: broker.queue("q", by=CreatedBy.MSGLITE),
+    "phpmq": lambda broker: broker.destinations.queue("q", by=CreatedBy.PHPMQ),
+    "msglite": lambda broker: broker.destinations.queue("q", by=CreatedBy.MSGLITE),
     "vibemq": lambda broker: QueueCreation(broker, ListenerDefaults()).find_or_create("q", None),
-    "management": lambda broker: broker.queue("q", by=CreatedBy.MANAGEMENT),
+    "management": lambda broker: broker.destinations.queue("q", by=CreatedBy.MANAGEMENT),
 }
 
 
@@ -93,7 +93,7 @@ def test_what_is_enforced_is_beside_it(harness: Harness) -> None:
 
 def test_explicit_settings_are_reported_field_by_field(harness: Harness) -> None:
     settings = DestinationSettings(max_messages=77, max_bytes=10**6, priority_ordering=True)
-    harness.broker.declare(
+    harness.broker.destinations.declare(
         QUEUE,
         settings,
         provenance=Provenance(CreatedBy.CONFIGURATION, frozenset({"max_messages", "max_bytes"})),
@@ -101,7 +101,7 @@ def test_explicit_settings_are_reported_field_by_field(harness: Harness) -> None
     peer = harness.connect()
     assert visible_options(peer) == DEFAULTS._replace(max_queue_size=77)
     # priority_ordering is unchanged, but now it is explicit
-    harness.broker.declare(
+    harness.broker.destinations.declare(
         QUEUE,
         settings,
         provenance=Provenance(
@@ -129,14 +129,14 @@ def test_explicit_settings_are_reported_field_by_field(harness: Harness) -> None
 def test_a_change_of_one_setting_shows_in_one_field(
     harness: Harness, changed: dict[str, Any], field: str, value: object
 ) -> None:
-    harness.broker.queue("q", by=CreatedBy.PHPMQ)
-    harness.broker.declare(QUEUE, DestinationSettings(**changed))
+    harness.broker.destinations.queue("q", by=CreatedBy.PHPMQ)
+    harness.broker.destinations.declare(QUEUE, DestinationSettings(**changed))
     expected = DEFAULTS._replace(**{field: value}) if field else DEFAULTS
     assert visible_options(harness.connect()) == expected
 
 
 def test_a_topic_stays_a_conflict(harness: Harness) -> None:
-    harness.broker.topic("q", by=CreatedBy.JMQ)
+    harness.broker.destinations.topic("q", by=CreatedBy.JMQ)
     peer = harness.connect()
     assert visible_options(peer).mode == Mode.FAN_OUT_WITH_ACK
     assert commands.conflicts(DEFAULTS, visible_options(peer))
@@ -151,7 +151,7 @@ def test_a_dead_letter_queue_is_as_a_declaration_with_defaults_wants_it(harness:
 
 def test_defaults_of_the_configuration_are_set_on_purpose() -> None:
     harness = Harness(EngineSettings(defaults=DestinationSettings(max_messages=7)))
-    harness.broker.queue("q", by=CreatedBy.PHPMQ)
+    harness.broker.destinations.queue("q", by=CreatedBy.PHPMQ)
     assert visible_options(harness.connect()) == DEFAULTS._replace(max_queue_size=7)
 
 
@@ -160,7 +160,7 @@ def test_a_later_change_replaces_what_was_written(harness: Harness) -> None:
     peer.create("q", maxQueueSize=0, messageTtl="00:00:00", maxRetryAttempts=-1)
     destination = harness.destination("q")
     provenance = destination.provenance.changed(["max_messages"])
-    harness.broker.declare(QUEUE, destination.settings, provenance=provenance)
+    harness.broker.destinations.declare(QUEUE, destination.settings, provenance=provenance)
     info = peer.info("q")
     # the same value as was enforced, but now it was set
     assert (info["maxSize"], info["messageTtl"], info["maxRetryAttempts"]) == (1, "00:00:00", -1)
@@ -170,7 +170,7 @@ def test_a_later_change_replaces_what_was_written(harness: Harness) -> None:
 
 
 def declared(by: CreatedBy) -> Callable[[Broker], object]:
-    return lambda broker: broker.declare(QUEUE, provenance=Provenance(by))
+    return lambda broker: broker.destinations.declare(QUEUE, provenance=Provenance(by))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def declared(by: CreatedBy) -> Callable[[Broker], object]:
         (declared(CreatedBy.CONFIGURATION), "configuration"),
         (declared(CreatedBy.MANAGEMENT), "administrator"),
         (declared(CreatedBy.BROKER), "broker"),
-        (lambda broker: broker.topic("q", by=CreatedBy.JMQ), "JMS"),
+        (lambda broker: broker.destinations.topic("q", by=CreatedBy.JMQ), "JMS"),
     ],
 )
 def test_a_queue_of_others_is_not_deleted(
@@ -256,7 +256,7 @@ def test_the_dead_letter_queue_of_an_existing_queue_is_not_deleted(
 
 def test_dead_letters_of_others_are_not_deleted_either(harness: Harness) -> None:
     settings = DestinationSettings(dead_letter=True, max_messages=1, overflow=Overflow.DEAD_LETTER)
-    harness.broker.declare(QUEUE, settings, provenance=Provenance(CreatedBy.PHPMQ))
+    harness.broker.destinations.declare(QUEUE, settings, provenance=Provenance(CreatedBy.PHPMQ))
     peer = harness.connect()
     peer.publish("q", "1", "2")
     harness.broker.remove(harness.destination("q"))
@@ -267,7 +267,7 @@ def test_dead_letters_of_others_are_not_deleted_either(harness: Harness) -> None
 
 def test_override_leaves_a_queue_of_others_as_it_is(harness: Harness) -> None:
     """Recreate a queue like the .NET client: QueueInfo, DeleteQueue, CreateQueue."""
-    harness.broker.queue("q", by=CreatedBy.PHPMQ)
+    harness.broker.destinations.queue("q", by=CreatedBy.PHPMQ)
     peer = harness.connect()
     peer.publish("q", "1")
     declaration = Declaration("q", queues.QueueOptions(message_ttl=1000), Conflict.OVERRIDE)
@@ -293,21 +293,21 @@ def test_a_restart_changes_nothing_of_it(tmp_path: Path, from_snapshot: bool) ->
         journal = FileJournal.open(tmp_path)
         harness = Harness()
         harness.broker = Broker(journal, ManualClock())
-        harness.broker.wake = lambda: None
+        harness.broker.on_wake(lambda: None)
         journal.snapshot_source = lambda: snapshot(harness.broker)
         recover(harness.broker, journal.recovery)
         return journal, harness
 
     journal, harness = opened()
     broker = harness.broker
-    broker.declare(
+    broker.destinations.declare(
         QUEUE,
         written.options().settings,
         provenance=written.provenance(created_ticks=4567),
         created=1_771_408_800_123,
     )
     jmq.find_or_create(broker, Address(Kind.QUEUE, "jms"), None)
-    broker.queue("php", by=CreatedBy.PHPMQ)
+    broker.destinations.queue("php", by=CreatedBy.PHPMQ)
     for name in ("jms", "php"):
         harness.connect().say(Frame(wire.PUBLISH, name, name, b"1"))
     before = [queues.info(harness.destination(name), False) for name in ("q", "jms", "php")]
@@ -333,9 +333,9 @@ def test_defaults_of_the_broker_are_those_after_the_restart(tmp_path: Path) -> N
         settings = EngineSettings(defaults=DestinationSettings(max_messages=limit))
         harness = Harness()
         harness.broker = Broker(journal, ManualClock(), settings)
-        harness.broker.wake = lambda: None
+        harness.broker.on_wake(lambda: None)
         recover(harness.broker, journal.recovery)
-        destination = harness.broker.queue("q", by=CreatedBy.PHPMQ)
+        destination = harness.broker.destinations.queue("q", by=CreatedBy.PHPMQ)
         assert destination.settings.max_messages == expected
         assert destination.provenance.created_by is CreatedBy.PHPMQ
         harness.connect().say(Frame(wire.PUBLISH, str(limit), "q", b"1"))

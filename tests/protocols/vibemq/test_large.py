@@ -50,7 +50,7 @@ def compressing(harness: Harness, names: str = "brotli,gzip") -> Peer:
 
 
 def publish(harness: Harness, payload: bytes, queue: str = "q") -> Message:
-    destination = harness.broker.queue(queue)
+    destination = harness.broker.destinations.queue(queue)
     message = Message(destination.address, payload, BodyKind.JSON, Origin.VIBEMQ)
     harness.broker.publish(destination, message)
     harness.settle()

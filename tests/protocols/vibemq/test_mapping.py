@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sluicemq.broker import deadletter
+from sluicemq.model import dead_letters
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.identifiers import to_identifier
@@ -166,7 +166,7 @@ def test_base64_is_bytes_to_others_if_it_comes_back_the_same() -> None:
 
 def test_a_client_cannot_make_its_message_a_dead_letter() -> None:
     message = published(headers={"deadLetterReason": "MessageExpired", "originalQueue": "x"})
-    assert not deadletter.is_dead_letter(message)
+    assert not dead_letters.is_dead_letter(message)
     assert headers_of(message) == {"deadLetterReason": "MessageExpired", "originalQueue": "x"}
 
 
@@ -183,15 +183,15 @@ def test_the_limit_is_kept_by_leaving_additions_out() -> None:
 
 
 def buried(message: Message, reason: str = "max-attempts") -> Message:
-    return deadletter.dead_letter_of(message, "orders", reason, 3, NOW)
+    return dead_letters.dead_letter_of(message, "orders", reason, 3, NOW)
 
 
 def test_the_names_are_the_brokers() -> None:
     assert mapping.DEAD_LETTER_HEADERS == (
-        deadletter.REASON,
-        deadletter.ORIGIN,
-        deadletter.ATTEMPTS,
-        deadletter.TIME,
+        dead_letters.REASON,
+        dead_letters.ORIGIN,
+        dead_letters.ATTEMPTS,
+        dead_letters.TIME,
     )
 
 

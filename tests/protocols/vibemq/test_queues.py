@@ -159,7 +159,7 @@ def test_unreadable_options_are_refused_by_name(harness: Harness, name: str, val
     answer = peer.ask(wire.CREATE_QUEUE, "q", {name: value})
     assert answer.error_code == "INVALID_MESSAGE"
     assert name in answer.error_message
-    assert harness.broker.destinations == {}
+    assert not harness.broker.destinations
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_destination_says_what_it_was_created_with(
     harness: Harness, mode: Mode, strategy: Strategy
 ) -> None:
     given = queues.QueueOptions(mode, 5, 1000, True, "dead", strategy, 2)
-    destination = harness.broker.declare(queues.address("q", given), given.settings)
+    destination = harness.broker.destinations.declare(queues.address("q", given), given.settings)
     assert queues.QueueOptions.of(destination) == given
 
 
@@ -194,7 +194,7 @@ def test_a_queue_is_created_as_its_mode_wants(harness: Harness) -> None:
     peer = harness.connect()
     for mode, kind in enumerate((Kind.QUEUE, Kind.TOPIC, Kind.TOPIC, Kind.QUEUE)):
         peer.create(f"q{mode}", mode=mode)
-        assert harness.broker.find(Address(kind, f"q{mode}")) is not None
+        assert harness.broker.destinations.find(Address(kind, f"q{mode}")) is not None
     assert len(harness.broker.destinations) == 4
 
 
@@ -325,7 +325,7 @@ def test_configured_settings_of_the_broker_stay(harness: Harness) -> None:
 
 
 def test_somebodys_temporary_queue_can_be_neither_created_nor_deleted(harness: Harness) -> None:
-    harness.broker.declare(Address(Kind.QUEUE, "mine"), owner=object())
+    harness.broker.destinations.declare(Address(Kind.QUEUE, "mine"), owner=object())
     peer = harness.connect()
     assert peer.error(wire.CREATE_QUEUE, "mine") == "QUEUE_EXISTS"
     assert peer.ask(wire.DELETE_QUEUE, "mine").type == wire.DELETE_QUEUE
@@ -427,7 +427,7 @@ def test_a_list_is_in_order_of_creation_and_of_what_can_be_named(harness: Harnes
     peer.create("a", mode=1)
     harness.limit("no name/here", DestinationSettings())
     harness.limit("\udcff", DestinationSettings())
-    harness.broker.declare(Address(Kind.TOPIC, "z"))
+    harness.broker.destinations.declare(Address(Kind.TOPIC, "z"))
     harness.turn(10)
     peer.publish("Über", "1")
     assert json.loads(peer.ask(wire.LIST_QUEUES).payload) == ["z", "a", "Über"]

@@ -378,7 +378,7 @@ def test_each_request_needs_its_own_right(kind: int, operation: Operation) -> No
     assert without.access.refused == [f"{operation.value} q"]
     having = limited(("q", operation))
     address = Address(Kind.QUEUE, "q")
-    having.broker.declare(address, provenance=Provenance(CreatedBy.VIBEMQ))
+    having.broker.destinations.declare(address, provenance=Provenance(CreatedBy.VIBEMQ))
     assert having.connect().ask(kind, "q").error_code == ""
 
 
@@ -386,7 +386,7 @@ def test_a_refused_delete_hides_names_that_the_user_may_not_see() -> None:
     harness = limited(("dead", Operation.DELETE))
     settings = DestinationSettings(dead_letter=True, dead_letter_queue="dead")
     harness.limit("secret", settings)
-    harness.broker.queue("dead", by=CreatedBy.VIBEMQ)
+    harness.broker.destinations.queue("dead", by=CreatedBy.VIBEMQ)
     answer = harness.connect().ask(wire.DELETE_QUEUE, "dead")
     assert answer.error_code == "FORBIDDEN"
     assert "secret" not in answer.error_message
@@ -397,7 +397,7 @@ def test_dead_letters_go_only_where_one_may_send() -> None:
     peer = harness.connect()
     options = {"enableDeadLetterQueue": True, "deadLetterQueueName": "others"}
     assert peer.error(wire.CREATE_QUEUE, "mine", options) == "NOT_AUTHORIZED"
-    assert harness.broker.destinations == {}
+    assert not harness.broker.destinations
     answer = peer.ask(wire.CREATE_QUEUE, "mine", options | {"deadLetterQueueName": "letters"})
     assert answer.error_code == ""
 
@@ -407,7 +407,7 @@ def test_nothing_comes_into_being_for_who_may_not(harness: Harness) -> None:
     peer = limits.connect()
     peer.error(wire.PUBLISH, "q")
     peer.error(wire.SUBSCRIBE, "q")
-    assert limits.broker.destinations == {}
+    assert not limits.broker.destinations
 
 
 def test_a_list_shows_what_one_has_any_right_to() -> None:
@@ -757,14 +757,14 @@ def test_a_client_that_is_faster_than_the_disk_is_not_read(harness: Harness) -> 
 
 
 def test_topics_and_queues_of_one_name(harness: Harness) -> None:
-    harness.broker.declare(Address(Kind.TOPIC, "t"))
+    harness.broker.destinations.declare(Address(Kind.TOPIC, "t"))
     subscriber, peer = harness.connect(), harness.connect()
     subscriber.subscribe("t")
     peer.publish("t", "1")
     assert subscriber.ids() == ["1"]
     assert harness.find("t") is None
     harness.limit("both", DestinationSettings(overflow=Overflow.REJECT))
-    harness.broker.declare(Address(Kind.TOPIC, "both"))
+    harness.broker.destinations.declare(Address(Kind.TOPIC, "both"))
     peer.publish("both", "2")
     assert len(harness.bodies("both")) == 1
 

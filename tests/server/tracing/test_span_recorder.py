@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from sluicemq.broker.tracing import TracedBroker
+from sluicemq.broker import Broker
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability, Origin
@@ -33,7 +33,7 @@ class TracedFixture(BrokerFixture):
         super().__init__()
         self.noted: list[SpanRecord] = []
         self.span_recorder = SpanRecorder(self.noted.append, ratio, limit)
-        self.broker = TracedBroker(self.journal, self.clock, self.span_recorder)
+        self.broker = Broker(self.journal, self.clock, observer=self.span_recorder)
 
     def spans(self) -> dict[str, ReadableSpan]:
         """Return the spans recorded since the last call, by name."""
@@ -142,7 +142,7 @@ def test_a_message_without_a_trace_begins_one_and_carries_it_on() -> None:
 def test_the_framing_of_a_phpmq_message_does_not_keep_it_from_carrying_a_trace() -> None:
     fixture = TracedFixture(ratio=1.0)
     fixture.span_recorder = SpanRecorder(fixture.noted.append, 1.0, 0, NATIVES)
-    fixture.broker = TracedBroker(fixture.journal, fixture.clock, fixture.span_recorder)
+    fixture.broker = Broker(fixture.journal, fixture.clock, observer=fixture.span_recorder)
     queue = fixture.queue("q")
     message = to_message(queue.address, b"a", -1, Durability.SYNC, fixture.clock.wall)
     fixture.broker.publish(queue, message)
@@ -236,7 +236,7 @@ def test_each_subscription_of_a_topic_has_its_own_delivery() -> None:
 
 def test_temporary_destinations_have_no_name_in_that_of_a_span() -> None:
     fixture = TracedFixture()
-    reply = fixture.broker.declare(Address(Kind.QUEUE, "reply-17"), owner=object())
+    reply = fixture.broker.destinations.declare(Address(Kind.QUEUE, "reply-17"), owner=object())
     fixture.send(reply, "a", durability=Durability.NONE)
     [span] = fixture.spans().values()
     assert span.name == "publish (temporary)"
@@ -349,7 +349,7 @@ def test_what_is_set_up_sends_what_it_sees() -> None:
     tracing = begin(TracingSettings(endpoint="http://x", sample_ratio=1.0), b"\1\2", memory)
     assert tracing is not None
     fixture = BrokerFixture()
-    fixture.broker = TracedBroker(fixture.journal, fixture.clock, tracing.span_recorder)
+    fixture.broker = Broker(fixture.journal, fixture.clock, observer=tracing.span_recorder)
     fixture.send(fixture.queue("q"), "a")
     tracing.close()
     finished = memory.get_finished_spans()

@@ -164,7 +164,7 @@ class DestinationMetrics:
             if destination.topic:
                 self._add_subscriptions(destination, subscriptions)
         for name in graves:
-            grave = self._broker.find(Address(Kind.QUEUE, name))
+            grave = self._broker.destinations.find(Address(Kind.QUEUE, name))
             if grave is not None and not name.endswith(DEAD_LETTERS_END):
                 dead += grave.waiting
         into.add(DEAD_LETTERS, dead)

@@ -106,8 +106,8 @@ class ExportedDestinations:
         there = [d for d in broker.destinations.values() if not d.temporary]
         for destination in sorted(there, key=lambda destination: destination.automatic):
             self._show(destination)
-        broker.creations.append(self._show)
-        broker.removals.append(self._hide)
+        broker.destinations.creations.append(self._show)
+        broker.destinations.removals.append(self._hide)
 
     @property
     def sums(self) -> list[Sum]:

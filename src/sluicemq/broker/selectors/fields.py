@@ -5,7 +5,7 @@ JMSCorrelationID and JMSType are NULL if the message has none. Every other ident
 names that begin with JMS must begin with JMSX or JMS_. A property that does not exist, or has bytes
 for a value, is NULL. `content_HYPHEN_type` is also the header `content-type` of another protocol
 (model/identifiers.py). A dead letter has Open MQ's properties, JMS_SUN_DMQ_..., which are derived
-(broker/deadletter.py).
+(model/dead_letters.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.deadletter import DMQ_PROPERTIES, dmq_property
 from sluicemq.broker.selectors.nodes import Value
+from sluicemq.model.dead_letters import DMQ_PROPERTIES, dmq_property
 from sluicemq.model.identifiers import from_identifier
 
 if TYPE_CHECKING:

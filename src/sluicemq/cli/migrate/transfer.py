@@ -226,12 +226,12 @@ class _Transfer:
         return self._outcome
 
     def _declare(self, address: Address, settings: DestinationSettings) -> None:
-        found = self._broker.find(address)
+        found = self._broker.destinations.find(address)
         if found is not None and not found.automatic:
             self._outcome.kept.append(address)
         else:
             provenance, created = self._origin(address, settings)
-            declared = self._broker.declare(
+            declared = self._broker.destinations.declare(
                 address, settings, provenance=provenance, created=created
             )
             if settings.retain_without_subscriptions and not settings.auto_ack:
@@ -251,7 +251,7 @@ class _Transfer:
     def _subscribe(self) -> None:
         broker = self._broker
         for migrated in self._plan.subscriptions:
-            topic = broker.topic(migrated.topic)
+            topic = broker.destinations.topic(migrated.topic)
             existing = topic.subscriptions.get(migrated.name)
             if existing is not None:
                 # a subscription with other terms would be replaced, and its messages lost
@@ -284,14 +284,14 @@ class _Transfer:
         number = self._numbers.get(address)
         if number is None:
             broker = self._broker
-            found = broker.find(address) or broker.create(
+            found = broker.destinations.find(address) or broker.destinations.create(
                 address,
                 broker.settings.defaults,
                 None,
                 True,
                 provenance=Provenance(_CREATORS[self._plan.kind]),
             )
-            number = self._numbers[address] = broker.number(found)
+            number = self._numbers[address] = broker.destinations.number(found)
         return number
 
     def _write(self, part: list[SourceMessage]) -> None:
@@ -311,7 +311,7 @@ class _Transfer:
         attempts: dict[int, int] = {}
         references = 1
         if address.kind is Kind.TOPIC:
-            topic = self._broker.find(address)
+            topic = self._broker.destinations.find(address)
             if topic is not None and topic.settings.retain_without_subscriptions:
                 message.routes = (self._numbers[address],)  # its group
                 if waiting.takers:

@@ -196,7 +196,7 @@ class Browsing:
     def _list(self, packet: Packet, selector: Selector | None) -> Work:
         """Find out what is there, and say so."""
         broker = self._broker
-        destination = broker.find(address_of_queue(packet))
+        destination = broker.destinations.find(address_of_queue(packet))
         view = View()
         # it may have gone meanwhile, and be there anew as another connection's
         if destination is not None and destination.owner in (None, self._connection):

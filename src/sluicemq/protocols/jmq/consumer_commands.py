@@ -109,7 +109,7 @@ class ConsumerCommands:
         if is_temporary(address.name):
             if find_or_create(self._broker, address, None).owner is not connection:
                 raise RejectedRequest(Status.NOT_ALLOWED, f"{address} is another connection's")
-        elif not owns(connection, self._broker.find(address)):
+        elif not owns(connection, self._broker.destinations.find(address)):
             connection.demand(Operation.CONSUME, address.name.replace(">", "*"))
 
     def _queue(

@@ -52,7 +52,7 @@ class Coordinator:
         self.client_ids = ClientIds()
         self.durables = Durables(broker)
         self.branches = Branches(broker, self.uid)
-        broker.dead_letter_policies[Origin.JMQ] = JmqDeadLetterPolicy()
+        broker.dead_letters.policies[Origin.JMQ] = JmqDeadLetterPolicy()
 
     def uid(self) -> int:
         """A number that no other thing of this broker has, nor had in years: 63 bits."""

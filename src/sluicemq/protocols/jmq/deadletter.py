@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from sluicemq.broker import Destination
-from sluicemq.broker.deadletter import DMQ_PREFIX, dead_letter_of
+from sluicemq.model.dead_letters import DMQ_PREFIX, dead_letter_of
 from sluicemq.model.message import BodyKind, Message
 from sluicemq.protocols.java import dumps, dumps_map, dumps_stream
 from sluicemq.protocols.jmq.packets import Z
@@ -26,7 +26,7 @@ _FLAGS_AT: Final = 62
 
 
 class JmqDeadLetterPolicy:
-    """See the module, and `sluicemq.broker.deadletter.DeadLetterPolicy`."""
+    """See the module, and `sluicemq.broker.DeadLetterPolicy`."""
 
     __slots__ = ()
 

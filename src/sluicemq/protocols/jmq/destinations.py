@@ -155,7 +155,7 @@ def find_or_create(broker: Broker, address: Address, creator: str | None) -> Des
 
     Raises Refused, DestinationNotFound, LimitExceeded.
     """
-    destination = broker.find(address)
+    destination = broker.destinations.find(address)
     if destination is not None:
         return destination
     name = address.name
@@ -165,18 +165,18 @@ def find_or_create(broker: Broker, address: Address, creator: str | None) -> Des
         if address.kind is Kind.QUEUE or not name.startswith(_FOR_MONITORS):
             raise RejectedRequest(Status.ERROR, f"{name}: names with {_RESERVED} are reserved")
         with suppress(DestinationNotFound):
-            return broker.resolve(address, DEFAULTS)
+            return broker.destinations.resolve(address, DEFAULTS)
         # it is the broker's to say, whatever applications may create
-        return broker.create(address, DEFAULTS, None, True)
-    return broker.resolve(address, DEFAULTS, creator, CreatedBy.JMQ)
+        return broker.destinations.create(address, DEFAULTS, None, True)
+    return broker.destinations.resolve(address, DEFAULTS, creator, CreatedBy.JMQ)
 
 
 def create_dead_messages(broker: Broker) -> None:
     """The dead message queue is always there, and makes room for new dead messages."""
     broker.core.dropping_dead_letter_queues.add(DEAD_MESSAGES)
-    existing = broker.find(DEAD_MESSAGES)
+    existing = broker.destinations.find(DEAD_MESSAGES)
     if existing is None or existing.automatic:
-        broker.declare(DEAD_MESSAGES, DEAD_MESSAGES_SETTINGS, provenance=Provenance())
+        broker.destinations.declare(DEAD_MESSAGES, DEAD_MESSAGES_SETTINGS, provenance=Provenance())
 
 
 def can_create(broker: Broker, address: Address) -> bool:
@@ -204,7 +204,7 @@ def visible(connection: JmqConnection, address: Address) -> Destination | None:
 
     Raises AccessDenied, and Refused: NOT_FOUND for a temporary one of another connection.
     """
-    destination = connection.broker.find(address)
+    destination = connection.broker.destinations.find(address)
     if owns(connection, destination):
         return destination
     if not is_temporary(address.name):
@@ -234,7 +234,7 @@ class Destinations:
             find_or_create(self._broker, address, None)
         elif not wildcard and not is_reserved(address):
             self._create(address, bits)
-        destination = self._broker.find(address)
+        destination = self._broker.destinations.find(address)
         if destination is not None and _flavour_bits(destination):
             bits = bits & ~_FLAVOUR_BITS | _flavour_bits(destination)
         properties: dict[str, object] = {
@@ -257,9 +257,9 @@ class Destinations:
             self._connection.demand(Operation.CREATE, address.name)
         connection = self._connection
         settings = _flavoured(DEFAULTS, address, bits)
-        self._broker.check_temporary(connection)
+        self._broker.destinations.check_temporary(connection)
         connection.owns = True
-        self._broker.declare(
+        self._broker.destinations.declare(
             address,
             settings,
             owner=connection,
@@ -269,7 +269,7 @@ class Destinations:
 
     def _create(self, address: Address, bits: int) -> None:
         identity = self._connection.identity
-        if accepts_replies(self._broker.find(address)):
+        if accepts_replies(self._broker.destinations.find(address)):
             return
         if not (
             identity.may(Operation.PRODUCE, address.name)
@@ -277,7 +277,7 @@ class Destinations:
         ):
             self._connection.demand(Operation.CREATE, address.name)
         _flavoured(DEFAULTS, address, bits)  # refused before anything is created
-        exists = self._broker.find(address) is not None
+        exists = self._broker.destinations.find(address) is not None
         try:
             destination = find_or_create(self._broker, address, identity.creator)
         except DestinationNotFound as error:
@@ -288,7 +288,7 @@ class Destinations:
     def destroy(self, packet: Packet) -> None:
         """DESTROY_DESTINATION: meant for temporary ones, which only their connection destroys."""
         address = address_of(packet)
-        destination = self._broker.find(address)
+        destination = self._broker.destinations.find(address)
         if destination is None:
             raise RejectedRequest(Status.NOT_FOUND, f"there is no {address}")
         if destination.temporary:
@@ -319,6 +319,6 @@ class Destinations:
 
 def missing(broker: Broker, address: Address) -> RejectedRequest:
     """Return the refusal to look at a destination that does not exist, or is not to be seen."""
-    creatable = broker.find(address) is None and can_create(broker, address)
+    creatable = broker.destinations.find(address) is None and can_create(broker, address)
     properties = {"JMQCanCreate": creatable}
     return RejectedRequest(Status.NOT_FOUND, f"there is no {address}", properties)

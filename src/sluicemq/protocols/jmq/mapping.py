@@ -38,7 +38,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final
 
-from sluicemq.broker.deadletter import DMQ_PROPERTIES, DMQ_TIMESTAMP, REASON, dmq_property
+from sluicemq.model.dead_letters import DMQ_PROPERTIES, DMQ_TIMESTAMP, REASON, dmq_property
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.identifiers import to_identifier

@@ -140,10 +140,8 @@ class Metrics:
         now = self._broker.clock.steady
         topics = [
             destination
-            for address, destination in self._broker.destinations.items()
-            if address.kind is Kind.TOPIC
-            and address.name.startswith(PREFIX)
-            and destination.consumers
+            for destination in self._broker.destinations.values()
+            if destination.topic and destination.name.startswith(PREFIX) and destination.consumers
         ]
         names = {topic.name for topic in topics}
         for gone in self._due.keys() - names:
@@ -165,7 +163,7 @@ class Metrics:
         """The destination that the topic of that name tells of, if there is one."""
         for prefix, kind in ((_QUEUE, Kind.QUEUE), (_TOPIC, Kind.TOPIC)):
             if name.startswith(prefix):
-                return self._broker.find(Address(kind, name.removeprefix(prefix)))
+                return self._broker.destinations.find(Address(kind, name.removeprefix(prefix)))
         return None
 
     def _values(self, name: str, topic: str, subject: Destination | None) -> Values | None:
@@ -178,8 +176,8 @@ class Metrics:
         return None if subject is None else self._of_one(subject, self._watched[topic])
 
     def _destinations(self) -> Iterator[Destination]:
-        for address, destination in self._broker.destinations.items():
-            if not address.name.startswith(PREFIX):
+        for destination in self._broker.destinations.values():
+            if not destination.name.startswith(PREFIX):
                 yield destination
 
     def _of_broker(self) -> Values:

@@ -164,7 +164,9 @@ class Producers:
         check_name(address)
         if is_reserved(address):
             raise RejectedRequest(Status.CONFLICT, f"nobody may send to {address}")
-        if not is_temporary(address.name) and not accepts_replies(self._broker.find(address)):
+        if not is_temporary(address.name) and not accepts_replies(
+            self._broker.destinations.find(address)
+        ):
             self._connection.demand(Operation.PRODUCE, address.name.replace(">", "*"))
 
     # --- sending -----------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class QueueSubscription:
     @property
     def exists(self) -> bool:
         """Return whether there is a queue of that name."""
-        return self._broker.find(self._address) is not None
+        return self._broker.destinations.find(self._address) is not None
 
     def attach(self, consumer: JmsConsumer) -> None:
         """Raises BrokerError."""
@@ -154,7 +154,7 @@ class TopicSubscription:
     @property
     def exists(self) -> bool:
         """Return whether there is a topic of that name; a wildcard always exists."""
-        return self._pattern is not None or self._broker.find(self._topic) is not None
+        return self._pattern is not None or self._broker.destinations.find(self._topic) is not None
 
     def attach(self, consumer: JmsConsumer) -> None:
         """Raises BrokerError."""
@@ -168,7 +168,7 @@ class TopicSubscription:
         for topic in matching(self._broker, self._pattern):
             self._join(consumer, topic)
         self._consumer = consumer
-        self._broker.creations.append(self._created)
+        self._broker.destinations.creations.append(self._created)
 
     def _join(self, consumer: JmsConsumer, topic: Destination) -> None:
         terms = self._terms
@@ -209,7 +209,7 @@ class TopicSubscription:
         """A consumer has left these: what is not durable goes with the last one."""
         if self._consumer is not None:
             self._consumer = None
-            self._broker.creations.remove(self._created)
+            self._broker.destinations.creations.remove(self._created)
         if not self._terms.durable:
             for engine in engines:
                 subscription = engine.subscription
@@ -290,7 +290,7 @@ class Durables:
                 )
                 with suppress(ValueError):
                     self.expect(terms, Pattern(unquote(pattern, errors="surrogatepass")))
-        broker.creations.append(self._created)
+        broker.destinations.creations.append(self._created)
 
     def find(self, name: str) -> list[Subscription]:
         """Return the open subscriptions of that name."""

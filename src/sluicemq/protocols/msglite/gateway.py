@@ -209,7 +209,7 @@ class GatewaySession:
         guest = self._access.guest
         assert guest is not None  # the protocol has no logins
         demand(self._access, self._transport.peer, guest, Operation.PRODUCE, self._address)
-        target = broker.queue(self._address, guest.creator, CreatedBy.MSGLITE)
+        target = broker.destinations.queue(self._address, guest.creator, CreatedBy.MSGLITE)
         reply = self._create(self, guest.creator)
         content = self._create(self._replies, guest.creator)
         announcement = {

@@ -45,7 +45,9 @@ class ReplyAddresses:
         """
         self._issued += 1
         name = self._prefix + self._digits(b"%X" % self._issued)
-        return broker.declare(Address(Kind.QUEUE, name.decode()), owner=owner, creator=creator)
+        return broker.destinations.declare(
+            Address(Kind.QUEUE, name.decode()), owner=owner, creator=creator
+        )
 
     def issued(self, address: bytes) -> bool:
         """Return whether `create` has issued this address."""

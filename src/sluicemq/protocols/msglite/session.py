@@ -425,7 +425,7 @@ class MsgliteSession:
         complete = True
         for address in dict.fromkeys(addresses):
             name = decode_name(address)
-            if create or broker.find(Address(Kind.QUEUE, name)) is not None:
+            if create or broker.destinations.find(Address(Kind.QUEUE, name)) is not None:
                 self._attach(name)
             else:
                 complete = False
@@ -438,7 +438,9 @@ class MsgliteSession:
 
         Raises DestinationNotFound, DestinationPrivate, LimitExceeded, SubscriptionInUse.
         """
-        queue = self._broker.queue(name, self._identity.creator, CreatedBy.MSGLITE).queue
+        queue = self._broker.destinations.queue(
+            name, self._identity.creator, CreatedBy.MSGLITE
+        ).queue
         self._broker.attach(queue, self, self._window, owner=self._replies)
 
     def _find_or_create(self, address: Address, to: bytes) -> Destination | None:
@@ -449,12 +451,12 @@ class MsgliteSession:
         """
         broker = self._broker
         raw = encode_name(address.name)
-        destination = broker.find(address)
+        destination = broker.destinations.find(address)
         if destination is None and (self._replies.issued(raw) or is_temporary(address.name)):
             return None
         if destination is None or not destination.temporary:  # temporary ones need no permission
             self._demand(Operation.PRODUCE, raw)
-            destination = broker.resolve(
+            destination = broker.destinations.resolve(
                 address, creator=self._identity.creator, by=CreatedBy.MSGLITE
             )
         if destination.temporary or to.startswith(ANSWER):

@@ -333,7 +333,7 @@ class MaintenanceSession:
 
     def _find(self, name: str) -> Destination | None:
         """Return the queue of this name, which may be escaped as on the pages; or None."""
-        destination = self._broker.find(Address(Kind.QUEUE, name))
+        destination = self._broker.destinations.find(Address(Kind.QUEUE, name))
         if destination is not None and not self._is_visible(destination):
             return None
         if destination is None and "\\" in name:

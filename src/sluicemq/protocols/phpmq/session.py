@@ -332,7 +332,7 @@ class PhpmqSession:
             return
         name = decode_name(queue)
         self._demand(Operation.CONSUME, name)
-        destination = self._broker.queue(name, self._identity.creator, CreatedBy.PHPMQ)
+        destination = self._broker.destinations.queue(name, self._identity.creator, CreatedBy.PHPMQ)
         self._queue = queue
         self._count = count
         self._encoders = _encoders(queue, self._decoder.newline)
@@ -372,7 +372,7 @@ class PhpmqSession:
             return None
         name = decode_name(queue)
         self._demand(Operation.CONSUME, name)
-        destination = self._broker.find(Address(Kind.QUEUE, name))
+        destination = self._broker.destinations.find(Address(Kind.QUEUE, name))
         if destination is None or destination.temporary:  # its messages belong to other clients
             return None
         return destination.queue
@@ -402,12 +402,12 @@ class PhpmqSession:
                 correlation = answer_correlation(request)
         if address is None:
             return None, ""
-        destination = broker.find(address)
+        destination = broker.destinations.find(address)
         if destination is None and is_temporary(address.name):
             return None, ""
         if destination is None or not destination.temporary:  # temporary ones need no permission
             self._demand(Operation.PRODUCE, address.name)
-            destination = broker.resolve(
+            destination = broker.destinations.resolve(
                 address, creator=self._identity.creator, by=CreatedBy.PHPMQ
             )
         if not sequence:

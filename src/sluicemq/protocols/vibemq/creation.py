@@ -103,13 +103,15 @@ class QueueCreation:
             return destination
         where = address(name, self.options)
         settings = replace(self.settings(self.options), idle_timeout=self._idle_timeout)
-        broker.expect_creation(where, creator)
-        broker.expect_pair(where, settings, creator)
+        broker.destinations.expect_creation(where, creator)
+        broker.destinations.expect_pair(where, settings, creator)
         provenance = Provenance(CreatedBy.VIBEMQ, self._explicit)
-        destination = broker.resolve(
+        destination = broker.destinations.resolve(
             where, creator=creator, settings=settings, provenance=provenance
         )
-        broker.number(destination)  # so that the journal records it even without messages
+        broker.destinations.number(
+            destination
+        )  # so that the journal records it even without messages
         return self._with_dead_letters(destination)
 
     def declare(
@@ -125,15 +127,15 @@ class QueueCreation:
         settings = self.settings(options)
         provenance = written.provenance()
         provenance = provenance._replace(explicit=provenance.explicit | self._explicit)
-        self._broker.expect_pair(where, settings, creator)
-        declared = self._broker.declare(
+        self._broker.destinations.expect_pair(where, settings, creator)
+        declared = self._broker.destinations.declare(
             where, settings, creator=creator, provenance=provenance, created=created
         )
         return self._with_dead_letters(declared)
 
     def _with_dead_letters(self, destination: Destination) -> Destination:
         if destination.dead_letters is not None:
-            self._broker.dead_letter_queue(destination)
+            self._broker.destinations.dead_letter_queue(destination)
         return destination
 
 

@@ -69,7 +69,7 @@ CONTENT_ENCODING: Final = "content-encoding"
 BASE64: Final = "base64"
 
 REASON: Final = "deadLetterReason"
-"""Property that marks a dead letter for the broker (broker/deadletter.py)."""
+"""Property that marks a dead letter for the broker (model/dead_letters.py)."""
 DEAD_LETTER_HEADERS: Final = (REASON, "originalQueue", ATTEMPTS_HEADER, "failedAt")
 """Properties that describe a dead letter."""
 

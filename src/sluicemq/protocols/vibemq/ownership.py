@@ -33,7 +33,7 @@ def foreign(broker: Broker, destination: Destination, identity: Identity) -> str
     name = destination.name
     if how := _CREATORS.get(destination.provenance.created_by):
         return f"queue {name} {how}; VibeMQ clients cannot delete it"
-    source = broker.dead_letters_of(destination)
+    source = broker.destinations.dead_letters_of(destination)
     if source is not None:
         of = source.name if identity.sees(source.name) else "another queue"
         return f"queue {name} is the dead-letter queue of {of}; delete that one first"
@@ -59,7 +59,7 @@ def takes_options(broker: Broker, existing: Destination, options: QueueOptions) 
     """
     if not existing.automatic or existing.provenance.created_by is not CreatedBy.VIBEMQ:
         return False
-    if broker.dead_letters_of(existing) is not None:
+    if broker.destinations.dead_letters_of(existing) is not None:
         return False
     if not existing.busy():
         return True

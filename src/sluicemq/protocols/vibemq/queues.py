@@ -265,15 +265,15 @@ def find(broker: Broker, name: str) -> Destination | None:
     publish replies to them (`find_answered`).
     """
     queue = Address(Kind.QUEUE, name)
-    found = broker.find(queue) or broker.find_dead_letter_queue(queue)
+    found = broker.destinations.find(queue) or broker.destinations.find_dead_letter_queue(queue)
     if found is None or found.temporary:
-        found = broker.find(Address(Kind.TOPIC, name))
+        found = broker.destinations.find(Address(Kind.TOPIC, name))
     return None if found is None or found.temporary else found
 
 
 def find_answered(broker: Broker, name: str) -> Destination | None:
     """Return the destination that a replyTo header names, of any name or a topic, or None."""
-    return broker.find(read_address(name))
+    return broker.destinations.find(read_address(name))
 
 
 def names(broker: Broker) -> list[str]:

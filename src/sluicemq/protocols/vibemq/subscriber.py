@@ -210,7 +210,7 @@ class Subscriber:
     def await_queue(self) -> None:
         """Attach as soon as a queue of this name is created."""
         self._waits = self._created
-        self._broker.await_creation(self.name, self._waits)
+        self._broker.destinations.await_creation(self.name, self._waits)
 
     def _created(self, destination: Destination) -> None:
         self._waits = None
@@ -224,7 +224,7 @@ class Subscriber:
         broker = self._broker
         unsent = self._stop_sending()
         if self._waits is not None:
-            broker.stop_waiting(self.name, self._waits)
+            broker.destinations.stop_waiting(self.name, self._waits)
             self._waits = None
         consumer, self._consumer = self._consumer, None
         if consumer is None:

@@ -1,4 +1,4 @@
-"""Record spans of messages from the events of the engine (`sluicemq.broker.tracing`).
+"""Record spans of messages from the events of the engine (`sluicemq.broker.events`).
 
     publish orders   accepted ──────> ready for consumers; SYNC messages: durable
       journal orders   accepted ────> durable
@@ -19,12 +19,12 @@ an OpenTelemetry span on the exporter's thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import getrandbits, random
 from time import time_ns
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sluicemq.broker.tracing import ACKNOWLEDGED, REDELIVERED, RELEASED
+from sluicemq.broker.events import ACKNOWLEDGED, REDELIVERED, RELEASED
 from sluicemq.model.message import Message, Origin
 from sluicemq.server.tracing.context import PARENT, STATE, TraceContext, read, write
 
@@ -112,7 +112,7 @@ class _Handling(NamedTuple):
 
 
 class SpanRecorder:
-    """Observer (`sluicemq.broker.tracing.Observer`) that records spans."""
+    """Observer (`sluicemq.broker.Observer`) that records spans."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class SpanRecorder:
         self._written: deque[_Written] = deque()
         self._since: dict[int, int] = {}
         """Time at which a message became ready, ns since the epoch, by sequence number."""
-        self._handled = 0
+        self._unacked: dict[tuple[Subscription, int], _Handling] = {}
         self._second = 0
         self._followed = 0
 
@@ -225,17 +225,22 @@ class SpanRecorder:
             if not recorded:
                 self._published(taken, facts, now)
 
-    def delivered(self, subscription: Subscription, delivery: Delivery) -> object:
-        """Record the deliver span; return the state for `over`, or None if not traced."""
+    def delivered(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
+        """Record the deliver spans of the traced messages."""
+        for delivery in deliveries:
+            self._delivered(subscription, delivery)
+
+    def _delivered(self, subscription: Subscription, delivery: Delivery) -> None:
+        self.ended(subscription, delivery.sequence, REDELIVERED)
         message = delivery.message
         if message is None or message.properties is None:
-            return None
+            return
         found = read(message.properties.get(PARENT))
         if found is None or not found.sampled:
-            return None
+            return
         now = time_ns()
         if not self._follow(now):
-            return None
+            return
         facts = _facts_of(message, subscription.destination, delivery.sequence)
         state = _state_of(message)
         span = getrandbits(64) or 1
@@ -255,21 +260,22 @@ class SpanRecorder:
                 "",
             )
         )
-        if self._handled >= MOST_REMEMBERED:
-            return None
-        self._handled += 1
-        return _Handling(found.trace, span, state, now, facts, delivery.attempts, subscription.name)
+        if len(self._unacked) < MOST_REMEMBERED:
+            self._unacked[subscription, delivery.sequence] = _Handling(
+                found.trace, span, state, now, facts, delivery.attempts, subscription.name
+            )
 
-    def over(self, handling: object, how: str) -> None:
+    def ended(self, subscription: Subscription, sequence: int, outcome: str) -> None:
         """Record the span that ends a delivery: ack, requeue or discard."""
-        assert isinstance(handling, _Handling)
-        self._handled -= 1
+        handling = self._unacked.pop((subscription, sequence), None)
+        if handling is None:
+            return
         now = time_ns()
         operation = "ack"
-        if how in (RELEASED, REDELIVERED):
+        if outcome in (RELEASED, REDELIVERED):
             operation = "requeue"
             self._remember(handling.facts.sequence, now)
-        elif how != ACKNOWLEDGED:
+        elif outcome != ACKNOWLEDGED:
             operation = "discard"
         self._done(
             SpanRecord(
@@ -284,7 +290,7 @@ class SpanRecorder:
                 handling.facts,
                 handling.attempts,
                 handling.subscription,
-                how,
+                outcome,
             )
         )
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from sluicemq.broker.deadletter import ATTEMPTS, DMQ_PREFIX, ORIGIN, REASON, TIME
 from sluicemq.cli.migrate.plan import Key, key_of
 from sluicemq.cli.migrate.source_files import Damage
+from sluicemq.model.dead_letters import ATTEMPTS, DMQ_PREFIX, ORIGIN, REASON, TIME
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message, Property

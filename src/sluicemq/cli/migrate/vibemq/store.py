@@ -32,10 +32,10 @@ from typing import Any, Final, NamedTuple
 import brotli
 import msgspec
 
-from sluicemq.broker.deadletter import dead_letter_of
 from sluicemq.cli.migrate.plan import Plan, SetAsideRow, SourceMessage, key_of
 from sluicemq.cli.migrate.source_files import ChangeDetector, Damage
 from sluicemq.cli.migrate.sqlite import columns, opened
+from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind, Overflow, is_temporary
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message

@@ -1,23 +1,18 @@
-"""Registry of destinations: lookup, creation, declaration, quotas and journal numbers."""
+"""The destinations of a broker: lookup, creation, declaration, quotas and journal numbers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from sluicemq.broker.attachment import elect
-from sluicemq.broker.clock import Clock
 from sluicemq.broker.codec import StoredSettings, encode
 from sluicemq.broker.core import Core
 from sluicemq.broker.destination import Destination
-from sluicemq.broker.scans import Scans
-from sluicemq.broker.settings import EngineSettings
-from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import RecordType
-from sluicemq.journal.port import Journal
 from sluicemq.model.destination import (
     USUAL,
     Address,
@@ -41,34 +36,39 @@ DEAD_LETTERS: Final = DestinationSettings()
 """Settings of an undeclared dead-letter queue: it accepts and keeps every dead letter."""
 
 
-class Registry:
-    """Part of the broker that looks up, creates and counts destinations."""
+class Destinations:
+    """All destinations by address, with the quotas of their creators.
 
-    def __init__(
-        self, journal: Journal, clock: Clock, settings: EngineSettings, scans: Scans
-    ) -> None:
-        self.journal = journal
-        self.clock = clock
-        self.settings = settings
-        self.core = Core(journal, clock, settings, scans)
-        self.core.subscriptions = Subscription
-        self.destinations: dict[Address, Destination] = {}
-        self.durable_subscriptions: dict[int, Subscription] = {}
-        self.next_subscription = 1
+    creations  callbacks for each created destination; they must not raise
+    removals   callbacks for each deleted destination; they must not raise
+    created    number of destinations created by each user; "" = anonymous users
+    temporary  number of temporary destinations of each owner
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._destinations: dict[Address, Destination] = {}
         self.creations: list[Callable[[Destination], None]] = []
-        """Callbacks for each created destination; they must not raise."""
         self.removals: list[Callable[[Destination], None]] = []
-        """Callbacks for each deleted destination; they must not raise."""
         self._awaited: dict[str, list[Callable[[Destination], None]]] = {}
         self.created: Counter[str] = Counter()
-        """Number of destinations created by each user; "" = anonymous users."""
         self.temporary: Counter[object] = Counter()
-        """Number of temporary destinations of each owner."""
 
-    @property
-    def identity(self) -> bytes:
-        """Identity of the data directory: 8 bytes that never change."""
-        return self.journal.identity
+    def __len__(self) -> int:
+        return len(self._destinations)
+
+    def __contains__(self, address: object) -> bool:
+        return address in self._destinations
+
+    def __getitem__(self, address: Address) -> Destination:
+        return self._destinations[address]
+
+    def __iter__(self) -> Iterator[Address]:
+        return iter(self._destinations)
+
+    def values(self) -> Iterable[Destination]:
+        """Return a view of the destinations; a caller that creates or deletes any copies it."""
+        return self._destinations.values()
 
     def queue(
         self, name: str, creator: str | None = None, by: CreatedBy = CreatedBy.BROKER
@@ -84,7 +84,7 @@ class Registry:
 
     def find(self, address: Address) -> Destination | None:
         """Return the destination, or None if it does not exist."""
-        return self.destinations.get(address)
+        return self._destinations.get(address)
 
     def resolve(
         self,
@@ -105,7 +105,7 @@ class Registry:
         `creator` (Identity.creator), None = no quota; `by` is the kind of user that creates it by
         use. `provenance` is that of a new one if more is known.
         """
-        destination = self.destinations.get(address)
+        destination = self._destinations.get(address)
         if destination is not None:
             return destination
         if is_temporary(address.name):
@@ -115,7 +115,7 @@ class Registry:
             return queue
         self.expect_creation(address, creator)
         if settings is None:
-            own = self.settings.defaults
+            own = self._core.settings.defaults
             settings = own if defaults is None or own != USUAL else defaults
         provenance = provenance or self.provenance_of(by)
         return self.create(address, settings, None, True, creator, provenance)
@@ -125,7 +125,7 @@ class Registry:
 
         `creator` as in `resolve`.
         """
-        settings = self.settings
+        settings = self._core.settings
         allowed = (
             settings.auto_create_queues
             if address.kind is Kind.QUEUE
@@ -142,14 +142,14 @@ class Registry:
 
         Only the defaults given in the configuration count as set explicitly.
         """
-        return Provenance(by, frozenset(self.settings.given_defaults))
+        return Provenance(by, frozenset(self._core.settings.given_defaults))
 
     def find_dead_letter_queue(self, address: Address) -> Destination | None:
         """Return the queue, creating it if needed, if it is a dead-letter queue; otherwise None.
 
         It is a dead-letter queue if an existing destination sends its dead letters to it.
         """
-        sources = self.core.dead_letter_queues.get(address)
+        sources = self._core.dead_letter_queues.get(address)
         return self.dead_letter_queue(next(iter(sources))) if sources else None
 
     def dead_letter_queue(self, source: Destination) -> Destination:
@@ -159,7 +159,7 @@ class Registry:
         queue's settings.
         """
         address = source.dead_letter_address
-        queue = self.destinations.get(address)
+        queue = self._destinations.get(address)
         if queue is None:
             provenance = Provenance(source.provenance.created_by)
             return self.create(address, DEAD_LETTERS, None, True, source.creator, provenance)
@@ -209,7 +209,7 @@ class Registry:
         one keeps its own. Raises DestinationConflict, LimitExceeded.
         """
         settings = settings or DestinationSettings()
-        destination = self.destinations.get(address)
+        destination = self._destinations.get(address)
         if provenance is None:
             if destination is None:
                 provenance = Provenance(explicit=differing(settings))
@@ -248,7 +248,7 @@ class Registry:
             for subscription in (destination.queue, *destination.subscriptions.values()):
                 elect(subscription)
         if destination.parked:
-            self.core.unblocking[destination] = None
+            self._core.unblocking[destination] = None
         self.note_settings(destination)
         return destination
 
@@ -264,16 +264,16 @@ class Registry:
         if destination.paused:
             destination.paused = False
             for subscription in (destination.queue, *destination.subscriptions.values()):
-                self.core.dirty[subscription] = None
+                self._core.dirty[subscription] = None
             if not destination.temporary:
                 self.note_settings(destination)
 
     def note_settings(self, destination: Destination) -> None:
         """Journal the settings that a destination is to have after a restart."""
-        self.journal.append_entry(
+        self._core.journal.append_entry(
             RecordType.DESTINATION_SETTINGS,
-            encode(StoredSettings.of(destination, self.settings.defaults)),
-            self.clock.wall,
+            encode(StoredSettings.of(destination, self._core.settings.defaults)),
+            self._core.clock.wall,
             destination=self.number(destination),
         )
 
@@ -288,7 +288,7 @@ class Registry:
         if settings.dead_letter:
             queue = settings.dead_letter_queue or f"{address.name}.dlq"
             needed.add(Address(Kind.QUEUE, queue))
-        missing = sum(each not in self.destinations for each in needed)
+        missing = sum(each not in self._destinations for each in needed)
         if missing:
             self._check_limits(address, creator, missing)
 
@@ -296,13 +296,13 @@ class Registry:
         """Raise LimitExceeded unless `count` more destinations may exist, in total and for the
         creator.
         """
-        limit = self.settings.max_destinations
-        if limit and len(self.destinations) + count > limit:
+        limit = self._core.settings.max_destinations
+        if limit and len(self._destinations) + count > limit:
             raise LimitExceeded(f"{address}: there are {limit} destinations already, the limit")
         self._check_quota(address, creator, count)
 
     def _check_quota(self, address: Address, creator: str | None, count: int = 1) -> None:
-        limit = self.settings.max_destinations_per_user
+        limit = self._core.settings.max_destinations_per_user
         if creator is not None and limit and self.created[creator] + count > limit:
             raise QuotaExceeded(
                 f"{address}: {creator_text(creator)} created {limit} destinations that still "
@@ -311,7 +311,7 @@ class Registry:
 
     def check_temporary(self, owner: object) -> None:
         """Raise QuotaExceeded unless the connection may have one more temporary destination."""
-        limit = self.settings.max_temporary_destinations_per_connection
+        limit = self._core.settings.max_temporary_destinations_per_connection
         if limit and self.temporary[owner] >= limit:
             raise QuotaExceeded(
                 f"this connection has {limit} temporary destinations, the limit "
@@ -320,7 +320,7 @@ class Registry:
 
     def dead_letters_of(self, queue: Destination) -> Destination | None:
         """Return a destination whose dead letters go to this queue, None if there is none."""
-        sources = self.core.dead_letter_queues.get(queue.address)
+        sources = self._core.dead_letter_queues.get(queue.address)
         return next(iter(sources)) if sources else None
 
     def _count(self, destination: Destination, change: int) -> None:
@@ -332,7 +332,7 @@ class Registry:
 
     def forget(self, destination: Destination) -> None:
         """Remove a deleted destination from the registry."""
-        del self.destinations[destination.address]
+        del self._destinations[destination.address]
         destination.point_dead_letters(None)
         self._count(destination, -1)
 
@@ -352,9 +352,9 @@ class Registry:
         `declare`.
         """
         destination = Destination(
-            self.core, address, settings, owner, automatic, created, creator, provenance
+            self._core, address, settings, owner, automatic, created, creator, provenance
         )
-        self.destinations[address] = destination
+        self._destinations[address] = destination
         self._count(destination, 1)
         for callback in self._awaited.pop(address.name, ()):
             callback(destination)
@@ -380,21 +380,16 @@ class Registry:
         """
         if settings is None:
             automatic = True
-            settings = self.settings.defaults
+            settings = self._core.settings.defaults
         destination = Destination(
-            self.core, address, settings, None, automatic, created, creator, provenance
+            self._core, address, settings, None, automatic, created, creator, provenance
         )
         destination.recorded_depth = None
         destination.paused = paused
         destination.grouped = grouped
-        self.destinations[address] = destination
+        self._destinations[address] = destination
         self._count(destination, 1)
         return destination
-
-    def adopt_subscription(self, subscription: Subscription) -> None:
-        """Register a durable subscription that the journal knows already."""
-        subscription.destination.subscribe(subscription)
-        self.durable_subscriptions[subscription.number] = subscription
 
     def number(self, destination: Destination) -> int:
         """Return the journal number of the destination and of its own subscription, assigning one
@@ -402,13 +397,13 @@ class Registry:
         """
         number = destination.number
         if not number:
-            number = self.journal.destination(destination.address)
+            number = self._core.journal.destination(destination.address)
             destination.set_number(number)
             if destination.owner is not None or destination.automatic:
-                self.journal.append_entry(
+                self._core.journal.append_entry(
                     RecordType.DESTINATION_SETTINGS,
-                    encode(StoredSettings.of(destination, self.settings.defaults)),
-                    self.clock.wall,
+                    encode(StoredSettings.of(destination, self._core.settings.defaults)),
+                    self._core.clock.wall,
                     destination=number,
                 )
         return number

@@ -2,8 +2,7 @@
 
 All methods are synchronous and run in one thread. An iteration consists of calls by any number of
 sessions, followed by `flush`, which dispatches, journals acknowledgements and starts a group
-commit. The broker has three layers, each a class: destinations (registry.py), publishing
-(publishing.py), and consuming with the event loop iterations (this module).
+commit.
 """
 
 from __future__ import annotations
@@ -18,14 +17,18 @@ from sluicemq.broker.browse import BrowseSnapshot, scan
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.codec import BatchPart, SubscriptionEntry, encode
 from sluicemq.broker.consumer import Consumer, Sink, Window
+from sluicemq.broker.core import Core
+from sluicemq.broker.dead_letters import DeadLetters
 from sluicemq.broker.delivery import GONE, Delivery
 from sluicemq.broker.depth_sampler import DepthSampler
 from sluicemq.broker.destination import Destination
+from sluicemq.broker.destinations import Destinations, creator_text
 from sluicemq.broker.dispatch import dispatch, serve_one
+from sluicemq.broker.events import Observer
+from sluicemq.broker.group_commit import GroupCommit
 from sluicemq.broker.heldmessages import HeldMessages
 from sluicemq.broker.pending_queue import Selector
-from sluicemq.broker.publishing import PublishOperations
-from sluicemq.broker.registry import creator_text
+from sluicemq.broker.publishing import Publisher
 from sluicemq.broker.scans import StartDeadline, unlimited
 from sluicemq.broker.selectors import CompiledSelector, compile_selector
 from sluicemq.broker.settings import EngineSettings
@@ -50,11 +53,14 @@ _NO_OWNER: Final = object()
 """Stands for the owner of a temporary destination that has been deleted."""
 
 
-class Broker(PublishOperations):
+class Broker:
     """Message broker: the engine that sessions and the administration call.
 
-    `compile_selector` compiles the selectors of durable subscriptions recovered from the journal;
-    `start_deadline` limits the duration of scans (scans.py).
+    core          state that the parts below share
+    destinations  destinations, and what creates them
+    publisher     accepts messages
+    group_commit  commits the journal, and calls back for what is durable
+    dead_letters  moves undeliverable messages
     """
 
     def __init__(
@@ -64,8 +70,24 @@ class Broker(PublishOperations):
         settings: EngineSettings | None = None,
         compile_selector: Callable[[str], Selector] = compile_selector,
         start_deadline: StartDeadline = unlimited,
+        observer: Observer | None = None,
     ) -> None:
-        super().__init__(journal, clock, settings or EngineSettings(), start_deadline)
+        """Create a broker without destinations; `recover` adds those of the journal.
+
+        `compile_selector` compiles the selectors of durable subscriptions recovered from the
+        journal; `start_deadline` limits the duration of scans (scans.py); `observer` is notified
+        of the stages of messages (events.py).
+        """
+        self.journal = journal
+        self.clock = clock
+        self.core = Core(journal, clock, settings or EngineSettings(), start_deadline, observer)
+        self.destinations = Destinations(self.core)
+        self.publisher = Publisher(self.core, self.destinations)
+        self.group_commit = GroupCommit(self.core, self.publisher)
+        self.dead_letters = DeadLetters(self.core, self.destinations, self.publisher)
+        self.core.dead_letters = self.dead_letters
+        self.durable_subscriptions: dict[int, Subscription] = {}
+        self.next_subscription = 1
         self.restored_selector = compile_selector
         self.transactions = Transactions(self)
         self.batches = Batches(self)
@@ -73,6 +95,36 @@ class Broker(PublishOperations):
         self.traffic: dict[str, Traffic] = {}
         """Traffic by protocol, for protocols that have had clients."""
         self.stats_sampler = StatsSampler(self)
+        journal.on_durable = self.group_commit.on_durable
+        journal.on_written = self.group_commit.on_written
+        journal.on_space = self.publisher.on_space
+
+    @property
+    def identity(self) -> bytes:
+        """Identity of the data directory: 8 bytes that never change."""
+        return self.journal.identity
+
+    @property
+    def settings(self) -> EngineSettings:
+        """Settings of the engine."""
+        return self.core.settings
+
+    def wake(self) -> None:
+        """Request a flush, outside of an event loop iteration."""
+        self.core.wake()
+
+    def on_wake(self, callback: Callable[[], None]) -> None:
+        """Set the function that arranges for a flush, outside of an event loop iteration."""
+        self.core.wake = callback
+
+    @property
+    def stopping(self) -> bool:
+        """True once no more messages are accepted."""
+        return self.core.stopping
+
+    def stop(self) -> None:
+        """Accept no more messages; consumers are served as before."""
+        self.core.stopping = True
 
     # --- destinations ------------------------------------------------------------------------
 
@@ -89,11 +141,11 @@ class Broker(PublishOperations):
         self.depth_sampler.gone(destination)
         self.core.event_recorder.write()  # while the journal knows the destination
         destination.removed = True
-        if self.destinations.get(destination.address) is destination:
-            self.forget(destination)
+        if self.destinations.find(destination.address) is destination:
+            self.destinations.forget(destination)
             # the journal may know it from before a restart
             self.journal.forget_destination(destination.address)
-            for callback in self.removals:
+            for callback in self.destinations.removals:
                 callback(destination)
         parked = list(destination.parked)
         destination.parked.clear()
@@ -156,7 +208,7 @@ class Broker(PublishOperations):
             expiration = delivery.expires + self.clock.epoch if delivery.expires else 0
             copy = message.copy(target.address, expiration)
             source.withdraw(delivery)
-            self.replace(delivery, target, copy, Cause.MOVED)
+            self.publisher.replace(delivery, target, copy, Cause.MOVED)
             moved += 1
         return moved
 
@@ -229,7 +281,7 @@ class Broker(PublishOperations):
             self._check_subscriptions(name, creator)
             number = DURABLE_SUBSCRIPTION | self.next_subscription
             self.next_subscription += 1
-        subscription = self.core.subscriptions(
+        subscription = Subscription(
             self.core, topic, name, number, selector, exclude, shared, owner
         )
         if durable:
@@ -260,6 +312,11 @@ class Broker(PublishOperations):
                 "(broker.max_subscriptions_per_user); unsubscribe from some first"
             )
 
+    def adopt_subscription(self, subscription: Subscription) -> None:
+        """Register a durable subscription that the journal knows already."""
+        subscription.destination.subscribe(subscription)
+        self.durable_subscriptions[subscription.number] = subscription
+
     def claim(self, subscription: Subscription, owner: str) -> None:
         """Assign a subscription to a user; for a durable one this survives a restart."""
         if subscription.owner == owner or subscription.closed:
@@ -273,7 +330,7 @@ class Broker(PublishOperations):
             RecordType.SUBSCRIPTION_CREATED,
             encode(SubscriptionEntry.of(subscription)),
             self.clock.wall,
-            destination=self.number(subscription.destination),
+            destination=self.destinations.number(subscription.destination),
         )
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -288,7 +345,7 @@ class Broker(PublishOperations):
             return
         if self.keeps(subscription):
             orphans = self._take_consumers(subscription)
-            if not self.stopping:
+            if not self.core.stopping:
                 topic.leave(subscription)
         else:
             orphans = self._close(subscription)
@@ -309,13 +366,15 @@ class Broker(PublishOperations):
         """Keep the held messages of a topic for members of its group, also after a restart."""
         if not topic.grouped:
             topic.grouped = True
-            self.note_settings(topic)
+            self.destinations.note_settings(topic)
 
     def keeps(self, subscription: Subscription) -> bool:
         """Return whether the topic would keep the messages of a subscription deleted now."""
         topic = subscription.destination
         return (
-            subscription.member and topic.keeps_group and (len(topic.members) == 1 or self.stopping)
+            subscription.member
+            and topic.keeps_group
+            and (len(topic.members) == 1 or self.core.stopping)
         )
 
     def compile_selector(self, text: str) -> CompiledSelector:
@@ -323,6 +382,46 @@ class Broker(PublishOperations):
         Thread-safe.
         """
         return compile_selector(text, self.settings.selectors)
+
+    # --- publishing --------------------------------------------------------------------------
+
+    def publish(
+        self,
+        destination: Destination,
+        message: Message,
+        unblocked: Callable[[], None] | None = None,
+    ) -> bool:
+        """Accept a message; see Publisher.publish."""
+        return self.publisher.publish(destination, message, unblocked)
+
+    def withdraw(self, destination: Destination, message: Message) -> bool:
+        """Remove a parked message; return False if it has been accepted already."""
+        return self.publisher.withdraw(destination, message)
+
+    def when_space(self, waiter: object, callback: Callable[[], None]) -> None:
+        """Register a single call of `callback` when journaled messages are accepted again.
+
+        Each `waiter` has at most one callback.
+        """
+        self.publisher.when_space(waiter, callback)
+
+    def forget_waiter(self, waiter: object) -> None:
+        """Cancel the callback registered with `when_space`."""
+        self.publisher.forget_waiter(waiter)
+
+    def when_durable(self, sequence: int, callback: Callable[[], None]) -> None:
+        """Call `callback` once all records up to `sequence` are on disk; immediately if they
+        are.
+        """
+        self.group_commit.when_durable(sequence, callback)
+
+    def when_completed(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once the acknowledgements made so far are written.
+
+        The call follows after this event loop iteration. Written acknowledgements survive the end
+        of this process; they are on disk within the journal's `flush_interval`.
+        """
+        self.group_commit.when_completed(callback)
 
     # --- consuming ---------------------------------------------------------------------------
 
@@ -503,22 +602,18 @@ class Broker(PublishOperations):
                 for subscription in dirty:
                     dispatch(subscription)
                 if core.unblocking:
-                    self.unpark()
+                    self.publisher.unpark()
             if core.settling:
                 core.event_recorder.write()
                 settling, core.settling = core.settling, {}
                 for subscription in settling:
                     subscription.flush_acks()
-            self._flushing = True
-            try:
-                self.commit()
-            finally:
-                self._flushing = False
+            self.group_commit.commit()
             if not (core.dirty or core.unblocking or core.settling):
                 break
         if core.again:
             core.dirty, core.again = core.again, {}
-            self.wake()
+            core.wake()
         core.scans.end_iteration()
 
     def tick(self) -> None:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Message
 
 if TYPE_CHECKING:
-    from sluicemq.broker.destination import Destination
     from sluicemq.model.message import Property
 
 REASON: Final = "deadLetterReason"
@@ -51,20 +50,6 @@ _DMQ_COMMENTS: Final = {
     "max-attempts": "the message was delivered as often as it may be and not acknowledged",
     "client": "a consumer could not process the message",
 }
-
-
-class DeadLetterPolicy(Protocol):
-    """Rules of one protocol for its messages that cannot be delivered."""
-
-    def keep(self, message: Message, destination: Destination) -> bool | None:
-        """Return whether the message becomes a dead letter; None = the destination's settings
-        decide.
-        """
-
-    def dead_letter(
-        self, message: Message, origin: str, reason: str, attempts: int, wall: int
-    ) -> Message:
-        """Return the dead letter of a message, based on `dead_letter_of`."""
 
 
 def dead_letter_of(message: Message, origin: str, reason: str, attempts: int, wall: int) -> Message:

@@ -1,0 +1,108 @@
+"""Dead letters: which undeliverable messages become one, and the move to the dead-letter queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from sluicemq.journal.format import Cause
+from sluicemq.model.dead_letters import dead_letter_of, is_dead_letter, note_topic
+from sluicemq.model.message import Message, Origin
+
+if TYPE_CHECKING:
+    from sluicemq.broker.core import Core
+    from sluicemq.broker.delivery import Delivery
+    from sluicemq.broker.destination import Destination
+    from sluicemq.broker.destinations import Destinations
+    from sluicemq.broker.publishing import Publisher
+
+
+class DeadLetterPolicy(Protocol):
+    """Rules of one protocol for its messages that cannot be delivered."""
+
+    def keep(self, message: Message, destination: Destination) -> bool | None:
+        """Return whether the message becomes a dead letter; None = the destination's settings
+        decide.
+        """
+
+    def dead_letter(
+        self, message: Message, origin: str, reason: str, attempts: int, wall: int
+    ) -> Message:
+        """Return the dead letter of a message, based on `dead_letter_of`."""
+
+
+class DeadLetters:
+    """Moves undeliverable messages to the dead-letter queues of their destinations.
+
+    policies  rules of the protocols for dead letters of their messages
+    """
+
+    __slots__ = ("_core", "_destinations", "_publisher", "policies")
+
+    def __init__(self, core: Core, destinations: Destinations, publisher: Publisher) -> None:
+        self._core = core
+        self._destinations = destinations
+        self._publisher = publisher
+        self.policies: dict[Origin, DeadLetterPolicy] = {}
+
+    def keeps(self, message: Message, source: Destination, usual: bool) -> bool:
+        """Return whether an undeliverable message becomes a dead letter.
+
+        The policy of the message's protocol decides; without a decision of the policy, `usual`
+        does.
+        """
+        policy = self.policies.get(message.origin)
+        if policy is not None:
+            keep = policy.keep(message, source)
+            if keep is not None:
+                return keep
+        return usual
+
+    def make(
+        self,
+        message: Message,
+        source: Destination,
+        reason: str,
+        attempts: int,
+        subscription: str = "",
+    ) -> Message:
+        """Return the dead letter of a message that was in `source`, in its `subscription`."""
+        policy = self.policies.get(message.origin)
+        make = policy.dead_letter if policy is not None else dead_letter_of
+        dead_letter = make(message, source.name, reason, attempts, self._core.clock.wall)
+        if source.topic:
+            note_topic(dead_letter, subscription)
+        return dead_letter
+
+    def fits(self, source: Destination, size: int) -> bool:
+        """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""
+        queue = self._destinations.find(source.dead_letter_address)
+        return queue is None or queue is source or takes_dead_letter(queue, size)
+
+    def move(self, delivery: Delivery, reason: str, force: bool) -> bool | None:
+        """Replace a delivery by its dead letter.
+
+        Return False if the delivery gets no dead letter, None if the dead-letter queue has no
+        capacity. An overflow delivery gets no dead letter in that case.
+        """
+        source = delivery.subscription.destination
+        usual = (force or source.settings.dead_letter) and not source.temporary
+        if not usual and not self.policies:
+            return False  # avoids reading the message
+        message = delivery.message or self._core.journal.fetch(delivery.sequence)
+        if is_dead_letter(message) or not self.keeps(message, source, usual):
+            return False
+        queue = self._destinations.dead_letter_queue(source)
+        if queue is not source and not takes_dead_letter(queue, delivery.size):
+            return False if reason == "overflow" else None
+        dead = self.make(message, source, reason, delivery.attempts, delivery.subscription.name)
+        source.statistics.dead_lettered += 1
+        self._publisher.replace(delivery, queue, dead, Cause.DEAD_LETTERED)
+        return True
+
+
+def takes_dead_letter(queue: Destination, size: int) -> bool:
+    """Return whether the limits of a dead-letter queue allow another body of `size` bytes."""
+    if queue.drops or not (queue.limited or queue.parked):
+        return True
+    largest = queue.settings.max_message_bytes
+    return not (queue.parked or queue.full(size) or (largest and size > largest))
