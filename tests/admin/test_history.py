@@ -7,7 +7,7 @@ import pytest
 from sluicemq.admin.history import DESTINATION_STEPS, RECENT_STEPS, STEP, TOTAL_STEPS, History
 from sluicemq.broker import Destination
 from sluicemq.model.histogram import Histogram
-from tests.support.broker import BrokerFixture
+from tests.support.broker import BrokerFixture, purge
 
 
 class Scene:
@@ -109,7 +109,7 @@ def test_only_active_destinations_have_a_ring(scene: Scene) -> None:
     scene.fixture.send(queue, "a")
     scene.steps()
     assert list(scene.history._rings) == [queue]
-    scene.fixture.broker.purge(queue)
+    purge(scene.fixture.broker, queue)
     rate = 1.0
     while rate:  # the moving average decays
         scene.steps()
@@ -125,7 +125,7 @@ def test_a_destination_active_again_starts_with_zeros(scene: Scene) -> None:
     queue = scene.fixture.queue()
     scene.fixture.send(queue, "a")
     scene.steps()
-    scene.fixture.broker.purge(queue)
+    purge(scene.fixture.broker, queue)
     while queue in scene.history._rings:
         scene.steps()
     scene.fixture.send(queue, "b")

@@ -55,6 +55,7 @@ from tests.authorization.matrix import (
     check_complete,
 )
 from tests.support.api import PASSWORD, ApiFixture
+from tests.support.broker import purge
 from tests.support.http import Answer
 
 DEAD: Final = "own.dead"
@@ -443,7 +444,7 @@ for _name in ("move", "copy"):
 def _dead_letter(cell: HttpCell, dead: str) -> None:
     """Let a message of the owner's queue end as the only one in that dead-letter queue."""
     broker = cell.fixture.broker
-    broker.purge(broker.destinations.declare(Address(Kind.QUEUE, dead)))
+    purge(broker, broker.destinations.declare(Address(Kind.QUEUE, dead)))
     settings = DestinationSettings(dead_letter=True, dead_letter_queue=dead)
     source = broker.destinations.declare(Address(Kind.QUEUE, "own.source"), settings)
     message = publish(broker, source)

@@ -36,6 +36,7 @@ from tests.authorization.matrix import (
     check,
     check_complete,
 )
+from tests.support.broker import purge
 from tests.support.sessions import RecordedTransport, SessionPeer
 
 RAW: Final = QUEUE.encode()
@@ -145,7 +146,7 @@ def _send_reply(cell: PlainCell) -> None:
 
 @PHPMQ.row("send", "as an answer to a message", OWNER_ONLY, changes=True, answered=False)
 def _send_answer(cell: PlainCell) -> None:
-    cell.fixture.broker.purge(cell.fixture.queue(QUEUE))
+    purge(cell.fixture.broker, cell.fixture.queue(QUEUE))
     cell.reply_address()
     cell.issue(phpmq.encode_send(b"reply:" + cell.message_id(), b"x"))
 
@@ -233,7 +234,7 @@ def _message(cell: PlainCell) -> None:
 
 @MSGLITE.row("message", "to a waiting consumer", RIGHTS, right=Operation.PRODUCE, changes=True)
 def _message_now(cell: PlainCell) -> None:
-    cell.fixture.broker.purge(cell.fixture.queue(QUEUE))
+    purge(cell.fixture.broker, cell.fixture.queue(QUEUE))
     cell.owners_connection().put(b"< 9 %b\r\n" % RAW)
     cell.peer = cell.connect(cell.actor)
     _refused(cell, b"> 1 0 %b\r\nx\r\n" % RAW)

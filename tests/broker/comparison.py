@@ -14,7 +14,6 @@ from typing import NamedTuple
 import pytest
 
 from sluicemq import broker as engine
-from sluicemq.broker import management
 from sluicemq.broker.clock import ManualClock
 from sluicemq.broker.codec import BatchPart, decode_prepared
 from sluicemq.broker.cursor import Cursor
@@ -32,6 +31,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from tests.broker import model
+from tests.support.broker import purge
 
 STATES = {READY: model.READY, TAKEN: model.TAKEN, DELAYED: model.DELAYED}
 
@@ -179,7 +179,7 @@ class ModelComparison:
 
     def purge(self, destination: model.Destination, unacked: bool) -> None:
         expected = sum(self.model.purge(s, unacked) for s in destination.every())
-        assert self.broker.purge(self.find(destination), unacked=unacked) == expected
+        assert purge(self.broker, self.find(destination), unacked=unacked) == expected
 
     def pause(self, destination: model.Destination, paused: bool) -> None:
         destination.paused = paused
@@ -387,17 +387,11 @@ class ModelComparison:
         self.model.dead_letter(entry, force)
         assert self.broker.dead_letter(subscription, entry.sequence, "rejected", force=force)
 
-    def move(self, source: model.Subscription, target: model.Destination, limit: int) -> None:
-        self.model.look()
-        expected = self.model.move(source, target, limit)
-        where = self.find(target)
-        assert self.broker.move(self.subscription(source), where, None, limit) == expected
-
     # --- by hand --------------------------------------------------------------------------------
 
     def found(self, entry: model.Entry) -> engine.Delivery:
         subscription = self.subscription(entry.subscription)
-        delivery = management.find(self.broker, subscription, entry.sequence)
+        delivery = self.broker.operations.find(subscription, entry.sequence)
         assert delivery is not None, f"{entry} is not found"
         assert delivery.sequence == entry.sequence
         assert STATES[delivery.state] == entry.state
@@ -418,19 +412,19 @@ class ModelComparison:
         subscription = self.subscription(entry.subscription)
         delivery = self.found(entry)
         expected = self.model.delete(entry)
-        self.by_hand(expected, lambda: management.delete(self.broker, subscription, [delivery]))
+        self.by_hand(expected, lambda: self.broker.operations.delete(subscription, [delivery]))
 
     def move_one(self, entry: model.Entry, target: model.Destination) -> None:
         self.model.look()
         delivery, where = self.found(entry), self.find(target)
         expected = self.model.move_one(entry, target)
-        self.by_hand(expected, lambda: management.move(self.broker, delivery, where))
+        self.by_hand(expected, lambda: self.broker.operations.move(delivery, where))
 
     def copy_one(self, entry: model.Entry, target: model.Destination) -> None:
         self.model.look()
         delivery, where = self.found(entry), self.find(target)
         expected = self.model.copy_one(entry, target)
-        self.by_hand(expected, lambda: management.copy_to(self.broker, delivery, where))
+        self.by_hand(expected, lambda: self.broker.operations.copy(delivery, where))
 
     def send_back(self, entry: model.Entry) -> None:
         self.model.look()
@@ -440,13 +434,13 @@ class ModelComparison:
         if origin is not None:
             assert origin == entry.model_message.origin
             expected = self.model.send_back(entry)
-            self.by_hand(expected, lambda: management.send_back(self.broker, delivery, origin))
+            self.by_hand(expected, lambda: self.broker.operations.redrive(delivery, origin))
 
     def redeliver(self, entry: model.Entry) -> None:
         self.model.look()
         delivery = self.found(entry)
         expected = self.model.redeliver(entry, delivery.journaled == RECORDED)
-        self.by_hand(expected, lambda: management.redeliver(self.broker, delivery))
+        self.by_hand(expected, lambda: self.broker.operations.redeliver(delivery))
 
     # --- topics ---------------------------------------------------------------------------------
 

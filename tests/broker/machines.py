@@ -441,11 +441,6 @@ class QueueMachine(Machine):
         self.comparison.dead_letter(self.pick(self.seen(), which), force)
         self.end(turn)
 
-    @rule(source=picks, to=picks, limit=st.integers(0, 2), turn=ends)
-    def move(self, source: int, to: int, limit: int, turn: bool) -> None:
-        self.comparison.move(self.destination(source).queue, self.destination(to), limit)
-        self.end(turn)
-
 
 class TopicMachine(Machine):
     """Topics: durable, shared and no-local subscriptions, held messages, and members of groups."""

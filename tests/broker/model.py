@@ -634,28 +634,6 @@ class Model:
         if not self.move_to_dead_letters(entry, force):
             entry.subscription.destination.totals.dropped += 1
 
-    def move(self, source: Subscription, target: Destination, limit: int) -> int:
-        moved = 0
-        for entry in sorted(source.ready(), key=lambda entry: entry.place):
-            if limit and moved >= limit:
-                break
-            if entry not in source.entries:
-                continue  # a copy displaced it
-            source.entries.remove(entry)
-            model_message = entry.model_message
-            expiration = entry.expires - self.steady + self.wall if entry.expires else 0
-            copy = ModelMessage(
-                model_message.name,
-                model_message.size,
-                model_message.priority,
-                model_message.durability,
-                expiration,
-            )
-            copy.dead, copy.origin = model_message.dead, model_message.origin
-            self.accept(target, copy)
-            moved += 1
-        return moved
-
     # --- by hand --------------------------------------------------------------------------------
 
     def delete(self, entry: Entry) -> bool:

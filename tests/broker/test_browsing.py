@@ -7,7 +7,7 @@ import pytest
 from sluicemq.broker import EngineSettings
 from sluicemq.model.errors import RecordNotFound
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture
+from tests.support.broker import BrokerFixture, purge
 
 
 def test_browse_lists_ready_and_unacked_messages_in_queue_order() -> None:
@@ -72,7 +72,7 @@ def test_browse_shows_a_snapshot_whatever_happens_later() -> None:
     queue = fixture.queue()
     [volatile] = fixture.send(queue, "a", durability=Durability.NONE)
     snapshot = fixture.broker.browse(queue.queue)
-    fixture.broker.purge(queue)
+    purge(fixture.broker, queue)
     fixture.send(queue, "b")
     [(sequence, message)] = snapshot
     assert message is not None

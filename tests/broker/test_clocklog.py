@@ -8,7 +8,6 @@ import pytest
 
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.broker.clocklog import MAX_STEPS, ClockLog
-from sluicemq.broker.management import copy_to
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.memory import MemoryJournal
@@ -148,7 +147,7 @@ def test_a_moved_message_keeps_its_delay_after_the_clock_was_set_back(broker: Re
     broker.wait(HOUR)
     broker.set_wall(-DAY)
     [delivery] = broker.queue.browse()
-    copy_to(broker.broker, delivery, broker.broker.destinations.resolve(QUEUE))
+    broker.broker.operations.copy(delivery, broker.broker.destinations.resolve(QUEUE))
     broker.broker.flush()
     broker.journal.sync()
     assert broker.ready() == ["later", "later"]

@@ -13,7 +13,7 @@ from sluicemq.broker import Destination, EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import LimitExceeded
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture
+from tests.support.broker import BrokerFixture, purge
 
 RETRY = 5_000
 """ms, the default of `dead_letter_retry`."""
@@ -50,7 +50,7 @@ def test_exhausted_messages_stay_until_the_dead_letter_queue_has_capacity(
         fixture.wait(RETRY)
     assert reader.got() == []  # no consumer gets them any more
     assert dead(fixture) == ["a"]
-    assert fixture.broker.purge(fixture.broker.destinations.queue("q.dlq")) == 1
+    assert purge(fixture.broker, fixture.broker.destinations.queue("q.dlq")) == 1
     fixture.wait(RETRY)
     assert (dead(fixture), queue.waiting) == (["b"], 1)
     fixture.queue("q.dlq")
@@ -66,7 +66,7 @@ def test_a_message_larger_than_the_dead_letter_queue_takes_does_not_hold_up_othe
     fixture.queue("q.dlq", max_message_bytes=3, max_messages=1)
     exhaust(fixture, queue, "long", "x", "y")
     assert dead(fixture) == ["x"]
-    fixture.broker.purge(fixture.broker.destinations.queue("q.dlq"))
+    purge(fixture.broker, fixture.broker.destinations.queue("q.dlq"))
     fixture.wait(RETRY)
     assert (dead(fixture), queue.waiting) == (["y"], 1)
 
@@ -81,7 +81,7 @@ def test_expired_messages_stay_as_well_and_are_not_delivered() -> None:
     fixture.wait(RETRY)
     assert (dead(fixture), reader.got(), queue.waiting) == (["a"], [], 1)
     assert queue.statistics.expired == 2
-    fixture.broker.purge(fixture.broker.destinations.queue("q.dlq"))
+    purge(fixture.broker, fixture.broker.destinations.queue("q.dlq"))
     fixture.wait(RETRY)
     assert (dead(fixture), queue.waiting, queue.statistics.expired) == (["b"], 0, 2)
 
@@ -120,7 +120,7 @@ def test_purging_and_deleting_the_queue_drops_exhausted_messages() -> None:
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("q.dlq", max_messages=1)
     exhaust(fixture, queue, "a", "b")
-    assert fixture.broker.purge(queue) == 1
+    assert purge(fixture.broker, queue) == 1
     exhaust(fixture, queue, "c")
     fixture.broker.remove(queue)
     fixture.queue("q.dlq")

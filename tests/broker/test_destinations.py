@@ -18,7 +18,7 @@ from sluicemq.model.errors import (
     SubscriptionInUse,
 )
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture, Reader, bodies
+from tests.support.broker import BrokerFixture, Reader, bodies, move_ready, purge
 
 Q = Address(Kind.QUEUE, "q")
 
@@ -196,7 +196,7 @@ def test_move_takes_matching_messages_in_order_and_keeps_their_ttl() -> None:
     source, target = fixture.queue(), fixture.queue("target")
     fixture.send(source, "a", "b", "c", "d", type="red", expiration=fixture.clock.wall + 500)
     fixture.send(source, "e", type="blue")
-    moved = fixture.broker.move(source.queue, target, lambda message: message.type == "red", 3)
+    moved = move_ready(fixture.broker, source.queue, target, lambda m: m.type == "red", 3)
     fixture.broker.flush()
     assert moved == 3
     assert (bodies(source), bodies(target)) == (["d", "e"], ["a", "b", "c"])
@@ -209,7 +209,7 @@ def test_a_crash_can_neither_lose_nor_double_a_moved_message() -> None:
     fixture = BrokerFixture(journal=journal)
     source, target = fixture.queue(), fixture.queue("target")
     [sequence] = fixture.send(source, "a", durability=Durability.LAZY)
-    fixture.broker.move(source.queue, target)
+    move_ready(fixture.broker, source.queue, target)
     fixture.broker.flush()
     moved, ended = journal.read_from(sequence + 1)
     assert (moved.type, ended.type) == (RecordType.MESSAGE, RecordType.COMPLETED)
@@ -223,9 +223,9 @@ def test_purge_keeps_unacked_messages_unless_requested() -> None:
     reader = fixture.read(queue, 1)
     fixture.send(queue, "a", "b")
     fixture.send(queue, "later", deliver_at=fixture.clock.wall + 1000)
-    assert fixture.broker.purge(queue) == 2
+    assert purge(fixture.broker, queue) == 2
     assert bodies(queue) == ["a"]
-    assert fixture.broker.purge(queue, unacked=True) == 1
+    assert purge(fixture.broker, queue, unacked=True) == 1
     fixture.send(queue, "c")  # the credit of the dropped deliveries is restored
     assert reader.got() == ["a", "c"]
     assert (queue.waiting, queue.unacked, queue.bytes) == (0, 1, 1)

@@ -16,7 +16,7 @@ from sluicemq.journal.format import (
 )
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture
+from tests.support.broker import BrokerFixture, purge
 
 NEWS = {
     RecordType.DELIVERED,
@@ -121,7 +121,7 @@ def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
         (RecordType.COMPLETED, [dropped]),
     ]
     [purged] = fixture.send(queue, "purged")
-    fixture.broker.purge(queue, unacked=True)
+    purge(fixture.broker, queue, unacked=True)
     assert fixture.records() == [(RecordType.DELIVERED, [purged]), (RecordType.COMPLETED, [purged])]
     [committed] = fixture.send(queue, "committed")
     transactions = fixture.broker.transactions

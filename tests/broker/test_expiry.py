@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.broker.timers import NEVER
 from sluicemq.model.destination import Overflow
-from tests.support.broker import DAY, BrokerFixture, bodies
+from tests.support.broker import DAY, BrokerFixture, bodies, move_ready
 
 
 def test_a_message_is_delivered_until_the_last_millisecond_of_its_life() -> None:
@@ -114,7 +114,7 @@ def test_setting_the_clock_does_not_change_the_life_of_moved_messages(jump: int)
     queue, target = fixture.queue(), fixture.queue("target")
     fixture.send(queue, "a", expiration=fixture.clock.wall + 1000)
     fixture.clock.set_wall(fixture.clock.wall + jump)
-    fixture.broker.move(queue.queue, target)
+    move_ready(fixture.broker, queue.queue, target)
     fixture.broker.flush()
     fixture.wait(900)
     assert bodies(target) == ["a"]

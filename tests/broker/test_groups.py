@@ -10,7 +10,7 @@ from sluicemq.broker import Destination, Subscription
 from sluicemq.model.destination import DestinationSettings, Overflow
 from sluicemq.model.message import Durability
 from tests.broker.test_crash import TOPIC, Disk
-from tests.support.broker import BrokerFixture, Reader, bodies
+from tests.support.broker import BrokerFixture, Reader, bodies, purge
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_message_that_expires_before_it_is_durable_ends_for_every_subscription(
     if members:
         first.settle()
     else:
-        fixture.broker.purge(topic)
+        purge(fixture.broker, topic)
     fixture.broker.flush()
     assert fixture.journal.stats().live == 0
 

@@ -10,7 +10,7 @@ from sluicemq.broker import Destination, EngineSettings
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import BrokerStopping, LimitExceeded, MessageTooLarge
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture, bodies
+from tests.support.broker import BrokerFixture, bodies, purge
 
 full_at_two = pytest.mark.parametrize(
     "limit", [{"max_messages": 2}, {"max_bytes": 4}], ids=["count", "bytes"]
@@ -135,7 +135,7 @@ def test_a_small_message_does_not_overtake_a_parked_one() -> None:
     fixture.send(queue, "aa")
     assert not producer.send(queue, "bbb")
     assert not producer.send(queue, "c")
-    fixture.broker.purge(queue)
+    purge(fixture.broker, queue)
     fixture.broker.flush()
     assert bodies(queue) == ["bbb", "c"]
 
@@ -148,7 +148,7 @@ def test_blocked_producers_continue_whatever_frees_capacity(way: str) -> None:
     fixture.send(queue, "a", expiration=fixture.clock.wall + 100)
     Producer(fixture, unblocked).send(queue, "b")
     if way == "purge":
-        fixture.broker.purge(queue)
+        purge(fixture.broker, queue)
     elif way == "declare":
         fixture.queue(max_messages=2, overflow=Overflow.BLOCK)
     else:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sluicemq.broker import Broker, ManualClock, Window, management
+from sluicemq.broker import Broker, ManualClock, Window
 from sluicemq.broker.codec import BatchPart
 from sluicemq.journal.format import RecordType
 from sluicemq.journal.memory import MemoryJournal
@@ -15,7 +15,7 @@ from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ActionRefused, BatchRefused, LowDiskSpace
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from tests.support.broker import Reader
+from tests.support.broker import Reader, purge
 
 
 class Fixture:
@@ -108,21 +108,22 @@ def test_redeliveries_dead_letters_and_purges_continue(fixture: Fixture) -> None
     model_messages = fixture.broker.destinations.find(Address(Kind.QUEUE, "orders.dlq"))
     assert model_messages is not None
     assert model_messages.waiting == 1
-    assert fixture.broker.purge(fixture.queue, unacked=True) == 1
+    assert purge(fixture.broker, fixture.queue, unacked=True) == 1
 
 
 def test_moving_messages_is_refused_and_deleting_is_not(fixture: Fixture) -> None:
     sequence = fixture.publish()
     fixture.level(SpaceLevel.LOW)
     subscription = fixture.queue.queue
-    delivery = management.find(fixture.broker, subscription, sequence)
+    delivery = fixture.broker.operations.find(subscription, sequence)
     assert delivery is not None
     other = fixture.broker.destinations.queue("other")
-    for act in (management.move, management.copy_to):
+    operations = fixture.broker.operations
+    for act in (operations.move, operations.copy):
         with pytest.raises(ActionRefused) as caught:
-            act(fixture.broker, delivery, other)
+            act(delivery, other)
         assert caught.value.reason == "low-disk-space"
-    management.delete(fixture.broker, subscription, [delivery])
+    fixture.broker.operations.delete(subscription, [delivery])
     assert fixture.queue.waiting == 0
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.broker import EngineSettings
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture, OfType
+from tests.support.broker import BrokerFixture, OfType, move_ready, purge
 
 BUDGET = 30
 """Memory budget for three of the bodies below."""
@@ -102,9 +102,9 @@ def test_removed_paged_out_messages_release_all_memory(way: str) -> None:
     expires = way in ("expiry", "dead letters")
     fixture.send(queue, *NAMES, expiration=fixture.clock.wall + 1000 if expires else 0)
     if way == "purge":
-        fixture.broker.purge(queue)
+        purge(fixture.broker, queue)
     elif way == "move":
-        fixture.broker.move(queue.queue, fixture.queue("target"))
+        move_ready(fixture.broker, queue.queue, fixture.queue("target"))
     elif way == "remove":
         fixture.broker.remove(queue)
     else:

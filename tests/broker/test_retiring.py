@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.model.errors import SubscriptionInUse
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture, bodies
+from tests.support.broker import BrokerFixture, bodies, purge
 
 
 def test_kept_deliveries_can_be_acked_and_the_rest_are_requeued_uncounted() -> None:
@@ -64,7 +64,7 @@ def test_a_retired_consumer_is_released_with_its_last_delivery() -> None:
         "dead": lambda reader, s: fixture.broker.dead_letter(queue.queue, s, "rejected"),
         "requeued": lambda reader, s: fixture.broker.requeue(queue.queue, s, 0),
         "timed out": lambda reader, s: fixture.broker.time_out(reader.consumer, [s]),
-        "purged": lambda reader, s: fixture.broker.purge(queue, unacked=True),
+        "purged": lambda reader, s: purge(fixture.broker, queue, unacked=True),
         "detached": lambda reader, s: fixture.broker.detach(reader.consumer),
     }
     for way, end in ends.items():
@@ -75,7 +75,7 @@ def test_a_retired_consumer_is_released_with_its_last_delivery() -> None:
         end(reader, sequence)
         assert not queue.queue.retired, way
         assert queue.unacked == 0, way
-        fixture.broker.purge(queue)
+        purge(fixture.broker, queue)
 
 
 def test_a_retired_consumer_may_keep_no_deliveries() -> None:

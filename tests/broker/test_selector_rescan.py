@@ -9,7 +9,7 @@ import pytest
 from sluicemq.broker import Delivery, Destination, EngineSettings
 from sluicemq.broker.selector_rescan import ENOUGH, IDLE
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture, OfType, bodies
+from tests.support.broker import BrokerFixture, OfType, bodies, move_ready, purge
 
 FIRST = 500
 """Deliveries evaluated at once."""
@@ -340,7 +340,7 @@ def test_a_packed_backlog_is_moved_in_order(chosen: OfType | None) -> None:
     source, target = fixture.queue("source"), fixture.queue("target")
     for number in range(100):
         fixture.send(source, str(number), type="red" if number % 3 else "", priority=number % 2)
-    moved = fixture.broker.move(source.queue, target, chosen)
+    moved = move_ready(fixture.broker, source.queue, target, chosen)
     fixture.broker.flush()
     numbers = [*range(1, 100, 2), *range(0, 100, 2)]
     expected = [str(n) for n in numbers if chosen is None or n % 3]
@@ -355,7 +355,7 @@ def test_moving_to_the_same_queue_ends() -> None:
     queue = fixture.queue()
     numbers = [str(number) for number in range(50)]
     fixture.send(queue, *numbers)
-    assert fixture.broker.move(queue.queue, queue) == 50
+    assert move_ready(fixture.broker, queue.queue, queue) == 50
     fixture.broker.flush()
     assert bodies_in_order(fixture, queue) == numbers
     assert fixture.journal.stats().live == 50
@@ -367,7 +367,7 @@ def test_a_purge_during_a_rescan_leaves_nothing() -> None:
     fixture.send(queue, *["x"] * 700)
     reader = fixture.read(queue, selector=OfType("red"))
     fixture.send(queue, "kept back", type="red")
-    assert fixture.broker.purge(queue) == 701
+    assert purge(fixture.broker, queue) == 701
     for _ in range(3):
         fixture.wait(10)
     fixture.send(queue, "after", type="red")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.broker import compile_selector
-from tests.support.broker import BrokerFixture, OfType, bodies
+from tests.support.broker import BrokerFixture, OfType, bodies, purge
 
 
 def test_each_consumer_gets_only_matching_messages_and_the_rest_stay_ready() -> None:
@@ -105,7 +105,7 @@ def test_a_message_requeued_through_a_selector_exists_once() -> None:
     fixture.send(queue, "a", type="red")
     reader.release()
     assert bodies(queue) == ["a"]
-    assert fixture.broker.purge(queue) == 1
+    assert purge(fixture.broker, queue) == 1
     assert (queue.waiting, queue.bytes) == (0, 0)
 
 

@@ -20,7 +20,7 @@ from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
-from tests.support.broker import BrokerFixture, Reader
+from tests.support.broker import BrokerFixture, Reader, purge
 
 
 class Witness:
@@ -174,7 +174,7 @@ def test_purged_and_expired_messages_are_distinguished(fixture: TracedFixture) -
     fixture.send(queue, "a", "b", durability=Durability.NONE)
     fixture.clock.advance(1)
     fixture.witness.since()
-    fixture.broker.purge(queue, unacked=True)
+    purge(fixture.broker, queue, unacked=True)
     assert fixture.witness.since() == ["a is purged", "b is purged"]
     fixture.send(queue, "c", durability=Durability.NONE, expiration=fixture.clock.wall + 100)
     fixture.witness.since()
@@ -183,7 +183,7 @@ def test_purged_and_expired_messages_are_distinguished(fixture: TracedFixture) -
     assert "c is expired" in fixture.witness.since()
     # messages acknowledged after that count as acknowledged
     [sequence] = fixture.send(queue, "d", durability=Durability.NONE)
-    fixture.broker.purge(queue)
+    purge(fixture.broker, queue)
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
     transactions.settle(transaction, reader.consumer, sequence)
@@ -236,7 +236,7 @@ def test_ended_messages_are_released(fixture: TracedFixture) -> None:
     reader = fixture.read(queue)
     fixture.send(queue, "a", "b", "c")
     reader.settle("a")
-    fixture.broker.purge(queue, unacked=True)
+    purge(fixture.broker, queue, unacked=True)
     assert not fixture.witness.unacked
 
 

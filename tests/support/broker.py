@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from sluicemq.broker import (
     Subscription,
     Window,
 )
+from sluicemq.broker.cursor import Cursor
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
@@ -70,6 +72,35 @@ class Reader:
     def detach(self) -> None:
         self.broker.detach(self.consumer)
         self.broker.flush()
+
+
+def purge(broker: Broker, destination: Destination, *, unacked: bool = False) -> int:
+    """Purge a destination and return the number of messages."""
+    counts: list[int] = []
+    broker.operations.purge(destination, unacked, counts.append)
+    while not counts:
+        broker.flush()
+    return counts[0]
+
+
+def move_ready(
+    broker: Broker,
+    source: Subscription,
+    target: Destination,
+    predicate: Callable[[Message], bool] | None = None,
+    limit: int = 0,
+) -> int:
+    """Move ready messages in order and return their number; `limit` is the most, 0 = all."""
+    cursor = Cursor(source.everything, broker.journal.next_sequence())
+    moved = 0
+    step = cursor.step(1)
+    while step and not (limit and moved >= limit):
+        [delivery] = step
+        if predicate is None or predicate(broker.core.read(delivery)):
+            broker.operations.move(delivery, target)
+            moved += 1
+        step = cursor.step(1)
+    return moved
 
 
 class BrokerFixture:

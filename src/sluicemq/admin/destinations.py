@@ -8,6 +8,7 @@ disk.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
@@ -20,10 +21,9 @@ from sluicemq.admin.durability import wait_until_durable
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.pagination import Page, PageQuery, page_with
 from sluicemq.admin.printable_names import base64_of, printable
-from sluicemq.admin.purge import purge_destination
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
-from sluicemq.broker import Destination, Subscription
+from sluicemq.broker import Broker, Destination, Subscription
 from sluicemq.model.access import Identity, Operation, matcher
 from sluicemq.model.destination import (
     TEMPORARY,
@@ -404,7 +404,7 @@ class DestinationEndpoints:
                 "destination-in-use",
                 f"it has {destination.consumers} consumers; delete it with force=true",
             )
-        dropped = await purge_destination(broker, destination, False)
+        dropped = await _purge(broker, destination, False)
         if not destination.removed:
             broker.remove(destination, force=True)
         call.note = f"with {dropped} messages"
@@ -413,7 +413,7 @@ class DestinationEndpoints:
     async def purge(self, call: Call) -> PurgeResult:
         """POST /destinations/{kind}/{name}/purge"""
         broker = self._broker
-        purged = await purge_destination(broker, found(self._context, call), call.body.unacked)
+        purged = await _purge(broker, found(self._context, call), call.body.unacked)
         call.note = f"purged {purged}"
         await wait_until_durable(broker, broker.journal.next_sequence())
         return PurgeResult(purged=purged)
@@ -432,6 +432,18 @@ class DestinationEndpoints:
         (broker.destinations.pause if paused else broker.destinations.unpause)(destination)
         await wait_until_durable(broker, broker.journal.next_sequence())
         return self.item(destination)
+
+
+async def _purge(broker: Broker, destination: Destination, unacked: bool) -> int:
+    """Purge a destination and return the number of messages."""
+    purged: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def done(count: int) -> None:
+        if not purged.done():  # the request may be cancelled
+            purged.set_result(count)
+
+    broker.operations.purge(destination, unacked, done)
+    return await purged
 
 
 def found(context: ApiContext, call: Call) -> Destination:

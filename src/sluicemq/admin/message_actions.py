@@ -1,7 +1,7 @@
 """Endpoint for actions on messages: delete, move, copy, redeliver, and return to the origin.
 
 A request selects messages by id, by a selector, or all of them. The broker handles each message as
-one unit of the journal (broker/management.py) and responds when all units are on disk. If the
+one unit of the journal (broker/operations.py) and responds when all units are on disk. If the
 broker ends meanwhile, each message is in exactly one place, and the client can repeat the request.
 Large sets are handled in time slices until a limit is reached; `next` in the response continues the
 action. Messages that arrive after the first request are not affected.
@@ -36,7 +36,6 @@ from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
 from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import READY
-from sluicemq.broker.management import copy_to, delete, move, redeliver, send_back
 from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.model.access import Operation
 from sluicemq.model.dead_letters import origin_of
@@ -239,16 +238,17 @@ class ActionEndpoints:
                 target.address, creator=target.creator, by=target.provenance.created_by
             )
 
+        operations = broker.operations
         acts: dict[Action, Act] = {
-            "delete": lambda delivery: delete(broker, delivery.subscription, [delivery]),
-            "move": lambda delivery: move(broker, delivery, there()),
-            "copy": lambda delivery: copy_to(broker, delivery, there()),
-            "redeliver": lambda delivery: redeliver(broker, delivery),
-            "redrive": lambda delivery: self._send_back(call, delivery),
+            "delete": lambda delivery: operations.delete(delivery.subscription, [delivery]),
+            "move": lambda delivery: operations.move(delivery, there()),
+            "copy": lambda delivery: operations.copy(delivery, there()),
+            "redeliver": operations.redeliver,
+            "redrive": lambda delivery: self._redrive(call, delivery),
         }
         return acts[body.action]
 
-    def _send_back(self, call: Call, delivery: Delivery) -> None:
+    def _redrive(self, call: Call, delivery: Delivery) -> None:
         origin = origin_of(self._broker.core.glance(delivery))
         if origin is None:
             raise MessageSkipped("no-origin")
@@ -258,7 +258,7 @@ class ActionEndpoints:
             raise MessageSkipped("forbidden")
         if is_temporary(name) and self._broker.destinations.find(origin.address) is None:
             raise MessageSkipped("origin-gone")
-        send_back(self._broker, delivery, origin, call.identity.creator)
+        self._broker.operations.redrive(delivery, origin, call.identity.creator)
 
     async def _by_id(self, work: MessageActionRun, ids: list[str], act: Act) -> None:
         for id in dict.fromkeys(ids):
@@ -299,7 +299,7 @@ class ActionEndpoints:
                 if work.slices.due or work.refused:
                     cursor.back_to(delivery)
                     break
-            delete(work.broker, work.subscription, chosen)
+            work.broker.operations.delete(work.subscription, chosen)
             work.done += len(chosen)
             await work.rest()
         ended = cursor.priority < 0 or work.refused or work.subscription.closed

@@ -43,7 +43,7 @@ from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
 from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import DELAYED, READY
-from sluicemq.broker.management import find, in_flight, is_held
+from sluicemq.broker.operations import is_held
 from sluicemq.broker.pending_queue import PendingQueue
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import JournalError, SelectorError
@@ -247,7 +247,7 @@ class MessageEndpoints:
         while more and len(items) < query.limit and not budget.over:
             count = min(in_step, query.limit - len(items))
             if query.state == "unacked":
-                deliveries = in_flight(broker, subscription, place, count)
+                deliveries = broker.operations.in_flight(subscription, place, count)
             else:
                 deliveries = delayed(subscription, place, count)
             more = len(deliveries) == count
@@ -353,7 +353,7 @@ def by_id(broker: Broker, subscription: Subscription, text: str) -> Delivery | N
     read = _ID.fullmatch(text)
     if read is None:
         return None
-    delivery = find(broker, subscription, int(read[2]))
+    delivery = broker.operations.find(subscription, int(read[2]))
     if delivery is None or bool(delivery.journaled) == bool(read[1]):
         return None
     return delivery

@@ -27,6 +27,7 @@ from sluicemq.broker.dispatch import dispatch, serve_one
 from sluicemq.broker.events import Observer
 from sluicemq.broker.group_commit import GroupCommit
 from sluicemq.broker.heldmessages import HeldMessages
+from sluicemq.broker.operations import Operations
 from sluicemq.broker.pending_queue import Selector
 from sluicemq.broker.publishing import Publisher
 from sluicemq.broker.scans import StartDeadline, unlimited
@@ -61,6 +62,7 @@ class Broker:
     publisher     accepts messages
     group_commit  commits the journal, and calls back for what is durable
     dead_letters  moves undeliverable messages
+    operations    what administrators do with messages
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Broker:
         self.restored_selector = compile_selector
         self.transactions = Transactions(self)
         self.batches = Batches(self)
+        self.operations = Operations(self)
         self.depth_sampler = DepthSampler(self.core, self.destinations)
         self.traffic: dict[str, Traffic] = {}
         """Traffic by protocol, for protocols that have had clients."""
@@ -179,38 +182,6 @@ class Broker:
         """Delete the temporary destinations of a closed connection."""
         for destination in [d for d in self.destinations.values() if d.owner is owner]:
             self.remove(destination, force=True)
-
-    def purge(self, destination: Destination, *, unacked: bool = False) -> int:
-        """Drop the ready messages, and with `unacked` the unacked ones; return the number."""
-        count = destination.queue.purge(unacked)
-        for subscription in destination.subscriptions.values():
-            count += subscription.purge(unacked)
-        return count
-
-    def move(
-        self,
-        source: Subscription,
-        target: Destination,
-        predicate: Callable[[Message], bool] | None = None,
-        limit: int = 0,
-    ) -> int:
-        """Move ready messages in order, each as one journal unit; return the number.
-
-        `limit` is the largest number of messages to move, 0 = all.
-        """
-        moved = 0
-        for delivery in source.matching(predicate):
-            if limit and moved >= limit:
-                break
-            message = delivery.message or self.journal.fetch(delivery.sequence)
-            # the clock may have been set since: the wall time of the expiry may differ from the
-            # original
-            expiration = delivery.expires + self.clock.epoch if delivery.expires else 0
-            copy = message.copy(target.address, expiration)
-            source.withdraw(delivery)
-            self.publisher.replace(delivery, target, copy, Cause.MOVED)
-            moved += 1
-        return moved
 
     def reap(self, destination: Destination) -> None:
         """Delete an automatic destination that has been idle for its `idle_timeout`.

@@ -15,13 +15,12 @@ returns unacked messages to the pending queues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import merge
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.core import Core
-from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import (
     DELAYED,
     GONE,
@@ -677,21 +676,6 @@ class Subscription:
             for delivery in consumer.unacked.values():
                 if delivery.journaled >= SHARED:
                     yield delivery
-
-    def matching(self, predicate: Callable[[Message], bool] | None) -> Iterator[Delivery]:
-        """Yield, in order, READY deliveries whose message satisfies the predicate, if any.
-
-        The caller withdraws each one. Messages that arrive during the iteration are not included.
-        """
-        cursor = Cursor(self.everything, self.core.journal.next_sequence())
-        step = cursor.step(1)
-        while step:
-            delivery = step[0]
-            if predicate is None or predicate(self.core.read(delivery)):
-                self.everything.pull(delivery)
-                yield delivery
-                self.tidy()
-            step = cursor.step(1)
 
     def oldest(self) -> int:
         """Return the arrival time (wall ms) of the next message to deliver; 0 if none is ready."""

@@ -13,6 +13,7 @@ from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.ids import encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, I, P, PacketType, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
+from tests.support.broker import purge
 
 H = PacketType
 
@@ -246,7 +247,7 @@ def test_what_others_settle_is_not_held_any_more(harness: Harness, peer: Peer) -
     peer.consume("q", peer.session_of())
     peer.send("q", "a")
     [message] = peer.delivered()
-    harness.broker.purge(harness.queue("q"), unacked=True)
+    purge(harness.broker, harness.queue("q"), unacked=True)
     other = harness.connect()
     other.send("q", "b")
     peer.acknowledge(message)
@@ -257,7 +258,7 @@ def test_the_memory_of_what_was_taken_away_is_bounded(harness: Harness, peer: Pe
     number = peer.consume("q", peer.session_of())
     for _ in range(50):
         peer.send("q", *"abcdefgh")
-        harness.broker.purge(harness.queue("q"), unacked=True)
+        purge(harness.broker, harness.queue("q"), unacked=True)
         peer.resume(number, 1000)
     peer.receive()
     consumer = harness.coordinator.connections.popitem()[1]._connection.consumers[number]

@@ -11,6 +11,7 @@ from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import AckMode, C, F, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import Harness, Peer, status
+from tests.support.broker import purge
 
 H = PacketType
 
@@ -186,7 +187,7 @@ def test_what_has_gone_before_it_was_written(harness: Harness) -> None:
     peer.send("q", *"abc")
     peer.consume("q", peer.session_of())
     [message] = peer.delivered()
-    harness.broker.purge(harness.queue("q"), unacked=True)
+    purge(harness.broker, harness.queue("q"), unacked=True)
     peer.acknowledge(message)
     peer.say(H.RESUME_FLOW)
     assert peer.delivered() == []

@@ -16,6 +16,7 @@ from sluicemq.protocols.jmq.mapping import deliver_chunks
 from sluicemq.protocols.jmq.metrics import Metrics
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Decoder, Packet
+from tests.support.broker import purge
 
 INTERVAL = 60_000
 
@@ -196,7 +197,7 @@ def test_one_queue_with_its_highest_values_and_means(fixture: MetricsFixture) ->
     for _ in range(9):
         fixture.send("orders", b"1234")
     fixture.seconds(30)
-    fixture.broker.purge(fixture.broker.destinations.queue("orders"))
+    purge(fixture.broker, fixture.broker.destinations.queue("orders"))
     fixture.seconds(30)
     values = monitor.values()
     assert (values["numMsgs"], values["peakNumMsgs"], values["avgNumMsgs"]) == (0, 10, 4)

@@ -14,6 +14,7 @@ from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import A, C, DestType, F, I, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, encode_sysid, status
+from tests.support.broker import purge
 from tests.support.sessions import RecordedAccess
 
 H = PacketType
@@ -278,7 +279,7 @@ def test_sends_that_wait_for_capacity_when_the_connection_closes(
     peer.put(peer.message("q", b"b", flags=P | A, consumer_id=9))
     peer.put(peer.message("q", b"c", flags=0))
     peer.drop()
-    harness.broker.purge(harness.queue("q"))
+    purge(harness.broker, harness.queue("q"))
     harness.turn()
     assert harness.bodies("q") == [b"c"]
 

@@ -14,6 +14,7 @@ from sluicemq.protocols.jmq.ids import encode_blocks
 from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import A, AckMode, P, PacketType, Q, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
+from tests.support.broker import purge
 from tests.support.sessions import RecordedAccess
 
 H = PacketType
@@ -367,7 +368,7 @@ def test_what_was_taken_away_meanwhile(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
     peer.send("q", "a", "b")
     messages = peer.delivered()
-    harness.broker.purge(harness.queue("q"), unacked=True)
+    purge(harness.broker, harness.queue("q"), unacked=True)
     peer.acknowledge(*messages, transaction=transaction)
     peer.commit(transaction)
     assert harness.queue("q").unacked == 0

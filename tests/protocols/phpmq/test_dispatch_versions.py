@@ -9,7 +9,6 @@ from typing import Literal
 import pytest
 
 from sluicemq.broker import Broker
-from sluicemq.broker.management import send_back
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.model.dead_letters import DeadLetterOrigin as Home
@@ -177,7 +176,7 @@ def test_the_form_survives_restart_dead_lettering_and_redrive(tmp_path: Path) ->
     dead = harness.find("q.dlq")
     assert dead is not None
     for delivery in list(dead.queue.browse()):
-        send_back(harness.broker, delivery, Home(QUEUE, ""))
+        harness.broker.operations.redrive(delivery, Home(QUEUE, ""))
     harness.turn()
     assert consume(harness) == both
     harness = harness.restart()

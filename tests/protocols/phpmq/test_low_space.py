@@ -123,7 +123,7 @@ def test_waiting_sends_of_a_lost_connection_are_forgotten(harness: Harness) -> N
     set_level(harness, SpaceLevel.LOW)
     peer.send(b"queue", b"one")
     peer.drop()
-    assert not harness.broker._space_waiters
+    assert not harness.broker.publisher._space_waiters
     set_level(harness, SpaceLevel.ENOUGH)
     assert harness.bodies("queue") == []
 

@@ -8,6 +8,7 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.phpmq import wire
 from tests.protocols.phpmq.harness import Harness
 from tests.protocols.phpmq.test_wire import MALFORMED
+from tests.support.broker import purge
 
 UNKNOWN_ID = b"0123456789abcdef0123456789abcdef"
 
@@ -420,7 +421,7 @@ def test_a_pause_inside_a_message_is_waited_out(harness: Harness) -> None:
         assert harness.bodies("q") == [b"body"]
         destination = harness.find("q")
         assert destination is not None
-        harness.broker.purge(destination)
+        purge(harness.broker, destination)
 
 
 # --- time to live ------------------------------------------------------------------------------

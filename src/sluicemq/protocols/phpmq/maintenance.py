@@ -64,6 +64,7 @@ class MaintenanceSession:
         "_line",
         "_lines",
         "_page",
+        "_purging",
         "_timer",
         "_transport",
         "_unsent",
@@ -87,6 +88,8 @@ class MaintenanceSession:
         self._held_bytes = 0
         """Bytes in which they were received."""
         self._unsent = False
+        self._purging = 0
+        """Queues of the latest command that are not purged yet; its response and others wait."""
         self._ended = False
         self._page: Callable[[], str] | None = None
         self._timer: Timer | None = None
@@ -129,7 +132,7 @@ class MaintenanceSession:
     def end_of_input(self) -> None:
         """Process the waiting commands, then close: the client can no longer stop a refresh."""
         self._ended = True
-        if not self._lines:
+        if not self._lines and not self._purging:
             self._close("")
 
     def flushed(self) -> None:
@@ -137,11 +140,11 @@ class MaintenanceSession:
         self._unsent = False
         if self._lines:
             self._run()
-            if not self._lines and not self._closing:
-                if self._ended:
-                    self._close("")
-                else:
-                    self._transport.resume_reading()
+        if not self._lines and not self._closing and not self._purging:
+            if self._ended:
+                self._close("")
+            else:
+                self._transport.resume_reading()
 
     def pause_delivery(self) -> None:
         """Stop refreshing until the terminal has read the last pages."""
@@ -183,7 +186,7 @@ class MaintenanceSession:
     def _run(self) -> None:
         """Process waiting commands, up to one with a response."""
         lines = self._lines
-        while lines and not self._unsent and not self._closing:
+        while lines and not self._unsent and not self._closing and not self._purging:
             line = lines.popleft()
             if len(line) > LINE_LIMIT:
                 self._refuse()
@@ -213,7 +216,9 @@ class MaintenanceSession:
             self._refresh(self._monitor)
         else:
             try:
-                if word == "show":
+                if word == "flushall" or (word == "flush" and argument):
+                    self._purge(argument, word == "flushall")
+                elif word == "show":
                     self._demand(Operation.BROWSE, argument)
                     self._refresh(lambda: self._show(argument))
                 else:
@@ -226,28 +231,30 @@ class MaintenanceSession:
             return screen.help_page(argument) if argument else screen.help_list()
         if word in ("clear", "q"):
             return screen.cleared(self._vitals.version)
+        if word == "flush":
+            return screen.error("ERROR: incomplete command: flush takes the name of a queue")
         if word == "search":
             return screen.search_result(argument, self._search(argument))
-        if word == "flush":
-            if not argument:
-                return screen.error("ERROR: incomplete command: flush takes the name of a queue")
-            self._demand(Operation.MANAGE, argument)
-            destination = self._find(argument)
-            if destination is not None:
-                self._broker.purge(destination, unacked=True)
-            return "OK\n"
-        if word == "flushall":
-            return self._flush_all()
         return screen.unknown_command(line)
 
-    def _flush_all(self) -> str:
-        """Purge all queues, or none if the user may not purge all. Raises AccessDenied."""
-        queues = list(self._queues())
+    def _purge(self, name: str, all: bool) -> None:
+        """Purge a queue, or all queues, or none if the user may not. Raises AccessDenied."""
+        found = None if all else self._find(name)
+        queues = list(self._queues()) if all else [found] if found is not None else []
+        if not all:
+            self._demand(Operation.MANAGE, name)
         for destination in queues:
             self._demand(Operation.MANAGE, destination.name)
+        self._purging = 1 + len(queues)
         for destination in queues:
-            self._broker.purge(destination, unacked=True)
-        return "OK\n"
+            self._broker.operations.purge(destination, True, self._purged)
+        self._purged(0)
+
+    def _purged(self, count: int) -> None:
+        """Write the response once the last queue is purged."""
+        self._purging -= 1
+        if not self._purging and not self._closing:
+            self._write("OK\n" + screen.PROMPT)
 
     def _demand(self, operation: Operation, argument: str) -> None:
         """Raise AccessDenied unless the user may perform the operation on the queue."""

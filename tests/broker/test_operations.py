@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.broker import Delivery, Destination, EngineSettings
-from sluicemq.broker.management import delete, find, move, redeliver, send_back
 from sluicemq.model.dead_letters import DeadLetterOrigin, origin_of
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import ActionRefused
@@ -14,7 +13,7 @@ from tests.support.broker import BrokerFixture, OfType, bodies
 
 
 def found(fixture: BrokerFixture, queue: Destination, sequence: int) -> Delivery:
-    delivery = find(fixture.broker, queue.queue, sequence)
+    delivery = fixture.broker.operations.find(queue.queue, sequence)
     assert delivery is not None
     return delivery
 
@@ -24,7 +23,7 @@ def test_the_last_delivery_of_a_chunk_may_be_removed_and_the_queue_is_empty() ->
     queue = fixture.queue()
     sent = fixture.send(queue, *"abcdefgh", durability=Durability.LAZY)
     for sequence in (*sent[2:], *sent[:2]):
-        delete(fixture.broker, queue.queue, [found(fixture, queue, sequence)])
+        fixture.broker.operations.delete(queue.queue, [found(fixture, queue, sequence)])
         queue.queue.everything.compact()
     assert queue.waiting == 0
     assert queue.queue.everything.take() is None
@@ -41,7 +40,7 @@ def test_chunks_of_one_priority_are_removed_and_those_of_another_stay() -> None:
     high = fixture.send(queue, *"abcd", durability=Durability.LAZY, priority=9)
     low = fixture.send(queue, *"efgh", durability=Durability.LAZY, priority=1)
     for sequence in high:
-        delete(fixture.broker, queue.queue, [found(fixture, queue, sequence)])
+        fixture.broker.operations.delete(queue.queue, [found(fixture, queue, sequence)])
     assert [d.sequence for d in queue.queue.everything] == low
     reader = fixture.read(queue)
     fixture.broker.flush()
@@ -53,7 +52,7 @@ def test_a_manually_requeued_message_does_not_become_a_dead_letter() -> None:
     queue = fixture.queue(max_attempts=1, dead_letter=True)
     reader = fixture.read(queue, 1, refill=False)
     [sequence] = fixture.send(queue, "a")
-    redeliver(fixture.broker, found(fixture, queue, sequence))
+    fixture.broker.operations.redeliver(found(fixture, queue, sequence))
     fixture.broker.flush()
     assert bodies(queue) == ["a"]
     assert reader.held() == {}
@@ -66,7 +65,7 @@ def test_an_immediate_retry_does_not_shorten_the_next_delay() -> None:
     [sequence] = fixture.send(queue, "a")
     fixture.broker.time_out(reader.consumer, [sequence])
     fixture.wait(500)
-    redeliver(fixture.broker, found(fixture, queue, sequence))
+    fixture.broker.operations.redeliver(found(fixture, queue, sequence))
     fixture.broker.flush()
     assert reader.got() == ["a", "a"]
     fixture.broker.time_out(reader.consumer, [sequence])
@@ -81,11 +80,11 @@ def test_a_message_that_matches_a_selector_leaves_all_pending_queues() -> None:
     queue = fixture.queue()
     reader = fixture.read(queue, 0, refill=False, selector=OfType("red"))
     first, second = fixture.send(queue, "a", "b", type="red")
-    delete(fixture.broker, queue.queue, [found(fixture, queue, first)])
+    fixture.broker.operations.delete(queue.queue, [found(fixture, queue, first)])
     fixture.broker.grant(reader.consumer.window, 5)
     fixture.broker.flush()
     assert reader.got() == ["b"]
-    assert find(fixture.broker, queue.queue, first) is None
+    assert fixture.broker.operations.find(queue.queue, first) is None
     assert found(fixture, queue, second).consumer is reader.consumer
 
 
@@ -97,7 +96,7 @@ def test_a_move_onto_a_queue_that_drops_its_oldest_displaces_that() -> None:
     )
     [sequence] = fixture.send(source, "moved")
     fixture.send(target, "old", "new")
-    move(fixture.broker, found(fixture, source, sequence), target)
+    fixture.broker.operations.move(found(fixture, source, sequence), target)
     fixture.broker.flush()
     assert bodies(target) == ["new", "moved"]
 
@@ -108,7 +107,7 @@ def test_a_move_to_a_full_queue_that_redirects_overflow() -> None:
     target = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
     [sequence] = fixture.send(source, "moved")
     fixture.send(target, "there")
-    move(fixture.broker, found(fixture, source, sequence), target)
+    fixture.broker.operations.move(found(fixture, source, sequence), target)
     fixture.broker.flush()
     assert [m.body for m in fixture.dead()] == [b"moved"]
     assert source.waiting == 0
@@ -126,6 +125,6 @@ def test_a_dead_letter_is_not_redriven_without_automatic_creation() -> None:
     dead = fixture.broker.destinations[Address(Kind.QUEUE, "q.dlq")]
     delivery = next(iter(dead.queue.everything))
     with pytest.raises(ActionRefused) as refused:
-        send_back(fixture.broker, delivery, DeadLetterOrigin(Address(Kind.QUEUE, "q"), ""))
+        fixture.broker.operations.redrive(delivery, DeadLetterOrigin(Address(Kind.QUEUE, "q"), ""))
     assert refused.value.reason == "origin-gone"
     assert dead.waiting == 1

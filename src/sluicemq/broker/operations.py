@@ -1,0 +1,318 @@
+"""Operations of administrators: find a message, delete, move, copy, redeliver, redrive and purge.
+
+             waiting   delayed   unacked     in a transaction
+    delete   yes       yes       yes         no
+    move     yes       yes       no          no
+    copy     yes       yes       yes         yes
+    redeliver    -     ready now requeued    no
+
+Each operation on one message is one journal unit, so that after a crash the message is in exactly
+one place; `when_durable` accepts the sequence that is returned. An unacked message that is deleted
+or requeued no longer belongs to its consumer: the broker ignores a later acknowledgement. A moved
+message keeps its sender's delivery time and expiration; but if a destination limits the lifetime of
+messages, the lifetime starts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
+
+from sluicemq.broker.cursor import Cursor
+from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN, Delivery
+from sluicemq.broker.pending_queue import PRIORITIES
+from sluicemq.broker.redelivery import release, relocate
+from sluicemq.journal.format import Cause
+from sluicemq.model.dead_letters import DeadLetterOrigin, without_dead_letter_properties
+from sluicemq.model.destination import CreatedBy
+from sluicemq.model.errors import (
+    ActionRefused,
+    BrokerError,
+    BrokerStopping,
+    DestinationNotFound,
+    LimitExceeded,
+    LowDiskSpace,
+    MessageTooLarge,
+)
+
+if TYPE_CHECKING:
+    from sluicemq.broker.broker import Broker
+    from sluicemq.broker.destination import Destination
+    from sluicemq.broker.subscription import Subscription
+    from sluicemq.model.message import Message
+
+
+SLICE: Final = 200
+"""Number of messages that are purged together, with one record of the journal."""
+
+Slice = tuple["Subscription", list[Delivery]]
+
+
+def is_held(delivery: Delivery) -> bool:
+    """Return whether a consumer holds the delivery outside of a transaction."""
+    consumer = delivery.consumer
+    return consumer is not None and delivery.sequence in consumer.unacked
+
+
+def _ignore(count: int) -> None:
+    return None
+
+
+class Operations:
+    """Operations of administrators on the messages of a broker."""
+
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def find(self, subscription: Subscription, sequence: int) -> Delivery | None:
+        """Return the delivery of a message, waiting, delayed, unacked or in a transaction, or None.
+
+        The object may be a temporary one: it is valid for reading, and for an operation that
+        follows immediately.
+        """
+        delivery = subscription.delayed.get(sequence) or subscription.back.get(sequence)
+        if delivery is not None:
+            return delivery
+        for consumer in subscription.holders:
+            delivery = consumer.unacked.get(sequence)
+            if delivery is not None:
+                return delivery
+        requeued = self._broker.core.requeued.get((subscription.number, sequence))
+        order = sequence if requeued is None else requeued.order
+        for priority in range(PRIORITIES):
+            delivery = subscription.everything.find(priority, order)
+            if delivery is not None and delivery.state == READY and delivery.sequence == sequence:
+                return delivery
+        for delivery in self.in_transactions(subscription):
+            if delivery.sequence == sequence:
+                return delivery
+        return None
+
+    def in_transactions(self, subscription: Subscription) -> Iterator[Delivery]:
+        """Yield the deliveries acknowledged in transactions that have not ended."""
+        transactions = self._broker.transactions
+        for transaction in (*transactions.open.values(), *transactions.prepared.values()):
+            for delivery, _ in transaction.acks:
+                if delivery.subscription is subscription:
+                    yield delivery
+
+    def in_flight(self, subscription: Subscription, offset: int, count: int) -> list[Delivery]:
+        """Return up to `count` unacked deliveries from `offset` on, by consumer, then by time."""
+        held = (consumer.unacked.values() for consumer in subscription.holders)
+        everything = chain(chain.from_iterable(held), self.in_transactions(subscription))
+        return list(islice(everything, offset, offset + count))
+
+    def delete(self, subscription: Subscription, deliveries: Iterable[Delivery]) -> int:
+        """End deliveries of the subscription and return the sequence to wait for (0 = none).
+
+        Raises ActionRefused, without any change, if one of them is part of a transaction.
+        """
+        deliveries = list(deliveries)
+        for delivery in deliveries:
+            if delivery.state == TAKEN and not is_held(delivery):
+                raise _in_transaction(delivery)
+        recorded: list[int] = []
+        for delivery in deliveries:
+            if delivery.journaled == RECORDED:
+                recorded.append(delivery.sequence)
+            if delivery.state == TAKEN:
+                subscription.take_from_holder(delivery.sequence)
+            else:
+                subscription.take_out(delivery)
+            subscription.forget(delivery, Cause.PURGED)
+        subscription.tidy()
+        if not recorded:
+            return 0
+        self._broker.core.event_recorder.write()
+        return self._broker.journal.append_completed(
+            subscription.number,
+            subscription.destination.number,
+            Cause.PURGED,
+            recorded,
+            self._broker.clock.wall,
+        )
+
+    def move(self, delivery: Delivery, target: Destination) -> int:
+        """Move a message. Raises ActionRefused if it is unacked or the target is full."""
+        message, expiration = self._to_move(delivery)
+        copy = message.copy(target.address, expiration)
+        copy.deliver_at = self._deliver_at(delivery, message)
+        return self._replace(delivery, target, copy)
+
+    def redrive(
+        self, delivery: Delivery, origin: DeadLetterOrigin, creator: str | None = None
+    ) -> int:
+        """Redrive a dead letter to its original destination and subscription.
+
+        Raises ActionRefused as `move`, and if the origin no longer exists and cannot be created for
+        `creator`.
+        """
+        message, _ = self._to_move(delivery)
+        try:
+            target = self._broker.destinations.resolve(
+                origin.address, creator=creator, by=CreatedBy.MANAGEMENT
+            )
+        except (DestinationNotFound, LimitExceeded) as error:
+            raise ActionRefused("origin-gone", str(error)) from None
+        chosen = None
+        if origin.subscription:
+            chosen = target.subscriptions.get(origin.subscription)
+            if chosen is None:
+                raise ActionRefused(
+                    "origin-gone", f"{origin.address} has no subscription {origin.subscription} now"
+                )
+        properties = without_dead_letter_properties(message)
+        copy = message.copy(target.address, 0, properties)
+        copy.properties = properties or None
+        return self._replace(delivery, target, copy, chosen)
+
+    def copy(self, delivery: Delivery, target: Destination) -> int:
+        """Publish a copy of a message to `target`. Raises ActionRefused if the target is full."""
+        message = self._broker.core.read(delivery)
+        copy = message.copy(target.address, self._expiration(delivery))
+        copy.deliver_at = self._deliver_at(delivery, message)
+        where, copy = self._admit(target, copy)
+        if not copy.durability:
+            self._broker.publisher.expect_memory()
+        elif not where.number:
+            self._broker.destinations.number(where)
+        self._broker.publisher.accept(where, copy)
+        return copy.sequence if copy.durability else 0
+
+    def redeliver(self, delivery: Delivery) -> int:
+        """Make a message deliverable as soon as possible, see the module. Raises ActionRefused."""
+        subscription = delivery.subscription
+        if delivery.state == TAKEN:
+            if not is_held(delivery):
+                raise _in_transaction(delivery)
+            assert delivery.consumer is not None
+            release(delivery.consumer, [delivery.sequence], True, True)
+        elif delivery.state == DELAYED:
+            scheduled = self._deliver_at(delivery, self._broker.core.glance(delivery))
+            if scheduled and delivery.journaled == RECORDED:
+                # otherwise it would be delayed again after a restart
+                subscription.withdraw(delivery)
+                return relocate(delivery, delivery.expiration)
+            subscription.end_delay(delivery)
+        return 0
+
+    def _to_move(self, delivery: Delivery) -> tuple[Message, int]:
+        """Return the message and its expiration in wall ms. Raises ActionRefused."""
+        if delivery.state == TAKEN:
+            if not is_held(delivery):
+                raise _in_transaction(delivery)
+            raise ActionRefused("in-flight", "a consumer has it; it can be redelivered, or deleted")
+        return self._broker.core.read(delivery), self._expiration(delivery)
+
+    def _expiration(self, delivery: Delivery) -> int:
+        """Return the expiration in present wall time; the clock may have been set since the
+        publication.
+        """
+        return delivery.expires + self._broker.clock.epoch if delivery.expires else 0
+
+    def _deliver_at(self, delivery: Delivery, message: Message) -> int:
+        """Return the delivery time in present wall time if it is in the future, else 0.
+
+        The wall clock may have been set since the message arrived.
+        """
+        if not message.deliver_at:
+            return 0
+        epoch = message.epoch or self._broker.core.clock_log.epoch_of(delivery.sequence)
+        due = message.deliver_at - epoch
+        return due + self._broker.clock.epoch if due > self._broker.clock.steady else 0
+
+    def _replace(
+        self,
+        delivery: Delivery,
+        target: Destination,
+        message: Message,
+        chosen: Subscription | None = None,
+    ) -> int:
+        subscription = delivery.subscription
+        if target is not subscription.destination:
+            where, message = self._admit(target, message)
+            if where is not target:
+                target, chosen = where, None
+        subscription.take_out(delivery)
+        sequence = self._broker.publisher.replace(delivery, target, message, Cause.MOVED, chosen)
+        subscription.tidy()
+        return sequence
+
+    def _admit(self, target: Destination, message: Message) -> tuple[Destination, Message]:
+        """Return the destination that accepts the message, and the message or its dead letter.
+
+        Raises ActionRefused.
+        """
+        if self._broker.stopping:
+            raise BrokerStopping("the broker is shutting down")
+        if self._broker.publisher.low_space:
+            try:
+                self._broker.publisher.expect_space(message)  # the operation writes another record
+            except LowDiskSpace as error:
+                raise ActionRefused("low-disk-space", str(error)) from None
+        if not target.limited and not target.parked:
+            return target, message
+        try:
+            where = self._broker.publisher.judge(target, message, False)
+        except MessageTooLarge as error:
+            raise ActionRefused("too-large", str(error)) from None
+        except LimitExceeded as error:
+            raise ActionRefused("target-full", str(error)) from None
+        except BrokerError as error:
+            raise ActionRefused("target-refused", str(error)) from None
+        assert where is not None  # may_wait is False
+        if where is target:
+            return target, message
+        return where, self._broker.publisher.redirect(message, target, where)
+
+    def purge(
+        self, destination: Destination, unacked: bool, done: Callable[[int], None] = _ignore
+    ) -> None:
+        """Delete the ready and scheduled messages, and with `unacked` the unacked ones.
+
+        Only messages that are present now are deleted, in slices of the time for scans (scans.py).
+        `done` is called at the end with their number, at once if one slice is enough.
+        """
+        subscriptions = [destination.queue, *destination.subscriptions.values()]
+        until = self._broker.journal.next_sequence()
+        slices = _slices(subscriptions, until, unacked)
+        self._broker.core.scans.begin(partial(self._purge, slices, 0, done))
+
+    def _purge(self, slices: Iterator[Slice], count: int, done: Callable[[int], None]) -> None:
+        scans = self._broker.core.scans
+        for subscription, deliveries in slices:
+            if deliveries and not subscription.closed:
+                self.delete(subscription, deliveries)
+                count += len(deliveries)
+            if scans.over():
+                scans.schedule(partial(self._purge, slices, count, done))
+                return
+        done(count)
+
+
+def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) -> Iterator[Slice]:
+    """Yield the deliveries to purge of each subscription that are still there, in slices."""
+    for subscription in subscriptions:
+        cursor = Cursor(subscription.everything, until)
+        while cursor.priority >= 0:
+            yield subscription, cursor.look(SLICE)
+        delayed = list(subscription.delayed.values())
+        for start in range(0, len(delayed), SLICE):
+            part = delayed[start : start + SLICE]
+            yield subscription, [each for each in part if each.state == DELAYED]
+        for consumer in subscription.holders if unacked else ():
+            held = list(consumer.unacked.values())
+            for start in range(0, len(held), SLICE):
+                part = held[start : start + SLICE]
+                yield subscription, [e for e in part if e.consumer is consumer and is_held(e)]
+
+
+def _in_transaction(delivery: Delivery) -> ActionRefused:
+    return ActionRefused(
+        "in-transaction",
+        f"a transaction that has not ended has acknowledged message {delivery.sequence}",
+    )
