@@ -76,8 +76,8 @@ def alarms(
     state = context.vitals.state()
     if state != "serving":
         found.append(AlarmView("not-serving", f"The broker is {state}."))
-    if broker.core.memory > NEARLY * settings.memory_limit:
-        part = broker.core.memory / settings.memory_limit
+    if broker.memory > NEARLY * settings.memory_limit:
+        part = broker.memory / settings.memory_limit
         found.append(
             AlarmView(
                 "memory",

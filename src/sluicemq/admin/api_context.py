@@ -17,8 +17,7 @@ if TYPE_CHECKING:
         UserDirectory,
         Vitals,
     )
-    from sluicemq.broker import Broker
-    from sluicemq.broker.clock import Clock
+    from sluicemq.broker import Broker, Clock
 
 BODY_BYTES: Final = 64 * 1024 * 1024
 BESIDES_BYTES: Final = 16 * 1024 * 1024

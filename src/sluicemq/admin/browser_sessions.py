@@ -20,7 +20,7 @@ from sluicemq.model.access import Identity
 from sluicemq.protocols.access import LoginHandle
 
 if TYPE_CHECKING:
-    from sluicemq.broker.clock import Clock
+    from sluicemq.broker import Clock
 
 COOKIE: Final = "sluicemq_session"
 IDLE_SECONDS: Final = 1800.0

@@ -19,7 +19,6 @@ from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Delivery, Destination
-from sluicemq.broker.cursor import Cursor
 from sluicemq.model.access import Identity
 from sluicemq.model.dead_letters import REASON
 from sluicemq.model.destination import Address, Kind
@@ -34,7 +33,6 @@ REMEMBERED: Final = 2000
 """Maximum number of queues whose counts are cached."""
 SUFFIX: Final = ".dlq"
 """Suffix of the default dead-letter queue of a destination."""
-NO_END: Final = (1 << 62) - 1
 STEP: Final = 20
 OTHERS: Final = "(others)"
 
@@ -139,7 +137,7 @@ class DeadLetterEndpoints:
             queue.waiting,
             statistics.published,
             statistics.acknowledged,
-            queue.queue.everything.length,
+            queue.queue.ready,
             queue.unacked,
         )
         known = self._known.get(queue)
@@ -147,7 +145,7 @@ class DeadLetterEndpoints:
             return known
         reasons: Counter[str] = Counter()
         counted = 0
-        cursor = Cursor(queue.queue.everything, NO_END)
+        cursor = queue.queue.cursor()
         while counted < most and cursor.priority >= 0:
             for delivery in cursor.look(min(STEP, most - counted)):
                 counted += 1
@@ -164,7 +162,7 @@ class DeadLetterEndpoints:
 
     def _reason_of(self, delivery: Delivery) -> str:
         try:
-            message = self._broker.core.glance(delivery)
+            message = self._broker.glance(delivery)
         except JournalError:
             return "(damaged)"
         reason = (message.properties or {}).get(REASON)

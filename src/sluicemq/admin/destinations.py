@@ -299,13 +299,13 @@ class DestinationEndpoints:
         eldest = None
         for subscription in every(destination)[:MOST_SUBSCRIPTIONS]:
             if subscription.ready:
-                delivery = subscription.everything.eldest()
+                delivery = subscription.eldest()
                 if delivery is not None and (eldest is None or delivery.order < eldest.order):
                     eldest = delivery
         if eldest is None:
             return None
         try:
-            message = self._broker.core.glance(eldest)
+            message = self._broker.glance(eldest)
         except JournalError:
             return None
         return max(0, self._context.clock.wall - message.arrival)

@@ -34,9 +34,6 @@ from sluicemq.admin.publishing import MessageTarget
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
-from sluicemq.broker.cursor import Cursor
-from sluicemq.broker.delivery import READY
-from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.model.access import Operation
 from sluicemq.model.dead_letters import origin_of
 from sluicemq.model.destination import CreatedBy, is_temporary
@@ -249,7 +246,7 @@ class ActionEndpoints:
         return acts[body.action]
 
     def _redrive(self, call: Call, delivery: Delivery) -> None:
-        origin = origin_of(self._broker.core.glance(delivery))
+        origin = origin_of(self._broker.glance(delivery))
         if origin is None:
             raise MessageSkipped("no-origin")
         name = origin.address.name
@@ -280,13 +277,12 @@ class ActionEndpoints:
     ) -> str | None:
         """Act on ready messages in queue order, as they were at the first request."""
         body: MessageActionRequest = work.call.body
-        line = work.subscription.everything
-        priority, last = PRIORITIES - 1, 0
         if body.after:
             priority, last, until = read_cursor(body.after)
+            cursor = work.subscription.cursor(until, priority, last)
         else:
             until = work.broker.journal.next_sequence()
-        cursor = Cursor(line, until, priority, last)
+            cursor = work.subscription.cursor(until)
         while cursor.priority >= 0 and not work.over() and not work.subscription.closed:
             chosen: list[Delivery] = []
             for delivery in cursor.look(STEP if work.remaining < 0 else min(STEP, work.remaining)):
@@ -330,8 +326,8 @@ class ActionEndpoints:
 
 def _try_waiting(work: MessageActionRun, delivery: Delivery, act: Act) -> None:
     """Act on `delivery` if an action on an earlier message has not displaced it."""
-    still = work.subscription.everything.find(delivery.priority, delivery.order)
-    if still is not None and still.state == READY and still.sequence == delivery.sequence:
+    still = work.broker.operations.still_ready(delivery)
+    if still is not None:
         _try(work, still, act)
 
 

@@ -40,16 +40,20 @@ from sluicemq.admin.printable_names import printable
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.subscriptions import sees_subscription
 from sluicemq.admin.time_slices import TimeSlices
-from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
-from sluicemq.broker.cursor import Cursor
-from sluicemq.broker.delivery import DELAYED, READY
-from sluicemq.broker.operations import is_held
-from sluicemq.broker.pending_queue import PendingQueue
+from sluicemq.broker import (
+    NO_END,
+    Broker,
+    Cursor,
+    Delivery,
+    Destination,
+    Selector,
+    Subscription,
+    is_held,
+)
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import JournalError, SelectorError
 from sluicemq.model.message import Message
 
-NO_END: Final = (1 << 62) - 1
 STEP: Final = 20
 """Messages scanned between two checks of the clock."""
 SKIP_BUDGET: Final = 20_000
@@ -196,12 +200,11 @@ class MessageEndpoints:
     async def _waiting(
         self, subscription: Subscription, query: MessageQuery, selector: Selector | None
     ) -> MessagePage:
-        line = subscription.everything
-        cursor, place = Cursor(line, NO_END), query.offset
+        cursor, place = subscription.cursor(), query.offset
         slices = TimeSlices(self._broker)
         if query.after:
             priority, last, place = read_cursor(query.after)
-            cursor = Cursor(line, NO_END, priority, last)
+            cursor = subscription.cursor(NO_END, priority, last)
         else:
             place -= await _skip(subscription, cursor, place, slices)
         budget = ScanBudget(self._context)
@@ -222,9 +225,7 @@ class MessageEndpoints:
         return MessagePage(
             items=items,
             total=subscription.ready if selector is None else None,
-            next=encode_cursor(cursor.priority, cursor.last, place)
-            if _goes_on(line, cursor)
-            else None,
+            next=encode_cursor(cursor.priority, cursor.last, place) if cursor.more() else None,
             scanned=budget.scanned,
         )
 
@@ -274,8 +275,8 @@ class MessageEndpoints:
         self, delivery: Delivery, state: State, position: int | None, body: bool
     ) -> MessageItem:
         try:
-            core = self._broker.core
-            message = core.read(delivery) if body else core.glance(delivery)
+            broker = self._broker
+            message = broker.read(delivery) if body else broker.glance(delivery)
         except JournalError:
             return damaged(self._broker, delivery, state, position)
         preview = view_of_body(message, PREVIEW_BYTES) if body else None
@@ -306,7 +307,7 @@ class MessageEndpoints:
         delivery = by_id(self._broker, subscription, call.names["id"])
         if delivery is None:
             raise ApiError(404, "message-not-found", "no such message is here, or it has gone")
-        return delivery, self._broker.core.read(delivery)
+        return delivery, self._broker.read(delivery)
 
 
 # --- what actions need too -----------------------------------------------------------------------
@@ -343,7 +344,7 @@ async def compiled(broker: Broker, text: str) -> Selector | None:
 def selects(broker: Broker, selector: Selector, delivery: Delivery) -> bool:
     """Return whether the selector matches a message; False if the message cannot be read."""
     try:
-        return selector(broker.core.glance(delivery))
+        return selector(broker.glance(delivery))
     except JournalError:
         return False
 
@@ -385,9 +386,9 @@ def read_cursor(text: str) -> tuple[int, int, int]:
 
 def state_of(delivery: Delivery) -> State:
     """Return the API's name for the state of a delivery."""
-    if delivery.state == READY:
+    if delivery.ready:
         return "ready"
-    return "scheduled" if delivery.state == DELAYED else "unacked"
+    return "scheduled" if delivery.scheduled else "unacked"
 
 
 def _holder(delivery: Delivery, state: State) -> Literal["consumer", "transaction"] | None:
@@ -448,11 +449,6 @@ async def _skip(subscription: Subscription, cursor: Cursor, count: int, slices: 
         if slices.due:
             await slices.rest()
     return count
-
-
-def _goes_on(line: PendingQueue, cursor: Cursor) -> bool:
-    """Return whether a ready message follows the cursor."""
-    return cursor.priority >= 0 and bool(Cursor(line, NO_END, cursor.priority, cursor.last).step(1))
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:

@@ -137,7 +137,7 @@ class SubscriptionEndpoints:
         kept = subscription.durable
         broker.unsubscribe(subscription)
         if kept:
-            await wait_until_durable(broker, broker.core.settled)
+            await wait_until_durable(broker, broker.last_ack_record)
 
 
 def sees_subscription(identity: Identity, subscription: Subscription) -> bool:

@@ -19,7 +19,7 @@ class TimeSlices:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._scans = broker.core.scans
+        self._scans = broker.scans
         self._rested = False
 
     @property

@@ -1,33 +1,69 @@
-"""Broker engine: pure and synchronous. A Clock provides time, a Journal durability."""
+"""Broker engine: pure and synchronous. A Clock provides time, a Journal durability.
+
+Other packages import from here only; the modules below are the engine's own.
+"""
 
 from sluicemq.broker.batches import BatchAnswer
 from sluicemq.broker.broker import Broker
+from sluicemq.broker.build import COMPILED
 from sluicemq.broker.clock import Clock, ManualClock
 from sluicemq.broker.codec import BatchPart
 from sluicemq.broker.consumer import Consumer, Sink, Window
+from sluicemq.broker.cursor import NO_END, Cursor
+from sluicemq.broker.dead_letters import DeadLetterPolicy
 from sluicemq.broker.delivery import Delivery
 from sluicemq.broker.destination import Destination
+from sluicemq.broker.events import ACKNOWLEDGED, REDELIVERED, RELEASED, Observer
+from sluicemq.broker.operations import is_held
 from sluicemq.broker.pending_queue import Selector
-from sluicemq.broker.selectors import compile_selector
+from sluicemq.broker.recovery import recover, snapshot
+from sluicemq.broker.scans import Deadline, Scans, StartDeadline
+from sluicemq.broker.selectors import (
+    CompiledSelector,
+    SelectorLimits,
+    compile_selector,
+    known_selector,
+)
 from sluicemq.broker.settings import EngineSettings
+from sluicemq.broker.stats import DestinationStats
 from sluicemq.broker.subscription import Subscription
+from sluicemq.broker.timers import NEVER
 from sluicemq.broker.transaction import Transaction, TransactionState
 
 __all__ = [
+    "ACKNOWLEDGED",
+    "COMPILED",
+    "NEVER",
+    "NO_END",
+    "REDELIVERED",
+    "RELEASED",
     "BatchAnswer",
     "BatchPart",
     "Broker",
     "Clock",
+    "CompiledSelector",
     "Consumer",
+    "Cursor",
+    "DeadLetterPolicy",
+    "Deadline",
     "Delivery",
     "Destination",
+    "DestinationStats",
     "EngineSettings",
     "ManualClock",
+    "Observer",
+    "Scans",
     "Selector",
+    "SelectorLimits",
     "Sink",
+    "StartDeadline",
     "Subscription",
     "Transaction",
     "TransactionState",
     "Window",
     "compile_selector",
+    "is_held",
+    "known_selector",
+    "recover",
+    "snapshot",
 ]

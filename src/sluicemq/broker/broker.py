@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from sluicemq.broker import attachment, declined, redelivery
 from sluicemq.broker.batches import BatchAnswer, Batches
@@ -30,7 +30,7 @@ from sluicemq.broker.heldmessages import HeldMessages
 from sluicemq.broker.operations import Operations
 from sluicemq.broker.pending_queue import Selector
 from sluicemq.broker.publishing import Publisher
-from sluicemq.broker.scans import StartDeadline, unlimited
+from sluicemq.broker.scans import Scans, StartDeadline, unlimited
 from sluicemq.broker.selectors import CompiledSelector, compile_selector
 from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.stats import Traffic
@@ -111,6 +111,36 @@ class Broker:
     def settings(self) -> EngineSettings:
         """Settings of the engine."""
         return self.core.settings
+
+    @property
+    def scans(self) -> Scans:
+        """Time available for scans, and the scans that wait for it."""
+        return self.core.scans
+
+    @property
+    def memory(self) -> int:
+        """Bytes of messages held in memory: their bodies, and an overhead for each."""
+        return self.core.memory
+
+    @property
+    def iterations(self) -> int:
+        """Number of event loop iterations so far."""
+        return self.core.iterations
+
+    @property
+    def last_ack_record(self) -> int:
+        """Sequence of the last record of acknowledgements or of a change of the durable
+        subscriptions.
+        """
+        return self.core.settled
+
+    def call_at(self, time: int, callback: Callable[[Any], None], argument: object) -> None:
+        """Call `callback` with the argument at steady time `time` in ms."""
+        self.core.timers.add(time, callback, argument)
+
+    def note_time(self) -> None:
+        """Record the time of the wall clock, before the broker stops."""
+        self.core.clock_log.note_time()
 
     def wake(self) -> None:
         """Request a flush, outside of an event loop iteration."""
@@ -453,6 +483,14 @@ class Broker:
     def scan(self, subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
         """Iterate like `browse`, in steps, while the subscription changes (see browse.scan)."""
         return scan(subscription)
+
+    def read(self, delivery: Delivery) -> Message:
+        """Return the message of a delivery, for reading. Raises JournalDamaged, RecordNotFound."""
+        return self.core.read(delivery)
+
+    def glance(self, delivery: Delivery) -> Message:
+        """Return the message of a delivery, possibly without its body if that is long."""
+        return self.core.glance(delivery)
 
     def fetch(self, sequence: int) -> Message:
         """Return a journaled message that still exists. Raises RecordNotFound, JournalDamaged."""

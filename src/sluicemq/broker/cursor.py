@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
     from sluicemq.broker.pending_queue import PendingQueue
 
+NO_END: Final = (1 << 62) - 1
+"""Order beyond all others: the cursor includes messages that arrive during the scan."""
 RUN_COST: Final = 20
 """Cost of passing over a chunk, in deliveries examined."""
 
@@ -68,6 +70,12 @@ class Cursor:
             return found
         self.last = found[-1].order
         return ready_of(found)
+
+    def more(self) -> bool:
+        """Return whether a READY delivery follows. The position stays the same."""
+        return self.priority >= 0 and bool(
+            Cursor(self._pending_queue, self.until, self.priority, self.last).step(1)
+        )
 
     def back_to(self, delivery: Delivery) -> None:
         """Continue behind a delivery that the last step returned: later ones were not processed."""

@@ -86,6 +86,31 @@ class Delivery:
         self.consumer: Consumer | None = None
         self.delivered = 0
 
+    @property
+    def ready(self) -> bool:
+        """True if it waits for a consumer."""
+        return self.state == READY
+
+    @property
+    def scheduled(self) -> bool:
+        """True if it waits for the end of a delay."""
+        return self.state == DELAYED
+
+    @property
+    def taken(self) -> bool:
+        """True if a consumer or a transaction holds it."""
+        return self.state == TAKEN
+
+    @property
+    def ended(self) -> bool:
+        """True once it is acknowledged or removed."""
+        return self.state == GONE
+
+    @property
+    def recorded(self) -> bool:
+        """True if its end is journaled, so that it is known after a restart."""
+        return self.journaled == RECORDED
+
     def __repr__(self) -> str:
         state = ("ready", "taken", "delayed", "gone")[self.state]
         return f"<Delivery {self.sequence} of {self.subscription.destination.name}, {state}>"

@@ -318,6 +318,14 @@ class Destinations:
                 "(broker.max_temporary_destinations_per_connection); delete some first"
             )
 
+    def dead_letter_queues(self) -> Iterable[Address]:
+        """Return the addresses that existing destinations send their dead letters to."""
+        return self._core.dead_letter_queues
+
+    def drop_dead_letters(self, address: Address) -> None:
+        """Let the limits of a dead-letter queue drop messages, as its protocol requires."""
+        self._core.dropping_dead_letter_queues.add(address)
+
     def dead_letters_of(self, queue: Destination) -> Destination | None:
         """Return a destination whose dead letters go to this queue, None if there is none."""
         sources = self._core.dead_letter_queues.get(queue.address)

@@ -20,7 +20,6 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN, Delivery
 from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.broker.redelivery import release, relocate
@@ -91,6 +90,14 @@ class Operations:
             if delivery.sequence == sequence:
                 return delivery
         return None
+
+    def still_ready(self, delivery: Delivery) -> Delivery | None:
+        """Return the delivery that a cursor found, unless it has left its place since."""
+        pending_queue = delivery.subscription.everything
+        still = pending_queue.find(delivery.priority, delivery.order)
+        if still is None or still.state != READY or still.sequence != delivery.sequence:
+            return None
+        return still
 
     def in_transactions(self, subscription: Subscription) -> Iterator[Delivery]:
         """Yield the deliveries acknowledged in transactions that have not ended."""
@@ -297,7 +304,7 @@ class Operations:
 def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) -> Iterator[Slice]:
     """Yield the deliveries to purge of each subscription that are still there, in slices."""
     for subscription in subscriptions:
-        cursor = Cursor(subscription.everything, until)
+        cursor = subscription.cursor(until)
         while cursor.priority >= 0:
             yield subscription, cursor.look(SLICE)
         delayed = list(subscription.delayed.values())

@@ -21,6 +21,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.core import Core
+from sluicemq.broker.cursor import NO_END, Cursor
 from sluicemq.broker.delivery import (
     DELAYED,
     GONE,
@@ -35,7 +36,7 @@ from sluicemq.broker.delivery import (
 )
 from sluicemq.broker.dispatch import hand_over
 from sluicemq.broker.events import ACKNOWLEDGED, RELEASED, outcome_of
-from sluicemq.broker.pending_queue import PendingQueue, Selector
+from sluicemq.broker.pending_queue import PRIORITIES, PendingQueue, Selector
 from sluicemq.broker.routing import Routes
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
@@ -676,6 +677,18 @@ class Subscription:
             for delivery in consumer.unacked.values():
                 if delivery.journaled >= SHARED:
                     yield delivery
+
+    def cursor(self, until: int = NO_END, priority: int = PRIORITIES - 1, last: int = 0) -> Cursor:
+        """Return a cursor over the ready deliveries; arguments as in Cursor."""
+        return Cursor(self.everything, until, priority, last)
+
+    def head(self) -> Delivery | None:
+        """Return the next delivery to dispatch to a consumer without a selector, or None."""
+        return self.everything.head()
+
+    def eldest(self) -> Delivery | None:
+        """Return the ready delivery that was published first, or None."""
+        return self.everything.eldest()
 
     def oldest(self) -> int:
         """Return the arrival time (wall ms) of the next message to deliver; 0 if none is ready."""

@@ -93,7 +93,7 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from sluicemq.broker.build import COMPILED
+        from sluicemq.broker import COMPILED
 
         print(f"sluicemq {sluicemq.__version__}{' (compiled)' if COMPILED else ''}")
         raise typer.Exit

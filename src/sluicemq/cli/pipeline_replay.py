@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from sluicemq.broker.selectors import compile_selector
+from sluicemq.broker import compile_selector
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json
 from sluicemq.cli.pipeline_helpers import require_pipeline, spark_session
 from sluicemq.model.errors import ConfigurationError, SelectorError

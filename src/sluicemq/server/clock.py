@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from sluicemq.broker import Clock
-from sluicemq.broker.scans import Deadline, StartDeadline
+from sluicemq.broker import Clock, Deadline, StartDeadline
 
 TOLERANCE_NS: Final = 1_000_000
 """Largest deviation from the system's wall time before it is measured again, in ns."""

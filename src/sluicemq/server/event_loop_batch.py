@@ -7,8 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sluicemq.broker import Broker
-from sluicemq.broker.timers import NEVER
+from sluicemq.broker import NEVER, Broker
 
 if TYPE_CHECKING:
     from sluicemq.server.connection import Connection

@@ -22,11 +22,8 @@ from sluicemq.admin.browser_sessions import BrowserSessions
 from sluicemq.admin.history import History
 from sluicemq.admin.metrics.scrape_state import ScrapeState
 from sluicemq.admin.server_interface import State
-from sluicemq.broker import Broker
+from sluicemq.broker import COMPILED, Broker, SelectorLimits, recover, snapshot
 from sluicemq.broker import EngineSettings as EngineSettings
-from sluicemq.broker.build import COMPILED
-from sluicemq.broker.recovery import recover, snapshot
-from sluicemq.broker.selectors import SelectorLimits
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
@@ -464,7 +461,7 @@ class Server:
         await asyncio.sleep(0)
         if not self.exit_code:
             broker.depth_sampler.finish()
-            broker.core.clock_log.note_time()
+            broker.note_time()
             broker.flush()
 
 

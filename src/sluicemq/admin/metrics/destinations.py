@@ -74,7 +74,7 @@ class Ages:
     def of(self, subscription: Subscription) -> float:
         """Return the age in seconds; 0 without ready messages, or if the message is not read
         yet."""
-        head = subscription.everything.head()
+        head = subscription.head()
         if head is None:
             return 0.0
         if head.message is not None:

@@ -21,8 +21,7 @@ from typing import Final
 
 from sluicemq.admin.metrics.exposition import escape, text_of
 from sluicemq.admin.metrics.families import DESTINATION_COUNTERS
-from sluicemq.broker import Broker, Destination
-from sluicemq.broker.stats import DestinationStats
+from sluicemq.broker import Broker, Destination, DestinationStats
 
 OTHERS: Final = "~others"
 TEMPORARY: Final = "~temporary"

@@ -71,15 +71,14 @@ class MetricsPage:
     def _add_broker(self, into: Exposition) -> None:
         vitals = self._context.vitals
         broker = self._context.broker
-        core = broker.core
         compiled = "true" if vitals.compiled else "false"
         into.add_info(f.BUILD, vitals.version, platform.python_version(), compiled)
         into.add(f.DESTINATIONS_LIMIT, broker.settings.max_destinations)
         into.add(f.SERIES_LIMIT, self._figures.exported.limit)
-        into.add(f.MESSAGE_MEMORY, core.memory)
-        into.add(f.MESSAGE_BUDGET, core.memory_budget)
+        into.add(f.MESSAGE_MEMORY, broker.memory)
+        into.add(f.MESSAGE_BUDGET, broker.settings.memory_budget)
         into.add(f.MESSAGE_LIMIT, broker.settings.memory_limit)
-        into.add(f.ITERATIONS, core.iterations)
+        into.add(f.ITERATIONS, broker.iterations)
         into.add_histogram(f.LOOP_LAG, vitals.lag.read())
         transactions = broker.transactions
         into.add(f.TRANSACTIONS, len(transactions.open), "open")

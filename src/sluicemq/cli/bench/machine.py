@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from sluicemq.broker.build import COMPILED
+from sluicemq.broker import COMPILED
 from sluicemq.cli.bench.result import Machine
 
 _LIBRARIES: Final = ("uvloop", "msgspec")

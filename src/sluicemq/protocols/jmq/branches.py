@@ -249,7 +249,7 @@ class Branches:
     # --- time --------------------------------------------------------------------------------
 
     def _watch(self, branch: Branch, when: int) -> None:
-        self._broker.core.timers.add(when, self._ring, branch)
+        self._broker.call_at(when, self._ring, branch)
 
     def _ring(self, branch: Branch) -> None:
         """Roll back the transaction after its timeout, which starts with its first use.
@@ -279,7 +279,7 @@ class Branches:
             self.roll_back(oldest, ReportedTransactionState.TIMED_OUT)
         if timeout:
             when = self._broker.clock.steady + timeout
-            self._broker.core.timers.add(when, self._end_detached, (branch, branch.detached))
+            self._broker.call_at(when, self._end_detached, (branch, branch.detached))
 
     def _keep_no_longer(self, branch: Branch) -> None:
         """Remove a branch from those without a connection: it is joined, prepared or ended."""

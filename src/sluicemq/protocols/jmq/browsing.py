@@ -118,7 +118,7 @@ class Browsing:
     def __init__(self, connection: JmqConnection) -> None:
         self._connection = connection
         self._broker = connection.broker
-        self._scans = connection.broker.core.scans
+        self._scans = connection.broker.scans
         self._views: dict[int, View] = {}
         """By the JMQConsumerID that BROWSE_REPLY gave."""
         self._waiting: deque[Work] = deque()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from sluicemq.broker import Broker, Delivery
-from sluicemq.broker.selectors import CompiledSelector, known_selector
+from sluicemq.broker import Broker, CompiledSelector, Delivery, known_selector
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.errors import AccessDenied, ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Property
@@ -198,7 +197,7 @@ class JmqConnection:
         if (
             self.coordinator.background is not None
             and known_selector(selector) is None
-            and (len(selector) > SHORT_SELECTOR or broker.core.scans.over())
+            and (len(selector) > SHORT_SELECTOR or broker.scans.over())
         ):
             raise SelectorPending(selector)
         return broker.compile_selector(selector)

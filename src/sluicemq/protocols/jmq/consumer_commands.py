@@ -92,7 +92,7 @@ class ConsumerCommands:
         connection.consumers[consumer_id] = consumer
         session.add(consumer)
         if text(packet, "JMQDurableName"):
-            changed = self._broker.core.settled
+            changed = self._broker.last_ack_record
             self._broker.when_durable(changed, partial(self._added, packet, properties, consumer))
         else:
             self._added(packet, properties, consumer)
@@ -226,7 +226,7 @@ class ConsumerCommands:
         """Remove a durable subscription; the reply follows when that is on disk."""
         connection = self._connection
         connection.coordinator.durables.remove(durable)
-        changed = self._broker.core.settled
+        changed = self._broker.last_ack_record
         self._broker.when_durable(changed, partial(connection.reply, packet, properties=properties))
 
     # --- RESUME_FLOW -------------------------------------------------------------------------

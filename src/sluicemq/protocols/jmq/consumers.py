@@ -32,7 +32,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sluicemq.broker import Broker, Consumer, Delivery, Window
-from sluicemq.broker.delivery import GONE, RECORDED
 from sluicemq.model.errors import BrokerError, ProtocolError
 from sluicemq.protocols.jmq.flow import ByteCredit
 from sluicemq.protocols.jmq.mapping import deliver_chunks
@@ -334,7 +333,7 @@ class JmsConsumer:
 
     def _move_to_dead_letters(self, unspeakable: list[Delivery]) -> None:
         for delivery in unspeakable:
-            if delivery.state != GONE:
+            if not delivery.ended:
                 self._broker.dead_letter(
                     delivery.subscription, delivery.sequence, UNSPEAKABLE, force=True
                 )
@@ -355,7 +354,7 @@ class JmsConsumer:
 
     def _has(self, delivery: Delivery) -> bool:
         holder = delivery.consumer
-        return delivery.state != GONE and holder is not None and holder.sink is self
+        return not delivery.ended and holder is not None and holder.sink is self
 
     def _pop(self, sysid: bytes) -> tuple[int, Delivery] | None:
         entry = self.held.pop(sysid, None)
@@ -384,7 +383,7 @@ class JmsConsumer:
             self._outbound.acknowledged()
         if self._full:
             self.level()
-        return delivery.journaled == RECORDED
+        return delivery.recorded
 
     def take(self, sysid: bytes) -> tuple[Consumer, Delivery] | None:
         """Remove an unacked message, and return its delivery for the caller to acknowledge."""

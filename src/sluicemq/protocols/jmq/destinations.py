@@ -173,7 +173,7 @@ def find_or_create(broker: Broker, address: Address, creator: str | None) -> Des
 
 def create_dead_messages(broker: Broker) -> None:
     """The dead message queue is always there, and makes room for new dead messages."""
-    broker.core.dropping_dead_letter_queues.add(DEAD_MESSAGES)
+    broker.destinations.drop_dead_letters(DEAD_MESSAGES)
     existing = broker.destinations.find(DEAD_MESSAGES)
     if existing is None or existing.automatic:
         broker.destinations.declare(DEAD_MESSAGES, DEAD_MESSAGES_SETTINGS, provenance=Provenance())

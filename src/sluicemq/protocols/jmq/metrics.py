@@ -199,7 +199,7 @@ class Metrics:
             {
                 "maxMemory": limit,
                 "totalMemory": self._process.memory(),
-                "freeMemory": max(0, limit - self._broker.core.memory),
+                "freeMemory": max(0, limit - self._broker.memory),
             }
         )
 

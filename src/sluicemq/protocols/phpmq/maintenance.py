@@ -20,7 +20,6 @@ from itertools import islice
 from typing import Final, Protocol
 
 from sluicemq.broker import Broker, Consumer, Destination
-from sluicemq.broker.delivery import TAKEN
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import AccessDenied
@@ -314,7 +313,7 @@ class MaintenanceSession:
         rows = [
             screen.MessageFigures(
                 self._ids.encode(delivery.sequence).decode(),
-                delivery.state == TAKEN,
+                delivery.taken,
                 delivery.size,
                 delivery.message.arrival if delivery.message else 0,
             )

@@ -286,7 +286,7 @@ def names(broker: Broker) -> list[str]:
     ]
     found.sort(key=lambda destination: destination.created)
     listed = dict.fromkeys(destination.name for destination in found)
-    listed.update(dict.fromkeys(queue.name for queue in broker.core.dead_letter_queues))
+    listed.update(dict.fromkeys(queue.name for queue in broker.destinations.dead_letter_queues()))
     return list(filter(is_queue_name, listed))
 
 

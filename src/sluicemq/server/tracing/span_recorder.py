@@ -1,4 +1,4 @@
-"""Record spans of messages from the events of the engine (`sluicemq.broker.events`).
+"""Record spans of messages from the events of the engine (`sluicemq.broker.Observer`).
 
     publish orders   accepted ──────> ready for consumers; SYNC messages: durable
       journal orders   accepted ────> durable
@@ -24,7 +24,7 @@ from random import getrandbits, random
 from time import time_ns
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sluicemq.broker.events import ACKNOWLEDGED, REDELIVERED, RELEASED
+from sluicemq.broker import ACKNOWLEDGED, REDELIVERED, RELEASED
 from sluicemq.model.message import Message, Origin
 from sluicemq.server.tracing.context import PARENT, STATE, TraceContext, read, write
 
