@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
-from sluicemq.journal.format import FORMAT_VERSION, HEADER_BYTES, encode_record
+from sluicemq.journal.format import FORMAT_VERSION, HEADER_BYTES, encode_completed, encode_record
 from sluicemq.journal.inspect import check
 from sluicemq.journal.segment import MappedSegment, record_offsets
 from sluicemq.journal.snapshot import list_snapshots
@@ -596,3 +596,22 @@ def test_live_messages_come_back_after_a_clean_stop(tmp_path: Path) -> None:
     assert live_of(journal) == {s: b"%d" % n for n, s in enumerate(sequences) if n % 2}
     journal.close()
     assert TINY.segment_bytes == 2000
+
+
+@pytest.mark.parametrize("type", [RecordType.DELIVERED, RecordType.BATCH_PART])
+def test_a_group_that_begins_with_a_new_type_marks_the_durable_end(
+    tmp_path: Path, type: RecordType
+) -> None:
+    journal = reopen(tmp_path)
+    put(journal, b"damaged soon")
+    journal.sync()
+    journal.append_entry(type, encode_completed(1, [1]), T0)
+    journal.sync()
+    crash(journal)
+    [path] = segments_of(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"damaged soon")] ^= 1
+    path.write_bytes(data)
+    (tmp_path / "durable").unlink()
+    with pytest.raises(JournalDamaged, match="later ones are intact"):
+        FileJournal.open(tmp_path, TINY)

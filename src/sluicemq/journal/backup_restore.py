@@ -90,7 +90,7 @@ def restore(
         source = backup / file.path
         directory, _, name = file.path.rpartition("/")
         if directory == JOURNAL_NAME and name.endswith(SUFFIX):
-            recast(source, partial / name, adopt, content=content, sealed=file.sealed)
+            recast(source, partial / name, adopt, content, file.sealed)
         elif directory == JOURNAL_NAME:
             data = b"".join(content)
             if name == IDENTITY_NAME:
