@@ -74,7 +74,7 @@ def test_quota_of_who_has_gone_is_given_back(harness: Harness) -> None:
             assert create(peer, f"{TEMPORARY}queue/{number}", True) == Status.OK
         peer.drop()
     assert not harness.broker.destinations.created
-    assert not harness.broker.temporary
+    assert not harness.broker.destinations.temporary
 
 
 def subscribe(peer: Peer, name: str, topic: str) -> int:
