@@ -36,8 +36,8 @@ from typing import Any, Final
 import structlog
 import uvloop
 
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.model.message import Durability
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.model.rows import encode, row
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 
 QUEUE = "/api/v1/destinations/queue/pages"
 PART = 20_000

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.jmq import BlockingJmqClient
+from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 
 LISTEN = (
     "phpmq://127.0.0.1:0?max_connections=20000",

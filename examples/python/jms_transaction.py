@@ -2,8 +2,8 @@
 
 import sys
 
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.jmq.client.target import DEFAULT_PORT
+from sluicemq.clients.jmq import BlockingJmqClient
+from sluicemq.clients.jmq.target import DEFAULT_PORT
 
 QUEUE = "example-orders"
 

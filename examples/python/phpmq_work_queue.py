@@ -2,7 +2,7 @@
 
 import sys
 
-from sluicemq.protocols.phpmq.client import DEFAULT_PORT, BlockingPhpmqClient
+from sluicemq.clients.phpmq import DEFAULT_PORT, BlockingPhpmqClient
 
 QUEUE = "example-jobs"
 

@@ -2,10 +2,10 @@
 
 import sys
 
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.jmq.client.target import DEFAULT_PORT as JMQ_PORT
-from sluicemq.protocols.phpmq.client import DEFAULT_PORT as PHPMQ_PORT
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.jmq import BlockingJmqClient
+from sluicemq.clients.jmq.target import DEFAULT_PORT as JMQ_PORT
+from sluicemq.clients.phpmq import DEFAULT_PORT as PHPMQ_PORT
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 
 QUEUE = "example-transcoding"
 

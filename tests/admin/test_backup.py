@@ -13,9 +13,9 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.journal.manifest import read_manifest, verify
 from sluicemq.journal.slots import Slots
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.server.conftest import Start
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
 from tests.support.polling import wait_until

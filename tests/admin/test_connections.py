@@ -14,12 +14,12 @@ from sluicemq.admin.connections import may_see
 from sluicemq.admin.server_interface import ConnectionView
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
+from sluicemq.clients.jmq import BlockingJmqClient
+from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.errors import ClientError, ConnectionLost
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from tests.admin.context import NoConnections
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped

@@ -14,7 +14,7 @@ import pytest
 
 from sluicemq.admin.event_stream import EventEndpoints, EventStream
 from sluicemq.admin.routing import Call
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.server.config import BrokerSettings
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped

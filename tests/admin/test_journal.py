@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.model.rows import row
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.server.conftest import Start
 from tests.support.http import HTTP, PHPMQ, Client
 from tests.support.polling import wait_until

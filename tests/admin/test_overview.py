@@ -11,12 +11,12 @@ from sluicemq.admin.alarms import ENOUGH, PATIENCE_MS, alarms
 from sluicemq.admin.history import STEP
 from sluicemq.admin.server_interface import ListenerView
 from sluicemq.broker import Broker, EngineSettings, ManualClock
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.admin.context import context
 from tests.admin.test_connections import connect, view
 from tests.server.conftest import Start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from tests.admin.test_journal import SMALL, directory, fill
 from tests.server.conftest import Start
 from tests.support.http import HTTP, PHPMQ, Client

@@ -8,9 +8,9 @@ import pytest
 
 from sluicemq.broker import Subscription, compile_selector
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.jmq import BlockingJmqClient, Topic
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.jmq.client import BlockingJmqClient, Topic
 from tests.admin.test_consumers import attach
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped

@@ -8,9 +8,9 @@ import pytest
 
 from sluicemq.broker import Transaction
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.jmq import BlockingJmqClient
 from sluicemq.model.errors import ClientError
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.jmq.client import BlockingJmqClient
 from sluicemq.protocols.jmq.ids import Xid, encode_xid
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from tests.cli.conftest import Run
 
 MESSAGES = [b"%d" % number for number in range(300)]

@@ -12,9 +12,9 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.protocols.phpmq import wire
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.mapping import PROBE
 from tests.cli.conftest import Run, RunningBroker
 from tests.server.authority import Authority

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from sluicemq.clients.jmq import BlockingJmqClient, Topic
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.model.errors import ConnectionLost
-from sluicemq.protocols.jmq.client import BlockingJmqClient, Topic
 from sluicemq.protocols.jmq.ids import Xid
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.cli.conftest import Run, RunningBroker
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import time
 
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from tests.cli.conftest import Run, RunningBroker
 
 

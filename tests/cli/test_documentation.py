@@ -16,9 +16,9 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import COMMANDS, main
-from sluicemq.protocols.jmq.client import BlockingJmqClient, Topic
+from sluicemq.clients.jmq import BlockingJmqClient, Topic
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.protocols.jmq.ids import Xid
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "cli.md"
 ELSEWHERE: Final = {"bench", "demo", "journal", "pipeline", "receive", "send", "serve"}

@@ -7,12 +7,12 @@ import pytest
 
 from sluicemq.broker.codec import BatchPart, encode
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.journal import Cause, FileJournal, JournalOptions, RecordType
 from sluicemq.journal.format import DEPTH, encode_completed, encode_redelivered
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.model.rows import row
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.cli.conftest import Run
 from tests.support.http import Client
 

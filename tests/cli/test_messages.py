@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from tests.cli.conftest import Run, RunningBroker
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.protocols.jmq.client import BlockingJmqClient, JavaObject
+from sluicemq.clients.jmq import BlockingJmqClient, JavaObject
 from tests.cli.conftest import Run, RunningBroker
 
 

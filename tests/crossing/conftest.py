@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.jmq import BlockingJmqClient
+from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 
 SCHEMES = ("jmq", "phpmq", "msglite", "msglite-http", "vibemq")
 LISTEN = (

@@ -9,8 +9,8 @@ from http.client import HTTPConnection
 
 import pytest
 
-from sluicemq.protocols.jmq.client import AckMode, JavaObject, PacketType, Topic
-from sluicemq.protocols.vibemq.commands import CommandRefused, Conflict, Declaration
+from sluicemq.clients.jmq import AckMode, JavaObject, PacketType, Topic
+from sluicemq.clients.vibemq.commands import CommandRefused, Conflict, Declaration
 from sluicemq.protocols.vibemq.queues import Mode, QueueOptions
 from tests.crossing.conftest import Clients
 from tests.support.polling import wait_until

@@ -10,9 +10,9 @@ from collections import deque
 from itertools import count
 from zlib import crc32
 
+from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient, BlockingPhpmqMessage
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, BlockingPhpmqMessage
 from tests.faults.recorder import Recorder
 
 QUEUE = "load"

@@ -16,12 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.header import encode_header
 from sluicemq.protocols.jmq.packets import DestType, PacketType
 from sluicemq.protocols.jmq.wire import encode_packet
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from tests.faults.load import SECONDS, Client, make_body, number_of
 from tests.faults.plan import machine, repeatable, size

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.model.errors import RequestTimeout
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.faults.plan import machine, repeatable, size
 
 LISTEN = (

@@ -13,14 +13,14 @@ from typing import Final
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.vibemq.commands import CommandRefused
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.destination import TEMPORARY
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.model.rows import row
 from sluicemq.protocols.jmq.packets import DestType, PacketType, Status
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
-from sluicemq.protocols.vibemq.commands import CommandRefused
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import hash_password
 from sluicemq.server.identity.records import UserRecord

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.model.errors import ClientError, ConnectionLost
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.faults.disk import durable_end, flip, newest_segment
 from tests.faults.load import AHEAD, QUEUE, Load, drain, make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size

@@ -19,10 +19,11 @@ from typing import Final
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.vibemq import commands
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.access import Operation, Permission
 from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.vibemq import commands, wire
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.protocols.vibemq import wire
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import hash_password
 from sluicemq.server.identity.records import UserRecord

@@ -15,12 +15,12 @@ import pytest
 
 from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.jmq import BlockingJmqClient, Status, StatusError
+from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.errors import ClientError, RequestRefused
 from sluicemq.pipeline.http_client import HttpTarget
-from sluicemq.protocols.jmq.client import BlockingJmqClient, Status, StatusError
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from tests.faults.filesystem import write_sizes
 from tests.faults.plan import machine
 from tests.support.polling import wait_until

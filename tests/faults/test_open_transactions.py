@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.msglite import BlockingMsgliteClient
 from sluicemq.protocols.jmq.packets import PacketType, Status
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from tests.faults.jmsload import send_in_bursts, take_all
 from tests.faults.plan import LONG, size
 from tests.protocols.jmq.raw import RawJmq, number_of, status_of

@@ -19,9 +19,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.model.errors import ClientError
 from sluicemq.pipeline.tables import table
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.faults import pipeline_driver as program
 from tests.faults.load import make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.clients.msglite import BlockingMsgliteClient
 from tests.faults.load import AHEAD, Client, Load, MsgliteLoad, drain, drain_msglite
 from tests.faults.machine import SLOW_SECONDS
 from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.faults.disk import cut, durable_end, garbage, newest_segment
 from tests.faults.load import AHEAD, QUEUE, SECONDS, Load, drain, make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluicemq.clients.msglite import BlockingMsgliteClient, MsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient, PhpmqClient
+from sluicemq.clients.transport import BlockingConnection
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.client_transport import BlockingConnection
 from sluicemq.protocols.msglite import wire as msglite_wire
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient, MsgliteClient
 from sluicemq.protocols.phpmq import wire as phpmq_wire
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, PhpmqClient
 from tests.fuzz import corpus
 from tests.fuzz.mutations import mutate
 

@@ -15,10 +15,10 @@ from typing import Final
 import msgspec
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.msglite.gateway import ADDRESS
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.protocols.jmq.raw import RawJmq, status_of
 
 PATIENCE: Final = 30.0

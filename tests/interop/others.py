@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 
 SCHEMES: Final = ("phpmq", "msglite", "vibemq")
 LISTEN: Final = tuple(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES)

@@ -19,9 +19,9 @@ import pytest
 
 import sluicemq
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.pipeline.java import find_java
 from sluicemq.pipeline.tables import table
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.faults.processes import command_of, descendants, kill_if_there
 from tests.pipeline import cluster_driver as program
 from tests.pipeline.sink.witness import published

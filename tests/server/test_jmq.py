@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.model.access import Operation, Permission
 from sluicemq.protocols.java import loads_map
 from sluicemq.protocols.jmq.packets import A, DestType, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_head, encode_packet
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import digest_answer, digest_form, hash_password
 from sluicemq.server.identity.records import UserRecord

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.server.conftest import Start
 
 PHPMQ = "phpmq://127.0.0.1:0"

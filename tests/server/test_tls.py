@@ -16,9 +16,9 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
+from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.server.config import Config
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.loading import load

@@ -6,7 +6,7 @@ import socket
 import ssl
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from tests.support.polling import wait_until
 
 

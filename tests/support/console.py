@@ -13,16 +13,16 @@ from urllib.parse import quote
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, expect
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.model.rows import row
-from sluicemq.protocols.jmq.client import (
+from sluicemq.clients.jmq import (
     BlockingJmqClient,
     JavaObject,
     Queue,
     Topic,
     Xid,
 )
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.model.rows import row
 from tests.support.http import Client
 from tests.support.polling import wait_until
 

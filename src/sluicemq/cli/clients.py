@@ -13,7 +13,7 @@ from sluicemq.server.address import Url
 from sluicemq.server.settings import unknown
 
 if TYPE_CHECKING:
-    from sluicemq.protocols.jmq.client import BlockingConsumer, BlockingProducer
+    from sluicemq.clients.jmq import BlockingConsumer, BlockingProducer
 
 LONG: Final = 10 * 365 * 86_400
 """Seconds that stand for "no expiry" in msglite, whose format has no such value."""
@@ -79,7 +79,7 @@ def connect(url: Url, timeout: float, count: int = 0) -> MessagingClient:
 class _Phpmq:
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
         # Imported only for the protocol in use: asyncio and ssl are slow to load.
-        from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+        from sluicemq.clients.phpmq import BlockingPhpmqClient
         from sluicemq.protocols.phpmq.wire import DISPATCH_VERSIONS
 
         # "auto": a released PHP consumer cannot read a message that was sent with a TTL
@@ -133,7 +133,7 @@ class _Phpmq:
 
 class _Msglite:
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
-        from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+        from sluicemq.clients.msglite import BlockingMsgliteClient
 
         self._queue = url.queue
         self._client = BlockingMsgliteClient.connect(
@@ -180,7 +180,7 @@ class _Vibemq:
     to its text, so bodies survive a round trip."""
 
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
-        from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+        from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 
         self._queue = url.queue
         self._subscribed = False
@@ -196,7 +196,7 @@ class _Vibemq:
         )
 
     def send(self, body: bytes, ttl: int) -> None:
-        from sluicemq.protocols.vibemq.commands import payload_of
+        from sluicemq.clients.vibemq.commands import payload_of
 
         if ttl:
             raise ConfigurationError(
@@ -240,7 +240,7 @@ class _Jmq:
     """
 
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
-        from sluicemq.protocols.jmq.client import BlockingJmqClient, Queue, Topic
+        from sluicemq.clients.jmq import BlockingJmqClient, Queue, Topic
         from sluicemq.protocols.jmq.login import GUEST
 
         for name in ("topic", "direct"):
@@ -303,7 +303,7 @@ class _Jmq:
         )
 
     def _subscribe(self) -> BlockingConsumer:
-        from sluicemq.protocols.jmq.client import AckMode
+        from sluicemq.clients.jmq import AckMode
 
         return self._client.session(AckMode.CLIENT).consumer(
             self._destination,

@@ -28,12 +28,12 @@ from sluicemq.cli.bench.phpmq import Phpmq
 from sluicemq.cli.bench.sockets import BrokerAddress
 from sluicemq.cli.console import Exit, out
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.jmq import BlockingJmqClient
+from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient, BlockingPhpmqMessage
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.journal.inspect import check
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, BlockingPhpmqMessage
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 
 LISTEN: Final = (
     "msglite://127.0.0.1:0?durability=sync",

@@ -11,10 +11,10 @@ from struct import pack
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.jmq import BlockingJmqClient, Topic
+from sluicemq.clients.jmq.blocking import BlockingConsumer, BlockingJmqMessage
 from sluicemq.model.destination import DestinationSettings, Overflow
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.jmq.client import BlockingJmqClient, Topic
-from sluicemq.protocols.jmq.client.blocking import BlockingConsumer, BlockingJmqMessage
 from sluicemq.protocols.jmq.ids import Xid
 from tests.cli.conftest import Run
 from tests.cli.migrate import openmq_store as store

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.phpmq import BlockingPhpmqClient
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, journaled, left
 
@@ -91,7 +91,7 @@ def test_ready_messages_are_imported_in_order(
 
 def test_dispatched_message_is_redelivered(store: Store, migrate: Migrate, tmp_path: Path) -> None:
     """JMS clients see that the message is redelivered; PHPMQ has no field for that."""
-    from sluicemq.protocols.jmq.client import BlockingJmqClient
+    from sluicemq.clients.jmq import BlockingJmqClient
 
     store.add(1, b"orders", b"x", 17_600_000_000_000, sent=1)
     migrate("phpmq", store.path)

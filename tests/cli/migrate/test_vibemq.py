@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.protocols.vibemq.queues import Mode, QueueOptions, Strategy, WrittenOptions
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, journaled, left, restored

@@ -12,8 +12,8 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.migrate.vibemq import inspect_source
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.destination import Address, Kind
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, journaled, restored
 from tests.cli.migrate.vibemq_store import Store

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.migrate.source_files import SourceError
 from sluicemq.cli.migrate.vibemq import inspect_source
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.server.identity.passwords import verify
 from sluicemq.server.identity.records import Database, UserRecord, decode, encode
 from sluicemq.server.identity.store import UserStore

@@ -15,9 +15,9 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
+from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from tests.protocols.jmq.raw import RawJmq
 from tests.server.conftest import Start
 

@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.errors import RequestRefused
 from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import hash_password
 from sluicemq.server.identity.records import UserRecord

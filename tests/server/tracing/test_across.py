@@ -12,9 +12,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.jmq import BlockingJmqClient
+from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.server.tracing.context import read
 from tests.server.conftest import Start
 

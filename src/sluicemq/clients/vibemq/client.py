@@ -1,0 +1,464 @@
+"""asyncio VibeMQ client. Public through `clients.vibemq`."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Self
+
+from sluicemq.clients.transport import ALWAYS, AsyncClient, Backoff
+from sluicemq.clients.vibemq import commands
+from sluicemq.clients.vibemq.commands import (
+    ABSENT,
+    OUTSTANDING,
+    Conflict,
+    Declaration,
+    Grant,
+    Ids,
+    QueueInfo,
+    User,
+)
+from sluicemq.clients.vibemq.connection import ClientConnection
+from sluicemq.clients.vibemq.subscription import Handler, Subscription
+from sluicemq.clients.vibemq.target import DEFAULT_PORT, Target, tls_context
+from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
+from sluicemq.protocols.vibemq.queues import QueueOptions
+from sluicemq.protocols.vibemq.wire import NO_HEADERS, Frame, Limits
+
+PREFETCH = 256
+"""Default maximum number of received messages that the application has not taken."""
+
+
+class VibeMQClient(AsyncClient):
+    """asyncio client. Created by `connect` or `open`. Any number of tasks may use it."""
+
+    def __init__(
+        self,
+        target: Target,
+        ssl_context: ssl.SSLContext | None,
+        queues: Sequence[Declaration],
+        reconnect: Backoff | None,
+        outstanding: int,
+        prefetch: int,
+        limits: Limits,
+    ) -> None:
+        if outstanding < 1 or prefetch < 1:
+            raise ValueError("outstanding and prefetch must be at least 1")
+        self._target = target
+        self._ssl = ssl_context
+        self._queues = queues
+        self._backoff = reconnect
+        self._outstanding = outstanding
+        self._prefetch = prefetch
+        self._limits = limits
+        self._ids = Ids()
+        self._connection: ClientConnection | None = None
+        self._up = asyncio.Event()
+        self._end: ClientError | None = None
+        self._subscriptions: dict[str, Subscription] = {}
+        self._beginning: dict[str, Subscription] = {}
+        """Subscriptions without confirmation; messages may arrive together with it."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        *,
+        hosts: Sequence[tuple[str, int]] = (),
+        path: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        timeout: float = 10.0,
+        username: str = "",
+        password: str = "",
+        token: str = "",
+        compression: Sequence[Compression] = SUPPORTED,
+        threshold: int = THRESHOLD,
+        keep_alive: float = 30.0,
+        reconnect: Backoff | None = ALWAYS,
+        queues: Sequence[Declaration] = (),
+        outstanding: int = OUTSTANDING,
+        prefetch: int = PREFETCH,
+        limits: Limits | None = None,
+    ) -> Self:
+        """Connect, log in and declare `queues`.
+
+        Connects to the first of `hosts` that responds, else to `host` and `port`, or to the Unix
+        socket `path`.
+
+        timeout      seconds, > 0; for connecting, each response, and closing
+        token        for brokers that need one instead of user and password
+        compression  offered algorithms, in order of preference; used for frames of at least
+                     `threshold` bytes
+        keep_alive   seconds between two pings, 0 = none. A ping without a response within
+                     `timeout` ends the connection
+        reconnect    None: do not reconnect
+
+        Raises CommandRefused, also for wrong credentials; ConnectionLost, RequestTimeout;
+        ClientError for a queue that conflicts with its declaration.
+        """
+        target = Target(
+            tuple(hosts) or ((host, port),),
+            path or "",
+            username,
+            password,
+            token,
+            timeout=timeout,
+            keep_alive=keep_alive,
+            compression=tuple(compression),
+            threshold=threshold,
+        )
+        client = cls(
+            target, ssl_context, queues, reconnect, outstanding, prefetch, limits or Limits()
+        )
+        await client._start()
+        return client
+
+    @classmethod
+    async def open(
+        cls,
+        where: str,
+        *,
+        reconnect: Backoff | None = ALWAYS,
+        queues: Sequence[Declaration] = (),
+        outstanding: int = OUTSTANDING,
+        prefetch: int = PREFETCH,
+    ) -> Self:
+        """Connect to the target of a URL or a connection string (module `target`).
+
+        Raises as `connect`; ConfigurationError.
+        """
+        target = Target.parse(where)
+        client = cls(
+            target, tls_context(target), queues, reconnect, outstanding, prefetch, Limits()
+        )
+        await client._start()
+        return client
+
+    # --- messages
+
+    async def publish(
+        self,
+        queue: str,
+        payload: object = ABSENT,
+        headers: Mapping[str, str] = NO_HEADERS,
+        *,
+        id: str = "",
+    ) -> str:
+        """Publish, and return the message's id once the broker has confirmed it.
+
+        `headers` are text; known ones are priority (Low, Normal, High, Critical), correlationId and
+        replyTo. `id` is generated by default. Frames over 1 MiB are compressed if that has been
+        negotiated. Raises CommandRefused; ConnectionLost and RequestTimeout, after which it is
+        unknown whether the broker has the message; ValueError for values that the protocol cannot
+        represent, and for a frame that is over 1 MiB when it is sent.
+        """
+        identity = id or self._ids.new()
+        data = commands.encode_publish(identity, queue, payload, headers)
+        connection = await self._ready()
+        await connection.wait_for_capacity(self._outstanding)
+        await connection.request(identity, data)
+        return identity
+
+    async def publish_all(
+        self, queue: str, payloads: Iterable[object], headers: Mapping[str, str] = NO_HEADERS
+    ) -> int:
+        """Publish many messages, with up to `outstanding` unconfirmed ones at a time.
+
+        Returns their number once the broker has confirmed all. Raises as `publish` for the first
+        that fails: those after it may have been published.
+        """
+        connection = await self._ready()
+        begun: deque[tuple[str, asyncio.Future[Frame]]] = deque()
+        number = 0
+        try:
+            for payload in payloads:
+                identity = self._ids.new()
+                data = commands.encode_publish(identity, queue, payload, headers)
+                await connection.wait_for_capacity(self._outstanding)
+                begun.append((identity, connection.begin(identity)))
+                await connection.send(await connection.packed(data))
+                number += 1
+                while begun and begun[0][1].done():
+                    begun.popleft()[1].result()
+            while begun:
+                await connection.answer(begun[0][1])
+                begun.popleft()
+        finally:
+            for identity, future in begun:
+                connection.forget(identity, future)
+        return number
+
+    async def subscribe(self, queue: str, handler: Handler | None = None) -> Subscription:
+        """Subscribe to a queue.
+
+        With a `handler`, the subscription calls it with one message after the other, and
+        acknowledges the message when it returns. If it raises, the message is not acknowledged, and
+        the loop's exception handler is called. A handler may use the client. Without one, receive
+        the messages from the subscription.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout; ValueError for a second subscription
+        of the same queue.
+        """
+        if queue in self._subscriptions or queue in self._beginning:
+            raise ValueError(f"{queue} is already subscribed")
+        subscription = self._beginning[queue] = Subscription(self, queue)
+        try:
+            connection = await self._ready()
+            await self._ask(wire.SUBSCRIBE, queue, connection=connection)
+            connection.check()  # from now on a new connection restores the subscription
+            self._subscriptions[queue] = subscription
+        except BaseException:
+            subscription.forget()
+            raise
+        finally:
+            del self._beginning[queue]
+        if handler is not None:
+            subscription.serve(handler)
+        return subscription
+
+    async def end(self, subscription: Subscription) -> None:
+        """End a subscription, for `Subscription.unsubscribe`."""
+        if self._subscriptions.get(subscription.queue) is subscription:
+            del self._subscriptions[subscription.queue]
+            subscription.finish(ConnectionLost("the subscription has ended"))
+            await self._ask(wire.UNSUBSCRIBE, subscription.queue)
+
+    # --- queues
+
+    async def create_queue(self, queue: str, options: QueueOptions | None = None) -> None:
+        """Create a queue. Succeeds if it exists with the same options.
+
+        Raises CommandRefused (code QUEUE_EXISTS if it has other options), ConnectionLost,
+        RequestTimeout.
+        """
+        await self._create(await self._ready(), queue, options or QueueOptions())
+
+    async def delete_queue(self, queue: str) -> None:
+        """Delete a queue with its messages.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout.
+        """
+        await self._ask(wire.DELETE_QUEUE, queue)
+
+    async def queue_info(self, queue: str) -> QueueInfo | None:
+        """Return information on a queue; None if it does not exist.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout.
+        """
+        return commands.read_info(await self._ask(wire.QUEUE_INFO, queue))
+
+    async def list_queues(self) -> list[str]:
+        """Return the names of all queues that the user may see.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout.
+        """
+        return commands.read_names(await self._ask(wire.LIST_QUEUES))
+
+    async def declare(self, *declarations: Declaration) -> None:
+        """Create the declared queues that do not exist; not repeated after a reconnect.
+
+        Raises ClientError for a queue that conflicts with its declaration; CommandRefused,
+        ConnectionLost, RequestTimeout.
+        """
+        connection = await self._ready()
+        for declaration in declarations:
+            await self._declare(connection, declaration, declaration.conflict)
+
+    # --- users; all raise CommandRefused, ConnectionLost, RequestTimeout
+
+    async def create_user(self, username: str, password: str) -> None:
+        await self._admin(wire.CREATE_USER, username=username, password=password)
+
+    async def delete_user(self, username: str) -> None:
+        await self._admin(wire.DELETE_USER, username=username)
+
+    async def change_password(self, username: str, password: str) -> None:
+        await self._admin(wire.CHANGE_PASSWORD, username=username, newPassword=password)
+
+    async def grant(self, username: str, pattern: str, operations: Sequence[str]) -> None:
+        """Replace the user's permission for exactly this pattern.
+
+        Operations are Publish, Subscribe, CreateQueue, DeleteQueue, PurgeQueue, GetQueueInfo,
+        ListQueues.
+        """
+        fields = {"username": username, "queuePattern": pattern}
+        await self._admin(wire.GRANT_PERMISSION, **fields, operations=list(operations))
+
+    async def revoke(self, username: str, pattern: str) -> None:
+        await self._admin(wire.REVOKE_PERMISSION, username=username, queuePattern=pattern)
+
+    async def users(self) -> list[User]:
+        return commands.read_users(await self._admin(wire.LIST_USERS))
+
+    async def permissions(self, username: str) -> list[Grant]:
+        answer = await self._admin(wire.GET_USER_PERMISSIONS, username=username)
+        return commands.read_grants(answer)
+
+    # --- the connection
+
+    async def ping(self) -> float:
+        """Return the response time in seconds. Raises ConnectionLost, RequestTimeout."""
+        begun = time.monotonic()
+        await self._ask(wire.PING)
+        return time.monotonic() - begun
+
+    async def close(self) -> None:
+        """Wait for pending responses, send DISCONNECT, and wait until the broker has closed.
+
+        Running handlers are cancelled. Raises RequestTimeout.
+        """
+        connection = self._connection
+        if connection is not None and connection.lost is None:
+            await connection.wait_until_idle()
+        self._finish(ConnectionLost("the client is closed"))
+        if connection is not None:
+            await connection.close()
+
+    def _finish(self, reason: ClientError) -> None:
+        self._end = self._end or reason
+        for task in self._tasks:
+            task.cancel()
+        for subscription in list(self._subscriptions.values()):
+            subscription.finish(self._end)
+        self._up.set()
+
+    async def _start(self) -> None:
+        connection = await self._open(None)
+        if self._target.keep_alive:
+            self._run(self._keep_alive())
+        self._adopt(connection)
+
+    def _run(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ready(self) -> ClientConnection:
+        """Return the connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
+        try:
+            async with asyncio.timeout(self._target.timeout):
+                await self._up.wait()
+        except TimeoutError:
+            raise RequestTimeout(f"no connection in {self._target.timeout} s") from None
+        if self._end is not None:
+            raise type(self._end)(str(self._end))
+        assert self._connection is not None
+        return self._connection
+
+    async def _open(self, conflict: Conflict | None) -> ClientConnection:
+        """Connect to the first host that responds, declare queues and restore subscriptions."""
+        target = self._target
+        failure: ClientError = ConnectionLost("there is no host to connect to")
+        for host, port in target.hosts if not target.path else (("", 0),):
+            connection = ClientConnection(
+                self._limits, target.timeout, self._prefetch, self._arrived, self._lost
+            )
+            try:
+                await connection.dial(host, port, target.path or None, self._ssl)
+                hello = commands.connect(
+                    self._ids.new(),
+                    target.username,
+                    target.password,
+                    target.token,
+                    target.compression,
+                )
+                await connection.log_in(hello, target.compression)
+                connection.threshold = target.threshold
+                for declaration in self._queues:
+                    await self._declare(connection, declaration, conflict or declaration.conflict)
+                for queue in [*self._subscriptions]:
+                    await self._ask(wire.SUBSCRIBE, queue, connection=connection)
+                return connection
+            except ClientError as error:
+                failure = error
+                connection.abort()
+                for subscription in self._subscriptions.values():
+                    subscription.forget()
+            except BaseException:
+                connection.abort()
+                raise
+        raise failure
+
+    def _adopt(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        if connection.lost is not None:  # it broke before this call
+            self._lost(connection, connection.lost)
+        else:
+            self._up.set()
+
+    def _lost(self, connection: ClientConnection, reason: ClientError) -> None:
+        if connection is not self._connection or self._end is not None:
+            return
+        self._connection = None
+        for subscription in self._subscriptions.values():
+            subscription.forget()
+        if self._backoff is None:
+            self._finish(reason)
+            return
+        self._up.clear()
+        self._run(self._reconnect(self._backoff, reason))
+
+    async def _reconnect(self, backoff: Backoff, reason: ClientError) -> None:
+        try:
+            connection = await backoff.persist(lambda: self._open(Conflict.IGNORE), reason)
+        except ConnectionLost as given_up:
+            self._finish(given_up)
+        else:
+            self._adopt(connection)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._target.keep_alive)
+            connection = self._connection
+            if connection is None:
+                continue
+            try:
+                await self._ask(wire.PING, connection=connection)
+            except RequestTimeout as error:
+                connection.lose(ConnectionLost(f"the broker does not answer: {error}"))
+                connection.abort()
+            except ClientError:
+                continue
+
+    def _arrived(self, connection: ClientConnection, frame: Frame) -> None:
+        queue = frame.queue
+        subscription = self._subscriptions.get(queue) or self._beginning.get(queue)
+        if subscription is not None:
+            subscription.put(connection, frame)
+
+    async def _ask(
+        self, kind: int, queue: str = "", *, connection: ClientConnection | None = None
+    ) -> Frame:
+        connection = connection or await self._ready()
+        return await self._request(connection, Frame(kind, self._ids.new(), queue))
+
+    async def _admin(self, kind: int, **fields: str | list[str]) -> Frame:
+        return await self._request(
+            await self._ready(), commands.administer(kind, self._ids.new(), **fields)
+        )
+
+    async def _request(self, connection: ClientConnection, frame: Frame) -> Frame:
+        return await connection.request(frame.id, commands.encode(frame))
+
+    async def _create(
+        self, connection: ClientConnection, queue: str, options: QueueOptions
+    ) -> None:
+        await self._request(connection, commands.create_queue(self._ids.new(), queue, options))
+
+    async def _declare(
+        self, connection: ClientConnection, declared: Declaration, conflict: Conflict
+    ) -> None:
+        queue, options, _ = declared
+        found = commands.read_info(await self._ask(wire.QUEUE_INFO, queue, connection=connection))
+        if found is not None:
+            if not commands.must_replace(declared._replace(conflict=conflict), found):
+                return
+            await self._ask(wire.DELETE_QUEUE, queue, connection=connection)
+        await self._create(connection, queue, options)
