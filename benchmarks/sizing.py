@@ -10,6 +10,7 @@ changes only the times.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import shutil
 import tempfile
@@ -20,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
 from sluicemq.clients.msglite import BlockingMsgliteClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 
 LISTEN = (
@@ -50,12 +52,16 @@ def journal_bytes(broker: LocalBroker) -> int:
 def fill(broker: LocalBroker, count: int, size: int, ttl: int = 0, queues: int = 1) -> None:
     """Send messages and wait until all of them are on disk."""
     body = bytes(size)
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
-        for number in range(count):
-            client.send(f"queue.{number % queues}", body, ttl)
-        client.send("fence", b"")
-        client.subscribe("fence", 1)
-        client.receive(120).ack()
+
+    async def send() -> None:
+        async with await PhpmqClient.connect(port=broker.port("phpmq")) as client:
+            for number in range(count):
+                await client.send(f"queue.{number % queues}", body, ttl)
+            await client.send("fence", b"")
+            await client.subscribe("fence", 1)
+            await (await client.receive(120)).ack()
+
+    asyncio.run(send())
 
 
 def messages(count: int, size: int, ttl: int = 0) -> dict[str, Any]:
@@ -103,7 +109,7 @@ def connections(count: int) -> dict[str, Any]:
     found: dict[str, Any] = {"connections": count}
 
     def phpmq(port: int) -> Any:
-        client = BlockingPhpmqClient.connect(port=port)
+        client = BlockingClient(PhpmqClient.connect, port=port)
         client.subscribe("idle", 1)
         return client
 

@@ -13,7 +13,8 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal.manifest import read_manifest, verify
 from sluicemq.journal.slots import Slots
 from tests.server.conftest import Start
@@ -36,7 +37,7 @@ def broker(start: Start, home: Path) -> LocalBroker:
 
 
 def fill(broker: LocalBroker, count: int) -> None:
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         for _ in range(count):
             client.send("orders", BODY)
         client.send("orders", b"the last")

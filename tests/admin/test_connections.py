@@ -14,9 +14,10 @@ from sluicemq.admin.connections import may_see
 from sluicemq.admin.server_interface import ConnectionView
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
 from sluicemq.clients.msglite import BlockingMsgliteClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.errors import ClientError, ConnectionLost
@@ -61,7 +62,7 @@ def wait_until_gone(client: Client, protocol: str) -> None:
 
 def phpmq(broker: LocalBroker, client: Client) -> None:
     """The protocol cannot carry a reason."""
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as peer:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as peer:
         peer.send("q", b"hello")
         peer.subscribe("q", 7)
         assert peer.receive(TIMEOUT).body == b"hello"
@@ -146,7 +147,7 @@ def recognised(broker: LocalBroker, client: Client) -> None:
         close(client, "auto")
         assert peer.recv(1) == b""
     wait_until_gone(client, "auto")
-    with BlockingPhpmqClient.connect(port=broker.port("auto")) as other:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("auto")) as other:
         other.send("q", b"hello")
         other.subscribe("nothing")
         wait_until(lambda: bool(listed(client, "protocol=phpmq")), "not there")
@@ -352,7 +353,7 @@ def test_connections_have_their_user(
     broker = start(HTTP, f"{PHPMQ}?user=anna", VIBEMQ, JMQ)
     basic = base64.b64encode(b"root:correct horse").decode()
     with ExitStack() as stack, Client(broker.port("http"), Authorization=f"Basic {basic}") as root:
-        peer = stack.enter_context(BlockingPhpmqClient.connect(port=broker.port("phpmq")))
+        peer = stack.enter_context(BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")))
         peer.send("q", b"x")
         port = broker.port("vibemq")
         vibe = BlockingVibeMQClient.connect(port=port, username="anna", password="correct horse")

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.model.rows import row
@@ -185,7 +186,7 @@ def test_a_removed_segment_is_gone(start: Start) -> None:
     fill(broker, 300)
     with Client(broker.port("http")) as client:
         oldest = client.journal()["segments"][0]["first_sequence"]
-        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as consumer:
+        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as consumer:
             consumer.subscribe("q", 1000)
             for _ in range(300):
                 consumer.receive(10).ack()

@@ -11,7 +11,8 @@ from sluicemq.admin.alarms import ENOUGH, PATIENCE_MS, alarms
 from sluicemq.admin.history import STEP
 from sluicemq.admin.server_interface import ListenerView
 from sluicemq.broker import Broker, EngineSettings, ManualClock
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind
@@ -161,7 +162,7 @@ def test_overview_of_a_running_broker(start: Start) -> None:
         assert 0 <= overview["uptime_ms"] < 60_000
         assert [each["protocol"] for each in overview["listeners"]] == ["http", "phpmq"]
 
-        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as peer:
+        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as peer:
             peer.send("q", b"x")
 
         def measured() -> bool:

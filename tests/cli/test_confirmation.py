@@ -12,8 +12,9 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import BlockingMsgliteClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.phpmq import wire
 from sluicemq.protocols.phpmq.mapping import PROBE
 from tests.cli.conftest import Run, RunningBroker
@@ -183,7 +184,7 @@ def test_phpmq_broker_without_probes_confirms_by_a_message() -> None:
 
     with (
         foreign_server(serve) as port,
-        BlockingPhpmqClient.connect(port=port, dispatch_version=1) as client,
+        BlockingClient(PhpmqClient.connect, port=port, dispatch_version=1) as client,
     ):
         client.send("orders", b"x")
         client.confirm()

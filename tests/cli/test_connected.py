@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient, Topic
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.jmq.ids import Xid
 from tests.cli.conftest import Run, RunningBroker
@@ -21,8 +22,8 @@ def path_of(url: str) -> str:
 
 
 @contextmanager
-def phpmq(broker: RunningBroker) -> Iterator[BlockingPhpmqClient]:
-    client = BlockingPhpmqClient.connect(path=path_of(broker.phpmq))
+def phpmq(broker: RunningBroker) -> Iterator[BlockingClient]:
+    client = BlockingClient(PhpmqClient.connect, path=path_of(broker.phpmq))
     try:
         yield client
     finally:

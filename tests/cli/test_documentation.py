@@ -16,8 +16,9 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import COMMANDS, main
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient, Topic
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.jmq.ids import Xid
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -95,7 +96,7 @@ def test_commands_of_the_page_print_what_it_shows(
 
 def _connect(broker: LocalBroker, clients: ExitStack) -> None:
     """A connection, a subscription and a prepared transaction for the page to end."""
-    phpmq = BlockingPhpmqClient.connect(port=broker.port("phpmq"))
+    phpmq = BlockingClient(PhpmqClient.connect, port=broker.port("phpmq"))
     clients.callback(phpmq.close)
     jms = BlockingJmqClient.connect(port=broker.port("jmq"), client_id="c", reconnect=None)
     clients.callback(jms.close)

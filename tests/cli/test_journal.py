@@ -7,7 +7,8 @@ import pytest
 
 from sluicemq.broker.codec import BatchPart, encode
 from sluicemq.cli.local import LocalBroker
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal import Cause, FileJournal, JournalOptions, RecordType
 from sluicemq.journal.format import DEPTH, encode_completed, encode_redelivered
 from sluicemq.model.destination import Address, Kind
@@ -179,7 +180,7 @@ def test_compact_keeps_live_records(run: Run, data_dir: Path) -> None:
 def test_compact_frees_acked_records_and_the_broker_continues(run: Run, tmp_path: Path) -> None:
     data_dir = tmp_path / "used"
     broker = LocalBroker(data_dir, ["phpmq://127.0.0.1:0"])
-    with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+    with broker, BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         for number in range(2000):
             client.send("a", b"%d" % number + bytes(1000))
         client.subscribe("a", 100)
@@ -188,7 +189,7 @@ def test_compact_frees_acked_records_and_the_broker_continues(run: Run, tmp_path
     result = run("journal", "compact", str(data_dir), "--json")
     sizes = json.loads(result.out)
     assert sizes["after"]["bytes"] < sizes["before"]["bytes"] / 20
-    with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+    with broker, BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         client.subscribe("a", 100)
         found = [client.receive(10).body.rstrip(bytes(1)) for _ in range(10)]
     assert found == [b"%d" % number for number in range(1990, 2000)]
@@ -229,7 +230,7 @@ def test_mistakes(run: Run, arguments: list[str], code: int, says: str) -> None:
 def test_downgrade_and_upgrade(run: Run, tmp_path: Path) -> None:
     data_dir = tmp_path / "used"
     broker = LocalBroker(data_dir, ["phpmq://127.0.0.1:0"])
-    with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+    with broker, BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         for number in range(100):
             client.send("a", b"%d" % number)
         client.subscribe("a", 10)
@@ -245,7 +246,7 @@ def test_downgrade_and_upgrade(run: Run, tmp_path: Path) -> None:
     assert (report["live"], report["problems"]) == (99, [])
     assert "now have format version 2" in run("journal", "upgrade", where).out
     assert "already" in run("journal", "upgrade", where).out
-    with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+    with broker, BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         client.subscribe("a", 200)
         assert [client.receive(10).body for _ in range(99)] == [b"%d" % n for n in range(1, 100)]
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from sluicemq.clients.phpmq import BlockingPhpmqClient, PhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConnectionLost, RequestTimeout
 from sluicemq.model.message import Message
@@ -153,7 +154,7 @@ def test_generation_1_sends_two_packets(listener: socket.socket) -> None:
 def test_dispatches_of_both_versions_are_read(
     listener: socket.socket, dispatch_version: int
 ) -> None:
-    client = BlockingPhpmqClient.connect(port=port_of(listener))
+    client = BlockingClient(PhpmqClient.connect, port=port_of(listener))
     client.subscribe("q")
     server, _ = listener.accept()
     with server:
@@ -189,7 +190,7 @@ def test_values_that_cannot_be_encoded_are_not_sent(listener: socket.socket) -> 
 
 
 def test_blocking_send_consume_and_settle(harness: Harness, port: int) -> None:
-    with BlockingPhpmqClient.connect(port=port) as client:
+    with BlockingClient(PhpmqClient.connect, port=port) as client:
         for body in (b"ack", b"requeue", b"dead"):
             client.send("Foo", body, ttl=100)
         seen = []
@@ -212,7 +213,7 @@ def test_blocking_close_returns_only_after_the_broker_has_read_everything(
     harness: Harness,
     port: int,
 ) -> None:
-    client = BlockingPhpmqClient.connect(port=port)
+    client = BlockingClient(PhpmqClient.connect, port=port)
     client.subscribe("q", 3)  # unread input must not make the kernel reset the connection
     for number in range(500):
         client.send("q", b"%d" % number * 300)
@@ -224,7 +225,7 @@ def test_blocking_close_returns_only_after_the_broker_has_read_everything(
 
 
 def test_blocking_receive_times_out_and_goes_on(harness: Harness, port: int) -> None:
-    with BlockingPhpmqClient.connect(port=port) as client:
+    with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.subscribe("q", 1)
         with pytest.raises(RequestTimeout):
             client.receive(timeout=0.02)
@@ -238,7 +239,7 @@ def test_blocking_receive_times_out_and_goes_on(harness: Harness, port: int) -> 
 
 
 def test_blocking_values_without_form_are_not_sent(listener: socket.socket) -> None:
-    client = BlockingPhpmqClient.connect(port=port_of(listener), dispatch_version=1)
+    client = BlockingClient(PhpmqClient.connect, port=port_of(listener), dispatch_version=1)
     for queue in ("", "q" * 1025):
         with pytest.raises(ValueError, match="queue name"):
             client.send(queue, b"")

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
 from sluicemq.clients.msglite import BlockingMsgliteClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 
 SCHEMES = ("jmq", "phpmq", "msglite", "msglite-http", "vibemq")
@@ -35,8 +36,8 @@ class Clients:
         client = BlockingJmqClient.connect("127.0.0.1", self.broker.port("jmq"))
         return self._stack.enter_context(client)
 
-    def php(self) -> BlockingPhpmqClient:
-        client = BlockingPhpmqClient.connect(port=self.broker.port("phpmq"))
+    def php(self) -> BlockingClient:
+        client = BlockingClient(PhpmqClient.connect, port=self.broker.port("phpmq"))
         return self._stack.enter_context(client)
 
     def shell(self) -> BlockingMsgliteClient:

@@ -10,8 +10,9 @@ from collections import deque
 from itertools import count
 from zlib import crc32
 
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import BlockingMsgliteClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient, BlockingPhpmqMessage
+from sluicemq.clients.phpmq import PhpmqClient, PhpmqMessage
 from sluicemq.model.errors import ClientError
 from tests.faults.recorder import Recorder
 
@@ -87,7 +88,7 @@ class Producer(Client):
         self._first = first
         self._ahead = ahead
         self.stop = threading.Event()
-        self._client = BlockingPhpmqClient.connect(port=port)
+        self._client = BlockingClient(PhpmqClient.connect, port=port)
         self._recorder = recorder
         self._size = size
         super().__init__()
@@ -108,7 +109,7 @@ class Consumer(Client):
     then sends a fence through the queue."""
 
     def __init__(self, port: int, recorder: Recorder, chance: random.Random) -> None:
-        self._client = BlockingPhpmqClient.connect(port=port)
+        self._client = BlockingClient(PhpmqClient.connect, port=port)
         self._recorder = recorder
         self._chance = chance
         super().__init__()
@@ -118,9 +119,9 @@ class Consumer(Client):
         recorder.connected()
         fences: dict[bytes, set[int]] = {}
         acknowledged: set[int] = set()
-        held: deque[BlockingPhpmqMessage] = deque()
+        held: deque[PhpmqMessage] = deque()
 
-        def settle(message: BlockingPhpmqMessage) -> None:
+        def settle(message: PhpmqMessage) -> None:
             message.ack()
             number = number_of(message.body)
             recorder.acknowledged(number)
@@ -175,7 +176,7 @@ def drain(port: int, recorder: Recorder) -> None:
     """Take everything that waits before a message that is sent now."""
     recorder.connected()
     end = END + b"%d" % time.monotonic_ns()
-    with BlockingPhpmqClient.connect(port=port) as client:
+    with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.send(QUEUE, end)
         client.subscribe(QUEUE, 1000)
         while True:

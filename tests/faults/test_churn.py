@@ -16,8 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import BlockingMsgliteClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.header import encode_header
 from sluicemq.protocols.jmq.packets import DestType, PacketType
@@ -96,8 +97,8 @@ class Dispatches(Witness):
     """A PHPMQ pair: everything sent arrives once and in order."""
 
     def __init__(self, port: int, done: threading.Event) -> None:
-        self._sender = BlockingPhpmqClient.connect(port=port)
-        self._receiver = BlockingPhpmqClient.connect(port=port)
+        self._sender = BlockingClient(PhpmqClient.connect, port=port)
+        self._receiver = BlockingClient(PhpmqClient.connect, port=port)
         super().__init__(done)
 
     def work(self) -> None:

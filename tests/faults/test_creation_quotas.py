@@ -13,7 +13,8 @@ from typing import Final
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.clients.vibemq.commands import CommandRefused
 from sluicemq.model.access import Operation, Permission
@@ -162,7 +163,7 @@ def test_user_has_no_more_temporary_queues_than_the_quota(broker: LocalBroker) -
 def test_user_has_no_more_queues_than_the_quota(broker: LocalBroker) -> None:
     """Half of them created by a PHPMQ client, which has no errors: its connection is closed."""
     half = QUOTA // 2
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as phpmq:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as phpmq:
         for number in range(half):
             phpmq.send(f"queue.{number}", b"x")
     with login_vibemq(broker, "greedy") as vibemq:
@@ -177,7 +178,7 @@ def test_user_has_no_more_queues_than_the_quota(broker: LocalBroker) -> None:
         with pytest.raises(CommandRefused, match=r"broker\.max_destinations_per_user"):
             vibemq.create_queue("queue.more")
         vibemq.publish("queue.0", "those that exist can be used")
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as phpmq:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as phpmq:
         phpmq.send("queue.more", b"x")
         with pytest.raises(ConnectionLost):
             phpmq.receive(30)

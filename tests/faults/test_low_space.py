@@ -15,9 +15,10 @@ import pytest
 
 from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient, Status, StatusError
 from sluicemq.clients.msglite import BlockingMsgliteClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.errors import ClientError, RequestRefused
 from sluicemq.pipeline.http_client import HttpTarget
@@ -135,7 +136,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
     with (
         BlockingVibeMQClient.connect(HOST, port("vibemq")) as vibemq,
         BlockingJmqClient.connect(HOST, port("jmq")) as jmq,
-        BlockingPhpmqClient.connect(HOST, port("phpmq")) as phpmq,
+        BlockingClient(PhpmqClient.connect, HOST, port("phpmq")) as phpmq,
         small.http() as http,
     ):
         vibemq.create_queue("vibe")

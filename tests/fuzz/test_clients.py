@@ -17,11 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq.clients.msglite import BlockingMsgliteClient, MsgliteClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient, PhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.transport import BlockingConnection
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.msglite import wire as msglite_wire
-from sluicemq.protocols.phpmq import wire as phpmq_wire
 from tests.fuzz import corpus
 from tests.fuzz.mutations import mutate
 
@@ -42,28 +41,6 @@ def directory() -> Iterator[Path]:
     """For sockets, whose paths must be short."""
     with TemporaryDirectory() as name:
         yield Path(name)
-
-
-@MANY
-@given(chance=seeds)
-def test_blocking_phpmq(chance: Random) -> None:
-    data = broker_input(chance, corpus.phpmq_broker)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(data)
-        theirs.shutdown(socket.SHUT_WR)
-        decoder = phpmq_wire.Decoder(kinds=phpmq_wire.FROM_SERVER)
-        client = BlockingPhpmqClient(
-            BlockingConnection(ours, decoder, TIMEOUT, awaited="message"), 2
-        )
-        client.subscribe("hostile.a", 1)
-        before = time.monotonic()
-        try:
-            while True:
-                assert client.receive(TIMEOUT).queue == "hostile.a"
-        except ClientError:
-            client.close()
-        assert time.monotonic() < before + TIMEOUT
 
 
 @MANY

@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import BlockingMsgliteClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.msglite.gateway import ADDRESS
 from tests.protocols.jmq.raw import RawJmq, status_of
@@ -90,8 +91,8 @@ class PhpmqPair(Witness):
 
     def connect(self, broker: LocalBroker) -> None:
         port = broker.port("phpmq")
-        self._producer = BlockingPhpmqClient.connect(port=port)
-        self._consumer = BlockingPhpmqClient.connect(port=port)
+        self._producer = BlockingClient(PhpmqClient.connect, port=port)
+        self._consumer = BlockingClient(PhpmqClient.connect, port=port)
         self._consumer.subscribe("witness of phpmq", 2 * _BURST)
 
     def exchange(self) -> None:

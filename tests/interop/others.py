@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import BlockingMsgliteClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.errors import ClientError
 
@@ -48,7 +49,7 @@ class Others:
             thread.join()
 
     def _php(self) -> None:
-        with BlockingPhpmqClient.connect(port=self._ports["phpmq"]) as client:
+        with BlockingClient(PhpmqClient.connect, port=self._ports["phpmq"]) as client:
             client.subscribe("others-php", 1)
             while True:
                 question = client.receive(PATIENCE)

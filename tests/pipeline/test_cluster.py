@@ -19,7 +19,8 @@ import pytest
 
 import sluicemq
 from sluicemq.cli.local import LocalBroker
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.pipeline.java import find_java
 from sluicemq.pipeline.tables import table
 from tests.faults.processes import command_of, descendants, kill_if_there
@@ -134,7 +135,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def fill(port: int) -> None:
     """The queue that the program reads."""
-    with BlockingPhpmqClient.connect(port=port) as client:
+    with BlockingClient(PhpmqClient.connect, port=port) as client:
         for number in range(ROWS):
             client.send(program.IN, b"%d" % number)
 

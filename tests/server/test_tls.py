@@ -16,8 +16,9 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import BlockingMsgliteClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.server.config import Config
 from sluicemq.server.listener_settings import Listener
@@ -79,8 +80,8 @@ def test_every_protocol(start: Start, authority: Authority) -> None:
 def test_a_unix_socket(start: Start, authority: Authority, tmp_path: Path) -> None:
     path = tmp_path / "tls.sock"
     broker = start(f"phpmq+unix+tls://{path}?certificate={authority.pem(authority.issue())}")
-    with BlockingPhpmqClient.connect(
-        "localhost", path=str(path), ssl_context=authority.trust()
+    with BlockingClient(
+        PhpmqClient.connect, "localhost", path=str(path), ssl_context=authority.trust()
     ) as client:
         echo(client, "a", b"x")
     broker.stop()

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, expect
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import (
     BlockingJmqClient,
     JavaObject,
@@ -20,7 +21,7 @@ from sluicemq.clients.jmq import (
     Topic,
     Xid,
 )
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.rows import row
 from tests.support.http import Client
@@ -94,8 +95,10 @@ class ConsoleFixture:
             BlockingJmqClient.connect(HERE, self.port("jmq"), client_id=client_id)
         )
 
-    def phpmq(self) -> BlockingPhpmqClient:
-        return self.stack.enter_context(BlockingPhpmqClient.connect(HERE, self.port("phpmq")))
+    def phpmq(self) -> BlockingClient:
+        return self.stack.enter_context(
+            BlockingClient(PhpmqClient.connect, HERE, self.port("phpmq"))
+        )
 
     def __enter__(self) -> ConsoleFixture:
         self.broker.start()

@@ -13,6 +13,7 @@ from sluicemq.server.address import Url
 from sluicemq.server.settings import unknown
 
 if TYPE_CHECKING:
+    from sluicemq.clients.blocking import BlockingClient
     from sluicemq.clients.jmq import BlockingConsumer, BlockingProducer
 
 LONG: Final = 10 * 365 * 86_400
@@ -78,27 +79,12 @@ def connect(url: Url, timeout: float, count: int = 0) -> MessagingClient:
 
 class _Phpmq:
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
-        # Imported only for the protocol in use: asyncio and ssl are slow to load.
-        from sluicemq.clients.phpmq import BlockingPhpmqClient
-        from sluicemq.protocols.phpmq.wire import DISPATCH_VERSIONS
-
         # "auto": a released PHP consumer cannot read a message that was sent with a TTL
         dispatch_version = options.get("dispatch_version", "auto")
-        if dispatch_version not in DISPATCH_VERSIONS:
-            raise ConfigurationError(
-                f"{url}: dispatch_version is 1 or 2 (or auto), not {dispatch_version}"
-            )
         self._queue = url.queue
         self._window = min(count or WINDOW, WINDOW)
         self._subscribed = False
-        self._client = BlockingPhpmqClient.connect(
-            url.host or "localhost",
-            url.port,
-            path=url.path or None,
-            ssl_context=_ssl_context(url, options),
-            timeout=timeout,
-            dispatch_version=DISPATCH_VERSIONS[dispatch_version],
-        )
+        self._client = _open(url, options, timeout, {"dispatch_version": dispatch_version})
 
     def send(self, body: bytes, ttl: int) -> None:
         try:
@@ -319,6 +305,17 @@ class _Jmq:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _open(
+    url: Url, options: dict[str, str], timeout: float, given: dict[str, str], **more: object
+) -> BlockingClient:
+    """Connect to the broker of `url`; `given` are the options of the client's URL."""
+    # Imported only when a client is needed: asyncio and ssl are slow to load.
+    from sluicemq.clients.blocking import connect as open_url
+
+    broker = url._replace(queue="", options=tuple(given.items())).format()
+    return open_url(broker, ssl_context=_ssl_context(url, options), timeout=timeout, **more)
 
 
 def _already_acked() -> None:

@@ -31,8 +31,9 @@ import ssl
 import time
 from collections import deque
 from math import ceil
-from typing import Final, Self
+from typing import Any, Final, Self
 
+from sluicemq.clients import urls
 from sluicemq.clients.transport import (
     AsyncClient,
     BlockingClient,
@@ -270,6 +271,17 @@ class MsgliteClient(AsyncClient):
         connection = _Connection(limits or Limits(), timeout)
         await connection.dial(host, port, path, ssl_context)
         return cls(connection)
+
+    @classmethod
+    async def open(cls, url: str, **options: Any) -> Self:
+        """Connect to `msglite[+tls]://host[:port]` or `msglite+unix:///path`.
+
+        The URL's options are timeout, ca and insecure; `options` are those of `connect`. Raises as
+        `connect`; ConfigurationError.
+        """
+        return await cls.connect(
+            **{**urls.parse_single(url, "msglite", DEFAULT_PORT, {}), **options}
+        )
 
     async def send(
         self, address: str, body: bytes, timeout: int, reply_to: str | None = None

@@ -1,15 +1,10 @@
-"""Public PHPMQ clients, one for asyncio and one that blocks.
+"""PHPMQ client.
 
     async with await PhpmqClient.connect("127.0.0.1", 9100) as client:
         await client.send("orders", b"one pizza", ttl=3600)
         async for message in client.consume("orders", window=10):
             print(message.body)
             await message.ack()
-
-    with BlockingPhpmqClient.connect("127.0.0.1", 9100) as client:
-        client.send("orders", b"one pizza")
-        for message in client.consume("orders", window=10):
-            message.ack()
 
 A connection has one subscription: consuming from another queue, or with another window, replaces
 it, and the broker requeues its unacked messages. The window limits the unacked messages of the
@@ -19,8 +14,7 @@ the connection ends.
 The protocol confirms nothing. `close` ends the client's output and waits until the broker closes;
 SluiceMQ does so once all messages sent with durability `sync` are on disk. Over TLS it does not
 wait. A broker that refuses a message (its queue is full, its name too long) closes the connection:
-the next call raises ConnectionLost, but `close` does not. `confirm` of the blocking client raises
-it, over TLS, too.
+the next call raises ConnectionLost, but `close` does not. `confirm` raises it, over TLS, too.
 
 Dispatches of both versions are accepted. `dispatch_version` is the form of sent messages: 2 writes
 a TTL packet with each message, 1 with none, "auto" with those that have a `ttl`. A released PHP
@@ -32,22 +26,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from typing import Final, Self
+from collections.abc import AsyncIterator
+from typing import Any, Final, Self
 
-from sluicemq.clients.transport import (
-    AsyncClient,
-    BlockingClient,
-    BlockingConnection,
-    ClientTransport,
-    open_socket,
-)
+from sluicemq.clients import urls
+from sluicemq.clients.transport import AsyncClient, ClientTransport
 from sluicemq.model.destination import decode_name, encode_name
-from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.phpmq.mapping import ANSWER, PROBE
 from sluicemq.protocols.phpmq.wire import (
+    DISPATCH_VERSIONS,
     FROM_SERVER,
     Decoder,
     DispatchVersion,
@@ -63,6 +52,15 @@ from sluicemq.protocols.phpmq.wire import (
 DEFAULT_PORT = 9100
 PROBE_SECONDS: Final = 60
 """Time to live of the message that `confirm` sends, in case the connection breaks."""
+
+
+def _dispatch_version(name: str, given: str) -> DispatchVersion:
+    if given not in DISPATCH_VERSIONS:
+        raise ConfigurationError(f"{name} is 1 or 2 (or auto), not {given}")
+    return DISPATCH_VERSIONS[given]
+
+
+_URL_OPTIONS: Final[urls.Known] = {"dispatchversion": ("dispatch_version", _dispatch_version)}
 
 
 def _name(queue: str) -> bytes:
@@ -85,32 +83,23 @@ def _encode_send(queue: str, body: bytes, ttl: int, dispatch_version: DispatchVe
     return encode_send(_name(queue), body, ttl, dispatch_version=dispatch_version)
 
 
-class _Received:
-    """Received message, for both clients.
+class PhpmqMessage:
+    """Message of a PhpmqClient. Call one of ack, requeue and dead_letter, once.
 
     queue  name of its queue        id   32 hex digits, the same for each delivery
     body   content                  ttl  seconds left when it was dispatched; 0 = for ever
     """
 
-    __slots__ = ("_raw_id", "_raw_queue", "body", "id", "queue", "ttl")
+    __slots__ = ("_client", "_raw_id", "_raw_queue", "body", "id", "queue", "ttl")
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, client: PhpmqClient, frame: Frame) -> None:
+        self._client = client
         _, self._raw_queue, self.body, self._raw_id, self.ttl = frame
         self.queue = decode_name(self._raw_queue)
         self.id = self._raw_id.decode("ascii", "backslashreplace")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} of {self.queue}, {len(self.body)} bytes>"
-
-
-class PhpmqMessage(_Received):
-    """Message of a PhpmqClient. Call one of ack, requeue and dead_letter, once."""
-
-    __slots__ = ("_client",)
-
-    def __init__(self, client: PhpmqClient, frame: Frame) -> None:
-        super().__init__(frame)
-        self._client = client
+        return f"<PhpmqMessage {self.id} of {self.queue}, {len(self.body)} bytes>"
 
     async def ack(self) -> None:
         """Acknowledge the message. Raises ConnectionLost, RequestTimeout."""
@@ -136,35 +125,6 @@ class PhpmqMessage(_Received):
     async def dead_letter(self) -> None:
         """Dead-letter the message. Raises ConnectionLost, RequestTimeout."""
         await self._client._connection.send(encode_dead_letter(self._raw_queue, self._raw_id))
-
-
-class BlockingPhpmqMessage(_Received):
-    """Message of a BlockingPhpmqClient. Call one of ack, requeue and dead_letter, once."""
-
-    __slots__ = ("_client",)
-
-    def __init__(self, client: BlockingPhpmqClient, frame: Frame) -> None:
-        super().__init__(frame)
-        self._client = client
-
-    def ack(self) -> None:
-        """Acknowledge the message. Raises ConnectionLost, RequestTimeout."""
-        self._client._send(encode_acknowledge(self._raw_queue, self._raw_id))
-
-    def answer(self, body: bytes, ttl: int = 0) -> None:
-        """Send a response as PhpmqMessage.answer does."""
-        self._client.send(decode_name(ANSWER + self._raw_id), body, ttl)
-
-    def requeue(self, ttl: int = 0) -> None:
-        """Requeue the message at the end of its queue, with `ttl` seconds to live (0 = for ever).
-
-        Raises ConnectionLost, RequestTimeout, ValueError.
-        """
-        self._client._send(encode_requeue(self._raw_queue, self._raw_id, _natural(ttl, "ttl")))
-
-    def dead_letter(self) -> None:
-        """Dead-letter the message. Raises ConnectionLost, RequestTimeout."""
-        self._client._send(encode_dead_letter(self._raw_queue, self._raw_id))
 
 
 class _Connection(ClientTransport[Frame]):
@@ -234,6 +194,17 @@ class PhpmqClient(AsyncClient):
         await connection.dial(host, port, path, ssl_context)
         return cls(connection, dispatch_version)
 
+    @classmethod
+    async def open(cls, url: str, **options: Any) -> Self:
+        """Connect to `phpmq[+tls]://host[:port]` or `phpmq+unix:///path`.
+
+        The URL's options are timeout, ca, insecure and dispatch_version (1, 2 or auto); `options`
+        are those of `connect`. Raises as `connect`; ConfigurationError.
+        """
+        return await cls.connect(
+            **{**urls.parse_single(url, "phpmq", DEFAULT_PORT, _URL_OPTIONS), **options}
+        )
+
     async def send(self, queue: str, body: bytes, ttl: int = 0) -> None:
         """Send a message that lives for `ttl` seconds (0 = for ever).
 
@@ -279,78 +250,7 @@ class PhpmqClient(AsyncClient):
         while True:
             yield await self.receive()
 
-    async def close(self) -> None:
-        """Send queued data, and wait until the broker has read it and closed.
-
-        Raises RequestTimeout if it is unknown which messages the broker received.
-        """
-        await self._connection.close()
-
-
-class BlockingPhpmqClient(BlockingClient):
-    """Blocking connection to a PHPMQ broker, for one thread. Created by `connect`."""
-
-    def __init__(
-        self, connection: BlockingConnection[Frame], dispatch_version: DispatchVersion
-    ) -> None:
-        self._connection = connection
-        self._dispatch_version = dispatch_version
-        self._queue = b""
-
-    @classmethod
-    def connect(
-        cls,
-        host: str = "127.0.0.1",
-        port: int = DEFAULT_PORT,
-        *,
-        path: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        timeout: float = 10.0,
-        dispatch_version: DispatchVersion = 2,
-        limits: Limits | None = None,
-    ) -> Self:
-        """Connect as PhpmqClient.connect does. Raises ConnectionLost, RequestTimeout."""
-        connection = BlockingConnection(
-            open_socket(host, port, path, ssl_context, timeout),
-            Decoder(limits or Limits(), FROM_SERVER),
-            timeout,
-            awaited="message",
-        )
-        return cls(connection, dispatch_version)
-
-    def send(self, queue: str, body: bytes, ttl: int = 0) -> None:
-        """Send as PhpmqClient.send does. Raises ConnectionLost, RequestTimeout, ValueError."""
-        ttl = _natural(ttl, "ttl")
-        self._send(_encode_send(queue, body, ttl, self._dispatch_version))
-
-    def subscribe(self, queue: str, window: int = 1) -> None:
-        """Subscribe as PhpmqClient.subscribe does.
-
-        Raises ConnectionLost, RequestTimeout, ValueError.
-        """
-        request = encode_consume(_name(queue), _natural(window, "window"))
-        self._connection.frames.clear()
-        self._queue = _name(queue) if window else b""
-        self._send(request)
-
-    def receive(self, timeout: float | None = None) -> BlockingPhpmqMessage:
-        """Return the next message; waits up to `timeout` seconds (None = for ever).
-
-        Raises RequestTimeout, after which it can be called again, and ConnectionLost.
-        """
-        until = None if timeout is None else time.monotonic() + timeout
-        while True:
-            frame = self._connection.take(until)
-            if frame[1] == self._queue:  # else sent before `subscribe` was read
-                return BlockingPhpmqMessage(self, frame)
-
-    def consume(self, queue: str, window: int = 1) -> Iterator[BlockingPhpmqMessage]:
-        """Subscribe and yield the messages as they arrive, without end. Raises ConnectionLost."""
-        self.subscribe(queue, window)
-        while True:
-            yield self.receive()
-
-    def confirm(self) -> None:
+    async def confirm(self) -> None:
         """Wait until the broker has accepted all sent messages. Replaces the subscription.
 
         Sends a message to a queue with a unique name and receives it: it arrives after all earlier
@@ -358,26 +258,22 @@ class BlockingPhpmqClient(BlockingClient):
         Raises ConnectionLost, RequestTimeout: it is then unknown which messages the broker has
         accepted.
         """
-        connection = self._connection
+        timeout = self._connection.timeout
         probe = decode_name(PROBE) + secrets.token_hex(8)
         try:
-            self.subscribe(probe, 1)
-            self.send(probe, b"confirm", PROBE_SECONDS)
-            self.receive(connection.timeout).ack()
+            await self.subscribe(probe, 1)
+            await self.send(probe, b"confirm", PROBE_SECONDS)
+            await (await self.receive(timeout)).ack()
         except RequestTimeout:
-            raise RequestTimeout(f"no confirmation in {connection.timeout:g} s") from None
+            raise RequestTimeout(f"no confirmation in {timeout:g} s") from None
         except ConnectionLost as error:
             raise ConnectionLost(
                 f"{error}; it refused a message, or does not speak PHPMQ"
             ) from None
 
-    def close(self) -> None:
-        """Close as PhpmqClient.close does. Raises RequestTimeout."""
-        self._connection.close(self._connection.read)
+    async def close(self) -> None:
+        """Send queued data, and wait until the broker has read it and closed.
 
-    def _send(self, data: bytes) -> None:
-        try:
-            self._connection.send(data)
-        except ConnectionLost:
-            self._connection.drop()
-            raise
+        Raises RequestTimeout if it is unknown which messages the broker received.
+        """
+        await self._connection.close()

@@ -26,6 +26,44 @@ _NUMBER: Final = re.compile(r"\d{1,9}(?:\.\d{1,9})?\Z", re.ASCII)
 _INTEGER: Final = re.compile(r"\d{1,9}\Z", re.ASCII)
 
 
+def parse(url: str, scheme: str, port: int, known: Known) -> dict[str, Any]:
+    """Return the fields that a URL sets: `tls`, `hosts`, `path`, and those of its options.
+
+    `username` and `password` are among them if the URL has a user. The URL is
+    `scheme[+tls]://[user[:password]@]host[:port][,…]` or `scheme+unix[+tls]:///path`, with options
+    after `?`. `port` is the default port.
+    """
+    head, _, rest = url.partition("://")
+    name, *modifiers = head.lower().split("+")
+    if name != scheme or not {"tls", "unix"}.issuperset(modifiers) or not rest:
+        raise ConfigurationError(f"a broker is named as {scheme}://host:port")
+    location, _, options = rest.partition("?")
+    fields = {"tls": "tls" in modifiers, "path": "", **read(query(options), known)}
+    if "unix" in modifiers:
+        return {**fields, "hosts": (), "path": socket_path(location)}
+    user, password, authority = credentials(location.rstrip("/"))
+    if user:
+        fields |= {"username": user, "password": password}
+    return {**fields, "hosts": hosts(authority or "127.0.0.1", port)}
+
+
+def parse_single(url: str, scheme: str, port: int, known: Known) -> dict[str, Any]:
+    """Return the arguments of `connect` for a URL of a protocol without login and fail-over.
+
+    These are `host` and `port`, or `path`; `ssl_context`, and those that the options set. `ca`,
+    `insecure` and `timeout` are options of all protocols.
+    """
+    fields = parse(url, scheme, port, {**known, **_COMMON})
+    if fields.pop("username", fields.pop("password", "")) or len(fields["hosts"]) > 1:
+        raise ConfigurationError(f"{scheme} has one host, and no user")
+    ca, insecure = fields.pop("ca", ""), fields.pop("insecure", False)
+    if fields.pop("tls"):
+        fields["ssl_context"] = tls_context(ca, insecure=insecure, named=not fields["path"])
+    for host, number in fields.pop("hosts"):
+        fields |= {"host": host, "port": number}
+    return {**fields, "path": fields["path"] or None}
+
+
 def hosts(text: str, port: int) -> Hosts:
     """Return the hosts of a list; `port` is the default port."""
     found = []
@@ -139,3 +177,10 @@ def tls_context(ca: str, *, insecure: bool, named: bool) -> ssl.SSLContext:
     if insecure:
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+_COMMON: Final[Known] = {
+    "ca": ("ca", text),
+    "insecure": ("insecure", truth),
+    "timeout": ("timeout", seconds),
+}

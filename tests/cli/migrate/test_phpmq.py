@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, journaled, left
@@ -76,7 +77,7 @@ def test_ready_messages_are_imported_in_order(
     assert migrate("phpmq", configuration(store))["messages"]["imported"] == 4
     with (
         LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0"]) as broker,
-        BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client,
+        BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client,
     ):
         client.subscribe("orders", window=10)
         found = [client.receive(20).body for _ in range(3)]

@@ -8,9 +8,10 @@ from typing import Final, NamedTuple
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
 from sluicemq.clients.msglite import BlockingMsgliteClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from tests.pipeline.decode.proxy import Heard, Proxy
 from tests.pipeline.decode.wires import ACK, FIN, PSH, SERVER, SYN, Segment, Talk
@@ -36,7 +37,7 @@ class Recorded(NamedTuple):
 
 
 def phpmq(port: int) -> None:
-    client = BlockingPhpmqClient.connect(port=port)
+    client = BlockingClient(PhpmqClient.connect, port=port)
     for body in BODIES:
         client.send("orders", body, 60)
     client.subscribe("orders", 5)

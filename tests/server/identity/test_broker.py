@@ -15,7 +15,8 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
 from tests.protocols.jmq.raw import RawJmq
@@ -58,7 +59,7 @@ def published(broker: LocalBroker) -> int:
 def may_send(broker: LocalBroker, queue: str, scheme: str = "phpmq") -> bool:
     """Return whether PHPMQ accepts a message; a refusal closes the connection."""
     before = published(broker)
-    with BlockingPhpmqClient.connect(port=broker.port(scheme)) as client:
+    with BlockingClient(PhpmqClient.connect, port=broker.port(scheme)) as client:
         end = time.monotonic() + 30
         try:
             client.send(queue, b"x")
@@ -222,7 +223,7 @@ def test_first_user_disconnects_clients_that_need_a_login_now(
     with (
         BlockingVibeMQClient.connect(port=broker.port("vibemq")) as vibemq,
         RawJmq.login(broker.port("jmq")) as jmq,
-        BlockingPhpmqClient.connect(port=phpmq) as old,
+        BlockingClient(PhpmqClient.connect, port=phpmq) as old,
         socket.create_connection(("127.0.0.1", broker.port("vibemq"))) as silent,
     ):
         vibemq.publish("jobs", {"n": 1})
@@ -241,7 +242,7 @@ def test_first_user_disconnects_clients_that_need_a_login_now(
         while silent.recv(4096):
             pass
         old.send("jobs", b"x")
-        with BlockingPhpmqClient.connect(port=phpmq) as another:
+        with BlockingClient(PhpmqClient.connect, port=phpmq) as another:
             another.send("jobs", b"y")
         # connections with a login stay
         root = BlockingVibeMQClient.connect(

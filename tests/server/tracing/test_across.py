@@ -12,8 +12,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
-from sluicemq.clients.phpmq import BlockingPhpmqClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.server.tracing.context import read
 from tests.server.conftest import Start
@@ -119,7 +120,7 @@ def test_a_jms_message_that_a_php_worker_consumes(start: Start, collector: Colle
     with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as sender:
         producer = sender.session().producer("orders")
         producer.send("hello", properties={"traceparent": PARENT})
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as worker:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as worker:
         worker.subscribe("orders")
         message = worker.receive(TIMEOUT)
         assert message.body == b"hello"
@@ -137,7 +138,7 @@ def test_the_broker_begins_a_trace_that_the_consumer_finds(
     """With messages that have properties of their own (JMS, VibeMQ) and without (PHPMQ)."""
     broker = traced(start, collector, 1.0)
     if sender == "phpmq":
-        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as php:
+        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as php:
             php.send("orders", b"{}")
     elif sender == "vibemq":
         with BlockingVibeMQClient.connect("127.0.0.1", broker.port("vibemq")) as vibemq:
