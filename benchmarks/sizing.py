@@ -23,7 +23,7 @@ from typing import Any
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 
@@ -120,7 +120,7 @@ def connections(count: int) -> dict[str, Any]:
 
     kinds: dict[str, Callable[[int], Any]] = {
         "phpmq": phpmq,
-        "msglite": lambda port: BlockingMsgliteClient.connect(port=port),
+        "msglite": lambda port: BlockingClient(MsgliteClient.connect, port=port),
         "vibemq": vibemq,
         "jmq": lambda port: BlockingJmqClient.connect(port=port),
     }

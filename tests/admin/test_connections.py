@@ -16,7 +16,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
@@ -77,7 +77,7 @@ def phpmq(broker: LocalBroker, client: Client) -> None:
 
 
 def msglite(broker: LocalBroker, client: Client) -> None:
-    peer = BlockingMsgliteClient.connect(port=broker.port("msglite"))
+    peer = BlockingClient(MsgliteClient.connect, port=broker.port("msglite"))
     peer.send("m", b"hello", timeout=60)
     assert peer.ready("m", timeout=5) is not None
     assert only(client, "msglite")["consumers"] == 1

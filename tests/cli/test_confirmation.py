@@ -13,7 +13,7 @@ import pytest
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.phpmq import wire
 from sluicemq.protocols.phpmq.mapping import PROBE
@@ -158,7 +158,7 @@ def test_msglite_answers_within_a_second_tick() -> None:
         connection.sendall(b"*\r\n")
         read_all(connection)
 
-    with foreign_server(serve) as port, BlockingMsgliteClient.connect(port=port) as client:
+    with foreign_server(serve) as port, BlockingClient(MsgliteClient.connect, port=port) as client:
         client.send("orders", b"x", 9)
         client.confirm()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -119,3 +121,11 @@ def test_close_ends_a_call_of_another_thread(harness: Harness, port: int) -> Non
     client.close()
     thread.join(10)
     assert len(failures) == 1
+
+
+def test_an_unclosed_client_does_not_stop_the_end_of_its_process(
+    harness: Harness, port: int
+) -> None:
+    connecting = f"client = connect('phpmq://127.0.0.1:{port}')"
+    program = f"from sluicemq.clients.blocking import connect; {connecting}"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.msglite import BlockingMsgliteClient, MsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConnectionLost, RequestTimeout
 from sluicemq.protocols.msglite import wire as msglite
@@ -85,10 +85,7 @@ class PhpmqUser(User):
 
 
 ASYNC = [(MsgliteUser, MsgliteClient.connect), (PhpmqUser, PhpmqClient.connect)]
-BLOCKING = [
-    (MsgliteUser, BlockingMsgliteClient.connect),
-    (PhpmqUser, partial(BlockingClient, PhpmqClient.connect)),
-]
+BLOCKING = [(user, partial(BlockingClient, connect)) for user, connect in ASYNC]
 
 
 def name_of(pair: tuple[type[User], Any]) -> str:
@@ -284,20 +281,6 @@ def test_a_broker_that_takes_nothing(user: User, listener: socket.socket) -> Non
     run(main)
 
 
-@pytest.mark.parametrize("user", BLOCKING[:1], indirect=True, ids=name_of)
-def test_nothing_follows_what_was_sent_in_part(user: User, listener: socket.socket) -> None:
-    async def main() -> None:
-        with await connected(user, listener, timeout=0.5):
-            with pytest.raises(RequestTimeout):
-                await user.send(TOO_MUCH)
-            with pytest.raises(ConnectionLost):
-                await user.send(b"")
-            await user.close()
-
-    run(main)
-
-
-@pytest.mark.parametrize("user", ASYNC, indirect=True, ids=name_of)
 def test_close_gives_up_on_what_is_not_taken(user: User, listener: socket.socket) -> None:
     async def main() -> None:
         with await connected(user, listener, timeout=0.5) as peer:

@@ -12,7 +12,7 @@ import pytest
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 
@@ -40,8 +40,8 @@ class Clients:
         client = BlockingClient(PhpmqClient.connect, port=self.broker.port("phpmq"))
         return self._stack.enter_context(client)
 
-    def shell(self) -> BlockingMsgliteClient:
-        client = BlockingMsgliteClient.connect(port=self.broker.port("msglite"))
+    def shell(self) -> BlockingClient:
+        client = BlockingClient(MsgliteClient.connect, port=self.broker.port("msglite"))
         return self._stack.enter_context(client)
 
     def dotnet(self) -> BlockingVibeMQClient:

@@ -11,7 +11,7 @@ from itertools import count
 from zlib import crc32
 
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient, PhpmqMessage
 from sluicemq.model.errors import ClientError
 from tests.faults.recorder import Recorder
@@ -205,13 +205,13 @@ class MsgliteSender(Client):
     def work(self) -> None:
         while not self.stop.is_set():
             first = self.next
-            with BlockingMsgliteClient.connect(port=self._port) as client:
+            with BlockingClient(MsgliteClient.connect, port=self._port) as client:
                 for _ in range(BURST):
                     client.send(MSGLITE_QUEUE, make_body(self.next, 100), DAYS)
                     self.next += 1
             # `close` does not report that the broker was killed: the next answer shows that it
             # still ran, and had therefore carried out the close
-            with BlockingMsgliteClient.connect(port=self._port) as client:
+            with BlockingClient(MsgliteClient.connect, port=self._port) as client:
                 client.ready("unused", timeout=0)
             self._recorder.confirmed(range(first, self.next))
 
@@ -220,7 +220,7 @@ class MsgliteReader(Client):
     """Receives by msglite. Each message is acked on arrival; a fence shows that this is on disk."""
 
     def __init__(self, port: int, recorder: Recorder) -> None:
-        self._client = BlockingMsgliteClient.connect(port=port)
+        self._client = BlockingClient(MsgliteClient.connect, port=port)
         self._recorder = recorder
         super().__init__()
 
@@ -265,7 +265,7 @@ class MsgliteLoad:
 def drain_msglite(port: int, recorder: Recorder) -> None:
     """Consume all ready messages by msglite."""
     recorder.connected()
-    with BlockingMsgliteClient.connect(port=port) as client:
+    with BlockingClient(MsgliteClient.connect, port=port) as client:
         while (message := client.ready(MSGLITE_QUEUE, timeout=0)) is not None:
             if not message.body.startswith(FENCE):
                 recorder.delivered(number_of(message.body))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.header import encode_header
@@ -119,7 +119,7 @@ class Answers(Witness):
     """Worker that answers the queries of `Queries`."""
 
     def __init__(self, port: int, done: threading.Event) -> None:
-        self._worker = BlockingMsgliteClient.connect(port=port)
+        self._worker = BlockingClient(MsgliteClient.connect, port=port)
         super().__init__(done)
 
     def work(self) -> None:
@@ -136,7 +136,7 @@ class Queries(Witness):
     """The other half of the msglite pair."""
 
     def __init__(self, port: int, done: threading.Event) -> None:
-        self._asker = BlockingMsgliteClient.connect(port=port)
+        self._asker = BlockingClient(MsgliteClient.connect, port=port)
         super().__init__(done)
 
     def work(self) -> None:

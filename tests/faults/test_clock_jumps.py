@@ -13,7 +13,7 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import RequestTimeout
 from tests.faults.plan import machine, repeatable, size
@@ -64,7 +64,7 @@ def test_a_clock_that_is_set_while_the_broker_runs(tmp_path: Path, jump: int) ->
         port = broker.port("phpmq")
         with ExitStack() as stack:
             phpmq = stack.enter_context(BlockingClient(PhpmqClient.connect, port=port))
-            msglite = stack.enter_context(BlockingMsgliteClient.connect(path=str(path)))
+            msglite = stack.enter_context(BlockingClient(MsgliteClient.connect, path=str(path)))
             sent = time.monotonic()
             phpmq.send("short", b"a", SHORT)
             phpmq.send("long", b"b", HOUR)

@@ -17,7 +17,7 @@ from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient, Status, StatusError
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.errors import ClientError, RequestRefused
@@ -146,7 +146,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         producer.send("1")
         phpmq.send("php", b"1")
         publish_over_http(http, "1")
-        with BlockingMsgliteClient.connect(HOST, port("msglite")) as msglite:
+        with BlockingClient(MsgliteClient.connect, HOST, port("msglite")) as msglite:
             msglite.send("lite", b"1", 60)
             assert msglite.query("unused", b"", 0) is None  # confirms the earlier messages
 
@@ -158,7 +158,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         assert refused.value.status == Status.RESOURCE_FULL
         with pytest.raises(RequestRefused, match="nearly full"):
             publish_over_http(http, "2")
-        with BlockingMsgliteClient.connect(HOST, port("msglite")) as msglite:
+        with BlockingClient(MsgliteClient.connect, HOST, port("msglite")) as msglite:
             msglite.send("lite", b"2", 60)
             with pytest.raises(ClientError, match="nearly full"):
                 msglite.query("unused", b"", 0)
@@ -175,7 +175,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         one = phpmq.receive(SECONDS)
         assert one.body == b"1"
         one.ack()  # behind the send that waits, on the same connection
-        with BlockingMsgliteClient.connect(HOST, port("msglite")) as msglite:
+        with BlockingClient(MsgliteClient.connect, HOST, port("msglite")) as msglite:
             taken = msglite.ready("lite", timeout=10)
             assert taken is not None
             assert taken.body == b"1"

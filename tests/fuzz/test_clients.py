@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -16,11 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.clients.msglite import BlockingMsgliteClient, MsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.clients.transport import BlockingConnection
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.msglite import wire as msglite_wire
 from tests.fuzz import corpus
 from tests.fuzz.mutations import mutate
 
@@ -41,25 +37,6 @@ def directory() -> Iterator[Path]:
     """For sockets, whose paths must be short."""
     with TemporaryDirectory() as name:
         yield Path(name)
-
-
-@MANY
-@given(chance=seeds)
-def test_blocking_msglite(chance: Random) -> None:
-    data = broker_input(chance, corpus.msglite_broker)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(data)
-        theirs.shutdown(socket.SHUT_WR)
-        decoder = msglite_wire.Decoder(kinds=msglite_wire.FROM_SERVER)
-        client = BlockingMsgliteClient(BlockingConnection(ours, decoder, TIMEOUT, awaited="answer"))
-        before = time.monotonic()
-        with contextlib.suppress(ClientError):
-            while True:
-                client.query("a", b"b", timeout=1)
-        with contextlib.suppress(ClientError):
-            client.close()
-        assert time.monotonic() < before + TIMEOUT
 
 
 def converse(directory: Path, data: bytes, user: Callable[[str], Awaitable[None]]) -> None:

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.errors import ClientError
@@ -57,14 +57,14 @@ class Others:
                 question.ack()
 
     def _shell(self) -> None:
-        with BlockingMsgliteClient.connect(port=self._ports["msglite"]) as client:
+        with BlockingClient(MsgliteClient.connect, port=self._ports["msglite"]) as client:
             while question := client.ready("others-shell", timeout=PATIENCE):
                 client.send(
                     question.reply_to or "", b"shell saw " + canonical_json(question.body), 60
                 )
 
     def _forward(self) -> None:
-        with BlockingMsgliteClient.connect(port=self._ports["msglite"]) as client:
+        with BlockingClient(MsgliteClient.connect, port=self._ports["msglite"]) as client:
             while question := client.ready("others-forward", timeout=PATIENCE):
                 client.send("forwarded", question.body, 60, question.reply_to)
 
@@ -79,7 +79,7 @@ class Others:
                 question.ack()
 
     def _ask(self) -> None:
-        with BlockingMsgliteClient.connect(port=self._ports["msglite"]) as client:
+        with BlockingClient(MsgliteClient.connect, port=self._ports["msglite"]) as client:
             answer = client.query("asked-by-shell", b"who?", PATIENCE)
             assert answer is not None
             client.send("told-by-shell", answer.body, PATIENCE)

@@ -10,7 +10,7 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 
 SCRIPT = Path(__file__).with_name("worker.pl")
@@ -41,7 +41,7 @@ def test_requests_from_perl_to_perl(broker: LocalBroker) -> None:
 
 def test_python_asks_perl_and_perl_asks_python(broker: LocalBroker) -> None:
     worker = perl(broker, "worker", 50)
-    with BlockingMsgliteClient.connect(port=broker.port("msglite")) as client:
+    with BlockingClient(MsgliteClient.connect, port=broker.port("msglite")) as client:
         for number in range(50):
             reply = client.query("jobs", b"ask %d" % number, timeout=60)
             assert reply is not None

@@ -10,7 +10,7 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.phpmq.wire import FROM_SERVER, Decoder, encode_consume, encode_send
@@ -71,7 +71,7 @@ def test_a_default_phpmq_listener_serves_clients_that_know_no_ttl(start: Start) 
 def test_one_port_serves_both_protocols(start: Start) -> None:
     broker = start("auto://127.0.0.1:0")
     port = broker.port("auto")
-    with BlockingMsgliteClient.connect(port=port) as sender:
+    with BlockingClient(MsgliteClient.connect, port=port) as sender:
         sender.send("a", b"hello", timeout=60)
         with BlockingClient(PhpmqClient.connect, port=port) as consumer:
             consumer.subscribe("a", 1)

@@ -17,7 +17,7 @@ import pytest
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.server.config import Config
@@ -45,7 +45,7 @@ def test_every_protocol(start: Start, authority: Authority) -> None:
             echo(client, scheme, body)
     for scheme in ("msglite+tls", "auto+tls"):
         port = broker.port(scheme)
-        with BlockingMsgliteClient.connect("localhost", port, ssl_context=trust) as lite:
+        with BlockingClient(MsgliteClient.connect, "localhost", port, ssl_context=trust) as lite:
             lite.send("lite", body, timeout=60)
             message = lite.ready("lite", timeout=30)
             assert message is not None
@@ -57,8 +57,8 @@ def test_every_protocol(start: Start, authority: Authority) -> None:
         while b"left" not in seen:
             seen += person.recv(4096)
     with (
-        BlockingMsgliteClient.connect(
-            "localhost", broker.port("msglite+tls"), ssl_context=trust
+        BlockingClient(
+            MsgliteClient.connect, "localhost", broker.port("msglite+tls"), ssl_context=trust
         ) as worker,
         dial(broker.port("msglite-http+tls"), trust) as browser,
     ):

@@ -15,7 +15,7 @@ from typing import Any, Self
 import pytest
 
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
@@ -162,7 +162,7 @@ def test_messages_cross_to_the_other_protocols_and_back(start: Start) -> None:
     with (
         Wire(broker.port("vibemq")) as client,
         BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as php,
-        BlockingMsgliteClient.connect(port=broker.port("msglite")) as shell,
+        BlockingClient(MsgliteClient.connect, port=broker.port("msglite")) as shell,
     ):
         client.publish("to.php", "m")
         php.subscribe("to.php", 1)

@@ -119,16 +119,8 @@ class _Phpmq:
 
 class _Msglite:
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
-        from sluicemq.clients.msglite import BlockingMsgliteClient
-
         self._queue = url.queue
-        self._client = BlockingMsgliteClient.connect(
-            url.host or "localhost",
-            url.port,
-            path=url.path or None,
-            ssl_context=_ssl_context(url, options),
-            timeout=timeout,
-        )
+        self._client = _open(url, options, timeout, {})
 
     def send(self, body: bytes, ttl: int) -> None:
         try:

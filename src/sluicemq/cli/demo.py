@@ -30,7 +30,6 @@ from sluicemq.cli.console import Exit, out
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient, connect
 from sluicemq.clients.jmq import BlockingJmqClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.journal.inspect import check
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
@@ -315,8 +314,8 @@ class Demonstration:
 
     # --- helpers -----------------------------------------------------------------------------
 
-    def _msglite(self) -> BlockingMsgliteClient:
-        return BlockingMsgliteClient.connect(port=self._broker.port("msglite"))
+    def _msglite(self) -> BlockingClient:
+        return connect(f"msglite://127.0.0.1:{self._broker.port('msglite')}")
 
     def _phpmq(self) -> BlockingClient:
         return connect(f"phpmq://127.0.0.1:{self._broker.port('phpmq')}")

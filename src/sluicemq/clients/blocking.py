@@ -21,6 +21,7 @@ from functools import cache
 from inspect import iscoroutinefunction
 from types import TracebackType
 from typing import Any, Final, Self
+from weakref import finalize
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -30,6 +31,38 @@ from sluicemq.model.errors import ConnectionLost
 _END: Final = object()
 
 
+class _EventLoop:
+    """Event loop in a thread of its own. `end` stops it, as does the last reference to it."""
+
+    def __init__(self) -> None:
+        thread = ExitStack()
+        self._portal = thread.enter_context(start_blocking_portal(name="sluicemq-client"))
+        self.end = finalize(self, _end, self._portal, thread)
+
+    def call(self, function: Callable[..., Any], *args: object, **options: object) -> Any:
+        """Call a function in the event loop and return its result.
+
+        An interrupt (Ctrl-C) cancels the call. Raises ConnectionLost after `end`.
+        """
+        try:
+            future = self._portal.start_task_soon(lambda: function(*args, **options))
+        except RuntimeError as error:
+            raise ConnectionLost(f"the client is closed: {error}") from None
+        try:
+            return future.result()
+        except CancelledError:
+            raise ConnectionLost("the client is closed") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+
+def _end(portal: BlockingPortal, thread: ExitStack) -> None:
+    with suppress(RuntimeError):  # the portal has ended already
+        portal.call(portal.stop, True)
+    thread.close()
+
+
 class Blocking:
     """Blocking view of an asyncio object of a client: a message, a session, a consumer.
 
@@ -37,8 +70,8 @@ class Blocking:
     `with`. Results that have asyncio methods are views too, and views may be passed as arguments.
     """
 
-    def __init__(self, portal: BlockingPortal, target: Any) -> None:
-        self._portal = portal
+    def __init__(self, loop: _EventLoop, target: Any) -> None:
+        self._loop = loop
         self._target = target
 
     def __getattr__(self, name: str) -> Any:
@@ -72,26 +105,12 @@ class Blocking:
         return f"<blocking {self._target!r}>"
 
     def _call(self, function: Callable[..., Any], *args: object, **options: object) -> Any:
-        """Call a function in the event loop, wait for its result, and return a view of it.
-
-        An interrupt (Ctrl-C) cancels the call. Raises ConnectionLost after `close`.
-        """
-        try:
-            future = self._portal.start_task_soon(lambda: function(*args, **options))
-        except RuntimeError as error:
-            raise ConnectionLost(f"the client is closed: {error}") from None
-        try:
-            return self._view(future.result())
-        except CancelledError:
-            raise ConnectionLost("the client is closed") from None
-        except BaseException:
-            future.cancel()
-            raise
+        return self._view(self._loop.call(function, *args, **options))
 
     def _view(self, value: Any) -> Any:
         if isinstance(value, AsyncIterator):
             return self._iterate(value)
-        return Blocking(self._portal, value) if _has_asyncio_methods(value.__class__) else value
+        return Blocking(self._loop, value) if _has_asyncio_methods(value.__class__) else value
 
     def _iterate(self, items: AsyncIterator[object]) -> Iterator[Any]:
         async def following() -> object:
@@ -113,19 +132,23 @@ class BlockingClient(Blocking):
         self, connect: Callable[..., Awaitable[object]], *args: object, **options: object
     ) -> None:
         """Start the event loop and call `connect` with the other arguments. Raises as `connect`."""
-        with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal(name="sluicemq-client"))
-            super().__init__(portal, None)
-            self._target = portal.start_task_soon(lambda: connect(*args, **options)).result()
-            self._thread = stack.pop_all()
+        loop = _EventLoop()
+        try:
+            super().__init__(loop, loop.call(connect, *args, **options))
+        except BaseException:
+            loop.end()
+            raise
 
     def close(self) -> None:
         """Close the client as its asyncio `close` does, and end the thread.
 
         A second call does nothing. Calls that wait in other threads raise ConnectionLost.
         """
-        with self._thread, suppress(ConnectionLost):
-            self._call(self._target.close)
+        try:
+            with suppress(ConnectionLost):
+                self._loop.call(self._target.close)
+        finally:
+            self._loop.end()
 
     def __exit__(
         self,

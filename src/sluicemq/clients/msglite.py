@@ -1,11 +1,11 @@
-"""Public msglite clients, one for asyncio and one that blocks.
+"""msglite client.
 
     async with await MsgliteClient.connect("127.0.0.1", 9813) as client:
         await client.send("orders", b"one pizza", timeout=3600)
         message = await client.ready("orders", "returns", timeout=30)
 
-    with BlockingMsgliteClient.connect(path="/tmp/msglite.socket") as client:
-        reply = client.query("capitals", b"Burkina Faso?", timeout=5)
+    async with await MsgliteClient.connect(path="/tmp/msglite.socket") as client:
+        reply = await client.query("capitals", b"Burkina Faso?", timeout=5)
 
 Timeouts of messages, of `ready` and of `query` are whole seconds. The broker enforces them and
 answers None when one expires. The `timeout` of `connect` limits how long the client waits for the
@@ -27,20 +27,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 import ssl
 import time
+from asyncio.trsock import TransportSocket
 from collections import deque
 from math import ceil
 from typing import Any, Final, Self
 
 from sluicemq.clients import urls
-from sluicemq.clients.transport import (
-    AsyncClient,
-    BlockingClient,
-    BlockingConnection,
-    ClientTransport,
-    open_socket,
-)
+from sluicemq.clients.transport import AsyncClient, ClientTransport
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
 from sluicemq.protocols.msglite.wire import (
@@ -184,6 +180,15 @@ class _Connection(ClientTransport[Frame]):
         super().__init__(Decoder(limits, FROM_SERVER), timeout)
         self.requests: deque[_Request] = deque()
         self.kept = _Kept()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # The original broker writes a response in two pieces, and sends the second one only when
+        # the first is acknowledged.
+        assert self._transport is not None
+        peer: TransportSocket | None = self._transport.get_extra_info("socket")
+        if peer is not None and peer.family != socket.AF_UNIX:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def ask(self, command: bytes, names: tuple[str, ...]) -> _Request:
         self.write(command)
@@ -331,6 +336,22 @@ class MsgliteClient(AsyncClient):
         command = encode_query(_seconds(timeout), _address(address), body)
         return await self._ask(command, timeout, ())
 
+    async def confirm(self) -> None:
+        """Wait until the broker has accepted all sent messages.
+
+        Sends a ready with timeout 0 for an unused address: the response arrives after all earlier
+        commands were processed, or an error if one of them was refused. An error about the address
+        itself also confirms them: the user may not consume there. The connection is closed after an
+        error. Raises as `send`.
+        """
+        probe = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
+        try:
+            if await self.ready(probe, timeout=0) is not None:
+                raise ConnectionLost("the broker sent an unexpected response")
+        except RequestRefused as error:
+            if probe not in str(error):
+                raise
+
     async def close(self) -> None:
         """Send queued data, and wait until the broker has processed it and closed.
 
@@ -361,116 +382,3 @@ class MsgliteClient(AsyncClient):
                 if message is not None:
                     self._connection.kept.add(message)
             raise
-
-
-class BlockingMsgliteClient(BlockingClient):
-    """Blocking connection to a msglite broker, for one thread. Created by `connect`."""
-
-    def __init__(self, connection: BlockingConnection[Frame]) -> None:
-        self._connection = connection
-        self._owed: deque[tuple[str, ...]] = deque()
-        """Addresses of each pending ready, () for a query."""
-        self._kept = _Kept()
-
-    @classmethod
-    def connect(
-        cls,
-        host: str = "127.0.0.1",
-        port: int = DEFAULT_PORT,
-        *,
-        path: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        timeout: float = 10.0,
-        limits: Limits | None = None,
-    ) -> Self:
-        """Connect as MsgliteClient.connect does. Raises ConnectionLost, RequestTimeout."""
-        connection = BlockingConnection(
-            open_socket(host, port, path, ssl_context, timeout),
-            Decoder(limits or Limits(), FROM_SERVER),
-            timeout,
-            awaited="answer",
-            quick=True,
-        )
-        return cls(connection)
-
-    def send(self, address: str, body: bytes, timeout: int, reply_to: str | None = None) -> None:
-        """Send as MsgliteClient.send does. Raises ConnectionLost, RequestTimeout, ValueError."""
-        self._send(_message_command(address, body, timeout, reply_to))
-
-    def ready(self, *addresses: str, timeout: int) -> MsgliteMessage | None:
-        """Receive as MsgliteClient.ready does. Raises as `query`."""
-        command = encode_ready(_seconds(timeout), _addresses(addresses))
-        message = self._kept.take(addresses)
-        return message or self._ask(command, timeout, addresses)
-
-    def query(self, address: str, body: bytes, timeout: int) -> MsgliteMessage | None:
-        """Send a query as MsgliteClient.query does.
-
-        Raises ConnectionLost, RequestRefused, RequestTimeout, ValueError.
-        """
-        command = encode_query(_seconds(timeout), _address(address), body)
-        return self._ask(command, timeout, ())
-
-    def confirm(self) -> None:
-        """Wait until the broker has accepted all sent messages.
-
-        Sends a ready with timeout 0 for an unused address: the response arrives after all earlier
-        commands were processed, or an error if one of them was refused. An error about the address
-        itself also confirms them: the user may not consume there. The connection is closed after an
-        error. Raises as `query`.
-        """
-        probe = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
-        try:
-            if self.ready(probe, timeout=0) is not None:
-                raise ConnectionLost("the broker sent an unexpected response")
-        except RequestRefused as error:
-            if probe not in str(error):
-                raise
-
-    def close(self) -> None:
-        """Close as MsgliteClient.close does. Raises RequestRefused, RequestTimeout."""
-        self._connection.close(self._frame, QUIT_LINE)
-
-    def _ask(self, command: bytes, timeout: int, names: tuple[str, ...]) -> MsgliteMessage | None:
-        connection = self._connection
-        if connection.frames and not self._owed:
-            self._frame(0)
-            connection.drop()
-            raise ConnectionLost("the broker sent an unexpected response")
-        self._send(command)
-        self._owed.append(names)
-        until = time.monotonic() + timeout + connection.timeout
-        while True:
-            frame = self._frame(until)
-            requested = self._owed.popleft()
-            message = MsgliteMessage(frame) if frame[0] == MESSAGE else None
-            if not self._owed:
-                return message
-            if message is not None and requested:  # the response to an interrupted call
-                self._kept.add(message)
-
-    def _frame(self, until: float) -> Frame:
-        """Return the next response. `until` on the monotonic clock."""
-        frame = self._connection.take(until)
-        if frame[0] == ERROR:
-            self._connection.drop()
-            raise RequestRefused(frame[3].decode("utf-8", "replace"))
-        return frame
-
-    def _send(self, data: bytes) -> None:
-        try:
-            self._connection.send(data)
-        except ConnectionLost:
-            self._raise_error_frame()
-            raise
-
-    def _raise_error_frame(self) -> None:
-        """After a failed write, raise the error that the broker sent before it closed, if any."""
-        connection = self._connection
-        try:
-            while not connection.closed:
-                self._frame(time.monotonic() + connection.timeout)
-        except (ConnectionLost, RequestTimeout):
-            pass
-        finally:
-            connection.drop()

@@ -10,7 +10,7 @@ import pytest
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
-from sluicemq.clients.msglite import BlockingMsgliteClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from tests.pipeline.decode.proxy import Heard, Proxy
@@ -47,7 +47,7 @@ def phpmq(port: int) -> None:
 
 
 def msglite(port: int) -> None:
-    client = BlockingMsgliteClient.connect(port=port)
+    client = BlockingClient(MsgliteClient.connect, port=port)
     for body in BODIES:
         client.send("letters", body, 60, "answers")
         assert client.ready("letters", timeout=PATIENCE) is not None
