@@ -25,7 +25,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.vibemq import VibeMQClient
 
 LISTEN = (
     "phpmq://127.0.0.1:0?max_connections=20000",
@@ -114,7 +114,7 @@ def connections(count: int) -> dict[str, Any]:
         return client
 
     def vibemq(port: int) -> Any:
-        client = BlockingVibeMQClient.connect(port=port)
+        client = BlockingClient(VibeMQClient.connect, port=port)
         client.subscribe("idle")
         return client
 

@@ -15,10 +15,11 @@ from sluicemq.admin.server_interface import ConnectionView
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.blocking import connect as connect_blocking
 from sluicemq.clients.jmq import BlockingJmqClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.errors import ClientError, ConnectionLost
 from tests.admin.context import NoConnections
@@ -87,14 +88,14 @@ def msglite(broker: LocalBroker, client: Client) -> None:
 
 
 def vibemq(broker: LocalBroker, client: Client) -> None:
-    peer = BlockingVibeMQClient.connect(port=broker.port("vibemq"))
-    peer.subscribe("v")
+    peer = BlockingClient(VibeMQClient.connect, port=broker.port("vibemq"))
+    subscription = peer.subscribe("v")
     item = only(client, "vibemq")
     assert item["consumers"] == 1
     assert item["client_id"]
     close(client, "vibemq")
     with pytest.raises(ConnectionLost, match=CLOSE_MESSAGE):
-        peer.receive("v", TIMEOUT)
+        subscription.receive(TIMEOUT)
 
 
 def jmq(broker: LocalBroker, client: Client) -> None:
@@ -181,12 +182,12 @@ def test_messages_are_counted_by_protocol(start: Start) -> None:
     """Each protocol counts messages published and delivered; see also above."""
     broker = start(HTTP, VIBEMQ, JMQ)
     with ExitStack() as stack, Client(broker.port("http")) as client:
-        vibe = stack.enter_context(BlockingVibeMQClient.connect(port=broker.port("vibemq")))
+        vibe = stack.enter_context(BlockingClient(VibeMQClient.connect, port=broker.port("vibemq")))
         for number in range(3):
             vibe.publish("v", number)
-        vibe.subscribe("v")
+        subscription = vibe.subscribe("v")
         for _ in range(3):
-            vibe.receive("v", TIMEOUT)
+            subscription.receive(TIMEOUT)
         where = f"jmq://127.0.0.1:{broker.port('jmq')}"
         java = stack.enter_context(BlockingJmqClient.open(where, reconnect=None))
         session = java.session(transacted=True)
@@ -356,7 +357,7 @@ def test_connections_have_their_user(
         peer = stack.enter_context(BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")))
         peer.send("q", b"x")
         port = broker.port("vibemq")
-        vibe = BlockingVibeMQClient.connect(port=port, username="anna", password="correct horse")
+        vibe = connect_blocking(f"vibemq://anna:correct%20horse@127.0.0.1:{port}")
         stack.enter_context(vibe)
         where = f"jmq://anna:correct%20horse@127.0.0.1:{broker.port('jmq')}"
         stack.enter_context(BlockingJmqClient.open(where, reconnect=None))

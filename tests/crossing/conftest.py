@@ -14,7 +14,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.vibemq import VibeMQClient
 
 SCHEMES = ("jmq", "phpmq", "msglite", "msglite-http", "vibemq")
 LISTEN = (
@@ -44,8 +44,8 @@ class Clients:
         client = BlockingClient(MsgliteClient.connect, port=self.broker.port("msglite"))
         return self._stack.enter_context(client)
 
-    def dotnet(self) -> BlockingVibeMQClient:
-        client = BlockingVibeMQClient.connect(port=self.broker.port("vibemq"))
+    def dotnet(self) -> BlockingClient:
+        client = BlockingClient(VibeMQClient.connect, port=self.broker.port("vibemq"))
         return self._stack.enter_context(client)
 
     def published(self, queue: str) -> int:

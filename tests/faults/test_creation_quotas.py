@@ -15,7 +15,7 @@ import pytest
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.clients.vibemq.commands import CommandRefused
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.destination import TEMPORARY
@@ -80,9 +80,13 @@ def login_http(broker: LocalBroker, user: str) -> Client:
     return Client(broker.port("http"), Authorization=f"Basic {encoded}")
 
 
-def login_vibemq(broker: LocalBroker, user: str) -> BlockingVibeMQClient:
-    return BlockingVibeMQClient.connect(
-        port=broker.port("vibemq"), username=user, password=PASSWORD, timeout=30
+def login_vibemq(broker: LocalBroker, user: str) -> BlockingClient:
+    return BlockingClient(
+        VibeMQClient.connect,
+        port=broker.port("vibemq"),
+        username=user,
+        password=PASSWORD,
+        timeout=30,
     )
 
 

@@ -13,7 +13,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.errors import ClientError
 
 SCHEMES: Final = ("phpmq", "msglite", "vibemq")
@@ -69,10 +69,10 @@ class Others:
                 client.send("forwarded", question.body, 60, question.reply_to)
 
     def _dotnet(self) -> None:
-        with BlockingVibeMQClient.connect(port=self._ports["vibemq"]) as client:
-            client.subscribe("others-dotnet")
+        with BlockingClient(VibeMQClient.connect, port=self._ports["vibemq"]) as client:
+            subscription = client.subscribe("others-dotnet")
             while True:
-                question = client.receive("others-dotnet", PATIENCE)
+                question = subscription.receive(PATIENCE)
                 headers = {"correlationId": question.headers.get("correlationId", question.id)}
                 answer = "dotnet saw " + canonical_json(question.payload).decode()
                 client.publish(question.headers["replyTo"], answer, headers)
@@ -85,8 +85,8 @@ class Others:
             client.send("told-by-shell", answer.body, PATIENCE)
 
     def _publish(self) -> None:
-        with BlockingVibeMQClient.connect(port=self._ports["vibemq"]) as client:
-            client.subscribe("dotnet-answers")
+        with BlockingClient(VibeMQClient.connect, port=self._ports["vibemq"]) as client:
+            subscription = client.subscribe("dotnet-answers")
             headers = {
                 "replyTo": "dotnet-answers",
                 "correlationId": "c-1",
@@ -95,7 +95,7 @@ class Others:
                 "JMSType": "question",
             }
             client.publish("asked-by-dotnet", "who?", headers)
-            answer = client.receive("dotnet-answers", PATIENCE)
+            answer = subscription.receive(PATIENCE)
             client.publish("told-by-dotnet", [answer.json(), answer.headers["correlationId"]])
 
 

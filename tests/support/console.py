@@ -13,7 +13,7 @@ from urllib.parse import quote
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, expect
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.blocking import BlockingClient, connect
 from sluicemq.clients.jmq import (
     BlockingJmqClient,
     JavaObject,
@@ -22,7 +22,6 @@ from sluicemq.clients.jmq import (
     Xid,
 )
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.model.rows import row
 from tests.support.http import Client
 from tests.support.polling import wait_until
@@ -150,7 +149,7 @@ class ConsoleFixture:
         other.producer(Queue("orders")).send("in a transaction")
         other.xa.end(xid)
         other.xa.prepare(xid)
-        vibemq = self.stack.enter_context(BlockingVibeMQClient.connect(HERE, self.port("vibemq")))
+        vibemq = self.stack.enter_context(connect(f"vibemq://{HERE}:{self.port('vibemq')}"))
         vibemq.publish("events", {"kind": "login"})
         consumer = self.phpmq()
         self.publish("invoices", body="one")

@@ -13,7 +13,7 @@ from sluicemq.server.address import Url
 from sluicemq.server.settings import unknown
 
 if TYPE_CHECKING:
-    from sluicemq.clients.blocking import BlockingClient
+    from sluicemq.clients.blocking import Blocking, BlockingClient
     from sluicemq.clients.jmq import BlockingConsumer, BlockingProducer
 
 LONG: Final = 10 * 365 * 86_400
@@ -158,20 +158,10 @@ class _Vibemq:
     to its text, so bodies survive a round trip."""
 
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
-        from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
-
         self._queue = url.queue
-        self._subscribed = False
-        self._client = BlockingVibeMQClient.connect(
-            url.host or "localhost",
-            url.port,
-            path=url.path or None,
-            ssl_context=_ssl_context(url, options),
-            timeout=timeout,
-            username=url.user,
-            password=url.password,
-            token=options.get("token", ""),
-        )
+        self._messages: Blocking | None = None
+        given = {"token": options["token"]} if "token" in options else {}
+        self._client = _open(url, options, timeout, given, reconnect=None)
 
     def send(self, body: bytes, ttl: int) -> None:
         from sluicemq.clients.vibemq.commands import payload_of
@@ -187,13 +177,10 @@ class _Vibemq:
             raise ConfigurationError(f"{self._queue!r} cannot be sent to: {error}") from None
 
     def receive(self, timeout: float | None) -> ReceivedMessage | None:
-        if not self._subscribed:
-            self._client.subscribe(self._queue)
-            self._subscribed = True
+        if self._messages is None:
+            self._messages = self._client.subscribe(self._queue)
         try:
-            message = self._client.receive(
-                self._queue, None if timeout is None else max(GRACE, timeout)
-            )
+            message = self._messages.receive(None if timeout is None else max(GRACE, timeout))
         except RequestTimeout:
             return None
         reply_to = message.headers.get("replyTo", "")
@@ -306,8 +293,9 @@ def _open(
     # Imported only when a client is needed: asyncio and ssl are slow to load.
     from sluicemq.clients.blocking import connect as open_url
 
+    given = {**given, "timeout": f"{timeout:.3f}"}
     broker = url._replace(queue="", options=tuple(given.items())).format()
-    return open_url(broker, ssl_context=_ssl_context(url, options), timeout=timeout, **more)
+    return open_url(broker, ssl_context=_ssl_context(url, options), **more)
 
 
 def _already_acked() -> None:

@@ -30,7 +30,6 @@ from sluicemq.cli.console import Exit, out
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient, connect
 from sluicemq.clients.jmq import BlockingJmqClient
-from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.journal.inspect import check
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
 
@@ -228,7 +227,7 @@ class Demonstration:
 
     def _vibemq_to_jms(self) -> str:
         with (
-            BlockingVibeMQClient.connect(port=self._broker.port("vibemq")) as sender,
+            connect(f"vibemq://127.0.0.1:{self._broker.port('vibemq')}") as sender,
             BlockingJmqClient.connect(port=self._broker.port("jmq")) as client,
         ):
             consumer = client.session().consumer("prices")

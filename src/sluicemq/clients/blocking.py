@@ -88,7 +88,8 @@ class Blocking:
         return call
 
     def __iter__(self) -> Iterator[Any]:
-        return self._iterate(self._call(lambda: aiter(self._target)))
+        items: Iterator[Any] = self._call(aiter, self._target)
+        return items
 
     def __enter__(self) -> Self:
         return self

@@ -33,9 +33,9 @@ def parse(url: str, scheme: str, port: int, known: Known) -> dict[str, Any]:
     `scheme[+tls]://[user[:password]@]host[:port][,…]` or `scheme+unix[+tls]:///path`, with options
     after `?`. `port` is the default port.
     """
-    head, _, rest = url.partition("://")
+    head, separator, rest = url.partition("://")
     name, *modifiers = head.lower().split("+")
-    if name != scheme or not {"tls", "unix"}.issuperset(modifiers) or not rest:
+    if name != scheme or not {"tls", "unix"}.issuperset(modifiers) or not separator:
         raise ConfigurationError(f"a broker is named as {scheme}://host:port")
     location, _, options = rest.partition("?")
     fields = {"tls": "tls" in modifiers, "path": "", **read(query(options), known)}

@@ -6,15 +6,16 @@ import threading
 
 import pytest
 
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.vibemq import (
     ABSENT,
-    BlockingVibeMQClient,
     CommandRefused,
     Compression,
     Conflict,
     Declaration,
     Mode,
     QueueOptions,
+    VibeMQClient,
 )
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.vibemq import wire
@@ -30,13 +31,12 @@ def harness() -> Harness:
 
 
 def test_blocking_publish_receive_acknowledge(harness: Harness, port: int) -> None:
-    with BlockingVibeMQClient.connect(port=port, outstanding=3) as client:
+    with BlockingClient(VibeMQClient.connect, port=port, outstanding=3) as client:
         identity = client.publish("q", {"a": 1}, {"x": "y"})
         assert client.publish_all("q", range(100)) == 100
         client.publish("q", ABSENT, id="mine")
-        with pytest.raises(ValueError, match="not subscribed"):
-            client.receive("q")
-        messages = client.consume("q")
+        subscription = client.subscribe("q")
+        messages = iter(subscription)
         first = next(messages)
         assert (first.id, first.json(), first.attempts) == (identity, {"a": 1}, 1)
         first.ack()
@@ -46,13 +46,12 @@ def test_blocking_publish_receive_acknowledge(harness: Harness, port: int) -> No
             message.ack()
         assert next(messages).id == "mine"
         with pytest.raises(RequestTimeout):
-            client.receive("q", timeout=0.01)
+            subscription.receive(timeout=0.01)
         with pytest.raises(ValueError, match="already"):
             client.subscribe("q")
-        client.unsubscribe("q")
-        client.unsubscribe("q")
-        client.subscribe("q")
-        again = client.receive("q")
+        subscription.unsubscribe()
+        subscription.unsubscribe()
+        again = client.subscribe("q").receive()
         assert (again.id, again.attempts) == ("mine", 2)
         assert client.ping() >= 0
     assert harness.bodies("q") == [b""]
@@ -60,7 +59,7 @@ def test_blocking_publish_receive_acknowledge(harness: Harness, port: int) -> No
 
 def test_blocking_queues(harness: Harness, port: int) -> None:
     options = QueueOptions(Mode.PRIORITY_BASED)
-    with BlockingVibeMQClient.connect(port=port) as client:
+    with BlockingClient(VibeMQClient.connect, port=port) as client:
         assert client.queue_info("q") is None
         client.create_queue("q")
         client.declare(Declaration("q"), Declaration("q", options, Conflict.IGNORE))
@@ -79,13 +78,13 @@ def test_blocking_queues(harness: Harness, port: int) -> None:
 
 
 def test_posts_are_confirmed_at_the_latest_by_closing(harness: Harness, port: int) -> None:
-    with BlockingVibeMQClient.connect(port=port, outstanding=5) as client:
+    with BlockingClient(VibeMQClient.connect, port=port, outstanding=5) as client:
         ids = [client.post("q", number) for number in range(12)]
         client.confirm()
         assert len(harness.bodies("q")) == len(set(ids)) == 12
         client.post("q", 12)
     assert len(harness.bodies("q")) == 13
-    client = BlockingVibeMQClient.connect(port=port)
+    client = BlockingClient(VibeMQClient.connect, port=port)
     client.post("no such name!")
     with pytest.raises(CommandRefused, match="INVALID_MESSAGE"):
         client.close()
@@ -95,7 +94,9 @@ def test_posts_are_confirmed_at_the_latest_by_closing(harness: Harness, port: in
 def test_no_more_are_posted_than_may_be() -> None:
     async def scenario(broker: Script, port: int) -> None:
         def user() -> None:
-            client = BlockingVibeMQClient.connect(port=port, outstanding=3, timeout=1)
+            client = BlockingClient(
+                VibeMQClient.connect, port=port, outstanding=3, timeout=1, reconnect=None
+            )
             for number in range(3):
                 client.post("q", number)
             with pytest.raises(RequestTimeout):
@@ -110,7 +111,7 @@ def test_no_more_are_posted_than_may_be() -> None:
 
 
 def test_blocking_refusals(harness: Harness, port: int) -> None:
-    with BlockingVibeMQClient.connect(port=port) as client:
+    with BlockingClient(VibeMQClient.connect, port=port) as client:
         for call in (client.subscribe, client.subscribe, lambda queue: client.publish(queue, 1)):
             with pytest.raises(CommandRefused, match="INVALID"):
                 call("no such name!")
@@ -122,9 +123,9 @@ def test_blocking_refusals(harness: Harness, port: int) -> None:
 
 @pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
 def test_blocking_compression(harness: Harness, port: int, how: Compression) -> None:
-    with BlockingVibeMQClient.connect(port=port, compression=[how], threshold=0) as client:
+    with BlockingClient(VibeMQClient.connect, port=port, compression=[how], threshold=0) as client:
         client.publish("q", "x" * 10_000)
-        assert next(client.consume("q")).json() == "x" * 10_000
+        assert client.subscribe("q").receive().json() == "x" * 10_000
 
 
 def test_blocking_users() -> None:
@@ -138,7 +139,7 @@ def test_blocking_users() -> None:
 
     async def scenario(broker: Script, port: int) -> None:
         def user() -> None:
-            with BlockingVibeMQClient.connect(port=port) as client:
+            with BlockingClient(VibeMQClient.connect, port=port) as client:
                 client.create_user("u", "p")
                 client.change_password("u", "n")
                 client.grant("u", "*", ["Subscribe"])
@@ -166,7 +167,7 @@ def test_blocking_against_a_broker_that_goes_away(listener: socket.socket) -> No
 
     thread = threading.Thread(target=broker)
     thread.start()
-    client = BlockingVibeMQClient.connect(port=port_of(listener))
+    client = BlockingClient(VibeMQClient.connect, port=port_of(listener), reconnect=None)
     with pytest.raises(ConnectionLost, match="SERVER_ERROR: oops"):
         client.publish("q", 1)
     thread.join()
@@ -177,4 +178,4 @@ def test_blocking_against_a_broker_that_goes_away(listener: socket.socket) -> No
 
 def test_blocking_against_a_silent_broker(listener: socket.socket) -> None:
     with pytest.raises(RequestTimeout):
-        BlockingVibeMQClient.connect(port=port_of(listener), timeout=0.3)
+        BlockingClient(VibeMQClient.connect, port=port_of(listener), timeout=0.3)

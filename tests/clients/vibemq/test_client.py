@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import trustme
 
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.vibemq import (
-    BlockingVibeMQClient,
     CommandRefused,
     Compression,
     Conflict,
@@ -241,7 +241,9 @@ def test_large_payloads_are_sent_and_received_compressed(compression: Compressio
                 await message.ack()
 
         def user() -> None:
-            with BlockingVibeMQClient.connect(port=port, compression=(compression,)) as client:
+            with BlockingClient(
+                VibeMQClient.connect, port=port, compression=(compression,)
+            ) as client:
                 client.publish("other", orders)
 
         await asyncio.to_thread(user)
@@ -321,7 +323,7 @@ def test_tls_and_a_unix_socket(tmp_path: Any) -> None:
                     await client.publish("q", 1)
 
                 def blocking(where: str = where) -> None:
-                    with BlockingVibeMQClient.open(where) as client:
+                    with BlockingClient(VibeMQClient.open, where) as client:
                         client.publish("q", 1)
 
                 await asyncio.to_thread(blocking)
@@ -421,7 +423,7 @@ def test_wrong_credentials() -> None:
             await VibeMQClient.connect(port=port)
         assert caught.value.code == "AUTH_FAILED"
         with pytest.raises(CommandRefused, match="AUTH_FAILED"):
-            await asyncio.to_thread(BlockingVibeMQClient.connect, port=port)
+            await asyncio.to_thread(BlockingClient, VibeMQClient.connect, port=port)
 
     script(scenario, saying(wire.CONNECT, refused))
 
@@ -492,10 +494,10 @@ def test_the_first_of_several_hosts_that_answers() -> None:
             await VibeMQClient.connect(hosts=hosts[:1])
 
         def blocking() -> None:
-            with BlockingVibeMQClient.connect(hosts=hosts) as client:
+            with BlockingClient(VibeMQClient.connect, hosts=hosts) as client:
                 client.publish("q", 1)
             with pytest.raises(ConnectionLost, match="cannot connect"):
-                BlockingVibeMQClient.connect(hosts=hosts[:1])
+                BlockingClient(VibeMQClient.connect, hosts=hosts[:1])
 
         await asyncio.to_thread(blocking)
 

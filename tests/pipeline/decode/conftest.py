@@ -12,7 +12,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.vibemq import VibeMQClient
 from tests.pipeline.decode.proxy import Heard, Proxy
 from tests.pipeline.decode.wires import ACK, FIN, PSH, SERVER, SYN, Segment, Talk
 
@@ -55,13 +55,13 @@ def msglite(port: int) -> None:
 
 
 def vibemq(port: int) -> None:
-    client = BlockingVibeMQClient.connect(port=port, threshold=500)
+    client = BlockingClient(VibeMQClient.connect, port=port, threshold=500)
     client.create_queue("events")
     for number, body in enumerate(BODIES):
         client.publish("events", body.decode(), {"n": str(number), "correlationId": "c"})
-    client.subscribe("events")
+    subscription = client.subscribe("events")
     for _ in BODIES:
-        client.receive("events", PATIENCE).ack()
+        subscription.receive(PATIENCE).ack()
     client.close()
 
 

@@ -17,7 +17,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
 from tests.protocols.jmq.raw import RawJmq
 from tests.server.conftest import Start
@@ -175,9 +175,9 @@ def test_a_protocol_with_logins_asks_as_soon_as_there_is_a_user(
     broker = start("vibemq://127.0.0.1:0", environment=LOG)
     port = broker.port("vibemq")
 
-    def connect(user: str = "", password: str = "", token: str = "") -> BlockingVibeMQClient:
-        return BlockingVibeMQClient.connect(
-            port=port, username=user, password=password, token=token
+    def connect(user: str = "", password: str = "", token: str = "") -> BlockingClient:
+        return BlockingClient(
+            VibeMQClient.connect, port=port, username=user, password=password, token=token
         )
 
     connect().close()
@@ -209,7 +209,7 @@ def test_a_protocol_with_logins_asks_as_soon_as_there_is_a_user(
     assert added[1]["changed_by"].startswith("root at 127.0.0.1:")
 
 
-def publish_on(client: BlockingVibeMQClient) -> None:
+def publish_on(client: BlockingClient) -> None:
     """Publish until the connection is lost."""
     while True:
         client.publish("jobs", {"n": 2})
@@ -221,7 +221,7 @@ def test_first_user_disconnects_clients_that_need_a_login_now(
     broker = start("vibemq://127.0.0.1:0", "jmq://127.0.0.1:0", "phpmq://127.0.0.1:0")
     phpmq = broker.port("phpmq")
     with (
-        BlockingVibeMQClient.connect(port=broker.port("vibemq")) as vibemq,
+        BlockingClient(VibeMQClient.connect, port=broker.port("vibemq")) as vibemq,
         RawJmq.login(broker.port("jmq")) as jmq,
         BlockingClient(PhpmqClient.connect, port=phpmq) as old,
         socket.create_connection(("127.0.0.1", broker.port("vibemq"))) as silent,
@@ -245,8 +245,8 @@ def test_first_user_disconnects_clients_that_need_a_login_now(
         with BlockingClient(PhpmqClient.connect, port=phpmq) as another:
             another.send("jobs", b"y")
         # connections with a login stay
-        root = BlockingVibeMQClient.connect(
-            port=broker.port("vibemq"), username="root", password=SECRET
+        root = BlockingClient(
+            VibeMQClient.connect, port=broker.port("vibemq"), username="root", password=SECRET
         )
         command("users", "add", "anna", "--password-file", "secret")
         root.publish("jobs", {"n": 3})

@@ -15,7 +15,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import BlockingJmqClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.server.tracing.context import read
 from tests.server.conftest import Start
 
@@ -91,7 +91,7 @@ def attribute(span: Any, name: str) -> str:
 
 def test_a_vibemq_message_that_a_jms_client_consumes(start: Start, collector: Collector) -> None:
     broker = traced(start, collector, 0.0)
-    with BlockingVibeMQClient.connect("127.0.0.1", broker.port("vibemq")) as sender:
+    with BlockingClient(VibeMQClient.connect, "127.0.0.1", broker.port("vibemq")) as sender:
         sender.publish("orders", {"n": 1}, {"traceparent": PARENT, "tracestate": "vendor=1"})
         sender.publish("orders", {"n": 2})  # belongs to no trace, and begins none
     with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as receiver:
@@ -141,7 +141,7 @@ def test_the_broker_begins_a_trace_that_the_consumer_finds(
         with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as php:
             php.send("orders", b"{}")
     elif sender == "vibemq":
-        with BlockingVibeMQClient.connect("127.0.0.1", broker.port("vibemq")) as vibemq:
+        with BlockingClient(VibeMQClient.connect, "127.0.0.1", broker.port("vibemq")) as vibemq:
             vibemq.publish("orders", {}, {"colour": "red"})
     else:
         with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as jms:
@@ -153,9 +153,9 @@ def test_the_broker_begins_a_trace_that_the_consumer_finds(
             assert received.properties["colour"] == "red"
             received.acknowledge()
     else:
-        with BlockingVibeMQClient.connect("127.0.0.1", broker.port("vibemq")) as vibemq:
-            vibemq.subscribe("orders")
-            message = vibemq.receive("orders", TIMEOUT)
+        with BlockingClient(VibeMQClient.connect, "127.0.0.1", broker.port("vibemq")) as vibemq:
+            subscription = vibemq.subscribe("orders")
+            message = subscription.receive(TIMEOUT)
             carried = read(message.headers["traceparent"])
             message.ack()
     broker.stop()

@@ -1,4 +1,4 @@
-"""Public VibeMQ clients, one for asyncio and one that blocks.
+"""VibeMQ client.
 
     async with await VibeMQClient.connect("127.0.0.1", 2925) as client:
         await client.publish("orders", {"pizza": 1}, {"priority": "High"})
@@ -6,11 +6,6 @@
             async for message in messages:
                 print(message.json())
                 await message.ack()
-
-    with BlockingVibeMQClient.connect("127.0.0.1", 2925) as client:
-        client.publish("orders", {"pizza": 1})
-        for message in client.consume("orders"):
-            message.ack()
 
 A payload is any value that msgspec can encode as JSON; encoded JSON is passed as `msgspec.Raw`.
 `publish` returns once the broker has confirmed the message.
@@ -26,14 +21,12 @@ waits for a response.
 `VibeMQClient` reconnects when its connection breaks: it tries its hosts in turn, declares its
 queues again and restores its subscriptions. The broker redelivers unacked messages. A request
 without a response fails with ConnectionLost and is never repeated, because the broker may have
-processed it; a request made meanwhile waits for the new connection. `BlockingVibeMQClient` does not
-reconnect.
+processed it; a request made meanwhile waits for the new connection.
 """
 
 from __future__ import annotations
 
 from sluicemq.clients.transport import ALWAYS, Backoff
-from sluicemq.clients.vibemq.blocking import BlockingVibeMQClient, BlockingVibeMQMessage
 from sluicemq.clients.vibemq.client import VibeMQClient
 from sluicemq.clients.vibemq.commands import (
     ABSENT,
@@ -50,8 +43,6 @@ __all__ = [
     "ABSENT",
     "ALWAYS",
     "Backoff",
-    "BlockingVibeMQClient",
-    "BlockingVibeMQMessage",
     "CommandRefused",
     "Compression",
     "Conflict",

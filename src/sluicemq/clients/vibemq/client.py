@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Self
 
@@ -21,7 +20,7 @@ from sluicemq.clients.vibemq.commands import (
     QueueInfo,
     User,
 )
-from sluicemq.clients.vibemq.connection import ClientConnection
+from sluicemq.clients.vibemq.connection import ClientConnection, Unconfirmed
 from sluicemq.clients.vibemq.subscription import Handler, Subscription
 from sluicemq.clients.vibemq.target import DEFAULT_PORT, Target, tls_context
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
@@ -57,6 +56,7 @@ class VibeMQClient(AsyncClient):
         self._prefetch = prefetch
         self._limits = limits
         self._ids = Ids()
+        self._posted = Unconfirmed()
         self._connection: ClientConnection | None = None
         self._up = asyncio.Event()
         self._end: ClientError | None = None
@@ -125,6 +125,7 @@ class VibeMQClient(AsyncClient):
         cls,
         where: str,
         *,
+        ssl_context: ssl.SSLContext | None = None,
         reconnect: Backoff | None = ALWAYS,
         queues: Sequence[Declaration] = (),
         outstanding: int = OUTSTANDING,
@@ -132,12 +133,11 @@ class VibeMQClient(AsyncClient):
     ) -> Self:
         """Connect to the target of a URL or a connection string (module `target`).
 
-        Raises as `connect`; ConfigurationError.
+        `ssl_context` replaces the options for TLS. Raises as `connect`; ConfigurationError.
         """
         target = Target.parse(where)
-        client = cls(
-            target, tls_context(target), queues, reconnect, outstanding, prefetch, Limits()
-        )
+        context = ssl_context or tls_context(target)
+        client = cls(target, context, queues, reconnect, outstanding, prefetch, Limits())
         await client._start()
         return client
 
@@ -175,25 +175,35 @@ class VibeMQClient(AsyncClient):
         that fails: those after it may have been published.
         """
         connection = await self._ready()
-        begun: deque[tuple[str, asyncio.Future[Frame]]] = deque()
+        unconfirmed = Unconfirmed()
         number = 0
         try:
             for payload in payloads:
                 identity = self._ids.new()
                 data = commands.encode_publish(identity, queue, payload, headers)
-                await connection.wait_for_capacity(self._outstanding)
-                begun.append((identity, connection.begin(identity)))
-                await connection.send(await connection.packed(data))
+                await unconfirmed.publish(connection, identity, data, self._outstanding)
                 number += 1
-                while begun and begun[0][1].done():
-                    begun.popleft()[1].result()
-            while begun:
-                await connection.answer(begun[0][1])
-                begun.popleft()
+            await unconfirmed.confirm()
         finally:
-            for identity, future in begun:
-                connection.forget(identity, future)
+            unconfirmed.forget()
         return number
+
+    async def post(
+        self, queue: str, payload: object = ABSENT, headers: Mapping[str, str] = NO_HEADERS
+    ) -> str:
+        """Publish, and return the message's id without waiting for its confirmation.
+
+        Waits while `outstanding` messages are unconfirmed. `post`, `confirm` and `close` raise
+        errors of earlier messages. Raises as `publish`.
+        """
+        identity = self._ids.new()
+        data = commands.encode_publish(identity, queue, payload, headers)
+        await self._posted.publish(await self._ready(), identity, data, self._outstanding)
+        return identity
+
+    async def confirm(self) -> None:
+        """Wait until the broker has confirmed all posted messages. Raises as `publish`."""
+        await self._posted.confirm()
 
     async def subscribe(self, queue: str, handler: Handler | None = None) -> Subscription:
         """Subscribe to a queue.
@@ -312,14 +322,18 @@ class VibeMQClient(AsyncClient):
     async def close(self) -> None:
         """Wait for pending responses, send DISCONNECT, and wait until the broker has closed.
 
-        Running handlers are cancelled. Raises RequestTimeout.
+        Running handlers are cancelled. Raises RequestTimeout; CommandRefused for a posted message
+        that was refused.
         """
         connection = self._connection
-        if connection is not None and connection.lost is None:
-            await connection.wait_until_idle()
-        self._finish(ConnectionLost("the client is closed"))
-        if connection is not None:
-            await connection.close()
+        try:
+            if connection is not None and connection.lost is None:
+                await self._posted.confirm()
+                await connection.wait_until_idle()
+        finally:
+            self._finish(ConnectionLost("the client is closed"))
+            if connection is not None:
+                await connection.close()
 
     def _finish(self, reason: ClientError) -> None:
         self._end = self._end or reason

@@ -1,6 +1,6 @@
 """Requests of VibeMQ clients as frames, and the parsing of their responses. Sans-I/O.
 
-Both clients use these functions: one creates the frame of a request, another parses its response.
+One function creates the frame of a request, another parses its response.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Ids:
 
 
 class Received:
-    """Received message, for both clients.
+    """Received message.
 
     id        publisher's id, the same for each delivery
     queue     name of its queue

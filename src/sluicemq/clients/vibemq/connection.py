@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection
 
 from sluicemq.clients.transport import ClientTransport
@@ -165,3 +166,43 @@ class ClientConnection(ClientTransport[Frame]):
     def leave(self, transport: asyncio.Transport) -> None:
         transport.write(wire.encode(Frame(wire.DISCONNECT, "bye")))
         self.lose(ConnectionLost("the client is closed"))
+
+
+class Unconfirmed:
+    """Published messages whose confirmations are awaited together."""
+
+    def __init__(self) -> None:
+        self._messages: deque[tuple[ClientConnection, str, asyncio.Future[Frame]]] = deque()
+
+    async def publish(
+        self, connection: ClientConnection, identity: str, data: bytes, most: int
+    ) -> None:
+        """Send a message once fewer than `most` requests of the connection are pending.
+
+        Raises as `ClientConnection.request`, also for a message sent before; ValueError.
+        """
+        packed = await connection.packed(data)
+        await connection.wait_for_capacity(most)
+        self._messages.append((connection, identity, connection.begin(identity)))
+        await connection.send(packed)
+        while self._messages and self._messages[0][2].done():
+            self._messages.popleft()[2].result()
+
+    async def confirm(self) -> None:
+        """Wait until all messages are confirmed.
+
+        Raises as `ClientConnection.request` for the first message that is not, and forgets those
+        after it.
+        """
+        try:
+            while self._messages:
+                await self._messages[0][0].answer(self._messages[0][2])
+                self._messages.popleft()
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Stop waiting for confirmations."""
+        while self._messages:
+            connection, identity, future = self._messages.popleft()
+            connection.forget(identity, future)

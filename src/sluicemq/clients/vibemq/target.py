@@ -17,7 +17,6 @@ Names of options ignore letter case, `_`, `-` and blanks:
 
 from __future__ import annotations
 
-import re
 import ssl
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -27,8 +26,6 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
 
 DEFAULT_PORT: Final = 2925
-
-_SCHEME: Final = re.compile(r"vibemq((?:\+(?:tls|unix))*)://", re.IGNORECASE)
 
 
 class Target(NamedTuple):
@@ -58,21 +55,9 @@ class Target(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Target:
         """Parse a URL or connection string. Raises ConfigurationError without the password."""
-        scheme = _SCHEME.match(text)
-        if scheme is not None:
-            return _parse_url(text[scheme.end() :], scheme.group(1).lower().split("+")[1:])
+        if "://" in text.partition("?")[0]:
+            return cls(**urls.parse(text, "vibemq", DEFAULT_PORT, _OPTIONS))
         return _parse_pairs(text)
-
-
-def _parse_url(text: str, modifiers: list[str]) -> Target:
-    location, _, query = text.partition("?")
-    target = _with_options(Target(tls="tls" in modifiers), urls.query(query))
-    if "unix" in modifiers:
-        return target._replace(hosts=(), path=urls.socket_path(location))
-    user, password, hosts = urls.credentials(location.rstrip("/"))
-    if user:
-        target = target._replace(username=user, password=password)
-    return target._replace(hosts=urls.hosts(hosts or "127.0.0.1", DEFAULT_PORT))
 
 
 def _parse_pairs(text: str) -> Target:
