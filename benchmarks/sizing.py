@@ -22,7 +22,7 @@ from typing import Any
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.jmq import BlockingJmqClient
+from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
@@ -122,7 +122,7 @@ def connections(count: int) -> dict[str, Any]:
         "phpmq": phpmq,
         "msglite": lambda port: BlockingClient(MsgliteClient.connect, port=port),
         "vibemq": vibemq,
-        "jmq": lambda port: BlockingJmqClient.connect(port=port),
+        "jmq": lambda port: BlockingClient(JmqClient.connect, port=port),
     }
     for scheme, connect in kinds.items():
         directory = Path(tempfile.mkdtemp())

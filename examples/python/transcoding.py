@@ -3,7 +3,6 @@
 import sys
 
 from sluicemq.clients.blocking import connect
-from sluicemq.clients.jmq import BlockingJmqClient
 from sluicemq.clients.jmq.target import DEFAULT_PORT as JMQ_PORT
 from sluicemq.clients.phpmq import DEFAULT_PORT as PHPMQ_PORT
 
@@ -11,7 +10,7 @@ QUEUE = "example-transcoding"
 
 
 def main(jmq_port: int, phpmq_port: int) -> None:
-    with BlockingJmqClient.connect("127.0.0.1", jmq_port) as publisher:
+    with connect(f"jmq://127.0.0.1:{jmq_port}") as publisher:
         publisher.session().producer(QUEUE).send("a JMS text message")
     with connect(f"phpmq://127.0.0.1:{phpmq_port}") as consumer:
         consumer.subscribe(QUEUE)

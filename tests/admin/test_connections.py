@@ -16,7 +16,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.blocking import connect as connect_blocking
-from sluicemq.clients.jmq import BlockingJmqClient
+from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
@@ -100,7 +100,7 @@ def vibemq(broker: LocalBroker, client: Client) -> None:
 
 def jmq(broker: LocalBroker, client: Client) -> None:
     where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
-    peer = BlockingJmqClient.open(where, reconnect=None)
+    peer = BlockingClient(JmqClient.open, where, reconnect=None)
     consumer = peer.session().consumer("j")
     item = only(client, "jmq")
     assert (item["consumers"], item["client_id"]) == (1, "reporter")
@@ -189,7 +189,7 @@ def test_messages_are_counted_by_protocol(start: Start) -> None:
         for _ in range(3):
             subscription.receive(TIMEOUT)
         where = f"jmq://127.0.0.1:{broker.port('jmq')}"
-        java = stack.enter_context(BlockingJmqClient.open(where, reconnect=None))
+        java = stack.enter_context(BlockingClient(JmqClient.open, where, reconnect=None))
         session = java.session(transacted=True)
         session.producer("j").send_all(["a", "b"])
         session.commit()
@@ -360,7 +360,7 @@ def test_connections_have_their_user(
         vibe = connect_blocking(f"vibemq://anna:correct%20horse@127.0.0.1:{port}")
         stack.enter_context(vibe)
         where = f"jmq://anna:correct%20horse@127.0.0.1:{broker.port('jmq')}"
-        stack.enter_context(BlockingJmqClient.open(where, reconnect=None))
+        stack.enter_context(BlockingClient(JmqClient.open, where, reconnect=None))
         users = {item["protocol"]: item["user"] for item in listed(root)}
         assert users == {"http": "root", "phpmq": "anna", "vibemq": "anna", "jmq": "anna"}
         basic = base64.b64encode(b"anna:correct horse").decode()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.jmq import BlockingJmqClient, Topic
+from sluicemq.clients.jmq import JmqClient, Topic
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.jmq.ids import Xid
@@ -31,9 +31,9 @@ def phpmq(broker: RunningBroker) -> Iterator[BlockingClient]:
 
 
 @contextmanager
-def jmq(broker: RunningBroker, client_id: str = "") -> Iterator[BlockingJmqClient]:
-    client = BlockingJmqClient.connect(
-        path=path_of(broker.jmq), client_id=client_id, reconnect=None
+def jmq(broker: RunningBroker, client_id: str = "") -> Iterator[BlockingClient]:
+    client = BlockingClient(
+        JmqClient.connect, path=path_of(broker.jmq), client_id=client_id, reconnect=None
     )
     try:
         yield client

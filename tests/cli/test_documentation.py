@@ -17,7 +17,7 @@ import pytest
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import COMMANDS, main
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.jmq import BlockingJmqClient, Topic
+from sluicemq.clients.jmq import JmqClient, Topic
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.jmq.ids import Xid
 
@@ -98,7 +98,7 @@ def _connect(broker: LocalBroker, clients: ExitStack) -> None:
     """A connection, a subscription and a prepared transaction for the page to end."""
     phpmq = BlockingClient(PhpmqClient.connect, port=broker.port("phpmq"))
     clients.callback(phpmq.close)
-    jms = BlockingJmqClient.connect(port=broker.port("jmq"), client_id="c", reconnect=None)
+    jms = BlockingClient(JmqClient.connect, port=broker.port("jmq"), client_id="c", reconnect=None)
     clients.callback(jms.close)
     session = jms.session()
     session.consumer(Topic("prices"), name="board", durable=True).close()

@@ -11,7 +11,7 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.jmq import BlockingJmqClient
+from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
@@ -32,8 +32,8 @@ class Clients:
         self._pool = stack.enter_context(ThreadPoolExecutor())
         self._workers: list[Future[None]] = []
 
-    def jms(self) -> BlockingJmqClient:
-        client = BlockingJmqClient.connect("127.0.0.1", self.broker.port("jmq"))
+    def jms(self) -> BlockingClient:
+        client = BlockingClient(JmqClient.connect, "127.0.0.1", self.broker.port("jmq"))
         return self._stack.enter_context(client)
 
     def php(self) -> BlockingClient:

@@ -16,7 +16,7 @@ import pytest
 from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.jmq import BlockingJmqClient, Status, StatusError
+from sluicemq.clients.jmq import JmqClient, Status, StatusError
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
@@ -135,7 +135,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
     port = small.broker.port
     with (
         BlockingClient(VibeMQClient.connect, HOST, port("vibemq")) as vibemq,
-        BlockingJmqClient.connect(HOST, port("jmq")) as jmq,
+        BlockingClient(JmqClient.connect, HOST, port("jmq")) as jmq,
         BlockingClient(PhpmqClient.connect, HOST, port("phpmq")) as phpmq,
         small.http() as http,
     ):

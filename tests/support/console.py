@@ -14,13 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, 
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient, connect
-from sluicemq.clients.jmq import (
-    BlockingJmqClient,
-    JavaObject,
-    Queue,
-    Topic,
-    Xid,
-)
+from sluicemq.clients.jmq import JavaObject, JmqClient, Queue, Topic, Xid
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.rows import row
 from tests.support.http import Client
@@ -89,9 +83,9 @@ class ConsoleFixture:
     def item(self, name: str, kind: str = "queue") -> Any:
         return self.ask("GET", f"/destinations/{kind}/{quote(name, safe='')}")
 
-    def jms(self, client_id: str = "") -> BlockingJmqClient:
+    def jms(self, client_id: str = "") -> BlockingClient:
         return self.stack.enter_context(
-            BlockingJmqClient.connect(HERE, self.port("jmq"), client_id=client_id)
+            BlockingClient(JmqClient.connect, HERE, self.port("jmq"), client_id=client_id)
         )
 
     def phpmq(self) -> BlockingClient:

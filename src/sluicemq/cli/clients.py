@@ -14,7 +14,6 @@ from sluicemq.server.settings import unknown
 
 if TYPE_CHECKING:
     from sluicemq.clients.blocking import Blocking, BlockingClient
-    from sluicemq.clients.jmq import BlockingConsumer, BlockingProducer
 
 LONG: Final = 10 * 365 * 86_400
 """Seconds that stand for "no expiry" in msglite, whose format has no such value."""
@@ -205,8 +204,7 @@ class _Jmq:
     """
 
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
-        from sluicemq.clients.jmq import BlockingJmqClient, Queue, Topic
-        from sluicemq.protocols.jmq.login import GUEST
+        from sluicemq.clients.jmq import Queue, Topic
 
         for name in ("topic", "direct"):
             if options.get(name, "true") not in ("true", "false"):
@@ -225,21 +223,10 @@ class _Jmq:
         self._durable = options.get("durable", "")
         self._window = min(count or WINDOW, WINDOW)
         self._destination = Topic(url.queue) if topic else Queue(url.queue)
-        self._consumer: BlockingConsumer | None = None
-        self._producer: BlockingProducer | None = None
-        self._client = BlockingJmqClient.connect(
-            url.host or "localhost",
-            url.port,
-            path=url.path or None,
-            direct=options.get("direct") == "true",
-            tls=url.tls,
-            ssl_context=_ssl_context(url, options),
-            timeout=timeout,
-            username=url.user or GUEST,
-            password=url.password if url.user else GUEST,
-            client_id=options.get("client_id", ""),
-            reconnect=None,
-        )
+        self._consumer: Blocking | None = None
+        self._producer: Blocking | None = None
+        given = {name: text for name, text in options.items() if name in ("client_id", "direct")}
+        self._client = _open(url, options, timeout, given, reconnect=None)
 
     def send(self, body: bytes, ttl: int) -> None:
         if self._producer is None:
@@ -267,16 +254,17 @@ class _Jmq:
             lambda: message.acknowledge(only=True),
         )
 
-    def _subscribe(self) -> BlockingConsumer:
+    def _subscribe(self) -> Blocking:
         from sluicemq.clients.jmq import AckMode
 
-        return self._client.session(AckMode.CLIENT).consumer(
+        consumer: Blocking = self._client.session(AckMode.CLIENT).consumer(
             self._destination,
             selector=self._selector,
             name=self._durable,
             durable=bool(self._durable),
             prefetch=self._window,
         )
+        return consumer
 
     def confirm(self) -> None:
         if self._producer is not None:

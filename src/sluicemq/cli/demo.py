@@ -29,7 +29,6 @@ from sluicemq.cli.bench.sockets import BrokerAddress
 from sluicemq.cli.console import Exit, out
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient, connect
-from sluicemq.clients.jmq import BlockingJmqClient
 from sluicemq.journal.inspect import check
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
 
@@ -210,7 +209,7 @@ class Demonstration:
 
     def _jms(self) -> str:
         with (
-            BlockingJmqClient.connect(port=self._broker.port("jmq")) as client,
+            self._jmq() as client,
             self._phpmq() as consumer,
         ):
             session = client.session(transacted=True)
@@ -228,7 +227,7 @@ class Demonstration:
     def _vibemq_to_jms(self) -> str:
         with (
             connect(f"vibemq://127.0.0.1:{self._broker.port('vibemq')}") as sender,
-            BlockingJmqClient.connect(port=self._broker.port("jmq")) as client,
+            self._jmq() as client,
         ):
             consumer = client.session().consumer("prices")
             for number in range(PRICES):
@@ -318,6 +317,9 @@ class Demonstration:
 
     def _phpmq(self) -> BlockingClient:
         return connect(f"phpmq://127.0.0.1:{self._broker.port('phpmq')}")
+
+    def _jmq(self) -> BlockingClient:
+        return connect(f"jmq://127.0.0.1:{self._broker.port('jmq')}")
 
     def _waiting(self, queue: str) -> int:
         for destination in self._broker.status()["destinations"]:

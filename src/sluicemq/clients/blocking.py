@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
 from functools import cache
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction
 from types import TracebackType
 from typing import Any, Final, Self
 from weakref import finalize
@@ -171,4 +171,5 @@ def _target_of(value: object) -> object:
 
 @cache
 def _has_asyncio_methods(kind: type) -> bool:
-    return any(iscoroutinefunction(getattr(kind, name, None)) for name in dir(kind))
+    methods = [getattr(kind, name, None) for name in dir(kind)]
+    return any(iscoroutinefunction(method) or isasyncgenfunction(method) for method in methods)

@@ -9,14 +9,8 @@ from typing import Any
 
 import pytest
 
-from sluicemq.clients.jmq import (
-    AckMode,
-    BlockingJmqClient,
-    Queue,
-    StatusError,
-    Topic,
-    Xid,
-)
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import AckMode, JmqClient, Queue, StatusError, Topic, Xid
 from sluicemq.model.errors import ConnectionLost, RequestTimeout
 from tests.protocols.jmq.harness import Harness
 from tests.protocols.sockets import serve, unused_port
@@ -60,8 +54,8 @@ def served() -> Iterator[Served]:
     served.stop()
 
 
-def connect(served: Served, **options: Any) -> BlockingJmqClient:
-    return BlockingJmqClient.connect(port=served.port, direct=True, **options)
+def connect(served: Served, **options: Any) -> BlockingClient:
+    return BlockingClient(JmqClient.connect, port=served.port, direct=True, **options)
 
 
 def test_send_receive_acknowledge(served: Served) -> None:
@@ -167,5 +161,5 @@ def test_the_end(served: Served) -> None:
         client.ping()
     before = threading.active_count()
     with pytest.raises(ConnectionLost, match="cannot connect"):
-        BlockingJmqClient.connect(port=unused_port())
+        BlockingClient(JmqClient.connect, port=unused_port())
     assert threading.active_count() == before

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from sluicemq.clients.jmq import BlockingJmqClient, JmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.jmq.connecting import choose
 from sluicemq.clients.jmq.target import Target
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
@@ -111,7 +112,7 @@ def test_tls_unix_sockets_and_a_service_that_wants_tls(tmp_path: Path) -> None:
                     await session.temporary_queue()
 
                 def blocking(where: str = where) -> None:
-                    with BlockingJmqClient.open(where) as client:
+                    with BlockingClient(JmqClient.open, where) as client:
                         client.session().producer("q").send("x")
 
                 await asyncio.to_thread(blocking)

@@ -9,7 +9,7 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.jmq import BlockingJmqClient
+from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
@@ -66,7 +66,7 @@ def vibemq(port: int) -> None:
 
 
 def jmq(port: int) -> None:
-    client = BlockingJmqClient.open(f"jmq://127.0.0.1:{port}?direct=true")
+    client = BlockingClient(JmqClient.open, f"jmq://127.0.0.1:{port}?direct=true")
     session = client.session()
     producer = session.producer("accounts")
     for number, body in enumerate(BODIES):

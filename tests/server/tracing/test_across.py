@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.jmq import BlockingJmqClient
+from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.server.tracing.context import read
@@ -94,7 +94,7 @@ def test_a_vibemq_message_that_a_jms_client_consumes(start: Start, collector: Co
     with BlockingClient(VibeMQClient.connect, "127.0.0.1", broker.port("vibemq")) as sender:
         sender.publish("orders", {"n": 1}, {"traceparent": PARENT, "tracestate": "vendor=1"})
         sender.publish("orders", {"n": 2})  # belongs to no trace, and begins none
-    with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as receiver:
+    with BlockingClient(JmqClient.connect, "127.0.0.1", broker.port("jmq")) as receiver:
         session = receiver.session()
         consumer = session.consumer("orders")
         first, second = (consumer.receive(TIMEOUT) for _ in range(2))
@@ -117,7 +117,7 @@ def test_a_vibemq_message_that_a_jms_client_consumes(start: Start, collector: Co
 
 def test_a_jms_message_that_a_php_worker_consumes(start: Start, collector: Collector) -> None:
     broker = traced(start, collector, 0.0)
-    with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as sender:
+    with BlockingClient(JmqClient.connect, "127.0.0.1", broker.port("jmq")) as sender:
         producer = sender.session().producer("orders")
         producer.send("hello", properties={"traceparent": PARENT})
     with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as worker:
@@ -144,10 +144,10 @@ def test_the_broker_begins_a_trace_that_the_consumer_finds(
         with BlockingClient(VibeMQClient.connect, "127.0.0.1", broker.port("vibemq")) as vibemq:
             vibemq.publish("orders", {}, {"colour": "red"})
     else:
-        with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as jms:
+        with BlockingClient(JmqClient.connect, "127.0.0.1", broker.port("jmq")) as jms:
             jms.session().producer("orders").send("{}", properties={"colour": "red"})
     if sender == "jmq":
-        with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as jms:
+        with BlockingClient(JmqClient.connect, "127.0.0.1", broker.port("jmq")) as jms:
             received = jms.session().consumer("orders").receive(TIMEOUT)
             carried = read(received.properties["traceparent"])
             assert received.properties["colour"] == "red"

@@ -1,4 +1,4 @@
-"""JMQ clients: one for asyncio, one that blocks. Public.
+"""JMQ client.
 
     async with await JmqClient.connect("127.0.0.1", 7676) as client:
         session = await client.session()
@@ -7,12 +7,12 @@
         async for message in await session.consumer("orders", selector="city = 'Oslo'"):
             print(message.body)
 
-    with BlockingJmqClient.connect("127.0.0.1", 7676) as client:
-        session = client.session(transacted=True)
-        session.producer(Topic("news")).send("hello")
-        session.commit()
+    async with await JmqClient.open("jmq://127.0.0.1") as client:
+        session = await client.session(transacted=True)
+        await (await session.producer(Topic("news"))).send("hello")
+        await session.commit()
 
-The clients follow the JMS API with Python names: a client is a started JMS connection. A
+The client follows the JMS API with Python names: a client is a started JMS connection. A
 destination is a `Queue`, a `Topic`, or the name of a queue. `messages` maps Python values to
 message types; `StatusError.status` is the status code of the broker's reply.
 
@@ -25,15 +25,6 @@ fails with TransactionLost; the next one begins after `rollback`, or with the `c
 
 from __future__ import annotations
 
-from sluicemq.clients.jmq.blocking import (
-    BlockingBrowser,
-    BlockingConsumer,
-    BlockingJmqClient,
-    BlockingJmqMessage,
-    BlockingProducer,
-    BlockingSession,
-    BlockingXaResource,
-)
 from sluicemq.clients.jmq.browser import Browser
 from sluicemq.clients.jmq.connection import JmqClient
 from sluicemq.clients.jmq.consumer import Consumer, JmqMessage
@@ -58,13 +49,6 @@ __all__ = [
     "ALWAYS",
     "AckMode",
     "Backoff",
-    "BlockingBrowser",
-    "BlockingConsumer",
-    "BlockingJmqClient",
-    "BlockingJmqMessage",
-    "BlockingProducer",
-    "BlockingSession",
-    "BlockingXaResource",
     "Browser",
     "Byte",
     "Char",

@@ -128,15 +128,17 @@ class JmqClient(AsyncClient):
         cls,
         where: str,
         *,
+        ssl_context: ssl.SSLContext | None = None,
         reconnect: Backoff | None = ALWAYS,
         outstanding: int = OUTSTANDING,
         prefetch: int = PREFETCH,
     ) -> Self:
         """Connect to a URL or a list of addresses (see `target`).
 
-        Raises as `connect`; ConfigurationError.
+        `ssl_context` replaces the options for TLS. Raises as `connect`; ConfigurationError.
         """
-        client = cls(Target.parse(where), None, reconnect, outstanding, prefetch, Limits())
+        target = Target.parse(where)
+        client = cls(target, ssl_context, reconnect, outstanding, prefetch, Limits())
         await client._start()
         return client
 

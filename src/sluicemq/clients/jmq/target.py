@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from sluicemq.clients import urls
@@ -35,7 +34,6 @@ from sluicemq.protocols.jmq.login import GUEST
 
 DEFAULT_PORT: Final = 7676
 
-_SCHEME: Final = re.compile(r"jmq((?:\+(?:tls|unix))*)://", re.IGNORECASE)
 _ADDRESS: Final = re.compile(r"(mq|mqtcp|mqssl|mq\+ssl)://([^/?@]*)(?:/(\w*))?\Z", re.IGNORECASE)
 _SPACES: Final = re.compile(r"[\s,]+")
 
@@ -75,21 +73,10 @@ class Target(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Target:
         """Parse a URL or an address list. Raises ConfigurationError, never with a password."""
-        scheme = _SCHEME.match(text)
-        if scheme is not None:
-            return _parse_url(text[scheme.end() :], scheme.group(1).lower().split("+")[1:])
-        return _parse_addresses(text)
-
-
-def _parse_url(text: str, modifiers: list[str]) -> Target:
-    location, _, query = text.partition("?")
-    target = _with_options(Target(tls="tls" in modifiers), urls.query(query))
-    if "unix" in modifiers:
-        return target._replace(hosts=(), path=urls.socket_path(location), direct=True)
-    user, password, hosts = urls.credentials(location.rstrip("/"))
-    if user:
-        target = target._replace(username=user, password=password)
-    return target._replace(hosts=urls.hosts(hosts or "127.0.0.1", DEFAULT_PORT))
+        if text[:3].lower() != "jmq":
+            return _parse_addresses(text)
+        target = cls(**urls.parse(text, "jmq", DEFAULT_PORT, _OPTIONS))
+        return target._replace(direct=target.direct or bool(target.path))
 
 
 def _parse_addresses(text: str) -> Target:
@@ -134,10 +121,6 @@ _OPTIONS: Final[urls.Known] = {
     "pinginterval": ("keep_alive", urls.seconds),
     "flow": ("flow", urls.integer),
 }
-
-
-def _with_options(target: Target, options: Mapping[str, str]) -> Target:
-    return target._replace(**urls.read(options, _OPTIONS))
 
 
 def tls_context(target: Target) -> ssl.SSLContext:
