@@ -88,7 +88,7 @@ def msglite(broker: LocalBroker, client: Client) -> None:
 
 
 def vibemq(broker: LocalBroker, client: Client) -> None:
-    peer = BlockingClient(VibeMQClient.connect, port=broker.port("vibemq"))
+    peer = BlockingClient(VibeMQClient.connect, port=broker.port("vibemq"), reconnect=None)
     subscription = peer.subscribe("v")
     item = only(client, "vibemq")
     assert item["consumers"] == 1

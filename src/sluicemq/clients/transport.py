@@ -1,8 +1,7 @@
 """Client side of a connection, shared by all protocols.
 
-`ClientTransport` is for asyncio clients, `BlockingConnection` for blocking ones. Both move bytes
-between a socket and the decoder of a protocol without interpreting the frames; the `client` module
-of a protocol does that. All protocols report failures by the same errors:
+`ClientTransport` moves bytes between a socket and the decoder of a protocol without interpreting
+the frames; the client of the protocol does that. All protocols report failures by the same errors:
 
     ConnectionLost  the connection cannot be made, breaks, is closed, or violates the protocol
     RequestTimeout  the broker does not accept, read, respond or close in time
@@ -12,27 +11,19 @@ sends no more, then waits until the broker has read everything and closes. TCP a
 a half-close for that. TLS has none that leaves the other direction open, so over TLS either the
 protocol has a command for it or the connection is closed at once.
 
-All times are seconds; points in time are on the monotonic clock.
+All times are seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 from sluicemq.model.errors import ClientError, ConnectionLost, ProtocolError, RequestTimeout
-
-_READ_SIZE = 1 << 18
-_SHORTEST_WAIT = 0.001
-"""Minimum socket timeout: with 0 the socket would raise BlockingIOError instead of waiting."""
 
 FrameT = TypeVar("FrameT")
 ConnectedT = TypeVar("ConnectedT")
@@ -83,9 +74,6 @@ class Backoff(NamedTuple):
 
 ALWAYS: Final = Backoff()
 """Reconnects without limit, as the .NET client of VibeMQ does; the default of all protocols."""
-
-
-# --- asyncio -----------------------------------------------------------------------------------
 
 
 class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
@@ -232,164 +220,6 @@ class AsyncClient(ABC):
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-# --- blocking ----------------------------------------------------------------------------------
-
-
-def open_socket(
-    host: str, port: int, path: str | None, ssl_context: ssl.SSLContext | None, timeout: float
-) -> socket.socket:
-    """Connect as `ClientTransport.dial` does. Raises ConnectionLost, RequestTimeout."""
-    where = path or f"{host}:{port}"
-    connection: socket.socket | None = None
-    try:
-        if path is not None:
-            connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(timeout)
-            connection.connect(path)
-        else:
-            connection = socket.create_connection((host, port), timeout)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if ssl_context is not None:
-            connection = ssl_context.wrap_socket(connection, server_hostname=host)
-    except OSError as error:
-        if connection is not None:
-            connection.close()
-        if isinstance(error, TimeoutError):
-            raise RequestTimeout(f"no connection to {where} in {timeout} s") from None
-        raise ConnectionLost(f"cannot connect to {where}: {reason_of(error)}") from error
-    return connection
-
-
-class BlockingConnection(Generic[FrameT]):
-    """Blocking connection, for one thread."""
-
-    def __init__(
-        self,
-        connection: socket.socket,
-        decoder: Decoder[FrameT],
-        timeout: float,
-        *,
-        awaited: str,
-        quick: bool = False,
-    ) -> None:
-        """`timeout` > 0 bounds `send` and `close`. `awaited` is the name of a frame in errors.
-
-        `quick` acknowledges TCP segments at once, for servers that write a response in two pieces
-        and send the second one only after the first is acknowledged.
-        """
-        self.timeout = timeout
-        self.frames: deque[FrameT] = deque()
-        """Received frames that `take` has not returned yet."""
-        self._socket = connection
-        self._decoder = decoder
-        self._awaited = awaited
-        self._quick = (
-            quick and connection.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
-        )
-
-    @property
-    def closed(self) -> bool:
-        """True if this side has closed. `send` and `read` report a close by the broker."""
-        return self._socket.fileno() < 0
-
-    def send(self, data: bytes) -> None:
-        """Send bytes. Raises ConnectionLost, or RequestTimeout, after which it is closed.
-
-        After ConnectionLost, frames that the broker has sent before can still be read.
-        """
-        try:
-            self._socket.settimeout(self.timeout)
-            self._socket.sendall(data)
-        except TimeoutError:
-            # a part of the data may have been sent, so nothing can follow it
-            self.drop()
-            raise RequestTimeout(f"the broker has accepted no data for {self.timeout} s") from None
-        except OSError as error:
-            raise ConnectionLost(reason_of(error)) from error
-
-    def take(self, until: float | None) -> FrameT:
-        """Return the next frame. Waits and raises as `read`."""
-        while not self.frames:
-            self.read(until)
-        return self.frames.popleft()
-
-    def read(self, until: float | None) -> None:
-        """Read once into `frames`. Waits `until` that time, None = without limit.
-
-        Raises RequestTimeout, after which it can be called again, and ConnectionLost.
-        """
-        if self._decoder.error is not None:
-            raise _broken(self._decoder.error)
-        try:
-            self._socket.settimeout(
-                None if until is None else max(_SHORTEST_WAIT, until - time.monotonic())
-            )
-            data = self._socket.recv(_READ_SIZE)
-            if self._quick:
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        except TimeoutError:
-            raise RequestTimeout(f"no {self._awaited} within the timeout") from None
-        except OSError as error:
-            raise ConnectionLost(reason_of(error)) from error
-        if not data:
-            raise ConnectionLost("the broker closed the connection")
-        self.frames.extend(self._decoder.feed(data))
-
-    def close(self, read: Callable[[float], object], goodbye: bytes = b"") -> None:
-        """Send no more, and wait until the broker has closed.
-
-        Calls `read(until)` until then: `self.read`, or a function that checks the frames. `goodbye`
-        is the closing command of a protocol that has one. Raises RequestTimeout, and the errors of
-        `read` except ConnectionLost, which is the expected end.
-        """
-        if self.closed:
-            return
-        until = time.monotonic() + self.timeout
-        try:
-            self._leave(goodbye)
-            while True:
-                read(until)
-        except (RequestTimeout, TimeoutError):
-            raise RequestTimeout("the broker did not close the connection") from None
-        except (ConnectionLost, OSError):
-            pass
-        finally:
-            self.drop()
-
-    def _leave(self, goodbye: bytes) -> None:
-        self._socket.settimeout(self.timeout)
-        if goodbye:
-            self._socket.sendall(goodbye)
-        if isinstance(self._socket, ssl.SSLSocket):
-            if goodbye:  # the broker will close, and its responses still arrive through TLS
-                return
-            with suppress(ssl.SSLError):
-                self._socket = self._socket.unwrap()
-        self._socket.shutdown(socket.SHUT_WR)
-
-    def drop(self) -> None:
-        """Close at once."""
-        self._socket.close()
-
-
-class BlockingClient(ABC):
-    """Blocking client that its `with` statement closes."""
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _broken(error: ProtocolError) -> ConnectionLost:

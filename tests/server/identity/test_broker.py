@@ -221,7 +221,7 @@ def test_first_user_disconnects_clients_that_need_a_login_now(
     broker = start("vibemq://127.0.0.1:0", "jmq://127.0.0.1:0", "phpmq://127.0.0.1:0")
     phpmq = broker.port("phpmq")
     with (
-        BlockingClient(VibeMQClient.connect, port=broker.port("vibemq")) as vibemq,
+        BlockingClient(VibeMQClient.connect, port=broker.port("vibemq"), reconnect=None) as vibemq,
         RawJmq.login(broker.port("jmq")) as jmq,
         BlockingClient(PhpmqClient.connect, port=phpmq) as old,
         socket.create_connection(("127.0.0.1", broker.port("vibemq"))) as silent,
