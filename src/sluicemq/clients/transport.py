@@ -84,6 +84,8 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         self.timeout = timeout
         self.lost: ClientError | None = None
         """Error that ended the connection; None while it is usable."""
+        self.final = False
+        """True if the broker will accept no other connection."""
         self._decoder = decoder
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()

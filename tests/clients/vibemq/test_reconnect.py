@@ -117,7 +117,7 @@ def test_a_connection_is_given_up() -> None:
             subscription = await client.subscribe("q")
             receiving = asyncio.create_task(subscription.receive())
             await asyncio.sleep(0)
-            client._target = client._target._replace(hosts=(("127.0.0.1", unused_port()),))
+            client._hosts = (("127.0.0.1", unused_port()),)
             broker.connections[-1].close()
             with pytest.raises(ConnectionLost, match=reason):
                 await receiving

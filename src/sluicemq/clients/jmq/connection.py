@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Self
 
@@ -17,8 +17,9 @@ from sluicemq.clients.jmq.request_channel import RequestChannel
 from sluicemq.clients.jmq.requests import Requests
 from sluicemq.clients.jmq.session import Session
 from sluicemq.clients.jmq.target import DEFAULT_PORT, Target
-from sluicemq.clients.transport import ALWAYS, AsyncClient, Backoff
-from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.clients.reconnecting import ReconnectingClient
+from sluicemq.clients.transport import ALWAYS, Backoff
+from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.login import GUEST
 from sluicemq.protocols.jmq.packets import AckMode, PacketType
@@ -28,7 +29,7 @@ PREFETCH: Final = 1000
 """Messages buffered per consumer; the Java client's default."""
 
 
-class JmqClient(AsyncClient):
+class JmqClient(ReconnectingClient[RequestChannel]):
     """Client connection that reconnects when it is lost. Made by `connect` or `open`. Any number
     of tasks may use it.
 
@@ -46,20 +47,16 @@ class JmqClient(AsyncClient):
     ) -> None:
         if outstanding < 1 or prefetch < 1:
             raise ValueError("outstanding and prefetch are at least 1")
-        self.timeout = target.timeout
+        hosts = target.hosts if not target.path else (("", 0),)
+        super().__init__(hosts, target.timeout, target.keep_alive, reconnect)
         self.outstanding = outstanding
         self.prefetch = prefetch
         self.share_client_id = target.share_client_id
         self._target = target
-        self._backoff = reconnect
         self._connector = Connector(target, ssl_context, limits, reconnect is not None)
-        self._channel: RequestChannel | None = None
         self._old = 0
-        self._up = asyncio.Event()
-        self._end: ClientError | None = None
         self._started = True
         self._sessions: list[Session] = []
-        self._tasks: set[asyncio.Task[None]] = set()
         self._requests: Requests | None = None
         self._requesting = asyncio.Lock()
 
@@ -225,7 +222,7 @@ class JmqClient(AsyncClient):
 
         Raises RequestTimeout; Refused if the broker refused a message sent without waiting.
         """
-        channel = self._channel
+        channel = self._connection
         if self._end is not None or channel is None or channel.lost is not None:
             self._finish(ConnectionLost("the client is closed"))
             return
@@ -256,19 +253,6 @@ class JmqClient(AsyncClient):
 
     # --- used by sessions
 
-    async def ready(self) -> RequestChannel:
-        """The connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
-        if not self._up.is_set():
-            try:
-                async with asyncio.timeout(self.timeout):
-                    await self._up.wait()
-            except TimeoutError:
-                raise RequestTimeout(f"no connection in {self.timeout} s") from None
-        if self._end is not None:
-            raise type(self._end)(str(self._end))
-        assert self._channel is not None
-        return self._channel
-
     def leave(self, session: Session) -> None:
         """Remove a closed session."""
         if session in self._sessions:
@@ -276,52 +260,35 @@ class JmqClient(AsyncClient):
 
     def temporary_origin(self) -> str:
         """Return the client id, or else the local address."""
-        assert self._channel is not None
-        return self._target.client_id or self._channel.local()[0] or "unix"
+        assert self._connection is not None
+        return self._target.client_id or self._connection.local()[0] or "unix"
 
     # --- connections
 
-    async def _start(self) -> None:
-        channel = await self._connect()
-        if self._target.keep_alive:
-            self._run(self._keep_alive())
-        self._adopt(channel)
-
-    def _finish(self, reason: ClientError) -> None:
-        self._end = self._end or reason
-        for task in self._tasks:
-            task.cancel()
+    def _ended(self, reason: ClientError) -> None:
         for session in self._sessions:
-            session.finish(self._end)
-        self._up.set()
+            session.finish(reason)
 
-    def _run(self, coroutine: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _forget(self) -> None:
+        for session in self._sessions:
+            session.forget()
 
-    async def _connect(self) -> RequestChannel:
-        """Connect to the first reachable host and recreate the sessions there."""
-        target = self._target
-        failure: ClientError = ConnectionLost("there is no host to connect to")
-        for host, port in target.hosts if not target.path else (("", 0),):
-            try:
-                channel = await self._connector.connect(host, port, self._old, self._lost)
-            except ClientError as error:
-                failure = error
-                continue
-            try:
-                await self._restore(channel)
-                return channel
-            except ClientError as error:
-                failure = error
-                channel.discard()
-                for session in self._sessions:
-                    session.forget()
-            except BaseException:
-                channel.discard()
-                raise
-        raise failure
+    async def _ping(self, connection: RequestChannel) -> None:
+        if not connection.heard:
+            await connection.request(PacketType.PING)
+        connection.heard = False
+
+    async def _open(self, host: str, port: int) -> RequestChannel:
+        """Connect and recreate the sessions."""
+        channel = await self._connector.connect(host, port, self._old, self.lost)
+        try:
+            await self._restore(channel)
+        except BaseException:
+            channel.discard()
+            self._forget()
+            raise
+        self._old = channel.id
+        return channel
 
     async def _restore(self, channel: RequestChannel) -> None:
         """Recreate the sessions on a new connection, in the order of section 11."""
@@ -335,49 +302,3 @@ class JmqClient(AsyncClient):
             await session.begin_producers(channel)
         if self._started:
             channel.notify(PacketType.START)
-
-    def _adopt(self, channel: RequestChannel) -> None:
-        self._channel = channel
-        self._old = channel.id
-        if channel.lost is not None:  # lost during the set-up
-            self._lost(channel, channel.lost)
-        else:
-            self._up.set()
-
-    def _lost(self, channel: RequestChannel, reason: ClientError) -> None:
-        if channel is not self._channel or self._end is not None:
-            return
-        self._channel = None
-        for session in self._sessions:
-            session.forget()
-        if self._backoff is None or channel.final:
-            self._finish(reason)
-            return
-        self._up.clear()
-        self._run(self._reconnect(self._backoff, reason))
-
-    async def _reconnect(self, backoff: Backoff, reason: ClientError) -> None:
-        try:
-            channel = await backoff.persist(self._connect, reason)
-        except ConnectionLost as given_up:
-            self._finish(given_up)
-        else:
-            self._adopt(channel)
-
-    async def _keep_alive(self) -> None:
-        while True:
-            await asyncio.sleep(self._target.keep_alive)
-            channel = self._channel
-            if channel is None:
-                continue
-            if channel.heard:
-                channel.heard = False
-                continue
-            try:
-                await channel.request(PacketType.PING)
-            except RequestTimeout as error:
-                channel.lose(ConnectionLost(f"the broker does not answer: {error}"))
-                channel.abort()
-            except ClientError:
-                continue
-            channel.heard = False

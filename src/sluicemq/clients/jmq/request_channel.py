@@ -174,7 +174,6 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         self.credit = Credit()
         self.level = 0
         self.id = 0
-        self.final = False
         self.heard = False
         self._challenge: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
         self._lost = lost

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
-from sluicemq.clients.transport import ALWAYS, AsyncClient, Backoff
+from sluicemq.clients.reconnecting import ReconnectingClient
+from sluicemq.clients.transport import ALWAYS, Backoff
 from sluicemq.clients.vibemq import commands
 from sluicemq.clients.vibemq.commands import (
     ABSENT,
@@ -23,7 +23,7 @@ from sluicemq.clients.vibemq.commands import (
 from sluicemq.clients.vibemq.connection import ClientConnection, Unconfirmed
 from sluicemq.clients.vibemq.subscription import Handler, Subscription
 from sluicemq.clients.vibemq.target import DEFAULT_PORT, Target, tls_context
-from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
 from sluicemq.protocols.vibemq.queues import QueueOptions
@@ -33,7 +33,7 @@ PREFETCH = 256
 """Default maximum number of received messages that the application has not taken."""
 
 
-class VibeMQClient(AsyncClient):
+class VibeMQClient(ReconnectingClient[ClientConnection]):
     """asyncio client. Created by `connect` or `open`. Any number of tasks may use it."""
 
     def __init__(
@@ -48,22 +48,19 @@ class VibeMQClient(AsyncClient):
     ) -> None:
         if outstanding < 1 or prefetch < 1:
             raise ValueError("outstanding and prefetch must be at least 1")
+        hosts = target.hosts if not target.path else (("", 0),)
+        super().__init__(hosts, target.timeout, target.keep_alive, reconnect)
         self._target = target
         self._ssl = ssl_context
         self._queues = queues
-        self._backoff = reconnect
         self._outstanding = outstanding
         self._prefetch = prefetch
         self._limits = limits
         self._ids = Ids()
         self._posted = Unconfirmed()
-        self._connection: ClientConnection | None = None
-        self._up = asyncio.Event()
-        self._end: ClientError | None = None
         self._subscriptions: dict[str, Subscription] = {}
         self._beginning: dict[str, Subscription] = {}
         """Subscriptions without confirmation; messages may arrive together with it."""
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def connect(
@@ -161,7 +158,7 @@ class VibeMQClient(AsyncClient):
         """
         identity = id or self._ids.new()
         data = commands.encode_publish(identity, queue, payload, headers)
-        connection = await self._ready()
+        connection = await self.ready()
         await connection.wait_for_capacity(self._outstanding)
         await connection.request(identity, data)
         return identity
@@ -174,7 +171,7 @@ class VibeMQClient(AsyncClient):
         Returns their number once the broker has confirmed all. Raises as `publish` for the first
         that fails: those after it may have been published.
         """
-        connection = await self._ready()
+        connection = await self.ready()
         unconfirmed = Unconfirmed()
         number = 0
         try:
@@ -198,7 +195,7 @@ class VibeMQClient(AsyncClient):
         """
         identity = self._ids.new()
         data = commands.encode_publish(identity, queue, payload, headers)
-        await self._posted.publish(await self._ready(), identity, data, self._outstanding)
+        await self._posted.publish(await self.ready(), identity, data, self._outstanding)
         return identity
 
     async def confirm(self) -> None:
@@ -220,7 +217,7 @@ class VibeMQClient(AsyncClient):
             raise ValueError(f"{queue} is already subscribed")
         subscription = self._beginning[queue] = Subscription(self, queue)
         try:
-            connection = await self._ready()
+            connection = await self.ready()
             await self._ask(wire.SUBSCRIBE, queue, connection=connection)
             connection.check()  # from now on a new connection restores the subscription
             self._subscriptions[queue] = subscription
@@ -248,7 +245,7 @@ class VibeMQClient(AsyncClient):
         Raises CommandRefused (code QUEUE_EXISTS if it has other options), ConnectionLost,
         RequestTimeout.
         """
-        await self._create(await self._ready(), queue, options or QueueOptions())
+        await self._create(await self.ready(), queue, options or QueueOptions())
 
     async def delete_queue(self, queue: str) -> None:
         """Delete a queue with its messages.
@@ -277,7 +274,7 @@ class VibeMQClient(AsyncClient):
         Raises ClientError for a queue that conflicts with its declaration; CommandRefused,
         ConnectionLost, RequestTimeout.
         """
-        connection = await self._ready()
+        connection = await self.ready()
         for declaration in declarations:
             await self._declare(connection, declaration, declaration.conflict)
 
@@ -335,111 +332,44 @@ class VibeMQClient(AsyncClient):
             if connection is not None:
                 await connection.close()
 
-    def _finish(self, reason: ClientError) -> None:
-        self._end = self._end or reason
-        for task in self._tasks:
-            task.cancel()
+    def _ended(self, reason: ClientError) -> None:
         for subscription in list(self._subscriptions.values()):
-            subscription.finish(self._end)
-        self._up.set()
+            subscription.finish(reason)
 
-    async def _start(self) -> None:
-        connection = await self._open(None)
-        if self._target.keep_alive:
-            self._run(self._keep_alive())
-        self._adopt(connection)
-
-    def _run(self, coroutine: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _ready(self) -> ClientConnection:
-        """Return the connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
-        try:
-            async with asyncio.timeout(self._target.timeout):
-                await self._up.wait()
-        except TimeoutError:
-            raise RequestTimeout(f"no connection in {self._target.timeout} s") from None
-        if self._end is not None:
-            raise type(self._end)(str(self._end))
-        assert self._connection is not None
-        return self._connection
-
-    async def _open(self, conflict: Conflict | None) -> ClientConnection:
-        """Connect to the first host that responds, declare queues and restore subscriptions."""
-        target = self._target
-        failure: ClientError = ConnectionLost("there is no host to connect to")
-        for host, port in target.hosts if not target.path else (("", 0),):
-            connection = ClientConnection(
-                self._limits, target.timeout, self._prefetch, self._arrived, self._lost
-            )
-            try:
-                await connection.dial(host, port, target.path or None, self._ssl)
-                hello = commands.connect(
-                    self._ids.new(),
-                    target.username,
-                    target.password,
-                    target.token,
-                    target.compression,
-                )
-                await connection.log_in(hello, target.compression)
-                connection.threshold = target.threshold
-                for declaration in self._queues:
-                    await self._declare(connection, declaration, conflict or declaration.conflict)
-                for queue in [*self._subscriptions]:
-                    await self._ask(wire.SUBSCRIBE, queue, connection=connection)
-                return connection
-            except ClientError as error:
-                failure = error
-                connection.abort()
-                for subscription in self._subscriptions.values():
-                    subscription.forget()
-            except BaseException:
-                connection.abort()
-                raise
-        raise failure
-
-    def _adopt(self, connection: ClientConnection) -> None:
-        self._connection = connection
-        if connection.lost is not None:  # it broke before this call
-            self._lost(connection, connection.lost)
-        else:
-            self._up.set()
-
-    def _lost(self, connection: ClientConnection, reason: ClientError) -> None:
-        if connection is not self._connection or self._end is not None:
-            return
-        self._connection = None
+    def _forget(self) -> None:
         for subscription in self._subscriptions.values():
             subscription.forget()
-        if self._backoff is None:
-            self._finish(reason)
-            return
-        self._up.clear()
-        self._run(self._reconnect(self._backoff, reason))
 
-    async def _reconnect(self, backoff: Backoff, reason: ClientError) -> None:
+    async def _ping(self, connection: ClientConnection) -> None:
+        await self._ask(wire.PING, connection=connection)
+
+    async def _open(self, host: str, port: int) -> ClientConnection:
+        """Connect, declare queues and restore subscriptions."""
+        target = self._target
+        connection = ClientConnection(
+            self._limits, target.timeout, self._prefetch, self._arrived, self.lost
+        )
         try:
-            connection = await backoff.persist(lambda: self._open(Conflict.IGNORE), reason)
-        except ConnectionLost as given_up:
-            self._finish(given_up)
-        else:
-            self._adopt(connection)
-
-    async def _keep_alive(self) -> None:
-        while True:
-            await asyncio.sleep(self._target.keep_alive)
-            connection = self._connection
-            if connection is None:
-                continue
-            try:
-                await self._ask(wire.PING, connection=connection)
-            except RequestTimeout as error:
-                connection.lose(ConnectionLost(f"the broker does not answer: {error}"))
-                connection.abort()
-            except ClientError:
-                continue
+            await connection.dial(host, port, target.path or None, self._ssl)
+            hello = commands.connect(
+                self._ids.new(),
+                target.username,
+                target.password,
+                target.token,
+                target.compression,
+            )
+            await connection.log_in(hello, target.compression)
+            connection.threshold = target.threshold
+            for declaration in self._queues:
+                conflict = Conflict.IGNORE if self._established else declaration.conflict
+                await self._declare(connection, declaration, conflict)
+            for queue in [*self._subscriptions]:
+                await self._ask(wire.SUBSCRIBE, queue, connection=connection)
+        except BaseException:
+            connection.abort()
+            self._forget()
+            raise
+        return connection
 
     def _arrived(self, connection: ClientConnection, frame: Frame) -> None:
         queue = frame.queue
@@ -450,12 +380,12 @@ class VibeMQClient(AsyncClient):
     async def _ask(
         self, kind: int, queue: str = "", *, connection: ClientConnection | None = None
     ) -> Frame:
-        connection = connection or await self._ready()
+        connection = connection or await self.ready()
         return await self._request(connection, Frame(kind, self._ids.new(), queue))
 
     async def _admin(self, kind: int, **fields: str | list[str]) -> Frame:
         return await self._request(
-            await self._ready(), commands.administer(kind, self._ids.new(), **fields)
+            await self.ready(), commands.administer(kind, self._ids.new(), **fields)
         )
 
     async def _request(self, connection: ClientConnection, frame: Frame) -> Frame:
