@@ -36,8 +36,8 @@ from typing import Any, Final
 import structlog
 import uvloop
 
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.message import Durability
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config
@@ -154,9 +154,13 @@ class Scene:
 
     def fill(self) -> None:
         """Publish a message to every queue, and attach a consumer to some of them."""
-        with BlockingPhpmqClient.connect(port=self.phpmq) as client:
-            for name in self.names:
-                client.send(name, b"x" * 100)
+
+        async def send() -> None:
+            async with await PhpmqClient.connect(port=self.phpmq) as client:
+                for name in self.names:
+                    await client.send(name, b"x" * 100)
+
+        asyncio.run(send())
         for number in range(self._connections):
             connection = socket.create_connection(("127.0.0.1", self.phpmq))
             if number % 2:

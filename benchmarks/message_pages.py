@@ -13,6 +13,7 @@ emptied.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import http.client
 import json
 import statistics
@@ -23,8 +24,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.rows import encode, row
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 
 QUEUE = "/api/v1/destinations/queue/pages"
 PART = 20_000
@@ -143,11 +144,14 @@ def main() -> None:
 
 def give_back(api: Api, port: int) -> None:
     """Deliver many messages to a consumer and disconnect it."""
-    client = BlockingPhpmqClient.connect("127.0.0.1", port)
-    client.subscribe("pages", RETURNED)
-    for _ in range(RETURNED):
-        client.receive(10)
-    client.close()
+
+    async def receive() -> None:
+        async with await PhpmqClient.connect(port=port) as client:
+            await client.subscribe("pages", RETURNED)
+            for _ in range(RETURNED):
+                await client.receive(10)
+
+    asyncio.run(receive())
     while api.ask("GET", QUEUE)["unacked"]:
         time.sleep(0.05)
 

@@ -10,6 +10,7 @@ changes only the times.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import shutil
 import tempfile
@@ -20,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import JmqClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.clients.vibemq import VibeMQClient
 
 LISTEN = (
     "phpmq://127.0.0.1:0?max_connections=20000",
@@ -50,12 +52,16 @@ def journal_bytes(broker: LocalBroker) -> int:
 def fill(broker: LocalBroker, count: int, size: int, ttl: int = 0, queues: int = 1) -> None:
     """Send messages and wait until all of them are on disk."""
     body = bytes(size)
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
-        for number in range(count):
-            client.send(f"queue.{number % queues}", body, ttl)
-        client.send("fence", b"")
-        client.subscribe("fence", 1)
-        client.receive(120).ack()
+
+    async def send() -> None:
+        async with await PhpmqClient.connect(port=broker.port("phpmq")) as client:
+            for number in range(count):
+                await client.send(f"queue.{number % queues}", body, ttl)
+            await client.send("fence", b"")
+            await client.subscribe("fence", 1)
+            await (await client.receive(120)).ack()
+
+    asyncio.run(send())
 
 
 def messages(count: int, size: int, ttl: int = 0) -> dict[str, Any]:
@@ -103,20 +109,20 @@ def connections(count: int) -> dict[str, Any]:
     found: dict[str, Any] = {"connections": count}
 
     def phpmq(port: int) -> Any:
-        client = BlockingPhpmqClient.connect(port=port)
+        client = BlockingClient(PhpmqClient.connect, port=port)
         client.subscribe("idle", 1)
         return client
 
     def vibemq(port: int) -> Any:
-        client = BlockingVibeMQClient.connect(port=port)
+        client = BlockingClient(VibeMQClient.connect, port=port)
         client.subscribe("idle")
         return client
 
     kinds: dict[str, Callable[[int], Any]] = {
         "phpmq": phpmq,
-        "msglite": lambda port: BlockingMsgliteClient.connect(port=port),
+        "msglite": lambda port: BlockingClient(MsgliteClient.connect, port=port),
         "vibemq": vibemq,
-        "jmq": lambda port: BlockingJmqClient.connect(port=port),
+        "jmq": lambda port: BlockingClient(JmqClient.connect, port=port),
     }
     for scheme, connect in kinds.items():
         directory = Path(tempfile.mkdtemp())

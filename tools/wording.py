@@ -28,7 +28,7 @@ WORDS: Final = {
     "burial": "dead_letter",
     "census": "connection_registry",
     "congest": "pause_delivery",
-    "dialing": "client_transport",
+    "dialing": "transport",
     "dialogue": "request_channel",
     "disown": "delete_temporary",
     "doorkeeper": "tls_acceptor",

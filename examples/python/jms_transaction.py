@@ -2,14 +2,14 @@
 
 import sys
 
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.jmq.client.target import DEFAULT_PORT
+from sluicemq.clients.blocking import connect
+from sluicemq.clients.jmq.target import DEFAULT_PORT
 
 QUEUE = "example-orders"
 
 
 def main(port: int) -> None:
-    with BlockingJmqClient.connect("127.0.0.1", port) as client:
+    with connect(f"jmq://127.0.0.1:{port}") as client:
         session = client.session(transacted=True)
         producer = session.producer(QUEUE)
         for city, count in (("Oslo", 2), ("Bergen", 1)):

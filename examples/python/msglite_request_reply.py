@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from sluicemq.protocols.msglite.client import DEFAULT_PORT, MsgliteClient
+from sluicemq.clients.msglite import DEFAULT_PORT, MsgliteClient
 
 QUEUE = "example-uppercase"
 REPLY_TIMEOUT = 30

@@ -2,18 +2,19 @@
 
 import sys
 
-from sluicemq.protocols.phpmq.client import DEFAULT_PORT, BlockingPhpmqClient
+from sluicemq.clients.blocking import connect
+from sluicemq.clients.phpmq import DEFAULT_PORT
 
 QUEUE = "example-jobs"
 
 
 def main(port: int) -> None:
-    with BlockingPhpmqClient.connect("127.0.0.1", port) as publisher:
+    with connect(f"phpmq://127.0.0.1:{port}") as publisher:
         for body in (b"resize 1.png", b"resize 2.png", b"damaged"):
             publisher.send(QUEUE, body)
         publisher.confirm()
 
-    with BlockingPhpmqClient.connect("127.0.0.1", port) as worker:
+    with connect(f"phpmq://127.0.0.1:{port}") as worker:
         worker.subscribe(QUEUE, window=10)
         requeued = False
         for _ in range(4):

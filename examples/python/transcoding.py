@@ -2,18 +2,17 @@
 
 import sys
 
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.jmq.client.target import DEFAULT_PORT as JMQ_PORT
-from sluicemq.protocols.phpmq.client import DEFAULT_PORT as PHPMQ_PORT
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.blocking import connect
+from sluicemq.clients.jmq.target import DEFAULT_PORT as JMQ_PORT
+from sluicemq.clients.phpmq import DEFAULT_PORT as PHPMQ_PORT
 
 QUEUE = "example-transcoding"
 
 
 def main(jmq_port: int, phpmq_port: int) -> None:
-    with BlockingJmqClient.connect("127.0.0.1", jmq_port) as publisher:
+    with connect(f"jmq://127.0.0.1:{jmq_port}") as publisher:
         publisher.session().producer(QUEUE).send("a JMS text message")
-    with BlockingPhpmqClient.connect("127.0.0.1", phpmq_port) as consumer:
+    with connect(f"phpmq://127.0.0.1:{phpmq_port}") as consumer:
         consumer.subscribe(QUEUE)
         message = consumer.receive(timeout=30)
         message.ack()

@@ -3,8 +3,8 @@
 import asyncio
 import sys
 
-from sluicemq.protocols.vibemq.client import Mode, QueueOptions, VibeMQClient
-from sluicemq.protocols.vibemq.target import DEFAULT_PORT
+from sluicemq.clients.vibemq import Mode, QueueOptions, VibeMQClient
+from sluicemq.clients.vibemq.target import DEFAULT_PORT
 
 QUEUE = "example-news"
 

@@ -13,9 +13,10 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal.manifest import read_manifest, verify
 from sluicemq.journal.slots import Slots
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.server.conftest import Start
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
 from tests.support.polling import wait_until
@@ -36,7 +37,7 @@ def broker(start: Start, home: Path) -> LocalBroker:
 
 
 def fill(broker: LocalBroker, count: int) -> None:
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         for _ in range(count):
             client.send("orders", BODY)
         client.send("orders", b"the last")

@@ -14,12 +14,14 @@ from sluicemq.admin.connections import may_see
 from sluicemq.admin.server_interface import ConnectionView
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.blocking import connect as connect_blocking
+from sluicemq.clients.jmq import JmqClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.errors import ClientError, ConnectionLost
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from tests.admin.context import NoConnections
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped
@@ -61,7 +63,7 @@ def wait_until_gone(client: Client, protocol: str) -> None:
 
 def phpmq(broker: LocalBroker, client: Client) -> None:
     """The protocol cannot carry a reason."""
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as peer:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as peer:
         peer.send("q", b"hello")
         peer.subscribe("q", 7)
         assert peer.receive(TIMEOUT).body == b"hello"
@@ -76,7 +78,7 @@ def phpmq(broker: LocalBroker, client: Client) -> None:
 
 
 def msglite(broker: LocalBroker, client: Client) -> None:
-    peer = BlockingMsgliteClient.connect(port=broker.port("msglite"))
+    peer = BlockingClient(MsgliteClient.connect, port=broker.port("msglite"))
     peer.send("m", b"hello", timeout=60)
     assert peer.ready("m", timeout=5) is not None
     assert only(client, "msglite")["consumers"] == 1
@@ -86,19 +88,19 @@ def msglite(broker: LocalBroker, client: Client) -> None:
 
 
 def vibemq(broker: LocalBroker, client: Client) -> None:
-    peer = BlockingVibeMQClient.connect(port=broker.port("vibemq"))
-    peer.subscribe("v")
+    peer = BlockingClient(VibeMQClient.connect, port=broker.port("vibemq"), reconnect=None)
+    subscription = peer.subscribe("v")
     item = only(client, "vibemq")
     assert item["consumers"] == 1
     assert item["client_id"]
     close(client, "vibemq")
     with pytest.raises(ConnectionLost, match=CLOSE_MESSAGE):
-        peer.receive("v", TIMEOUT)
+        subscription.receive(TIMEOUT)
 
 
 def jmq(broker: LocalBroker, client: Client) -> None:
     where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
-    peer = BlockingJmqClient.open(where, reconnect=None)
+    peer = BlockingClient(JmqClient.open, where, reconnect=None)
     consumer = peer.session().consumer("j")
     item = only(client, "jmq")
     assert (item["consumers"], item["client_id"]) == (1, "reporter")
@@ -146,7 +148,7 @@ def recognised(broker: LocalBroker, client: Client) -> None:
         close(client, "auto")
         assert peer.recv(1) == b""
     wait_until_gone(client, "auto")
-    with BlockingPhpmqClient.connect(port=broker.port("auto")) as other:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("auto")) as other:
         other.send("q", b"hello")
         other.subscribe("nothing")
         wait_until(lambda: bool(listed(client, "protocol=phpmq")), "not there")
@@ -180,14 +182,14 @@ def test_messages_are_counted_by_protocol(start: Start) -> None:
     """Each protocol counts messages published and delivered; see also above."""
     broker = start(HTTP, VIBEMQ, JMQ)
     with ExitStack() as stack, Client(broker.port("http")) as client:
-        vibe = stack.enter_context(BlockingVibeMQClient.connect(port=broker.port("vibemq")))
+        vibe = stack.enter_context(BlockingClient(VibeMQClient.connect, port=broker.port("vibemq")))
         for number in range(3):
             vibe.publish("v", number)
-        vibe.subscribe("v")
+        subscription = vibe.subscribe("v")
         for _ in range(3):
-            vibe.receive("v", TIMEOUT)
+            subscription.receive(TIMEOUT)
         where = f"jmq://127.0.0.1:{broker.port('jmq')}"
-        java = stack.enter_context(BlockingJmqClient.open(where, reconnect=None))
+        java = stack.enter_context(BlockingClient(JmqClient.open, where, reconnect=None))
         session = java.session(transacted=True)
         session.producer("j").send_all(["a", "b"])
         session.commit()
@@ -352,13 +354,13 @@ def test_connections_have_their_user(
     broker = start(HTTP, f"{PHPMQ}?user=anna", VIBEMQ, JMQ)
     basic = base64.b64encode(b"root:correct horse").decode()
     with ExitStack() as stack, Client(broker.port("http"), Authorization=f"Basic {basic}") as root:
-        peer = stack.enter_context(BlockingPhpmqClient.connect(port=broker.port("phpmq")))
+        peer = stack.enter_context(BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")))
         peer.send("q", b"x")
         port = broker.port("vibemq")
-        vibe = BlockingVibeMQClient.connect(port=port, username="anna", password="correct horse")
+        vibe = connect_blocking(f"vibemq://anna:correct%20horse@127.0.0.1:{port}")
         stack.enter_context(vibe)
         where = f"jmq://anna:correct%20horse@127.0.0.1:{broker.port('jmq')}"
-        stack.enter_context(BlockingJmqClient.open(where, reconnect=None))
+        stack.enter_context(BlockingClient(JmqClient.open, where, reconnect=None))
         users = {item["protocol"]: item["user"] for item in listed(root)}
         assert users == {"http": "root", "phpmq": "anna", "vibemq": "anna", "jmq": "anna"}
         basic = base64.b64encode(b"anna:correct horse").decode()

@@ -14,7 +14,8 @@ import pytest
 
 from sluicemq.admin.event_stream import EventEndpoints, EventStream
 from sluicemq.admin.routing import Call
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.server.config import BrokerSettings
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped
@@ -132,7 +133,7 @@ def test_streams_are_counted_and_limited(start: Start) -> None:
 
 def test_destinations_are_streamed(start: Start) -> None:
     broker = start(HTTP, PHPMQ)
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as peer:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as peer:
         for queue in ("a", "b", "c"):
             peer.send(queue, b"x")
         peer.send("b", b"y")

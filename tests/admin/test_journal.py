@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.model.rows import row
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.server.conftest import Start
 from tests.support.http import HTTP, PHPMQ, Client
 from tests.support.polling import wait_until
@@ -185,7 +186,7 @@ def test_a_removed_segment_is_gone(start: Start) -> None:
     fill(broker, 300)
     with Client(broker.port("http")) as client:
         oldest = client.journal()["segments"][0]["first_sequence"]
-        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as consumer:
+        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as consumer:
             consumer.subscribe("q", 1000)
             for _ in range(300):
                 consumer.receive(10).ack()

@@ -11,12 +11,13 @@ from sluicemq.admin.alarms import ENOUGH, PATIENCE_MS, alarms
 from sluicemq.admin.history import STEP
 from sluicemq.admin.server_interface import ListenerView
 from sluicemq.broker import Broker, EngineSettings, ManualClock
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.admin.context import context
 from tests.admin.test_connections import connect, view
 from tests.server.conftest import Start
@@ -161,7 +162,7 @@ def test_overview_of_a_running_broker(start: Start) -> None:
         assert 0 <= overview["uptime_ms"] < 60_000
         assert [each["protocol"] for each in overview["listeners"]] == ["http", "phpmq"]
 
-        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as peer:
+        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as peer:
             peer.send("q", b"x")
 
         def measured() -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from tests.admin.test_journal import SMALL, directory, fill
 from tests.server.conftest import Start
 from tests.support.http import HTTP, PHPMQ, Client
@@ -93,7 +94,7 @@ def test_a_slot_retains_segments_until_it_is_dropped_or_lost(start: Start) -> No
         fill(broker, 200)
         oldest = client.journal()["earliest_sequence"]
         put(client, "keeps", 0)
-        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as consumer:
+        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as consumer:
             consumer.subscribe("q", 1000)
             for _ in range(200):
                 consumer.receive(10).ack()

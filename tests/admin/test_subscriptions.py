@@ -8,9 +8,10 @@ import pytest
 
 from sluicemq.broker import Subscription, compile_selector
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import JmqClient, Topic
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.jmq.client import BlockingJmqClient, Topic
 from tests.admin.test_consumers import attach
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped
@@ -123,14 +124,14 @@ def test_a_deleted_durable_subscription_of_a_java_client_stays_deleted(start: St
     broker = start(HTTP, "jmq://127.0.0.1:0")
     where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
 
-    def reader(client: BlockingJmqClient) -> Any:
+    def reader(client: BlockingClient) -> Any:
         return client.session().consumer(Topic("news"), name="daily", durable=True)
 
-    with BlockingJmqClient.open(where, reconnect=None) as java:
+    with BlockingClient(JmqClient.open, where, reconnect=None) as java:
         reader(java)
     with (
         Client(broker.port("http")) as client,
-        BlockingJmqClient.open(where.partition("?")[0], reconnect=None) as other,
+        BlockingClient(JmqClient.open, where.partition("?")[0], reconnect=None) as other,
     ):
         other.session().producer(Topic("news")).send("unread")
         [item] = client.get("/subscriptions?durable=true").json()["items"]
@@ -141,7 +142,7 @@ def test_a_deleted_durable_subscription_of_a_java_client_stays_deleted(start: St
     with Client(broker.port("http")) as client:
         assert client.get("/subscriptions").json()["items"] == []
     where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
-    with BlockingJmqClient.open(where, reconnect=None) as java:
+    with BlockingClient(JmqClient.open, where, reconnect=None) as java:
         consumer = reader(java)
         java.session().producer(Topic("news")).send("new")
         assert consumer.receive(TIMEOUT).body == "new"
@@ -157,7 +158,7 @@ def test_a_forced_deletion_closes_the_consumer(start: Start) -> None:
     broker = start(HTTP, "jmq://127.0.0.1:0")
     where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
     with (
-        BlockingJmqClient.open(where, reconnect=None) as java,
+        BlockingClient(JmqClient.open, where, reconnect=None) as java,
         Client(broker.port("http")) as client,
     ):
         java.session().consumer(Topic("news"), name="daily", durable=True)

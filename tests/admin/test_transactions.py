@@ -8,9 +8,10 @@ import pytest
 
 from sluicemq.broker import Transaction
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import JmqClient
 from sluicemq.model.errors import ClientError
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.jmq.client import BlockingJmqClient
 from sluicemq.protocols.jmq.ids import Xid, encode_xid
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped
@@ -127,7 +128,7 @@ async def test_a_transaction_is_not_found_without_permission(api_fixture: ApiFix
 def prepare(broker: LocalBroker, xid: Xid, body: str) -> None:
     """Prepare as a Java client that consumes one message, sends another, and disconnects."""
     where = f"jmq://127.0.0.1:{broker.port('jmq')}"
-    with BlockingJmqClient.open(where, reconnect=None) as java:
+    with BlockingClient(JmqClient.open, where, reconnect=None) as java:
         java.session().producer("in").send(body)
         session = java.session()
         session.xa.start(xid)
@@ -162,7 +163,7 @@ def test_an_administrator_ends_prepared_transactions(start: Start, restart: bool
     with Client(broker.port("http")) as client:
         assert client.get("/transactions").json()["items"] == []
     where = f"jmq://127.0.0.1:{broker.port('jmq')}"
-    with BlockingJmqClient.open(where, reconnect=None) as java:
+    with BlockingClient(JmqClient.open, where, reconnect=None) as java:
         session = java.session()
         assert session.consumer("out").receive(TIMEOUT).body == "TEXT 0"
         assert session.consumer("in").receive(TIMEOUT).body == "text 1"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from tests.cli.conftest import Run
 
 MESSAGES = [b"%d" % number for number in range(300)]
@@ -25,7 +26,7 @@ def broker(tmp_path: Path) -> LocalBroker:
 
 
 def send(broker: LocalBroker) -> None:
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         for body in MESSAGES:
             client.send("orders", body)
 
@@ -34,7 +35,7 @@ def received(directory: Path) -> list[bytes]:
     """Return the messages that a broker delivers from the directory."""
     with (
         LocalBroker(directory, ["phpmq://127.0.0.1:0"]) as broker,
-        BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client,
+        BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client,
     ):
         client.send("orders", b"the end")
         client.subscribe("orders", 1000)

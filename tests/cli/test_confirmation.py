@@ -12,9 +12,10 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.phpmq import wire
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.mapping import PROBE
 from tests.cli.conftest import Run, RunningBroker
 from tests.server.authority import Authority
@@ -157,7 +158,7 @@ def test_msglite_answers_within_a_second_tick() -> None:
         connection.sendall(b"*\r\n")
         read_all(connection)
 
-    with foreign_server(serve) as port, BlockingMsgliteClient.connect(port=port) as client:
+    with foreign_server(serve) as port, BlockingClient(MsgliteClient.connect, port=port) as client:
         client.send("orders", b"x", 9)
         client.confirm()
 
@@ -183,7 +184,7 @@ def test_phpmq_broker_without_probes_confirms_by_a_message() -> None:
 
     with (
         foreign_server(serve) as port,
-        BlockingPhpmqClient.connect(port=port, dispatch_version=1) as client,
+        BlockingClient(PhpmqClient.connect, port=port, dispatch_version=1) as client,
     ):
         client.send("orders", b"x")
         client.confirm()

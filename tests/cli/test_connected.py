@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import JmqClient, Topic
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConnectionLost
-from sluicemq.protocols.jmq.client import BlockingJmqClient, Topic
 from sluicemq.protocols.jmq.ids import Xid
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.cli.conftest import Run, RunningBroker
 
 
@@ -21,8 +22,8 @@ def path_of(url: str) -> str:
 
 
 @contextmanager
-def phpmq(broker: RunningBroker) -> Iterator[BlockingPhpmqClient]:
-    client = BlockingPhpmqClient.connect(path=path_of(broker.phpmq))
+def phpmq(broker: RunningBroker) -> Iterator[BlockingClient]:
+    client = BlockingClient(PhpmqClient.connect, path=path_of(broker.phpmq))
     try:
         yield client
     finally:
@@ -30,9 +31,9 @@ def phpmq(broker: RunningBroker) -> Iterator[BlockingPhpmqClient]:
 
 
 @contextmanager
-def jmq(broker: RunningBroker, client_id: str = "") -> Iterator[BlockingJmqClient]:
-    client = BlockingJmqClient.connect(
-        path=path_of(broker.jmq), client_id=client_id, reconnect=None
+def jmq(broker: RunningBroker, client_id: str = "") -> Iterator[BlockingClient]:
+    client = BlockingClient(
+        JmqClient.connect, path=path_of(broker.jmq), client_id=client_id, reconnect=None
     )
     try:
         yield client

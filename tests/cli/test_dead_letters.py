@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 import time
 
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from tests.cli.conftest import Run, RunningBroker
 
 
@@ -11,7 +12,7 @@ def create_dead_letters(ask: Run, broker: RunningBroker, name: str, count: int) 
     """Create dead letters: messages that were delivered once and requeued."""
     ask("queues", "create", name, "dead_letter=true", "max_attempts=1")
     ask("messages", "publish", name, *(f"letter {number}" for number in range(count)))
-    client = BlockingPhpmqClient.connect(path=broker.phpmq.partition("://")[2])
+    client = BlockingClient(PhpmqClient.connect, path=broker.phpmq.partition("://")[2])
     client.subscribe(name, count)
     for _ in range(count):
         client.receive(10)

@@ -16,9 +16,10 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import COMMANDS, main
-from sluicemq.protocols.jmq.client import BlockingJmqClient, Topic
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import JmqClient, Topic
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.jmq.ids import Xid
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "cli.md"
 ELSEWHERE: Final = {"bench", "demo", "journal", "pipeline", "receive", "send", "serve"}
@@ -95,9 +96,9 @@ def test_commands_of_the_page_print_what_it_shows(
 
 def _connect(broker: LocalBroker, clients: ExitStack) -> None:
     """A connection, a subscription and a prepared transaction for the page to end."""
-    phpmq = BlockingPhpmqClient.connect(port=broker.port("phpmq"))
+    phpmq = BlockingClient(PhpmqClient.connect, port=broker.port("phpmq"))
     clients.callback(phpmq.close)
-    jms = BlockingJmqClient.connect(port=broker.port("jmq"), client_id="c", reconnect=None)
+    jms = BlockingClient(JmqClient.connect, port=broker.port("jmq"), client_id="c", reconnect=None)
     clients.callback(jms.close)
     session = jms.session()
     session.consumer(Topic("prices"), name="board", durable=True).close()

@@ -7,11 +7,12 @@ import pytest
 
 from sluicemq.broker.codec import BatchPart, encode
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal import Cause, FileJournal, JournalOptions, RecordType
 from sluicemq.journal.format import DEPTH, encode_completed, encode_redelivered
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.cli.conftest import Run
 
 ORDERS = Address(Kind.QUEUE, "orders")
@@ -177,7 +178,7 @@ def test_compact_keeps_live_records(run: Run, data_dir: Path) -> None:
 def test_compact_frees_acked_records_and_the_broker_continues(run: Run, tmp_path: Path) -> None:
     data_dir = tmp_path / "used"
     broker = LocalBroker(data_dir, ["phpmq://127.0.0.1:0"])
-    with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+    with broker, BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         for number in range(2000):
             client.send("a", b"%d" % number + bytes(1000))
         client.subscribe("a", 100)
@@ -186,7 +187,7 @@ def test_compact_frees_acked_records_and_the_broker_continues(run: Run, tmp_path
     result = run("journal", "compact", str(data_dir), "--json")
     sizes = json.loads(result.out)
     assert sizes["after"]["bytes"] < sizes["before"]["bytes"] / 20
-    with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+    with broker, BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         client.subscribe("a", 100)
         found = [client.receive(10).body.rstrip(bytes(1)) for _ in range(10)]
     assert found == [b"%d" % number for number in range(1990, 2000)]

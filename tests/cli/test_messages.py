@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from tests.cli.conftest import Run, RunningBroker
 
 
@@ -151,7 +152,7 @@ def test_messages_are_moved_copied_and_deleted(ask: Run, name: str) -> None:
 
 
 def test_many_messages_are_moved_in_batches(ask: Run, name: str, broker: RunningBroker) -> None:
-    client = BlockingPhpmqClient.connect(path=broker.phpmq.partition("://")[2])
+    client = BlockingClient(PhpmqClient.connect, path=broker.phpmq.partition("://")[2])
     for number in range(3000):
         client.send(name, b"%d" % number)
     client.close()
@@ -164,7 +165,7 @@ def test_many_messages_are_moved_in_batches(ask: Run, name: str, broker: Running
 
 def test_unacked_messages_are_requeued(ask: Run, name: str, broker: RunningBroker) -> None:
     ask("messages", "publish", name, "held")
-    client = BlockingPhpmqClient.connect(path=broker.phpmq.partition("://")[2])
+    client = BlockingClient(PhpmqClient.connect, path=broker.phpmq.partition("://")[2])
     try:
         client.subscribe(name, 1)
         client.receive(10)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.protocols.jmq.client import BlockingJmqClient, JavaObject
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import JavaObject, JmqClient
 from tests.cli.conftest import Run, RunningBroker
 
 
@@ -121,7 +122,7 @@ def test_a_durable_subscription_of_a_topic(run: Run, broker: RunningBroker) -> N
 
 
 def test_maps_and_streams_are_printed_as_json(run: Run, broker: RunningBroker) -> None:
-    with BlockingJmqClient.open(broker.jmq) as client:
+    with BlockingClient(JmqClient.open, broker.jmq) as client:
         producer = client.session().producer("shown")
         producer.send_all([{"a": 1, "b": "ü"}, [1, None, "x"], JavaObject.of("x")])
     result = run("receive", f"{broker.jmq}?queue=shown", "-n3", "--json")

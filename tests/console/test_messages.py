@@ -7,8 +7,8 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, Request, expect
 
+from sluicemq.clients.jmq import Queue, Xid
 from sluicemq.model.rows import row
-from sluicemq.protocols.jmq.client import Queue, Xid
 from tests.support.console import ConsoleFixture, Visit
 
 BODIES = (

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Page
 
-from sluicemq.protocols.jmq.client import Queue, Topic
+from sluicemq.clients.jmq import Queue, Topic
 from tests.support.console import EVIL, BrowserPage, ConsoleFixture, Visit
 
 INTRUDERS = """() => [

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import JmqClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.clients.vibemq import VibeMQClient
 
 SCHEMES = ("jmq", "phpmq", "msglite", "msglite-http", "vibemq")
 LISTEN = (
@@ -31,20 +32,20 @@ class Clients:
         self._pool = stack.enter_context(ThreadPoolExecutor())
         self._workers: list[Future[None]] = []
 
-    def jms(self) -> BlockingJmqClient:
-        client = BlockingJmqClient.connect("127.0.0.1", self.broker.port("jmq"))
+    def jms(self) -> BlockingClient:
+        client = BlockingClient(JmqClient.connect, "127.0.0.1", self.broker.port("jmq"))
         return self._stack.enter_context(client)
 
-    def php(self) -> BlockingPhpmqClient:
-        client = BlockingPhpmqClient.connect(port=self.broker.port("phpmq"))
+    def php(self) -> BlockingClient:
+        client = BlockingClient(PhpmqClient.connect, port=self.broker.port("phpmq"))
         return self._stack.enter_context(client)
 
-    def shell(self) -> BlockingMsgliteClient:
-        client = BlockingMsgliteClient.connect(port=self.broker.port("msglite"))
+    def shell(self) -> BlockingClient:
+        client = BlockingClient(MsgliteClient.connect, port=self.broker.port("msglite"))
         return self._stack.enter_context(client)
 
-    def dotnet(self) -> BlockingVibeMQClient:
-        client = BlockingVibeMQClient.connect(port=self.broker.port("vibemq"))
+    def dotnet(self) -> BlockingClient:
+        client = BlockingClient(VibeMQClient.connect, port=self.broker.port("vibemq"))
         return self._stack.enter_context(client)
 
     def published(self, queue: str) -> int:

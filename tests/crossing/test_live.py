@@ -9,8 +9,8 @@ from http.client import HTTPConnection
 
 import pytest
 
-from sluicemq.protocols.jmq.client import AckMode, JavaObject, PacketType, Topic
-from sluicemq.protocols.vibemq.commands import CommandRefused, Conflict, Declaration
+from sluicemq.clients.jmq import AckMode, JavaObject, PacketType, Topic
+from sluicemq.clients.vibemq.commands import CommandRefused, Conflict, Declaration
 from sluicemq.protocols.vibemq.queues import Mode, QueueOptions
 from tests.crossing.conftest import Clients
 from tests.support.polling import wait_until
@@ -99,9 +99,9 @@ def test_msglite_answers_jms(clients: Clients) -> None:
 def test_vibemq_answers_jms(clients: Clients) -> None:
     def work() -> None:
         worker = clients.dotnet()
-        worker.subscribe("ask.dotnet")
+        subscription = worker.subscribe("ask.dotnet")
         for _ in range(3):
-            question = worker.receive("ask.dotnet", PATIENCE)
+            question = subscription.receive(PATIENCE)
             worker.publish(
                 question.headers["replyTo"],
                 [question.json(), "!"],
@@ -128,8 +128,8 @@ def test_an_answer_by_each_is_found_by_its_correlation_id(clients: Clients) -> N
     assert asked is not None
     assert asked.reply_to is not None
     shell.send(asked.reply_to, b"msglite", 60)
-    dotnet.subscribe("ask.all")
-    question = dotnet.receive("ask.all", PATIENCE)
+    subscription = dotnet.subscribe("ask.all")
+    question = subscription.receive(PATIENCE)
     headers = {"correlationId": question.headers["correlationId"]}
     dotnet.publish(question.headers["replyTo"], "vibemq", headers)
     for number, who in ((2, "vibemq"), (1, "msglite"), (0, "php")):
@@ -145,8 +145,8 @@ def test_a_disconnected_requester_gets_no_answer(clients: Clients) -> None:
     session.producer("ask.gone").send("?", reply_to=queue)
     worker, php = clients.dotnet(), clients.php()
     asker.close()
-    worker.subscribe("ask.gone")
-    question = worker.receive("ask.gone", PATIENCE)
+    subscription = worker.subscribe("ask.gone")
+    question = subscription.receive(PATIENCE)
     assert question.headers["replyTo"] == queue.name
     with pytest.raises(CommandRefused, match="QUEUE_NOT_FOUND"):
         worker.publish(queue.name, "late")
@@ -172,9 +172,9 @@ def test_jms_answers_msglite_and_vibemq(clients: Clients) -> None:
     assert answer is not None
     assert json.loads(answer.body) == {"text": "hello"}
     asker = clients.dotnet()
-    asker.subscribe("dotnet.answers")
+    subscription = asker.subscribe("dotnet.answers")
     asker.publish("ask.jms", "hi", {"replyTo": "dotnet.answers", "correlationId": "c-1"})
-    got = asker.receive("dotnet.answers", PATIENCE)
+    got = subscription.receive(PATIENCE)
     assert (got.json(), got.headers["correlationId"]) == ({"text": "hi"}, "c-1")
 
 
@@ -213,15 +213,15 @@ def test_bodies_of_jms(clients: Clients, compress: bool) -> None:
             producer.send(body, compress=compress, properties={"size": 5, "last_DOT_day": True})
         if reader == "vibemq":
             dotnet = clients.dotnet()
-            dotnet.subscribe(queue)
+            subscription = dotnet.subscribe(queue)
             for expected in seen["vibemq"]:
-                message = dotnet.receive(queue, PATIENCE)
+                message = subscription.receive(PATIENCE)
                 assert message.json() == expected
                 assert message.headers["size"] == "5"
                 assert message.headers["last.day"] == "true"
                 assert "JMS_SUN_COMPRESS" not in message.headers
                 message.ack()
-            dotnet.unsubscribe(queue)
+            subscription.unsubscribe()
         elif reader == "jms":
             consumer = session.consumer(queue)
             got = [consumer.receive(PATIENCE).body for _ in range(5)]
@@ -271,17 +271,17 @@ def test_names_that_java_cannot_say(clients: Clients) -> None:
     session = clients.jms().session()
     php, dotnet = clients.php(), clients.dotnet()
     php.send("a-b/c", b"php")
-    dotnet.subscribe("d-e")
+    subscription = dotnet.subscribe("d-e")
     consumer = session.consumer("a_HYPHEN_b_x002F_c")
     message = consumer.receive(PATIENCE)
     assert (message.body, message.destination.name) == ("php", "a-b/c")  # as this client says it
     session.producer("d_HYPHEN_e").send("jms")
-    assert dotnet.receive("d-e", PATIENCE).json() == "jms"
+    assert subscription.receive(PATIENCE).json() == "jms"
     dotnet.create_queue("t-1", QueueOptions(mode=Mode.FAN_OUT_WITH_ACK))
-    dotnet.subscribe("t-1")
+    subscription = dotnet.subscribe("t-1")
     listener = session.consumer(Topic("t_HYPHEN_1"))
     session.producer(Topic("t_HYPHEN_1")).send("all")
-    assert listener.receive(PATIENCE).body == dotnet.receive("t-1", PATIENCE).json() == "all"
+    assert listener.receive(PATIENCE).body == subscription.receive(PATIENCE).json() == "all"
     producer = session.producer("browsed_HYPHEN_1")
     producer.send("x")
     assert [message.body for message in session.browser("browsed_HYPHEN_1")] == ["x"]
@@ -298,8 +298,8 @@ def test_priorities_cross(clients: Clients) -> None:
     dotnet = clients.dotnet()
     dotnet.publish("by.priority", "critical", {"priority": "critical"})
     dotnet.publish("by.priority", "low", {"priority": "low"})
-    dotnet.subscribe("by.priority")
-    got = [dotnet.receive("by.priority", PATIENCE) for _ in range(8)]
+    subscription = dotnet.subscribe("by.priority")
+    got = [subscription.receive(PATIENCE) for _ in range(8)]
     assert [(message.json(), message.headers.get("priority", "")) for message in got] == [
         ("p9", "Critical"),
         ("critical", "critical"),
@@ -350,16 +350,16 @@ def test_selectors_on_headers_of_vibemq(clients: Clients) -> None:
 def test_a_topic_of_jms_is_a_fan_out_queue_of_vibemq(clients: Clients) -> None:
     dotnet = clients.dotnet()
     dotnet.create_queue("news", QueueOptions(mode=Mode.FAN_OUT_WITH_ACK))
-    dotnet.subscribe("news")
+    subscription = dotnet.subscribe("news")
     session = clients.jms().session()
     listener = session.consumer(Topic("news"), selector="JMSType IS NULL")
     session.producer(Topic("news")).send(BODY, type="order")
-    message = dotnet.receive("news", PATIENCE)
+    message = subscription.receive(PATIENCE)
     assert (message.json(), message.headers["JMSType"]) == (JSON_BODY, "order")
     message.ack()
     dotnet.publish("news", ["all"])
     assert listener.receive(PATIENCE).body == '["all"]'
-    assert dotnet.receive("news", PATIENCE).json() == ["all"]
+    assert subscription.receive(PATIENCE).json() == ["all"]
 
 
 def test_deliveries_are_counted_across(clients: Clients) -> None:
@@ -369,8 +369,8 @@ def test_deliveries_are_counted_across(clients: Clients) -> None:
     assert session.consumer("counted").receive(PATIENCE).delivery_count == 1
     jms.close()
     dotnet = clients.dotnet()
-    dotnet.subscribe("counted")
-    assert dotnet.receive("counted", PATIENCE).attempts == 2
+    subscription = dotnet.subscribe("counted")
+    assert subscription.receive(PATIENCE).attempts == 2
     dotnet.close()
     message = clients.jms().session().consumer("counted").receive(PATIENCE)
     assert (message.delivery_count, message.redelivered) == (3, True)
@@ -397,9 +397,9 @@ def test_messages_sent_by_jms_survive_a_kill(start: Clients) -> None:
     start.broker.kill()
     start.broker.start()
     dotnet = start.dotnet()
-    dotnet.subscribe("kept")
-    message = dotnet.receive("kept", PATIENCE)
+    subscription = dotnet.subscribe("kept")
+    message = subscription.receive(PATIENCE)
     assert (message.json(), message.headers["n"]) == (JSON_BODY, "1.5")
     message.ack()
-    dotnet.unsubscribe("kept")
+    subscription.unsubscribe()
     assert start.jms().session().consumer("kept").receive(PATIENCE).body == BODY

@@ -40,7 +40,7 @@ def test_the_readme_sends_and_receives(reader: Reader, tmp_path: Path) -> None:
     reader.ports = {port: str(reader.broker.port(name)) for name, port in protocols.items()}
     printed = ""
     for snippet in snippets(reader.text.read_text()):
-        if "BlockingPhpmqClient" in snippet.code:
+        if "clients.blocking" in snippet.code:
             printed += reader.run(snippet)
         for line in snippet.code.splitlines():
             if line.startswith((".venv/bin/sluicemq send", ".venv/bin/sluicemq receive")):

@@ -10,9 +10,10 @@ from collections import deque
 from itertools import count
 from zlib import crc32
 
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient, PhpmqMessage
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, BlockingPhpmqMessage
 from tests.faults.recorder import Recorder
 
 QUEUE = "load"
@@ -87,7 +88,7 @@ class Producer(Client):
         self._first = first
         self._ahead = ahead
         self.stop = threading.Event()
-        self._client = BlockingPhpmqClient.connect(port=port)
+        self._client = BlockingClient(PhpmqClient.connect, port=port)
         self._recorder = recorder
         self._size = size
         super().__init__()
@@ -108,7 +109,7 @@ class Consumer(Client):
     then sends a fence through the queue."""
 
     def __init__(self, port: int, recorder: Recorder, chance: random.Random) -> None:
-        self._client = BlockingPhpmqClient.connect(port=port)
+        self._client = BlockingClient(PhpmqClient.connect, port=port)
         self._recorder = recorder
         self._chance = chance
         super().__init__()
@@ -118,9 +119,9 @@ class Consumer(Client):
         recorder.connected()
         fences: dict[bytes, set[int]] = {}
         acknowledged: set[int] = set()
-        held: deque[BlockingPhpmqMessage] = deque()
+        held: deque[PhpmqMessage] = deque()
 
-        def settle(message: BlockingPhpmqMessage) -> None:
+        def settle(message: PhpmqMessage) -> None:
             message.ack()
             number = number_of(message.body)
             recorder.acknowledged(number)
@@ -175,7 +176,7 @@ def drain(port: int, recorder: Recorder) -> None:
     """Take everything that waits before a message that is sent now."""
     recorder.connected()
     end = END + b"%d" % time.monotonic_ns()
-    with BlockingPhpmqClient.connect(port=port) as client:
+    with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.send(QUEUE, end)
         client.subscribe(QUEUE, 1000)
         while True:
@@ -204,13 +205,13 @@ class MsgliteSender(Client):
     def work(self) -> None:
         while not self.stop.is_set():
             first = self.next
-            with BlockingMsgliteClient.connect(port=self._port) as client:
+            with BlockingClient(MsgliteClient.connect, port=self._port) as client:
                 for _ in range(BURST):
                     client.send(MSGLITE_QUEUE, make_body(self.next, 100), DAYS)
                     self.next += 1
             # `close` does not report that the broker was killed: the next answer shows that it
             # still ran, and had therefore carried out the close
-            with BlockingMsgliteClient.connect(port=self._port) as client:
+            with BlockingClient(MsgliteClient.connect, port=self._port) as client:
                 client.ready("unused", timeout=0)
             self._recorder.confirmed(range(first, self.next))
 
@@ -219,7 +220,7 @@ class MsgliteReader(Client):
     """Receives by msglite. Each message is acked on arrival; a fence shows that this is on disk."""
 
     def __init__(self, port: int, recorder: Recorder) -> None:
-        self._client = BlockingMsgliteClient.connect(port=port)
+        self._client = BlockingClient(MsgliteClient.connect, port=port)
         self._recorder = recorder
         super().__init__()
 
@@ -264,7 +265,7 @@ class MsgliteLoad:
 def drain_msglite(port: int, recorder: Recorder) -> None:
     """Consume all ready messages by msglite."""
     recorder.connected()
-    with BlockingMsgliteClient.connect(port=port) as client:
+    with BlockingClient(MsgliteClient.connect, port=port) as client:
         while (message := client.ready(MSGLITE_QUEUE, timeout=0)) is not None:
             if not message.body.startswith(FENCE):
                 recorder.delivered(number_of(message.body))

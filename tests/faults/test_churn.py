@@ -16,12 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.header import encode_header
 from sluicemq.protocols.jmq.packets import DestType, PacketType
 from sluicemq.protocols.jmq.wire import encode_packet
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from tests.faults.load import SECONDS, Client, make_body, number_of
 from tests.faults.plan import machine, repeatable, size
@@ -96,8 +97,8 @@ class Dispatches(Witness):
     """A PHPMQ pair: everything sent arrives once and in order."""
 
     def __init__(self, port: int, done: threading.Event) -> None:
-        self._sender = BlockingPhpmqClient.connect(port=port)
-        self._receiver = BlockingPhpmqClient.connect(port=port)
+        self._sender = BlockingClient(PhpmqClient.connect, port=port)
+        self._receiver = BlockingClient(PhpmqClient.connect, port=port)
         super().__init__(done)
 
     def work(self) -> None:
@@ -118,7 +119,7 @@ class Answers(Witness):
     """Worker that answers the queries of `Queries`."""
 
     def __init__(self, port: int, done: threading.Event) -> None:
-        self._worker = BlockingMsgliteClient.connect(port=port)
+        self._worker = BlockingClient(MsgliteClient.connect, port=port)
         super().__init__(done)
 
     def work(self) -> None:
@@ -135,7 +136,7 @@ class Queries(Witness):
     """The other half of the msglite pair."""
 
     def __init__(self, port: int, done: threading.Event) -> None:
-        self._asker = BlockingMsgliteClient.connect(port=port)
+        self._asker = BlockingClient(MsgliteClient.connect, port=port)
         super().__init__(done)
 
     def work(self) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import RequestTimeout
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.faults.plan import machine, repeatable, size
 
 LISTEN = (
@@ -44,7 +45,7 @@ class Wall:
 def bodies(port: int, queue: str) -> list[tuple[bytes, int]]:
     """Return the messages of a queue with their reported seconds to live; consume none."""
     found = []
-    with BlockingPhpmqClient.connect(port=port) as client:
+    with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.send(queue, b"last")
         client.subscribe(queue, 100)
         while (message := client.receive(30.0)).body != b"last":
@@ -62,8 +63,8 @@ def test_a_clock_that_is_set_while_the_broker_runs(tmp_path: Path, jump: int) ->
     ) as broker:
         port = broker.port("phpmq")
         with ExitStack() as stack:
-            phpmq = stack.enter_context(BlockingPhpmqClient.connect(port=port))
-            msglite = stack.enter_context(BlockingMsgliteClient.connect(path=str(path)))
+            phpmq = stack.enter_context(BlockingClient(PhpmqClient.connect, port=port))
+            msglite = stack.enter_context(BlockingClient(MsgliteClient.connect, path=str(path)))
             sent = time.monotonic()
             phpmq.send("short", b"a", SHORT)
             phpmq.send("long", b"b", HOUR)
@@ -99,7 +100,7 @@ def test_a_clock_that_is_set_before_a_message_is_on_disk(tmp_path: Path) -> None
     slow = machine(f"clock:{wall.file}", f"slow:{chance.randrange(1 << 32)}")
     with (
         LocalBroker(tmp_path, LISTEN[:1], program=slow) as broker,
-        BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client,
+        BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client,
     ):
         client.subscribe("q", 10)
         for turn in range(size(15, 600)):
@@ -119,7 +120,7 @@ def test_a_clock_that_is_set_before_a_message_is_on_disk(tmp_path: Path) -> None
 def test_a_clock_that_is_set_across_a_restart(tmp_path: Path, set_to: int, left: int) -> None:
     wall = Wall(tmp_path / "clock")
     broker = LocalBroker(tmp_path, LISTEN[:1], program=machine(f"clock:{wall.file}"))
-    with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+    with broker, BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         client.send("q", b"mortal", HOUR)
         client.send("q", b"immortal")
     wall.set(set_to)
@@ -135,7 +136,7 @@ def test_a_clock_that_is_set_across_a_restart(tmp_path: Path, set_to: int, left:
 
 def _receive_all(port: int, count: int) -> None:
     """Acknowledge so many, and wait for one more."""
-    with BlockingPhpmqClient.connect(port=port) as client:
+    with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.subscribe("q", 100)
         for _ in range(count):
             client.receive(10.0).ack()

@@ -13,14 +13,15 @@ from typing import Final
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.clients.vibemq import VibeMQClient
+from sluicemq.clients.vibemq.commands import CommandRefused
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.destination import TEMPORARY
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.model.rows import row
 from sluicemq.protocols.jmq.packets import DestType, PacketType, Status
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
-from sluicemq.protocols.vibemq.commands import CommandRefused
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import hash_password
 from sluicemq.server.identity.records import UserRecord
@@ -79,9 +80,13 @@ def login_http(broker: LocalBroker, user: str) -> Client:
     return Client(broker.port("http"), Authorization=f"Basic {encoded}")
 
 
-def login_vibemq(broker: LocalBroker, user: str) -> BlockingVibeMQClient:
-    return BlockingVibeMQClient.connect(
-        port=broker.port("vibemq"), username=user, password=PASSWORD, timeout=30
+def login_vibemq(broker: LocalBroker, user: str) -> BlockingClient:
+    return BlockingClient(
+        VibeMQClient.connect,
+        port=broker.port("vibemq"),
+        username=user,
+        password=PASSWORD,
+        timeout=30,
     )
 
 
@@ -162,7 +167,7 @@ def test_user_has_no_more_temporary_queues_than_the_quota(broker: LocalBroker) -
 def test_user_has_no_more_queues_than_the_quota(broker: LocalBroker) -> None:
     """Half of them created by a PHPMQ client, which has no errors: its connection is closed."""
     half = QUOTA // 2
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as phpmq:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as phpmq:
         for number in range(half):
             phpmq.send(f"queue.{number}", b"x")
     with login_vibemq(broker, "greedy") as vibemq:
@@ -177,7 +182,7 @@ def test_user_has_no_more_queues_than_the_quota(broker: LocalBroker) -> None:
         with pytest.raises(CommandRefused, match=r"broker\.max_destinations_per_user"):
             vibemq.create_queue("queue.more")
         vibemq.publish("queue.0", "those that exist can be used")
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as phpmq:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as phpmq:
         phpmq.send("queue.more", b"x")
         with pytest.raises(ConnectionLost):
             phpmq.receive(30)

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError, ConnectionLost
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.faults.disk import durable_end, flip, newest_segment
 from tests.faults.load import AHEAD, QUEUE, Load, drain, make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
@@ -112,7 +113,7 @@ def _flip_and_read(broker: LocalBroker, where: str, chance: random.Random) -> bo
     port = broker.port("phpmq")
     sent = 0
     while sent < MESSAGES or durable_end(broker.directory) < FILLED:
-        with BlockingPhpmqClient.connect(port=port) as client:
+        with BlockingClient(PhpmqClient.connect, port=port) as client:
             for number in range(sent, sent + BATCH):
                 client.send(QUEUE, make_body(number, 1000))
         sent += BATCH
@@ -129,7 +130,7 @@ def _flip_and_read(broker: LocalBroker, where: str, chance: random.Random) -> bo
     print(f"{damaged.name}: byte {offset} of {len(content)}")
     flip(damaged, offset, chance.randrange(8))
     numbers = []
-    with suppress(ClientError), BlockingPhpmqClient.connect(port=port) as client:
+    with suppress(ClientError), BlockingClient(PhpmqClient.connect, port=port) as client:
         client.subscribe(QUEUE, 100)
         while len(numbers) < sent:
             message = client.receive(30.0)

@@ -19,10 +19,11 @@ from typing import Final
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.vibemq import VibeMQClient, commands
 from sluicemq.model.access import Operation, Permission
 from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.vibemq import commands, wire
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.protocols.vibemq import wire
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import hash_password
 from sluicemq.server.identity.records import UserRecord
@@ -174,7 +175,7 @@ def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> 
 
         def move(number: int) -> None:
             mover.publish("moved", number)
-            message = mover.receive("moved", PATIENCE)
+            message = arriving.receive(PATIENCE)
             message.ack()
 
         guesses = [
@@ -182,10 +183,14 @@ def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> 
             for protocol in PROTOCOLS
             for guesser in range(GUESSERS)
         ]
-        with BlockingVibeMQClient.connect(
-            port=ports["vibemq"], username="mover", password=PASSWORD, timeout=PATIENCE
+        with BlockingClient(
+            VibeMQClient.connect,
+            port=ports["vibemq"],
+            username="mover",
+            password=PASSWORD,
+            timeout=PATIENCE,
         ) as mover:
-            mover.subscribe("moved")
+            arriving = mover.subscribe("moved")
             for protocol, source in product(PROTOCOLS, FIRST):
                 assert LOGINS[protocol](ports[protocol], source, "proven", PASSWORD)
             with repeated(move, *guesses) as (moving, *guessing):

@@ -15,12 +15,13 @@ import pytest
 
 from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import JmqClient, Status, StatusError
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.errors import ClientError, RequestRefused
 from sluicemq.pipeline.http_client import HttpTarget
-from sluicemq.protocols.jmq.client import BlockingJmqClient, Status, StatusError
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from tests.faults.filesystem import write_sizes
 from tests.faults.plan import machine
 from tests.support.polling import wait_until
@@ -133,9 +134,9 @@ def publish_over_http(api: Api, body: str) -> Any:
 def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
     port = small.broker.port
     with (
-        BlockingVibeMQClient.connect(HOST, port("vibemq")) as vibemq,
-        BlockingJmqClient.connect(HOST, port("jmq")) as jmq,
-        BlockingPhpmqClient.connect(HOST, port("phpmq")) as phpmq,
+        BlockingClient(VibeMQClient.connect, HOST, port("vibemq")) as vibemq,
+        BlockingClient(JmqClient.connect, HOST, port("jmq")) as jmq,
+        BlockingClient(PhpmqClient.connect, HOST, port("phpmq")) as phpmq,
         small.http() as http,
     ):
         vibemq.create_queue("vibe")
@@ -145,7 +146,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         producer.send("1")
         phpmq.send("php", b"1")
         publish_over_http(http, "1")
-        with BlockingMsgliteClient.connect(HOST, port("msglite")) as msglite:
+        with BlockingClient(MsgliteClient.connect, HOST, port("msglite")) as msglite:
             msglite.send("lite", b"1", 60)
             assert msglite.query("unused", b"", 0) is None  # confirms the earlier messages
 
@@ -157,14 +158,14 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         assert refused.value.status == Status.RESOURCE_FULL
         with pytest.raises(RequestRefused, match="nearly full"):
             publish_over_http(http, "2")
-        with BlockingMsgliteClient.connect(HOST, port("msglite")) as msglite:
+        with BlockingClient(MsgliteClient.connect, HOST, port("msglite")) as msglite:
             msglite.send("lite", b"2", 60)
             with pytest.raises(ClientError, match="nearly full"):
                 msglite.query("unused", b"", 0)
         phpmq.send("php", b"2")
 
-        vibemq.subscribe("vibe")
-        message = vibemq.receive("vibe", SECONDS)
+        subscription = vibemq.subscribe("vibe")
+        message = subscription.receive(SECONDS)
         assert message.payload == b"1"
         message.ack()
         received = session.consumer("jms").receive(SECONDS)
@@ -174,7 +175,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         one = phpmq.receive(SECONDS)
         assert one.body == b"1"
         one.ack()  # behind the send that waits, on the same connection
-        with BlockingMsgliteClient.connect(HOST, port("msglite")) as msglite:
+        with BlockingClient(MsgliteClient.connect, HOST, port("msglite")) as msglite:
             taken = msglite.ready("lite", timeout=10)
             assert taken is not None
             assert taken.body == b"1"
@@ -184,7 +185,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         small.become("", 0)
         assert phpmq.receive(SECONDS).body == b"2"
         vibemq.publish("vibe", 3)
-        assert vibemq.receive("vibe", SECONDS).payload == b"3"
+        assert subscription.receive(SECONDS).payload == b"3"
         producer.send("3")
         publish_over_http(http, "3")
     assert small.broker.stop() == 0
@@ -194,7 +195,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
 def test_a_full_disk_is_drained_across_restarts(small: Machine) -> None:
     broker = small.broker
     count = 2000
-    with BlockingVibeMQClient.connect(HOST, broker.port("vibemq")) as client:
+    with BlockingClient(VibeMQClient.connect, HOST, broker.port("vibemq")) as client:
         pad = "x" * 4000
         client.publish_all("vibe", [{"number": number, "pad": pad} for number in range(count)])
     small.become("disk-space", SIZE - small.used())  # not a block is free
@@ -204,10 +205,10 @@ def test_a_full_disk_is_drained_across_restarts(small: Machine) -> None:
     seen: list[int] = []
 
     def consume(most: int) -> None:
-        with BlockingVibeMQClient.connect(HOST, broker.port("vibemq")) as client:
-            client.subscribe("vibe")
+        with BlockingClient(VibeMQClient.connect, HOST, broker.port("vibemq")) as client:
+            subscription = client.subscribe("vibe")
             for _ in range(most):
-                message = client.receive("vibe", SECONDS)
+                message = subscription.receive(SECONDS)
                 seen.append(json.loads(message.payload)["number"])
                 message.ack()
             client.ping()
@@ -221,7 +222,7 @@ def test_a_full_disk_is_drained_across_restarts(small: Machine) -> None:
     assert set(seen) == set(range(count))
     wait_until(lambda: broker.status()["destinations"][0]["unacked"] == 0)
     small.become("", 0)
-    with BlockingVibeMQClient.connect(HOST, broker.port("vibemq")) as client:
+    with BlockingClient(VibeMQClient.connect, HOST, broker.port("vibemq")) as client:
         client.publish("vibe", {"number": -1})
     assert broker.stop() == 0
     assert "Traceback" not in broker.log.read_text()

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.protocols.jmq.packets import PacketType, Status
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from tests.faults.jmsload import send_in_bursts, take_all
 from tests.faults.plan import LONG, size
 from tests.protocols.jmq.raw import RawJmq, number_of, status_of
@@ -47,7 +48,7 @@ class Bystander(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        with BlockingMsgliteClient.connect(port=self._broker.port("msglite")) as client:
+        with BlockingClient(MsgliteClient.connect, port=self._broker.port("msglite")) as client:
             while not self._stopped.wait(0.01):
                 start = time.monotonic()
                 client.send("bystander", b"", SECONDS)

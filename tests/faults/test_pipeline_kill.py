@@ -19,9 +19,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError
 from sluicemq.pipeline.tables import table
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.faults import pipeline_driver as program
 from tests.faults.load import make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
@@ -56,7 +57,7 @@ class Producer(threading.Thread):
     def run(self) -> None:
         while not self.stop.is_set():
             try:
-                with BlockingPhpmqClient.connect(port=self._broker.port("phpmq")) as client:
+                with BlockingClient(PhpmqClient.connect, port=self._broker.port("phpmq")) as client:
                     while not self.stop.wait(PAUSE):
                         for _ in range(BURST):
                             body = self._chance.choice((0, 100, 1000))

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.msglite import MsgliteClient
 from tests.faults.load import AHEAD, Client, Load, MsgliteLoad, drain, drain_msglite
 from tests.faults.machine import SLOW_SECONDS
 from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
@@ -32,7 +33,7 @@ class Witness(Client):
         self.turns = 0
         self.late = 0
         self.until = time.monotonic() + SECONDS
-        self._client = BlockingMsgliteClient.connect(path=str(path))
+        self._client = BlockingClient(MsgliteClient.connect, path=str(path))
         super().__init__()
 
     def work(self) -> None:

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.faults.disk import cut, durable_end, garbage, newest_segment
 from tests.faults.load import AHEAD, QUEUE, SECONDS, Load, drain, make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
@@ -68,7 +69,7 @@ def test_lost_records_are_reported_and_the_rest_is_served(tmp_path: Path) -> Non
             stack.callback(broker.stop)
             broker.start()
             bodies = [make_body(number, chance.randrange(3000)) for number in range(300)]
-            with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+            with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
                 for body in bodies:
                     client.send(QUEUE, body)
             broker.kill()
@@ -95,7 +96,7 @@ def _whole(body: bytes, content: bytes) -> bool:
 
 def _drained(port: int) -> list[int]:
     """Return the numbers of all ready messages, in order."""
-    with BlockingPhpmqClient.connect(port=port) as client:
+    with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.send(QUEUE, b"last")
         client.subscribe(QUEUE, 100)
         numbers = []

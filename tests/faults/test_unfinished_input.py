@@ -13,7 +13,8 @@ from typing import Final
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_send
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
@@ -121,7 +122,9 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
                 lambda: broker.status()["protocols"][protocol]["published"] == 8, seconds=SECONDS
             )
         else:
-            client = stack.enter_context(BlockingPhpmqClient.connect(path=str(tmp_path / "socket")))
+            client = stack.enter_context(
+                BlockingClient(PhpmqClient.connect, path=str(tmp_path / "socket"))
+            )
             client.subscribe("uploads", 4)
             assert [len(client.receive(SECONDS).body) for _ in honest] == [UPLOAD] * 4
         wait_until(lambda: nothing_is_held(broker), seconds=SECONDS)

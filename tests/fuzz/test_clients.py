@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -16,12 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.client_transport import BlockingConnection
-from sluicemq.protocols.msglite import wire as msglite_wire
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient, MsgliteClient
-from sluicemq.protocols.phpmq import wire as phpmq_wire
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, PhpmqClient
 from tests.fuzz import corpus
 from tests.fuzz.mutations import mutate
 
@@ -42,47 +37,6 @@ def directory() -> Iterator[Path]:
     """For sockets, whose paths must be short."""
     with TemporaryDirectory() as name:
         yield Path(name)
-
-
-@MANY
-@given(chance=seeds)
-def test_blocking_phpmq(chance: Random) -> None:
-    data = broker_input(chance, corpus.phpmq_broker)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(data)
-        theirs.shutdown(socket.SHUT_WR)
-        decoder = phpmq_wire.Decoder(kinds=phpmq_wire.FROM_SERVER)
-        client = BlockingPhpmqClient(
-            BlockingConnection(ours, decoder, TIMEOUT, awaited="message"), 2
-        )
-        client.subscribe("hostile.a", 1)
-        before = time.monotonic()
-        try:
-            while True:
-                assert client.receive(TIMEOUT).queue == "hostile.a"
-        except ClientError:
-            client.close()
-        assert time.monotonic() < before + TIMEOUT
-
-
-@MANY
-@given(chance=seeds)
-def test_blocking_msglite(chance: Random) -> None:
-    data = broker_input(chance, corpus.msglite_broker)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(data)
-        theirs.shutdown(socket.SHUT_WR)
-        decoder = msglite_wire.Decoder(kinds=msglite_wire.FROM_SERVER)
-        client = BlockingMsgliteClient(BlockingConnection(ours, decoder, TIMEOUT, awaited="answer"))
-        before = time.monotonic()
-        with contextlib.suppress(ClientError):
-            while True:
-                client.query("a", b"b", timeout=1)
-        with contextlib.suppress(ClientError):
-            client.close()
-        assert time.monotonic() < before + TIMEOUT
 
 
 def converse(directory: Path, data: bytes, user: Callable[[str], Awaitable[None]]) -> None:

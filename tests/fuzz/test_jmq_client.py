@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicemq.clients.jmq import JmqClient
+from sluicemq.clients.jmq.messages import MessageFormatError
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.client import JmqClient
-from sluicemq.protocols.jmq.client.messages import MessageFormatError
 from sluicemq.protocols.jmq.header import encode_header
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Decoder, Oversized, Packet, encode_packet, encode_reply

@@ -15,10 +15,11 @@ from typing import Final
 import msgspec
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.msglite.gateway import ADDRESS
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.protocols.jmq.raw import RawJmq, status_of
 
 PATIENCE: Final = 30.0
@@ -90,8 +91,8 @@ class PhpmqPair(Witness):
 
     def connect(self, broker: LocalBroker) -> None:
         port = broker.port("phpmq")
-        self._producer = BlockingPhpmqClient.connect(port=port)
-        self._consumer = BlockingPhpmqClient.connect(port=port)
+        self._producer = BlockingClient(PhpmqClient.connect, port=port)
+        self._consumer = BlockingClient(PhpmqClient.connect, port=port)
         self._consumer.subscribe("witness of phpmq", 2 * _BURST)
 
     def exchange(self) -> None:
@@ -138,7 +139,7 @@ class MsglitePair(Witness):
 
     def connect(self, broker: LocalBroker) -> None:
         port = broker.port("msglite")
-        self._client = BlockingMsgliteClient.connect(port=port)
+        self._client = BlockingClient(MsgliteClient.connect, port=port)
         self._worker = _Replier(port)
         self._worker.start()
 
@@ -164,7 +165,7 @@ class _Replier(threading.Thread):
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
         self.failure: Exception | None = None
-        self._client = BlockingMsgliteClient.connect(port=port)
+        self._client = BlockingClient(MsgliteClient.connect, port=port)
 
     def run(self) -> None:
         try:
@@ -183,7 +184,7 @@ class GatewayWorker(Witness):
     """Answers whatever comes through the HTTP gateway, and sees well-formed announcements only."""
 
     def connect(self, broker: LocalBroker) -> None:
-        self._client = BlockingMsgliteClient.connect(port=broker.port("msglite"))
+        self._client = BlockingClient(MsgliteClient.connect, port=broker.port("msglite"))
 
     def exchange(self) -> None:
         request = self._client.ready(ADDRESS, timeout=1)

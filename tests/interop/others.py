@@ -10,10 +10,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 
 SCHEMES: Final = ("phpmq", "msglite", "vibemq")
 LISTEN: Final = tuple(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES)
@@ -48,7 +49,7 @@ class Others:
             thread.join()
 
     def _php(self) -> None:
-        with BlockingPhpmqClient.connect(port=self._ports["phpmq"]) as client:
+        with BlockingClient(PhpmqClient.connect, port=self._ports["phpmq"]) as client:
             client.subscribe("others-php", 1)
             while True:
                 question = client.receive(PATIENCE)
@@ -56,36 +57,36 @@ class Others:
                 question.ack()
 
     def _shell(self) -> None:
-        with BlockingMsgliteClient.connect(port=self._ports["msglite"]) as client:
+        with BlockingClient(MsgliteClient.connect, port=self._ports["msglite"]) as client:
             while question := client.ready("others-shell", timeout=PATIENCE):
                 client.send(
                     question.reply_to or "", b"shell saw " + canonical_json(question.body), 60
                 )
 
     def _forward(self) -> None:
-        with BlockingMsgliteClient.connect(port=self._ports["msglite"]) as client:
+        with BlockingClient(MsgliteClient.connect, port=self._ports["msglite"]) as client:
             while question := client.ready("others-forward", timeout=PATIENCE):
                 client.send("forwarded", question.body, 60, question.reply_to)
 
     def _dotnet(self) -> None:
-        with BlockingVibeMQClient.connect(port=self._ports["vibemq"]) as client:
-            client.subscribe("others-dotnet")
+        with BlockingClient(VibeMQClient.connect, port=self._ports["vibemq"]) as client:
+            subscription = client.subscribe("others-dotnet")
             while True:
-                question = client.receive("others-dotnet", PATIENCE)
+                question = subscription.receive(PATIENCE)
                 headers = {"correlationId": question.headers.get("correlationId", question.id)}
                 answer = "dotnet saw " + canonical_json(question.payload).decode()
                 client.publish(question.headers["replyTo"], answer, headers)
                 question.ack()
 
     def _ask(self) -> None:
-        with BlockingMsgliteClient.connect(port=self._ports["msglite"]) as client:
+        with BlockingClient(MsgliteClient.connect, port=self._ports["msglite"]) as client:
             answer = client.query("asked-by-shell", b"who?", PATIENCE)
             assert answer is not None
             client.send("told-by-shell", answer.body, PATIENCE)
 
     def _publish(self) -> None:
-        with BlockingVibeMQClient.connect(port=self._ports["vibemq"]) as client:
-            client.subscribe("dotnet-answers")
+        with BlockingClient(VibeMQClient.connect, port=self._ports["vibemq"]) as client:
+            subscription = client.subscribe("dotnet-answers")
             headers = {
                 "replyTo": "dotnet-answers",
                 "correlationId": "c-1",
@@ -94,7 +95,7 @@ class Others:
                 "JMSType": "question",
             }
             client.publish("asked-by-dotnet", "who?", headers)
-            answer = client.receive("dotnet-answers", PATIENCE)
+            answer = subscription.receive(PATIENCE)
             client.publish("told-by-dotnet", [answer.json(), answer.headers["correlationId"]])
 
 

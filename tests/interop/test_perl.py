@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
 
 SCRIPT = Path(__file__).with_name("worker.pl")
 
@@ -40,7 +41,7 @@ def test_requests_from_perl_to_perl(broker: LocalBroker) -> None:
 
 def test_python_asks_perl_and_perl_asks_python(broker: LocalBroker) -> None:
     worker = perl(broker, "worker", 50)
-    with BlockingMsgliteClient.connect(port=broker.port("msglite")) as client:
+    with BlockingClient(MsgliteClient.connect, port=broker.port("msglite")) as client:
         for number in range(50):
             reply = client.query("jobs", b"ask %d" % number, timeout=60)
             assert reply is not None
@@ -57,7 +58,7 @@ def test_python_asks_perl_and_perl_asks_python(broker: LocalBroker) -> None:
 
 def test_perl_sends_and_phpmq_consumes(broker: LocalBroker) -> None:
     assert finish(perl(broker, "sender", 100)) == "done"
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         client.subscribe("letters", 10)
         for number in range(1, 101):
             message = client.receive(60)

@@ -19,9 +19,10 @@ import pytest
 
 import sluicemq
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.pipeline.java import find_java
 from sluicemq.pipeline.tables import table
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.faults.processes import command_of, descendants, kill_if_there
 from tests.pipeline import cluster_driver as program
 from tests.pipeline.sink.witness import published
@@ -134,7 +135,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def fill(port: int) -> None:
     """The queue that the program reads."""
-    with BlockingPhpmqClient.connect(port=port) as client:
+    with BlockingClient(PhpmqClient.connect, port=port) as client:
         for number in range(ROWS):
             client.send(program.IN, b"%d" % number)
 

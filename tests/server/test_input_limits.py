@@ -14,11 +14,12 @@ from typing import Any, Final
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import TooManyConnections
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import encode_packet
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_send
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.wire import Frame
@@ -232,7 +233,9 @@ def test_honest_uploads_together_beyond_the_budget_all_succeed(start: Start, pro
         for sender in senders:
             sender.join()
         if protocol != "msglite-http":
-            client = stack.enter_context(BlockingPhpmqClient.connect(port=broker.port("phpmq")))
+            client = stack.enter_context(
+                BlockingClient(PhpmqClient.connect, port=broker.port("phpmq"))
+            )
             client.subscribe("uploads", 4)
             assert sorted(client.receive(SECONDS).body for _ in bodies) == bodies
         else:
@@ -256,7 +259,7 @@ def test_unfinished_bodies_do_not_exceed_the_budget(start: Start) -> None:
                 attacker.send(data)  # as much as the broker's kernel takes
         wait_until(lambda: held(broker)["paused"] > 0)
         assert held(broker)["buffered_bytes"] <= 16 * MIB + 2 * MIB
-        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as honest:
+        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as honest:
             # complete messages are not delayed
             honest.send("small", b"x" * 1000)
             honest.subscribe("small", 1)
@@ -309,7 +312,7 @@ def test_connections_of_an_address_are_limited(start: Start) -> None:
             wait_until(lambda: broker.status()["listeners"][0]["connections"] == 3)
         second.close()
         wait_until(lambda: broker.status()["listeners"][0]["connections"] == 1)
-        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as again:
+        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as again:
             again.send("a", b"x")
             again.subscribe("a", 1)
             assert again.receive(SECONDS).body == b"x"

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.access import Operation, Permission
 from sluicemq.protocols.java import loads_map
 from sluicemq.protocols.jmq.packets import A, DestType, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_head, encode_packet
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import digest_answer, digest_form, hash_password
 from sluicemq.server.identity.records import UserRecord
@@ -136,7 +137,7 @@ def test_auto_recognises_packets_and_other_protocols_receive_them(start: Start) 
     port = start("auto://127.0.0.1:0").port("auto")
     with RawJmq.login(port) as client:
         assert client.send("q", b"from JMS") == Status.OK
-    with BlockingPhpmqClient.connect(port=port) as php:
+    with BlockingClient(PhpmqClient.connect, port=port) as php:
         php.subscribe("q", 1)
         assert php.receive(30).body == b"from JMS"
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.server.conftest import Start
 
 PHPMQ = "phpmq://127.0.0.1:0"
@@ -21,7 +22,7 @@ PHPMQ = "phpmq://127.0.0.1:0"
 def take(port: int, queue: str) -> list[bytes]:
     """Acknowledge and return all bodies of a queue: those before a message sent now."""
     bodies = []
-    with BlockingPhpmqClient.connect(port=port) as client:
+    with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.send(queue, b"the end")
         client.subscribe(queue, 1000)
         while (message := client.receive(30)).body != b"the end":
@@ -31,7 +32,7 @@ def take(port: int, queue: str) -> list[bytes]:
     return bodies
 
 
-def cut_off(client: BlockingPhpmqClient) -> bool:
+def cut_off(client: BlockingClient) -> bool:
     """Return whether the broker closes the connection; messages before that are skipped."""
     try:
         while True:
@@ -46,7 +47,7 @@ def cut_off(client: BlockingPhpmqClient) -> bool:
 
 def test_a_stop_keeps_what_was_sent_and_gives_back_what_was_held(start: Start) -> None:
     broker = start(PHPMQ)
-    client = BlockingPhpmqClient.connect(port=broker.port("phpmq"))
+    client = BlockingClient(PhpmqClient.connect, port=broker.port("phpmq"))
     for number in range(10):
         client.send("a", b"%d" % number)
     client.subscribe("a", 4)
@@ -64,7 +65,7 @@ def test_a_stop_does_not_wait_for_a_peer_that_does_not_read(start: Start) -> Non
     broker = start(PHPMQ, environment={"SLUICEMQ_BROKER__SHUTDOWN_TIMEOUT": "1"})
     port = broker.port("phpmq")
     with (
-        BlockingPhpmqClient.connect(port=port) as sender,
+        BlockingClient(PhpmqClient.connect, port=port) as sender,
         socket.create_connection(("127.0.0.1", port)) as deaf,
     ):
         for _ in range(40):
@@ -97,7 +98,7 @@ def test_a_disk_that_refuses_a_write_ends_the_broker_and_loses_nothing_confirmed
     broker = start(PHPMQ)
     port = broker.port("phpmq")
     seen: list[bytes] = []
-    client = BlockingPhpmqClient.connect(port=port)
+    client = BlockingClient(PhpmqClient.connect, port=port)
     client.subscribe("a", 100_000)
     # from here on the journal cannot grow beyond 2 MB: as on a full disk, a write fails
     resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConnectionLost
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import FROM_SERVER, Decoder, encode_consume, encode_send
 from sluicemq.server.protocol_detection import detect_protocol
 from tests.server.conftest import Start
@@ -70,9 +71,9 @@ def test_a_default_phpmq_listener_serves_clients_that_know_no_ttl(start: Start) 
 def test_one_port_serves_both_protocols(start: Start) -> None:
     broker = start("auto://127.0.0.1:0")
     port = broker.port("auto")
-    with BlockingMsgliteClient.connect(port=port) as sender:
+    with BlockingClient(MsgliteClient.connect, port=port) as sender:
         sender.send("a", b"hello", timeout=60)
-        with BlockingPhpmqClient.connect(port=port) as consumer:
+        with BlockingClient(PhpmqClient.connect, port=port) as consumer:
             consumer.subscribe("a", 1)
             message = consumer.receive(30)
             assert message.body == b"hello"
@@ -126,7 +127,7 @@ def test_unix_sockets_have_a_mode_and_go_with_the_broker(start: Start, tmp_path:
         stale.bind(str(path))
     broker = start(f"phpmq+unix://{path}?socket_mode=0600")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with BlockingPhpmqClient.connect(path=str(path)) as client:
+    with BlockingClient(PhpmqClient.connect, path=str(path)) as client:
         client.send("a", b"x")
         client.subscribe("a", 1)
         assert client.receive(30).body == b"x"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from tests.server.conftest import Start
 from tests.support.polling import wait_until
@@ -35,7 +36,7 @@ def test_a_consumer_that_does_not_read_does_not_block_others(start: Start) -> No
     broker = start(f"{PHPMQ}?output_high_watermark=65536&output_timeout=0")
     port = broker.port("phpmq")
     with (
-        BlockingPhpmqClient.connect(port=port) as client,
+        BlockingClient(PhpmqClient.connect, port=port) as client,
         socket.create_connection(("127.0.0.1", port)) as deaf,
     ):
         deaf.sendall(encode_consume(b"shared", 1_000_000))
@@ -60,7 +61,7 @@ def test_a_peer_that_takes_nothing_is_cut_off(start: Start) -> None:
     broker = start(f"{PHPMQ}?output_timeout=2")
     port = broker.port("phpmq")
     with (
-        BlockingPhpmqClient.connect(port=port) as client,
+        BlockingClient(PhpmqClient.connect, port=port) as client,
         socket.create_connection(("127.0.0.1", port)) as deaf,
     ):
         for _ in range(200):
@@ -78,7 +79,7 @@ def test_a_peer_that_takes_nothing_is_cut_off(start: Start) -> None:
 def test_connections_beyond_the_limit_are_closed_and_the_others_live(start: Start) -> None:
     broker = start(f"{PHPMQ}?max_connections=2")
     port = broker.port("phpmq")
-    with BlockingPhpmqClient.connect(port=port) as first:
+    with BlockingClient(PhpmqClient.connect, port=port) as first:
         first.send("a", b"x")
         with socket.create_connection(("127.0.0.1", port), timeout=30) as second:
             second.sendall(encode_send(b"a", b"y", 0))
@@ -94,7 +95,7 @@ def test_a_frame_over_the_limit_is_refused_by_its_length_alone(start: Start) -> 
     with socket.create_connection(("127.0.0.1", port), timeout=30) as big:
         big.sendall(b"H0100102P01%029daP02%029d" % (1, 10**28))
         assert closed_by_peer(big)
-    with BlockingPhpmqClient.connect(port=port) as client:
+    with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.send("a", bytes(1000))
         client.subscribe("a", 1)
         assert len(client.receive(30).body) == 1000
@@ -111,7 +112,7 @@ def test_random_bytes_disturb_no_witness(start: Start) -> None:
         "auto://127.0.0.1:0", PHPMQ, "msglite://127.0.0.1:0", "phpmq-maintenance://127.0.0.1:0"
     )
     port = broker.port("phpmq")
-    with BlockingPhpmqClient.connect(port=port) as witness:
+    with BlockingClient(PhpmqClient.connect, port=port) as witness:
         witness.subscribe("w", 10)
         for scheme in ("auto", "phpmq", "msglite", "phpmq-maintenance"):
             for start_with in (b"", b"H0100102P01", b"> 5 ", b"? ", b"< 1 "):

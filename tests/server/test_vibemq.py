@@ -14,8 +14,9 @@ from typing import Any, Self
 
 import pytest
 
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.wire import Frame
@@ -137,7 +138,7 @@ def test_auto_recognises_it(start: Start) -> None:
     port = start("auto://127.0.0.1:0").port("auto")
     with Wire(port) as client:
         client.publish("q", "m")
-    with BlockingPhpmqClient.connect(port=port) as php:
+    with BlockingClient(PhpmqClient.connect, port=port) as php:
         php.subscribe("q", 1)
         assert php.receive(30).body == b"m"
 
@@ -160,8 +161,8 @@ def test_messages_cross_to_the_other_protocols_and_back(start: Start) -> None:
     broker = start(VIBEMQ, "phpmq://127.0.0.1:0", "msglite://127.0.0.1:0")
     with (
         Wire(broker.port("vibemq")) as client,
-        BlockingPhpmqClient.connect(port=broker.port("phpmq")) as php,
-        BlockingMsgliteClient.connect(port=broker.port("msglite")) as shell,
+        BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as php,
+        BlockingClient(MsgliteClient.connect, port=broker.port("msglite")) as shell,
     ):
         client.publish("to.php", "m")
         php.subscribe("to.php", 1)
@@ -185,7 +186,7 @@ def test_json_of_php_arrives_as_json_or_as_a_string(start: Start, how: str) -> N
     bodies = [b'{"id": 1}', orders, b"text"]
     with (
         Wire(broker.port("vibemq")) as client,
-        BlockingPhpmqClient.connect(port=broker.port("phpmq")) as php,
+        BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as php,
     ):
         client.subscribe("q")
         for body in bodies:

@@ -6,7 +6,8 @@ import socket
 import ssl
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from tests.support.polling import wait_until
 
 
@@ -16,7 +17,7 @@ def dial(port: int, context: ssl.SSLContext | None = None, timeout: float = 30) 
     return plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
 
 
-def echo(client: BlockingPhpmqClient, queue: str, body: bytes) -> None:
+def echo(client: BlockingClient, queue: str, body: bytes) -> None:
     """A message there and back."""
     client.send(queue, body)
     client.subscribe(queue, 1)
@@ -25,8 +26,8 @@ def echo(client: BlockingPhpmqClient, queue: str, body: bytes) -> None:
     message.ack()
 
 
-def phpmq(port: int, context: ssl.SSLContext) -> BlockingPhpmqClient:
-    return BlockingPhpmqClient.connect("localhost", port, ssl_context=context, timeout=30)
+def phpmq(port: int, context: ssl.SSLContext) -> BlockingClient:
+    return BlockingClient(PhpmqClient.connect, "localhost", port, ssl_context=context, timeout=30)
 
 
 def log_of(broker: LocalBroker) -> str:

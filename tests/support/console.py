@@ -13,16 +13,10 @@ from urllib.parse import quote
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, expect
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient, connect
+from sluicemq.clients.jmq import JavaObject, JmqClient, Queue, Topic, Xid
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.rows import row
-from sluicemq.protocols.jmq.client import (
-    BlockingJmqClient,
-    JavaObject,
-    Queue,
-    Topic,
-    Xid,
-)
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from tests.support.http import Client
 from tests.support.polling import wait_until
 
@@ -89,13 +83,15 @@ class ConsoleFixture:
     def item(self, name: str, kind: str = "queue") -> Any:
         return self.ask("GET", f"/destinations/{kind}/{quote(name, safe='')}")
 
-    def jms(self, client_id: str = "") -> BlockingJmqClient:
+    def jms(self, client_id: str = "") -> BlockingClient:
         return self.stack.enter_context(
-            BlockingJmqClient.connect(HERE, self.port("jmq"), client_id=client_id)
+            BlockingClient(JmqClient.connect, HERE, self.port("jmq"), client_id=client_id)
         )
 
-    def phpmq(self) -> BlockingPhpmqClient:
-        return self.stack.enter_context(BlockingPhpmqClient.connect(HERE, self.port("phpmq")))
+    def phpmq(self) -> BlockingClient:
+        return self.stack.enter_context(
+            BlockingClient(PhpmqClient.connect, HERE, self.port("phpmq"))
+        )
 
     def __enter__(self) -> ConsoleFixture:
         self.broker.start()
@@ -147,7 +143,7 @@ class ConsoleFixture:
         other.producer(Queue("orders")).send("in a transaction")
         other.xa.end(xid)
         other.xa.prepare(xid)
-        vibemq = self.stack.enter_context(BlockingVibeMQClient.connect(HERE, self.port("vibemq")))
+        vibemq = self.stack.enter_context(connect(f"vibemq://{HERE}:{self.port('vibemq')}"))
         vibemq.publish("events", {"kind": "login"})
         consumer = self.phpmq()
         self.publish("invoices", body="one")

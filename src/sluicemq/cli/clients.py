@@ -1,19 +1,20 @@
-"""Blocking clients of all protocols behind one interface, selected by the protocol of a URL."""
+"""Clients of one queue for `send` and `receive`, selected by the protocol of a URL."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from sluicemq.model.errors import ConfigurationError, RequestTimeout
+from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
 from sluicemq.server.address import Url
 from sluicemq.server.settings import unknown
 
 if TYPE_CHECKING:
-    from sluicemq.protocols.jmq.client import BlockingConsumer, BlockingProducer
+    from sluicemq.clients.blocking import BlockingClient
 
 LONG: Final = 10 * 365 * 86_400
 """Seconds that stand for "no expiry" in msglite, whose format has no such value."""
@@ -34,33 +35,105 @@ class ReceivedMessage(NamedTuple):
     id: str
     ttl: int
     reply_to: str
-    settle: Callable[[], None]
+    settle: Callable[[], Awaitable[None]]
 
 
-class MessagingClient(Protocol):
-    """Client operations that `send` and `receive` use. All methods raise ClientError."""
+class QueueClient(ABC):
+    """Client operations that `send` and `receive` use, for the queue of a URL.
 
-    def send(self, body: bytes, ttl: int) -> None:
-        """Send to the URL's queue; `ttl` in seconds, 0 = no expiry."""
+    All methods raise ClientError. Messages are sent and received in batches, because each call from
+    the command's thread takes longer than the message itself.
+    """
 
-    def receive(self, timeout: float | None) -> ReceivedMessage | None:
-        """Return the next message of the URL's queue, or None after `timeout` seconds without
-        one."""
+    most: ClassVar[int] = 64
+    """Maximum number of messages that `receive` returns."""
 
-    def confirm(self) -> None:
+    grace: ClassVar[float] = GRACE
+    """Minimum number of seconds to wait for the first of them."""
+
+    def __init__(self, client: Any, url: Url, options: dict[str, str], count: int) -> None:
+        self.client = client
+        self.queue = url.queue
+        self.options = options
+        self.window = min(count or WINDOW, WINDOW)
+
+    @staticmethod
+    @abstractmethod
+    def url_options(url: Url, options: dict[str, str]) -> dict[str, str]:
+        """Return the options of the client's own URL. Raises ConfigurationError."""
+
+    @classmethod
+    async def open(cls, url: Url, options: dict[str, str], timeout: float, count: int) -> Any:
+        """Connect, see `connect`."""
+        from sluicemq.clients.connect import connect as open_url
+
+        given = cls.url_options(url, options) | {"timeout": f"{timeout:.3f}"}
+        broker = url._replace(queue="", options=tuple(given.items())).format()
+        reconnect = {"reconnect": None} if url.protocol in ("jmq", "vibemq") else {}
+        client = await open_url(broker, ssl_context=_ssl_context(url, options), **reconnect)
+        return cls(client, url, options, count)
+
+    async def send(self, bodies: Sequence[bytes], ttl: int) -> None:
+        """Send messages; `ttl` in seconds, 0 = no expiry."""
+        try:
+            for body in bodies:
+                await self._send(body, ttl)
+        except ValueError as error:
+            raise ConfigurationError(f"{self.queue!r} cannot be sent to: {error}") from None
+
+    async def receive(self, timeout: float | None, most: int) -> list[ReceivedMessage]:
+        """Return the messages that have arrived, up to `most`.
+
+        Waits up to `timeout` seconds for the first one, None = without end.
+        """
+        received: list[ReceivedMessage] = []
+        try:
+            if timeout is not None:
+                timeout = max(timeout, self.grace)
+            while len(received) < min(most, self.most):
+                received.append(await self._receive(timeout))
+                timeout = 0
+        except ValueError as error:
+            raise ConfigurationError(f"{self.queue!r} cannot be read: {error}") from None
+        except RequestTimeout:
+            pass
+        except ClientError:
+            if not received:
+                raise
+        return received
+
+    async def settle(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Acknowledge messages."""
+        for message in messages:
+            await message.settle()
+
+    async def confirm(self) -> None:
         """Wait until the broker has accepted all sent messages. The client sends nothing
         afterwards."""
+        await self.client.confirm()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connection after all acknowledgements have been sent."""
+        await self.client.close()
+
+    @abstractmethod
+    async def _send(self, body: bytes, ttl: int) -> None:
+        """Send a message. Raises ValueError if the protocol cannot represent it."""
+
+    @abstractmethod
+    async def _receive(self, timeout: float | None) -> ReceivedMessage:
+        """Return the next message. Raises RequestTimeout, ValueError."""
 
 
-def connect(url: Url, timeout: float, count: int = 0) -> MessagingClient:
-    """Connect to the broker and queue of `url`. Raises ConfigurationError, ClientError.
+def connect(url: Url, timeout: float, count: int = 0) -> BlockingClient:
+    """Return a connected QueueClient. Raises ConfigurationError, ClientError.
 
     timeout  seconds for connecting and for each write
     count    messages that will be received; 0 = no end
     """
+    # asyncio and ssl are slow to load
+    from sluicemq.clients.blocking import BlockingClient
+
     if url.protocol not in _CLIENTS:
         known = ", ".join(sorted(_CLIENTS))
         raise ConfigurationError(f"{url}: there is no client for {url.protocol}; use {known}")
@@ -73,162 +146,82 @@ def connect(url: Url, timeout: float, count: int = 0) -> MessagingClient:
     for name in options:
         if name not in _OPTIONS[url.protocol]:
             raise unknown(str(url), name, list(_OPTIONS[url.protocol]))
-    return _CLIENTS[url.protocol](url, options, timeout, count)
+    return BlockingClient(_CLIENTS[url.protocol].open, url, options, timeout, count)
 
 
-class _Phpmq:
-    def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
-        # Imported only for the protocol in use: asyncio and ssl are slow to load.
-        from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-        from sluicemq.protocols.phpmq.wire import DISPATCH_VERSIONS
+class _Phpmq(QueueClient):
+    _subscribed = False
 
+    @staticmethod
+    def url_options(url: Url, options: dict[str, str]) -> dict[str, str]:
         # "auto": a released PHP consumer cannot read a message that was sent with a TTL
-        dispatch_version = options.get("dispatch_version", "auto")
-        if dispatch_version not in DISPATCH_VERSIONS:
-            raise ConfigurationError(
-                f"{url}: dispatch_version is 1 or 2 (or auto), not {dispatch_version}"
-            )
-        self._queue = url.queue
-        self._window = min(count or WINDOW, WINDOW)
-        self._subscribed = False
-        self._client = BlockingPhpmqClient.connect(
-            url.host or "localhost",
-            url.port,
-            path=url.path or None,
-            ssl_context=_ssl_context(url, options),
-            timeout=timeout,
-            dispatch_version=DISPATCH_VERSIONS[dispatch_version],
-        )
+        return {"dispatch_version": options.get("dispatch_version", "auto")}
 
-    def send(self, body: bytes, ttl: int) -> None:
-        try:
-            self._client.send(self._queue, body, ttl)
-        except ValueError as error:
-            raise ConfigurationError(f"{self._queue!r} cannot be sent to: {error}") from None
+    async def _send(self, body: bytes, ttl: int) -> None:
+        await self.client.send(self.queue, body, ttl)
 
-    def receive(self, timeout: float | None) -> ReceivedMessage | None:
+    async def _receive(self, timeout: float | None) -> ReceivedMessage:
         if not self._subscribed:
-            self._subscribe()
-        try:
-            message = self._client.receive(None if timeout is None else max(GRACE, timeout))
-        except RequestTimeout:
-            return None
+            await self.client.subscribe(self.queue, self.window)
+            self._subscribed = True
+        message = await self.client.receive(timeout)
         return ReceivedMessage(
             message.queue, message.body, message.id, message.ttl, "", message.ack
         )
 
-    def _subscribe(self) -> None:
-        try:
-            self._client.subscribe(self._queue, self._window)
-        except ValueError as error:
-            raise ConfigurationError(f"{self._queue!r} cannot be read: {error}") from None
-        self._subscribed = True
 
-    def confirm(self) -> None:
-        self._client.confirm()
+class _Msglite(QueueClient):
+    most = 1  # the broker acknowledges messages when it sends them
+    grace = 0.0
 
-    def close(self) -> None:
-        self._client.close()
+    @staticmethod
+    def url_options(url: Url, options: dict[str, str]) -> dict[str, str]:
+        return {}
 
+    async def _send(self, body: bytes, ttl: int) -> None:
+        await self.client.send(self.queue, body, ttl or LONG)
 
-class _Msglite:
-    def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
-        from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-
-        self._queue = url.queue
-        self._client = BlockingMsgliteClient.connect(
-            url.host or "localhost",
-            url.port,
-            path=url.path or None,
-            ssl_context=_ssl_context(url, options),
-            timeout=timeout,
-        )
-
-    def send(self, body: bytes, ttl: int) -> None:
-        try:
-            self._client.send(self._queue, body, ttl or LONG)
-        except ValueError as error:
-            raise ConfigurationError(f"{self._queue!r} cannot be sent to: {error}") from None
-
-    def receive(self, timeout: float | None) -> ReceivedMessage | None:
+    async def _receive(self, timeout: float | None) -> ReceivedMessage:
         seconds = LONG if timeout is None else ceil(timeout)
-        try:
-            message = self._client.ready(self._queue, timeout=seconds)
-        except ValueError as error:
-            raise ConfigurationError(f"{self._queue!r} cannot be read: {error}") from None
+        message = await self.client.ready(self.queue, timeout=seconds)
         if message is None:
-            return None
+            raise RequestTimeout(f"no message in {seconds} s")
+        reply_to = message.reply_to or ""
         return ReceivedMessage(
-            message.address,
-            message.body,
-            "",
-            message.timeout,
-            message.reply_to or "",
-            _already_acked,
+            message.address, message.body, "", message.timeout, reply_to, _already_acked
         )
 
-    def confirm(self) -> None:
-        self._client.confirm()
 
-    def close(self) -> None:
-        self._client.close()
-
-
-class _Vibemq:
+class _Vibemq(QueueClient):
     """VibeMQ client. Bodies are JSON: a body that is a JSON value other than a string is sent
     unchanged, other text as a JSON string and other bytes in base64. A received string is decoded
     to its text, so bodies survive a round trip."""
 
-    def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
-        from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+    _messages: Any = None
 
-        self._queue = url.queue
-        self._subscribed = False
-        self._client = BlockingVibeMQClient.connect(
-            url.host or "localhost",
-            url.port,
-            path=url.path or None,
-            ssl_context=_ssl_context(url, options),
-            timeout=timeout,
-            username=url.user,
-            password=url.password,
-            token=options.get("token", ""),
-        )
+    @staticmethod
+    def url_options(url: Url, options: dict[str, str]) -> dict[str, str]:
+        return {"token": options["token"]} if "token" in options else {}
 
-    def send(self, body: bytes, ttl: int) -> None:
-        from sluicemq.protocols.vibemq.commands import payload_of
+    async def _send(self, body: bytes, ttl: int) -> None:
+        from sluicemq.clients.vibemq.commands import payload_of
 
         if ttl:
             raise ConfigurationError(
                 "--ttl: in VibeMQ the queue says how long messages live (messageTtl)"
             )
         payload, headers = payload_of(body)
-        try:
-            self._client.post(self._queue, payload, headers)
-        except ValueError as error:
-            raise ConfigurationError(f"{self._queue!r} cannot be sent to: {error}") from None
+        await self.client.post(self.queue, payload, headers)
 
-    def receive(self, timeout: float | None) -> ReceivedMessage | None:
-        if not self._subscribed:
-            self._client.subscribe(self._queue)
-            self._subscribed = True
-        try:
-            message = self._client.receive(
-                self._queue, None if timeout is None else max(GRACE, timeout)
-            )
-        except RequestTimeout:
-            return None
+    async def _receive(self, timeout: float | None) -> ReceivedMessage:
+        if self._messages is None:
+            self._messages = await self.client.subscribe(self.queue)
+        message = await self._messages.receive(timeout)
         reply_to = message.headers.get("replyTo", "")
         return ReceivedMessage(message.queue, message.text, message.id, 0, reply_to, message.ack)
 
-    def confirm(self) -> None:
-        self._client.confirm()
 
-    def close(self) -> None:
-        self._client.close()
-
-
-class _Jmq:
+class _Jmq(QueueClient):
     """JMQ client. A UTF-8 body is sent as a TextMessage, others as a BytesMessage; all are
     persistent. A received MapMessage or StreamMessage is converted to JSON; an ObjectMessage is
     returned unchanged.
@@ -239,10 +232,11 @@ class _Jmq:
     direct     true: the port is that of the JMQ service, not of a port mapper
     """
 
-    def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
-        from sluicemq.protocols.jmq.client import BlockingJmqClient, Queue, Topic
-        from sluicemq.protocols.jmq.login import GUEST
+    _consumer: Any = None
+    _producer: Any = None
 
+    @staticmethod
+    def url_options(url: Url, options: dict[str, str]) -> dict[str, str]:
         for name in ("topic", "direct"):
             if options.get(name, "true") not in ("true", "false"):
                 raise ConfigurationError(f"{url}: {name} is true or false, not {options[name]}")
@@ -252,49 +246,33 @@ class _Jmq:
             raise ConfigurationError(
                 f"{url}: what is not UTF-8 cannot be the name of a destination"
             ) from None
-        topic = options.get("topic") == "true"
-        if "durable" in options and not (topic and "client_id" in options):
+        if "durable" in options and not (options.get("topic") == "true" and "client_id" in options):
             raise ConfigurationError(f"{url}: durable needs topic=true and client_id")
-        self._queue = url.queue
-        self._selector = options.get("selector", "")
-        self._durable = options.get("durable", "")
-        self._window = min(count or WINDOW, WINDOW)
-        self._destination = Topic(url.queue) if topic else Queue(url.queue)
-        self._consumer: BlockingConsumer | None = None
-        self._producer: BlockingProducer | None = None
-        self._client = BlockingJmqClient.connect(
-            url.host or "localhost",
-            url.port,
-            path=url.path or None,
-            direct=options.get("direct") == "true",
-            tls=url.tls,
-            ssl_context=_ssl_context(url, options),
-            timeout=timeout,
-            username=url.user or GUEST,
-            password=url.password if url.user else GUEST,
-            client_id=options.get("client_id", ""),
-            reconnect=None,
-        )
+        return {name: text for name, text in options.items() if name in ("client_id", "direct")}
 
-    def send(self, body: bytes, ttl: int) -> None:
+    @property
+    def _destination(self) -> Any:
+        from sluicemq.clients.jmq import Queue, Topic
+
+        return (Topic if self.options.get("topic") == "true" else Queue)(self.queue)
+
+    async def _send(self, body: bytes, ttl: int) -> None:
         if self._producer is None:
-            self._producer = self._client.session().producer(self._destination)
+            session = await self.client.session()
+            self._producer = await session.producer(self._destination)
         try:
             text: str | bytes = body.decode()
         except UnicodeDecodeError:
             text = body
-        self._producer.send(text, ttl=ttl, wait=False)
+        await self._producer.send(text, ttl=ttl, wait=False)
 
-    def receive(self, timeout: float | None) -> ReceivedMessage | None:
+    async def _receive(self, timeout: float | None) -> ReceivedMessage:
         if self._consumer is None:
-            self._consumer = self._subscribe()
-        try:
-            message = self._consumer.receive(None if timeout is None else max(GRACE, timeout))
-        except RequestTimeout:
-            return None
+            self._consumer = await self._subscribe()
+        message = await self._consumer.receive(timeout)
         reply_to = message.reply_to
         return ReceivedMessage(
-            self._queue,
+            self.queue,
             message.readable_body,
             message.id,
             ceil(message.seconds_left),
@@ -302,30 +280,28 @@ class _Jmq:
             lambda: message.acknowledge(only=True),
         )
 
-    def _subscribe(self) -> BlockingConsumer:
-        from sluicemq.protocols.jmq.client import AckMode
+    async def _subscribe(self) -> Any:
+        from sluicemq.clients.jmq import AckMode
 
-        return self._client.session(AckMode.CLIENT).consumer(
+        session = await self.client.session(AckMode.CLIENT)
+        return await session.consumer(
             self._destination,
-            selector=self._selector,
-            name=self._durable,
-            durable=bool(self._durable),
-            prefetch=self._window,
+            selector=self.options.get("selector", ""),
+            name=self.options.get("durable", ""),
+            durable="durable" in self.options,
+            prefetch=self.window,
         )
 
-    def confirm(self) -> None:
+    async def confirm(self) -> None:
         if self._producer is not None:
-            self._producer.confirm()
-
-    def close(self) -> None:
-        self._client.close()
+            await self._producer.confirm()
 
 
-def _already_acked() -> None:
+async def _already_acked() -> None:
     """Do nothing: msglite messages are acknowledged when they are sent."""
 
 
-_CLIENTS: Final[dict[str, type[_Phpmq] | type[_Msglite] | type[_Vibemq] | type[_Jmq]]] = {
+_CLIENTS: Final[dict[str, type[QueueClient]]] = {
     "jmq": _Jmq,
     "msglite": _Msglite,
     "phpmq": _Phpmq,

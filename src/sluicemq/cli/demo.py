@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -28,12 +28,9 @@ from sluicemq.cli.bench.phpmq import Phpmq
 from sluicemq.cli.bench.sockets import BrokerAddress
 from sluicemq.cli.console import Exit, out
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient, connect
 from sluicemq.journal.inspect import check
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, BlockingPhpmqMessage
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 
 LISTEN: Final = (
     "msglite://127.0.0.1:0?durability=sync",
@@ -212,7 +209,7 @@ class Demonstration:
 
     def _jms(self) -> str:
         with (
-            BlockingJmqClient.connect(port=self._broker.port("jmq")) as client,
+            self._jmq() as client,
             self._phpmq() as consumer,
         ):
             session = client.session(transacted=True)
@@ -229,8 +226,8 @@ class Demonstration:
 
     def _vibemq_to_jms(self) -> str:
         with (
-            BlockingVibeMQClient.connect(port=self._broker.port("vibemq")) as sender,
-            BlockingJmqClient.connect(port=self._broker.port("jmq")) as client,
+            connect(f"vibemq://127.0.0.1:{self._broker.port('vibemq')}") as sender,
+            self._jmq() as client,
         ):
             consumer = client.session().consumer("prices")
             for number in range(PRICES):
@@ -269,11 +266,8 @@ class Demonstration:
                 message = client.receive(PATIENCE)
                 _expect(message.body, b"payment %d" % number)
                 message.ack()
-            try:
-                surplus: BlockingPhpmqMessage | None = client.receive(0.3)
-            except RequestTimeout:
-                surplus = None
-            if surplus is not None:
+            with suppress(RequestTimeout):
+                surplus = client.receive(0.3)
                 raise StepFailed(f"{surplus.body!r} came although all messages had been consumed")
         return f"{BACKLOG - ACKED}: none lost, none twice, in order"
 
@@ -318,11 +312,14 @@ class Demonstration:
 
     # --- helpers -----------------------------------------------------------------------------
 
-    def _msglite(self) -> BlockingMsgliteClient:
-        return BlockingMsgliteClient.connect(port=self._broker.port("msglite"))
+    def _msglite(self) -> BlockingClient:
+        return connect(f"msglite://127.0.0.1:{self._broker.port('msglite')}")
 
-    def _phpmq(self) -> BlockingPhpmqClient:
-        return BlockingPhpmqClient.connect(port=self._broker.port("phpmq"))
+    def _phpmq(self) -> BlockingClient:
+        return connect(f"phpmq://127.0.0.1:{self._broker.port('phpmq')}")
+
+    def _jmq(self) -> BlockingClient:
+        return connect(f"jmq://127.0.0.1:{self._broker.port('jmq')}")
 
     def _waiting(self, queue: str) -> int:
         for destination in self._broker.status()["destinations"]:

@@ -5,23 +5,30 @@ from __future__ import annotations
 import base64
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from io import BufferedReader
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sluicemq.cli.clients import MessagingClient, ReceivedMessage, connect
+from sluicemq.cli.clients import ReceivedMessage, connect
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
 from sluicemq.cli.message_arguments import BodiesArgument, FilesOption, read_standard_input
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
 from sluicemq.server.units import Unit, format_quantity, parse_quantity
 
-PROGRESS_STEP = 64
-"""Number of messages between two updates of the progress bar."""
+if TYPE_CHECKING:
+    from sluicemq.clients.blocking import BlockingClient
+
+BATCH = 64
+"""Maximum number of messages in a call of the client, and without a progress bar."""
+READ_BYTES = 1 << 16
+"""Maximum number of bytes of standard input read at a time."""
 
 UrlArgument = Annotated[
     str, typer.Argument(metavar="URL", help="Broker and queue: phpmq://127.0.0.1:9100/orders")
@@ -60,13 +67,12 @@ def send(
     try:
         with _progress("sending", total) as progress:
             task = progress.tasks[0].id
-            for body in _bodies(bodies or [], file or [], lines):
-                for _ in range(count):
-                    connection.send(body, life)
-                    sent += 1
-                    size += len(body)
-                    if sent % PROGRESS_STEP == 0:
-                        progress.update(task, completed=sent)
+            for given_bodies in _bodies(bodies or [], file or [], lines):
+                for batch in _batches(given_bodies, count):
+                    connection.send(batch, life)
+                    sent += len(batch)
+                    size += sum(map(len, batch))
+                    progress.update(task, completed=sent)
             connection.confirm()
     except BaseException:
         _abandon(connection)
@@ -107,14 +113,18 @@ def receive(
         with _progress("receiving", count or None, quiet=sys.stdout.isatty()) as progress:
             task = progress.tasks[0].id
             while not count or received < count:
-                message = connection.receive(patience)
-                if message is None:
+                batch = connection.receive(patience, count - received if count else BATCH)
+                if not batch:
                     break
-                _write(message, raw, as_json)
-                message.settle()
-                received += 1
-                if received % PROGRESS_STEP == 0:
-                    progress.update(task, completed=received)
+                written = []
+                try:
+                    for message in batch:
+                        _write(message, raw, as_json)
+                        written.append(message)
+                finally:
+                    connection.settle(written)
+                received += len(batch)
+                progress.update(task, completed=received)
     except BaseException:
         _abandon(connection)
         raise
@@ -151,20 +161,39 @@ def _write(message: ReceivedMessage, raw: bool, as_json: bool) -> None:
     stream.flush()
 
 
-def _bodies(arguments: list[str], files: list[Path], lines: bool) -> Iterator[bytes]:
-    for text in arguments:
-        yield text.encode("utf-8", "surrogateescape")
+def _bodies(arguments: list[str], files: list[Path], lines: bool) -> Iterator[list[bytes]]:
+    """Return the messages to send, lines of standard input as soon as they have been read."""
+    if arguments:
+        yield [text.encode("utf-8", "surrogateescape") for text in arguments]
     for file in files:
-        yield file.read_bytes()
+        yield [file.read_bytes()]
     if arguments or files:
         return
     if lines:
         if sys.stdin.isatty():
             err().print("[dim]Type the messages, a line each; Ctrl-D ends them.[/]")
-        for line in sys.stdin.buffer:
-            yield line.removesuffix(b"\n")
+        yield from _lines(cast(BufferedReader, sys.stdin.buffer))
     else:
-        yield read_standard_input()
+        yield [read_standard_input()]
+
+
+def _lines(stream: BufferedReader) -> Iterator[list[bytes]]:
+    parts: list[bytes] = []
+    while data := stream.read1(READ_BYTES):
+        complete, newline, rest = data.rpartition(b"\n")
+        if newline:
+            yield b"".join([*parts, complete]).split(b"\n")
+            parts = []
+        parts.append(rest)
+    if any(parts):
+        yield [b"".join(parts)]
+
+
+def _batches(bodies: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
+    """Return each body `count` times, in batches."""
+    messages = (body for body in bodies for _ in range(count))
+    while batch := list(islice(messages, BATCH)):
+        yield batch
 
 
 def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
@@ -178,13 +207,13 @@ def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
         TimeElapsedColumn(),
         console=console,
         transient=True,
-        disable=quiet or not console.is_terminal or (total is not None and total < PROGRESS_STEP),
+        disable=quiet or not console.is_terminal or (total is not None and total < BATCH),
     )
     progress.add_task(what, total=total)
     return progress
 
 
-def _abandon(connection: MessagingClient) -> None:
+def _abandon(connection: BlockingClient) -> None:
     """Close after an error; the first error is reported, not one from closing."""
     try:
         connection.close()

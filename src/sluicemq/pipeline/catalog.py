@@ -16,7 +16,7 @@ import logging
 from collections.abc import Container, Mapping
 from typing import Final
 
-from sluicemq.protocols import connection_urls
+from sluicemq.clients import urls
 
 PROPERTIES: Final = frozenset(
     {"provider", "owner", "location", "external", "is_managed_location", "comment", "collation"}
@@ -69,7 +69,7 @@ def warn_of_secrets(given: Mapping[str, str]) -> None:
         return
     found = [f"the option {name}" for name in SECRETS if given.get(name)]
     _, _, rest = given.get("url", "").partition("://")
-    if "@" in rest and connection_urls.credentials(rest.partition("?")[0])[1]:
+    if "@" in rest and urls.credentials(rest.partition("?")[0])[1]:
         found.append("the option url")
     if found:
         _log.warning(

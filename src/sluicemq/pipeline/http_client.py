@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from sluicemq.clients import urls
 from sluicemq.model.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -29,7 +30,6 @@ from sluicemq.model.errors import (
     ConnectionLost,
     RequestRefused,
 )
-from sluicemq.protocols import connection_urls
 
 PORT: Final = 7680
 PATIENCE: Final = 60.0
@@ -82,15 +82,15 @@ def target(options: Mapping[str, str]) -> HttpTarget:
         )
     location, _, query = rest.partition("?")
     user = password = path = ""
-    hosts: connection_urls.Hosts = (("localhost", PORT),)
+    hosts: urls.Hosts = (("localhost", PORT),)
     if scheme == _UNIX:
-        path = connection_urls.socket_path(location)
+        path = urls.socket_path(location)
     else:
-        user, password, location = connection_urls.credentials(location.rstrip("/"))
-        hosts = connection_urls.hosts(location, PORT)
+        user, password, location = urls.credentials(location.rstrip("/"))
+        hosts = urls.hosts(location, PORT)
     if len(hosts) != 1:
         raise ConfigurationError("the option url names one host")
-    given = connection_urls.query(query)
+    given = urls.query(query)
     settings = {"ca": given.pop("ca", ""), "insecure": given.pop("insecure", "false")}
     if given:
         raise ConfigurationError(f"url: there is no option {', '.join(sorted(given))}")
@@ -98,7 +98,7 @@ def target(options: Mapping[str, str]) -> HttpTarget:
         *hosts[0],
         scheme in _SECURE,
         settings["ca"],
-        connection_urls.truth("url: insecure", settings["insecure"]),
+        urls.truth("url: insecure", settings["insecure"]),
         authorization(
             options.get("user", user), options.get("password", password), options.get("token", "")
         ),
@@ -196,7 +196,7 @@ class HttpConnection:
             return _UnixConnection(to.path, self._timeout)
         if not to.secure:
             return http.client.HTTPConnection(to.host, to.port, timeout=self._timeout)
-        context = connection_urls.tls_context(to.ca, insecure=to.insecure, named=True)
+        context = urls.tls_context(to.ca, insecure=to.insecure, named=True)
         return http.client.HTTPSConnection(to.host, to.port, timeout=self._timeout, context=context)
 
 

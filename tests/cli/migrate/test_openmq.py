@@ -11,10 +11,10 @@ from struct import pack
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import Blocking, BlockingClient
+from sluicemq.clients.jmq import JmqClient, Topic
 from sluicemq.model.destination import DestinationSettings, Overflow
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.jmq.client import BlockingJmqClient, Topic
-from sluicemq.protocols.jmq.client.blocking import BlockingConsumer, BlockingJmqMessage
 from sluicemq.protocols.jmq.ids import Xid
 from tests.cli.conftest import Run
 from tests.cli.migrate import openmq_store as store
@@ -41,19 +41,17 @@ def dmq_entry() -> bytes:
 
 
 @contextmanager
-def serving(
-    data: Path, user: str = "admin", password: str = "admin"
-) -> Iterator[BlockingJmqClient]:
+def serving(data: Path, user: str = "admin", password: str = "admin") -> Iterator[BlockingClient]:
     """A broker with the imported messages, and a session with the client id `desk`."""
     with LocalBroker(data, ["jmq://127.0.0.1:0"]) as broker:
         port = broker.port("jmq")
-        with BlockingJmqClient.connect(
-            port=port, username=user, password=password, client_id="desk"
+        with BlockingClient(
+            JmqClient.connect, port=port, username=user, password=password, client_id="desk"
         ) as client:
             yield client
 
 
-def taken(consumer: BlockingConsumer, count: int) -> list[BlockingJmqMessage]:
+def taken(consumer: Blocking, count: int) -> list[Blocking]:
     """Receive exactly `count` messages."""
     found = [consumer.receive(20) for _ in range(count)]
     with pytest.raises(ClientError):
@@ -61,7 +59,7 @@ def taken(consumer: BlockingConsumer, count: int) -> list[BlockingJmqMessage]:
     return found
 
 
-def bodies(consumer: BlockingConsumer, count: int) -> list[object]:
+def bodies(consumer: Blocking, count: int) -> list[object]:
     return [message.body for message in taken(consumer, count)]
 
 

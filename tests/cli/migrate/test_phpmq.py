@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, journaled, left
 
@@ -76,7 +77,7 @@ def test_ready_messages_are_imported_in_order(
     assert migrate("phpmq", configuration(store))["messages"]["imported"] == 4
     with (
         LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0"]) as broker,
-        BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client,
+        BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client,
     ):
         client.subscribe("orders", window=10)
         found = [client.receive(20).body for _ in range(3)]
@@ -91,13 +92,14 @@ def test_ready_messages_are_imported_in_order(
 
 def test_dispatched_message_is_redelivered(store: Store, migrate: Migrate, tmp_path: Path) -> None:
     """JMS clients see that the message is redelivered; PHPMQ has no field for that."""
-    from sluicemq.protocols.jmq.client import BlockingJmqClient
+    from sluicemq.clients.blocking import BlockingClient
+    from sluicemq.clients.jmq import JmqClient
 
     store.add(1, b"orders", b"x", 17_600_000_000_000, sent=1)
     migrate("phpmq", store.path)
     with (
         LocalBroker(tmp_path / "data", ["jmq://127.0.0.1:0"]) as broker,
-        BlockingJmqClient.connect(port=broker.port("jmq")) as client,
+        BlockingClient(JmqClient.connect, port=broker.port("jmq")) as client,
     ):
         message = client.session().consumer("orders").receive(20)
         assert (message.redelivered, message.delivery_count) == (True, 2)

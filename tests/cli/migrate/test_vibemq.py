@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.protocols.vibemq.queues import Mode, QueueOptions, Strategy, WrittenOptions
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, journaled, left, restored
@@ -47,12 +48,12 @@ def test_ready_messages_are_imported_unchanged(
     assert migrate("vibemq", store.path)["messages"]["imported"] == 3
     with (
         LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker,
-        BlockingVibeMQClient.connect(port=broker.port("vibemq")) as client,
+        BlockingClient(VibeMQClient.connect, port=broker.port("vibemq")) as client,
     ):
-        client.subscribe("orders")
-        found = [client.receive("orders", 20) for _ in range(3)]
+        subscription = client.subscribe("orders")
+        found = [subscription.receive(20) for _ in range(3)]
         with pytest.raises(ClientError):
-            client.receive("orders", 0.2)
+            subscription.receive(0.2)
     assert [each.id for each in found] == ["a", "b", "c"]
     # the payload's own bytes: 3.10 is not 3.1
     assert [each.payload for each in found] == [b"[1]", b"", '{"n": 3.10, "ü": "€"}'.encode()]
@@ -73,7 +74,7 @@ def test_queues_keep_their_options(store: Store, migrate: Migrate, tmp_path: Pat
     migrate("vibemq", store.path)
     with (
         LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker,
-        BlockingVibeMQClient.connect(port=broker.port("vibemq")) as client,
+        BlockingClient(VibeMQClient.connect, port=broker.port("vibemq")) as client,
     ):
         info = client.queue_info("orders")
         assert info is not None
@@ -86,8 +87,8 @@ def test_queues_keep_their_options(store: Store, migrate: Migrate, tmp_path: Pat
             mode=Mode(3), message_ttl=86_400_000, dead_letter_queue="lost"
         )
         # messages of a fan-out queue are kept for its first subscriber
-        client.subscribe("news")
-        assert client.receive("news", 20).payload == b'"n"'
+        subscription = client.subscribe("news")
+        assert subscription.receive(20).payload == b'"n"'
 
 
 def test_queues_read_back_as_they_were_written(
@@ -102,7 +103,7 @@ def test_queues_read_back_as_they_were_written(
     migrate("vibemq", store.path)
     with (
         LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker,
-        BlockingVibeMQClient.connect(port=broker.port("vibemq")) as client,
+        BlockingClient(VibeMQClient.connect, port=broker.port("vibemq")) as client,
     ):
         found = client.queue_info("odd")
         assert found is not None
@@ -236,8 +237,8 @@ def test_old_token_still_works(store: Store, migrate: Migrate, tmp_path: Path) -
     with LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker:
         port = broker.port("vibemq")
         with pytest.raises(ClientError):
-            BlockingVibeMQClient.connect(port=port, token="another")
-        with BlockingVibeMQClient.connect(port=port, token="a shared secret") as client:
+            BlockingClient(VibeMQClient.connect, port=port, token="another")
+        with BlockingClient(VibeMQClient.connect, port=port, token="a shared secret") as client:
             assert client.list_queues() == ["orders", "orders.dlq"]
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.migrate.vibemq import inspect_source
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.destination import Address, Kind
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, journaled, restored
 from tests.cli.migrate.vibemq_store import Store
@@ -52,10 +53,10 @@ def test_only_rows_that_survive_a_vibemq_restart_are_imported(
     assert {each["name"] for each in report["left"]} >= {"15 of small"}
     with (
         LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker,
-        BlockingVibeMQClient.connect(port=broker.port("vibemq")) as client,
+        BlockingClient(VibeMQClient.connect, port=broker.port("vibemq")) as client,
     ):
-        client.subscribe("small")
-        assert [client.receive("small", 20).payload for _ in range(10)] == [
+        subscription = client.subscribe("small")
+        assert [subscription.receive(20).payload for _ in range(10)] == [
             b"%d" % n for n in range(15, 25)
         ]
 

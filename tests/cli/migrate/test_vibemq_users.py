@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.migrate.source_files import SourceError
 from sluicemq.cli.migrate.vibemq import inspect_source
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.server.identity.passwords import verify
 from sluicemq.server.identity.records import Database, UserRecord, decode, encode
 from sluicemq.server.identity.store import UserStore
@@ -116,8 +117,8 @@ def test_users_log_in_with_their_old_passwords(
         port = broker.port("vibemq")
         where = ("--data-dir", str(tmp_path / "data"))
 
-        def connect(user: str, password: str) -> BlockingVibeMQClient:
-            return BlockingVibeMQClient.connect(port=port, username=user, password=password)
+        def connect(user: str, password: str) -> BlockingClient:
+            return BlockingClient(VibeMQClient.connect, port=port, username=user, password=password)
 
         listing = run("users", "list", *where, "--json").out
         assert [user["password_scheme"] for user in json.loads(listing)] == ["bcrypt", "bcrypt"]

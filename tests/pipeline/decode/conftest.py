@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.msglite.client import BlockingMsgliteClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import JmqClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.clients.vibemq import VibeMQClient
 from tests.pipeline.decode.proxy import Heard, Proxy
 from tests.pipeline.decode.wires import ACK, FIN, PSH, SERVER, SYN, Segment, Talk
 
@@ -36,7 +37,7 @@ class Recorded(NamedTuple):
 
 
 def phpmq(port: int) -> None:
-    client = BlockingPhpmqClient.connect(port=port)
+    client = BlockingClient(PhpmqClient.connect, port=port)
     for body in BODIES:
         client.send("orders", body, 60)
     client.subscribe("orders", 5)
@@ -46,7 +47,7 @@ def phpmq(port: int) -> None:
 
 
 def msglite(port: int) -> None:
-    client = BlockingMsgliteClient.connect(port=port)
+    client = BlockingClient(MsgliteClient.connect, port=port)
     for body in BODIES:
         client.send("letters", body, 60, "answers")
         assert client.ready("letters", timeout=PATIENCE) is not None
@@ -54,18 +55,18 @@ def msglite(port: int) -> None:
 
 
 def vibemq(port: int) -> None:
-    client = BlockingVibeMQClient.connect(port=port, threshold=500)
+    client = BlockingClient(VibeMQClient.connect, port=port, threshold=500)
     client.create_queue("events")
     for number, body in enumerate(BODIES):
         client.publish("events", body.decode(), {"n": str(number), "correlationId": "c"})
-    client.subscribe("events")
+    subscription = client.subscribe("events")
     for _ in BODIES:
-        client.receive("events", PATIENCE).ack()
+        subscription.receive(PATIENCE).ack()
     client.close()
 
 
 def jmq(port: int) -> None:
-    client = BlockingJmqClient.open(f"jmq://127.0.0.1:{port}?direct=true")
+    client = BlockingClient(JmqClient.open, f"jmq://127.0.0.1:{port}?direct=true")
     session = client.session()
     producer = session.producer("accounts")
     for number, body in enumerate(BODIES):

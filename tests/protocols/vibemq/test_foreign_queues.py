@@ -11,6 +11,8 @@ import pytest
 
 from sluicemq.broker import Broker, Consumer, Delivery, EngineSettings, ManualClock, Window
 from sluicemq.broker.recovery import recover, snapshot
+from sluicemq.clients.vibemq import commands
+from sluicemq.clients.vibemq.commands import Conflict, Declaration
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import (
     Address,
@@ -21,8 +23,7 @@ from sluicemq.model.destination import (
     Provenance,
 )
 from sluicemq.protocols.jmq import destinations as jmq
-from sluicemq.protocols.vibemq import commands, queues, wire
-from sluicemq.protocols.vibemq.commands import Conflict, Declaration
+from sluicemq.protocols.vibemq import queues, wire
 from sluicemq.protocols.vibemq.creation import ListenerDefaults, QueueCreation
 from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, WrittenOptions
 from sluicemq.protocols.vibemq.session import SessionOptions

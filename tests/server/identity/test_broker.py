@@ -15,9 +15,10 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from tests.protocols.jmq.raw import RawJmq
 from tests.server.conftest import Start
 
@@ -58,7 +59,7 @@ def published(broker: LocalBroker) -> int:
 def may_send(broker: LocalBroker, queue: str, scheme: str = "phpmq") -> bool:
     """Return whether PHPMQ accepts a message; a refusal closes the connection."""
     before = published(broker)
-    with BlockingPhpmqClient.connect(port=broker.port(scheme)) as client:
+    with BlockingClient(PhpmqClient.connect, port=broker.port(scheme)) as client:
         end = time.monotonic() + 30
         try:
             client.send(queue, b"x")
@@ -174,9 +175,9 @@ def test_a_protocol_with_logins_asks_as_soon_as_there_is_a_user(
     broker = start("vibemq://127.0.0.1:0", environment=LOG)
     port = broker.port("vibemq")
 
-    def connect(user: str = "", password: str = "", token: str = "") -> BlockingVibeMQClient:
-        return BlockingVibeMQClient.connect(
-            port=port, username=user, password=password, token=token
+    def connect(user: str = "", password: str = "", token: str = "") -> BlockingClient:
+        return BlockingClient(
+            VibeMQClient.connect, port=port, username=user, password=password, token=token
         )
 
     connect().close()
@@ -208,7 +209,7 @@ def test_a_protocol_with_logins_asks_as_soon_as_there_is_a_user(
     assert added[1]["changed_by"].startswith("root at 127.0.0.1:")
 
 
-def publish_on(client: BlockingVibeMQClient) -> None:
+def publish_on(client: BlockingClient) -> None:
     """Publish until the connection is lost."""
     while True:
         client.publish("jobs", {"n": 2})
@@ -220,9 +221,9 @@ def test_first_user_disconnects_clients_that_need_a_login_now(
     broker = start("vibemq://127.0.0.1:0", "jmq://127.0.0.1:0", "phpmq://127.0.0.1:0")
     phpmq = broker.port("phpmq")
     with (
-        BlockingVibeMQClient.connect(port=broker.port("vibemq")) as vibemq,
+        BlockingClient(VibeMQClient.connect, port=broker.port("vibemq"), reconnect=None) as vibemq,
         RawJmq.login(broker.port("jmq")) as jmq,
-        BlockingPhpmqClient.connect(port=phpmq) as old,
+        BlockingClient(PhpmqClient.connect, port=phpmq) as old,
         socket.create_connection(("127.0.0.1", broker.port("vibemq"))) as silent,
     ):
         vibemq.publish("jobs", {"n": 1})
@@ -241,11 +242,11 @@ def test_first_user_disconnects_clients_that_need_a_login_now(
         while silent.recv(4096):
             pass
         old.send("jobs", b"x")
-        with BlockingPhpmqClient.connect(port=phpmq) as another:
+        with BlockingClient(PhpmqClient.connect, port=phpmq) as another:
             another.send("jobs", b"y")
         # connections with a login stay
-        root = BlockingVibeMQClient.connect(
-            port=broker.port("vibemq"), username="root", password=SECRET
+        root = BlockingClient(
+            VibeMQClient.connect, port=broker.port("vibemq"), username="root", password=SECRET
         )
         command("users", "add", "anna", "--password-file", "secret")
         root.publish("jobs", {"n": 3})

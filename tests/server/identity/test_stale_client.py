@@ -12,9 +12,10 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.errors import RequestRefused
 from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import hash_password
 from sluicemq.server.identity.records import UserRecord
@@ -91,7 +92,7 @@ def test_stale_client_does_not_block_others_at_its_address(broker: LocalBroker) 
     http, vibemq, jmq = (broker.port(each) for each in ("http", "vibemq", "jmq"))
 
     def vibemq_login(**credentials: str) -> None:
-        BlockingVibeMQClient.connect(port=vibemq, timeout=60, **credentials).close()  # type: ignore[arg-type]
+        BlockingClient(VibeMQClient.connect, port=vibemq, timeout=60, **credentials).close()  # type: ignore[arg-type]
 
     vibemq_login(username="bert", password=SECRET)
     # the stale clients have old passwords of these users, of anna and of bert, too

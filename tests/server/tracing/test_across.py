@@ -12,9 +12,10 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.protocols.jmq.client import BlockingJmqClient
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import JmqClient
+from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.server.tracing.context import read
 from tests.server.conftest import Start
 
@@ -90,10 +91,10 @@ def attribute(span: Any, name: str) -> str:
 
 def test_a_vibemq_message_that_a_jms_client_consumes(start: Start, collector: Collector) -> None:
     broker = traced(start, collector, 0.0)
-    with BlockingVibeMQClient.connect("127.0.0.1", broker.port("vibemq")) as sender:
+    with BlockingClient(VibeMQClient.connect, "127.0.0.1", broker.port("vibemq")) as sender:
         sender.publish("orders", {"n": 1}, {"traceparent": PARENT, "tracestate": "vendor=1"})
         sender.publish("orders", {"n": 2})  # belongs to no trace, and begins none
-    with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as receiver:
+    with BlockingClient(JmqClient.connect, "127.0.0.1", broker.port("jmq")) as receiver:
         session = receiver.session()
         consumer = session.consumer("orders")
         first, second = (consumer.receive(TIMEOUT) for _ in range(2))
@@ -116,10 +117,10 @@ def test_a_vibemq_message_that_a_jms_client_consumes(start: Start, collector: Co
 
 def test_a_jms_message_that_a_php_worker_consumes(start: Start, collector: Collector) -> None:
     broker = traced(start, collector, 0.0)
-    with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as sender:
+    with BlockingClient(JmqClient.connect, "127.0.0.1", broker.port("jmq")) as sender:
         producer = sender.session().producer("orders")
         producer.send("hello", properties={"traceparent": PARENT})
-    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as worker:
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as worker:
         worker.subscribe("orders")
         message = worker.receive(TIMEOUT)
         assert message.body == b"hello"
@@ -137,24 +138,24 @@ def test_the_broker_begins_a_trace_that_the_consumer_finds(
     """With messages that have properties of their own (JMS, VibeMQ) and without (PHPMQ)."""
     broker = traced(start, collector, 1.0)
     if sender == "phpmq":
-        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as php:
+        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as php:
             php.send("orders", b"{}")
     elif sender == "vibemq":
-        with BlockingVibeMQClient.connect("127.0.0.1", broker.port("vibemq")) as vibemq:
+        with BlockingClient(VibeMQClient.connect, "127.0.0.1", broker.port("vibemq")) as vibemq:
             vibemq.publish("orders", {}, {"colour": "red"})
     else:
-        with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as jms:
+        with BlockingClient(JmqClient.connect, "127.0.0.1", broker.port("jmq")) as jms:
             jms.session().producer("orders").send("{}", properties={"colour": "red"})
     if sender == "jmq":
-        with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as jms:
+        with BlockingClient(JmqClient.connect, "127.0.0.1", broker.port("jmq")) as jms:
             received = jms.session().consumer("orders").receive(TIMEOUT)
             carried = read(received.properties["traceparent"])
             assert received.properties["colour"] == "red"
             received.acknowledge()
     else:
-        with BlockingVibeMQClient.connect("127.0.0.1", broker.port("vibemq")) as vibemq:
-            vibemq.subscribe("orders")
-            message = vibemq.receive("orders", TIMEOUT)
+        with BlockingClient(VibeMQClient.connect, "127.0.0.1", broker.port("vibemq")) as vibemq:
+            subscription = vibemq.subscribe("orders")
+            message = subscription.receive(TIMEOUT)
             carried = read(message.headers["traceparent"])
             message.ack()
     broker.stop()

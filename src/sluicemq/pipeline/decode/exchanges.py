@@ -12,8 +12,7 @@ from sluicemq.pipeline.decode.codec import (
     printable_properties,
     printable_text,
 )
-from sluicemq.protocols.jmq.client.connecting import read_services
-from sluicemq.protocols.jmq.portmapper import MAX_LINE, VERSION
+from sluicemq.protocols.jmq.portmapper import MAX_LINE, VERSION, read_services
 from sluicemq.protocols.msglite.http import GatewayRequest, HttpLimits, RequestReader
 
 _LONGEST_ANSWER: Final = 1 << 16

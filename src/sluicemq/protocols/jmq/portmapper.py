@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.transport import Login, SessionInfo, Timer, Transport
 
 VERSION: Final = 101
@@ -43,6 +44,21 @@ def answer(instance: str, services: Iterable[Service]) -> bytes:
     """Encode the port mapper's answer. `instance` is the broker's name, without blanks."""
     rows = [f"{row.name} {row.protocol} {row.type} {row.port}\n" for row in services]
     return "".join([f"{VERSION} {instance} {PACKET_VERSION}\n", *rows, ".\n"]).encode()
+
+
+def read_services(answer: bytes) -> list[Service]:
+    """Parse a port mapper's answer. Raises ConnectionLost if it is not one."""
+    head, *lines = answer.splitlines()[:1000] or [b""]
+    if head.split(b" ")[:1] != [b"%d" % VERSION]:
+        raise ConnectionLost("what answers there is no port mapper")
+    found = []
+    for line in lines:
+        words = line.decode("utf-8", "replace").split(" ")
+        if words[0] in ("", "."):
+            break
+        if len(words) >= 4 and words[3].isascii() and words[3].isdigit():
+            found.append(Service(words[0], words[1], words[2], int(words[3])))
+    return found
 
 
 class PortMapperSession:

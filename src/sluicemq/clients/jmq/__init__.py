@@ -1,0 +1,78 @@
+"""JMQ client.
+
+    async with await JmqClient.connect("127.0.0.1", 7676) as client:
+        session = await client.session()
+        producer = await session.producer("orders")
+        await producer.send({"pizza": "margherita", "count": 2}, properties={"city": "Oslo"})
+        async for message in await session.consumer("orders", selector="city = 'Oslo'"):
+            print(message.body)
+
+    async with await JmqClient.open("jmq://127.0.0.1") as client:
+        session = await client.session(transacted=True)
+        await (await session.producer(Topic("news"))).send("hello")
+        await session.commit()
+
+The client follows the JMS API with Python names: a client is a started JMS connection. A
+destination is a `Queue`, a `Topic`, or the name of a queue. `messages` maps Python values to
+message types; `StatusError.status` is the status code of the broker's reply.
+
+`JmqClient` reconnects automatically: it tries its hosts in turn and recreates its sessions,
+temporary destinations, consumers and producers. The broker redelivers unacked messages. Requests
+without a reply fail with ConnectionLost and are never retried, because the broker may have
+processed them; requests made while disconnected wait for the new connection. An open transaction
+fails with TransactionLost; the next one begins after `rollback`, or with the `commit` that raises.
+"""
+
+from __future__ import annotations
+
+from sluicemq.clients.jmq.browser import Browser
+from sluicemq.clients.jmq.connection import JmqClient
+from sluicemq.clients.jmq.consumer import Consumer, JmqMessage
+from sluicemq.clients.jmq.destinations import (
+    Destination,
+    Queue,
+    TemporaryQueue,
+    TemporaryTopic,
+    Topic,
+)
+from sluicemq.clients.jmq.messages import JavaObject, Message, MessageFormatError
+from sluicemq.clients.jmq.producer import Producer
+from sluicemq.clients.jmq.request_channel import StatusError
+from sluicemq.clients.jmq.session import Session, TransactionLost
+from sluicemq.clients.jmq.xa import XaResource
+from sluicemq.clients.transport import ALWAYS, Backoff
+from sluicemq.protocols.java import Byte, Char, Float, Long, Short
+from sluicemq.protocols.jmq.ids import Xid
+from sluicemq.protocols.jmq.packets import AckMode, PacketType, Status, XaFlag
+
+__all__ = [
+    "ALWAYS",
+    "AckMode",
+    "Backoff",
+    "Browser",
+    "Byte",
+    "Char",
+    "Consumer",
+    "Destination",
+    "Float",
+    "JavaObject",
+    "JmqClient",
+    "JmqMessage",
+    "Long",
+    "Message",
+    "MessageFormatError",
+    "PacketType",
+    "Producer",
+    "Queue",
+    "Session",
+    "Short",
+    "Status",
+    "StatusError",
+    "TemporaryQueue",
+    "TemporaryTopic",
+    "Topic",
+    "TransactionLost",
+    "XaFlag",
+    "XaResource",
+    "Xid",
+]

@@ -1,0 +1,319 @@
+"""Messages and their conversion to Python values. Public through `client`.
+
+    JMS            Python
+    TextMessage    str
+    BytesMessage   bytes (bytearray, memoryview)
+    MapMessage     dict, names to values
+    StreamMessage  list (tuple) of values
+    ObjectMessage  JavaObject, which is the serialised bytes
+    Message        None
+
+Values in maps and streams are None, bool, int, float, str, bytes; `sluicemq.protocols.java` has
+Byte, Short, Long, Float and Char for receivers that insist on the type of Java's: a plain int is an
+Integer, or a Long if it is too large for that, a plain float is a Double. Properties are the same,
+without None and bytes.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Self
+
+from sluicemq.clients.jmq.destinations import Destination, destination
+from sluicemq.model.errors import ProtocolError
+from sluicemq.model.message import Property
+from sluicemq.protocols import java
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.header import VariableHeader
+from sluicemq.protocols.jmq.ids import sysid_text
+from sluicemq.protocols.jmq.packets import PacketType
+from sluicemq.protocols.jmq.wire import Packet
+
+COMPRESS: Final = "JMS_SUN_COMPRESS"
+"""Property that marks a message as compressed."""
+COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
+UNCOMPRESSED_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
+
+LARGEST: Final = 1 << 28
+"""Maximum size of a decompressed body, in bytes."""
+
+
+class MessageFormatError(ValueError):
+    """Body that does not match its message type, or value that cannot be a body."""
+
+
+class JavaObject(bytes):
+    """Serialised Java object, kept as bytes. `value` decodes only the closed set of types that
+    maps and streams may hold, and maps and lists of them."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """Serialise a value of the closed set. Raises MessageFormatError."""
+        try:
+            return cls(java.dumps(value))
+        except ProtocolError as error:
+            raise MessageFormatError(str(error)) from None
+
+    @property
+    def value(self) -> object:
+        """Decoded object. Raises MessageFormatError for an object of any other class."""
+        try:
+            return java.loads(self)
+        except ProtocolError as error:
+            raise MessageFormatError(str(error)) from None
+
+
+Body = str | bytes | bytearray | memoryview | Mapping[str, object] | list[object] | None
+"""Value of a message body; a tuple counts as a list."""
+
+
+def encode_body(body: object) -> tuple[PacketType, bytes]:
+    """Encode a value; return the message type and the bytes. Raises MessageFormatError."""
+    try:
+        match body:
+            case None:
+                return PacketType.MESSAGE, b""
+            case str():
+                return PacketType.TEXT_MESSAGE, body.encode()
+            case JavaObject():
+                return PacketType.OBJECT_MESSAGE, bytes(body)
+            case bytes() | bytearray() | memoryview():
+                return PacketType.BYTES_MESSAGE, bytes(body)
+            case Mapping():
+                return PacketType.MAP_MESSAGE, java.dumps_map(body)
+            case list() | tuple():
+                return PacketType.STREAM_MESSAGE, java.dumps_stream(body)
+    except (ProtocolError, UnicodeEncodeError) as error:
+        raise MessageFormatError(str(error)) from None
+    raise MessageFormatError(f"a {type(body).__name__} is no body of a message")
+
+
+def decode_body(packet: Packet) -> object:
+    """Decode the body of a received packet. Raises MessageFormatError."""
+    try:
+        body = _inflated(packet) if packet.flags & packets.Z else packet.body
+        match packet.type:
+            case PacketType.TEXT_MESSAGE:
+                return body.decode()
+            case PacketType.MAP_MESSAGE:
+                return java.loads_map(body)
+            case PacketType.STREAM_MESSAGE:
+                return java.loads_stream(body)
+            case PacketType.OBJECT_MESSAGE:
+                return JavaObject(body)
+            case PacketType.BYTES_MESSAGE:
+                return body
+        return None
+    except (ProtocolError, UnicodeDecodeError) as error:
+        raise MessageFormatError(str(error)) from None
+
+
+def _inflated(packet: Packet) -> bytes:
+    size = packet.properties.get(UNCOMPRESSED_SIZE)
+    if not isinstance(size, int) or not 0 <= size <= LARGEST:
+        raise MessageFormatError(f"a compressed body does not say its size, but {size!r}")
+    return java.inflate(packet.body, size, LARGEST)
+
+
+class SendOptions(NamedTuple):
+    """Delivery options of a sent message.
+
+    persistent   the message survives a broker restart; the broker confirms it
+    priority     0-9
+    ttl          lifetime in seconds, 0 = for ever
+    delay        seconds before the message becomes deliverable
+    """
+
+    persistent: bool = True
+    priority: int = 4
+    ttl: float = 0.0
+    delay: float = 0.0
+
+    def changed(
+        self,
+        persistent: bool | None,
+        priority: int | None,
+        ttl: float | None,
+        delay: float | None,
+    ) -> SendOptions:
+        """Return a copy with the values that are not None. Raises ValueError."""
+        options = SendOptions(
+            self.persistent if persistent is None else persistent,
+            self.priority if priority is None else priority,
+            self.ttl if ttl is None else ttl,
+            self.delay if delay is None else delay,
+        )
+        if not 0 <= options.priority <= 9:
+            raise ValueError(f"a priority is 0 to 9, not {priority}")
+        if options.ttl < 0 or options.delay < 0:
+            raise ValueError("ttl and delay are not negative")
+        return options
+
+
+def deflated(
+    body: bytes, properties: Mapping[str, object] | None
+) -> tuple[bytes, dict[str, object]]:
+    """Compress a body; return it with the properties that mark it (section 9.5)."""
+    small = zlib.compress(body)
+    return small, {
+        **(properties or {}),
+        COMPRESS: True,
+        UNCOMPRESSED_SIZE: len(body),
+        COMPRESSED_SIZE: len(small),
+    }
+
+
+_UNREAD: Final = object()
+_NOT_PASSED_ON: Final = ("JMSX", "JMS_SUN_")
+"""Prefixes of property names reserved for JMS and Open MQ."""
+
+
+class Message:
+    """Received message; immutable.
+
+    Its fields raise MessageFormatError for an invalid header, property or body.
+    """
+
+    __slots__ = ("_body", "_header", "packet")
+
+    def __init__(self, packet: Packet) -> None:
+        self.packet = packet
+        self._header: VariableHeader | None = None
+        self._body: object = _UNREAD
+
+    @property
+    def id(self) -> str:
+        """JMSMessageID."""
+        return self._variable.message_id or sysid_text(self.packet.sysid)
+
+    @property
+    def kind(self) -> PacketType:
+        """Message type: TEXT_MESSAGE, BYTES_MESSAGE, …"""
+        return PacketType(self.packet.type)
+
+    @property
+    def body(self) -> object:
+        """Body as a Python value (table in the module docstring); decoded on first access."""
+        if self._body is _UNREAD:
+            self._body = decode_body(self.packet)
+        return self._body
+
+    @property
+    def raw(self) -> bytes:
+        """Body as bytes, decompressed but not decoded."""
+        try:
+            packet = self.packet
+            return _inflated(packet) if packet.flags & packets.Z else packet.body
+        except ProtocolError as error:
+            raise MessageFormatError(str(error)) from None
+
+    @property
+    def readable_body(self) -> bytes:
+        """Body as readable text: maps and streams as JSON, others unchanged."""
+        try:
+            match self.packet.type:
+                case PacketType.MAP_MESSAGE:
+                    return java.json_of_map(self.raw)
+                case PacketType.STREAM_MESSAGE:
+                    return java.json_of_stream(self.raw)
+            return self.raw
+        except ProtocolError as error:
+            raise MessageFormatError(str(error)) from None
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the message expires; 0 = never, or already expired."""
+        return max(0.0, (self.expiration - now_ms()) / 1000) if self.expiration else 0.0
+
+    @property
+    def properties(self) -> dict[str, Property]:
+        try:
+            return self.packet.properties
+        except ProtocolError as error:
+            raise MessageFormatError(str(error)) from None
+
+    @property
+    def own_properties(self) -> dict[str, Property]:
+        """Properties without those reserved for JMS and Open MQ."""
+        return {
+            name: value
+            for name, value in self.properties.items()
+            if not name.startswith(_NOT_PASSED_ON)
+        }
+
+    @property
+    def destination(self) -> Destination:
+        """Destination the message was sent to."""
+        header = self._variable
+        return destination(header.queue if self.packet.flags & packets.Q else header.topic)
+
+    @property
+    def reply_to(self) -> Destination | None:
+        """Destination for replies, or None."""
+        address = self._variable.reply_address(bool(self.packet.flags & packets.Q))
+        return None if address is None else destination(address)
+
+    @property
+    def correlation_id(self) -> str:
+        """JMSCorrelationID; "" if absent."""
+        return self._variable.correlation_id or ""
+
+    @property
+    def type(self) -> str:
+        """JMSType; "" if absent."""
+        return self._variable.type or ""
+
+    @property
+    def priority(self) -> int:
+        """Priority, 0-9."""
+        return self.packet.priority
+
+    @property
+    def persistent(self) -> bool:
+        return bool(self.packet.flags & packets.P)
+
+    @property
+    def timestamp(self) -> int:
+        """Time of sending, in ms since the epoch."""
+        return self.packet.timestamp
+
+    @property
+    def expiration(self) -> int:
+        """Expiration time in ms since the epoch; 0 = never."""
+        return self.packet.expiration
+
+    @property
+    def delivery_time(self) -> int:
+        """Earliest delivery time in ms since the epoch; 0 = immediately."""
+        return self._variable.delivery_time
+
+    @property
+    def redelivered(self) -> bool:
+        """True if the message may have been delivered before."""
+        return bool(self.packet.flags & packets.R)
+
+    @property
+    def delivery_count(self) -> int:
+        """Number of deliveries including this one; 0 if the broker does not send it."""
+        return self._variable.delivery_count
+
+    @property
+    def _variable(self) -> VariableHeader:
+        if self._header is None:
+            try:
+                self._header = self.packet.variable
+            except ProtocolError as error:
+                raise MessageFormatError(str(error)) from None
+        return self._header
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {sysid_text(self.packet.sysid)}>"
+
+
+def now_ms() -> int:
+    """Return the current time in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,336 @@
+"""Producers. Public through `client`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from itertools import count
+from typing import Any, Final, Protocol, Self
+
+from sluicemq.clients.jmq.confirmations import Confirmations
+from sluicemq.clients.jmq.destinations import Destination, named
+from sluicemq.clients.jmq.messages import (
+    COMPRESS,
+    Message,
+    MessageFormatError,
+    SendOptions,
+    deflated,
+    encode_body,
+    now_ms,
+)
+from sluicemq.clients.jmq.request_channel import Credit, RequestChannel, number
+from sluicemq.clients.transport import AsyncClient
+from sluicemq.model.errors import ConnectionLost, ProtocolError
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.ids import encode_sysid, sysid_text
+from sluicemq.protocols.jmq.packets import PacketType, Status
+from sluicemq.protocols.jmq.properties import encode_properties
+from sluicemq.protocols.jmq.wire import Packet, encode_head
+
+OUTSTANDING: Final = 256
+"""Maximum number of unconfirmed messages per session."""
+
+_PSEUDO_MAC: Final = bytes([os.urandom(1)[0] | 0x80]) + os.urandom(5)
+"""Random id of this process; part of a SysMessageID with address, port, number (section 4)."""
+_numbers: Final = count(1)
+_LOOPBACK: Final = b"\x7f\0\0\x01"
+
+
+class Sending(Protocol):
+    """Session interface used by a producer."""
+
+    id: int
+    transaction: int
+    confirmations: Confirmations
+
+    async def ready(self) -> RequestChannel:
+        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
+
+    def touch(self) -> None:
+        """Mark the transaction as used. Raises TransactionLost."""
+
+    def leave(self, producer: Producer) -> None:
+        """Remove a closed producer."""
+
+
+class _Route:
+    """Broker-side producer for one destination on one connection.
+
+    origin  local address and port
+    """
+
+    __slots__ = ("credit", "destination", "header", "id", "origin", "transaction")
+
+    def __init__(self, destination: Destination, channel: RequestChannel, reply: Packet) -> None:
+        self.destination = destination
+        self.id = number(reply, "JMQProducerID")
+        self.credit = Credit(number(reply, "JMQSize", -1))
+        self.origin = _origin(*channel.local())
+        self.header = b""
+        self.transaction = -1
+        channel.producers[self.id] = self.credit
+
+    def plain_header(self, transaction: int) -> bytes:
+        """Return the variable header of a message without optional fields."""
+        if transaction != self.transaction:
+            self.header = self.full_header(transaction, None, None, None, 0)
+            self.transaction = transaction
+        return self.header
+
+    def full_header(
+        self,
+        transaction: int,
+        correlation_id: str | None,
+        reply_to: Destination | None,
+        type: str | None,
+        delivery_time: int,
+    ) -> bytes:
+        """Return a variable header. Raises MessageFormatError if a field does not fit."""
+        try:
+            return encode_header(
+                self.destination.name,
+                correlation_id,
+                reply_to.name if reply_to else None,
+                type,
+                self.destination.java_class,
+                reply_to.java_class if reply_to else None,
+                transaction,
+                self.id,
+                delivery_time,
+            )
+        except ProtocolError as error:
+            raise MessageFormatError(str(error)) from None
+
+
+class Producer(AsyncClient):
+    """Producer for one destination or, without one, for any. Made by `Session.producer`."""
+
+    def __init__(
+        self,
+        session: Sending,
+        destination: Destination | None,
+        options: SendOptions,
+        outstanding: int,
+        timeout: float,
+    ) -> None:
+        self.destination = destination
+        self._session = session
+        self._options = options
+        self._outstanding = outstanding
+        self._timeout = timeout
+        self._routes: dict[Destination, _Route] = {}
+        self._closed = False
+
+    async def send(
+        self,
+        body: object = None,
+        *,
+        to: str | Destination | None = None,
+        properties: Mapping[str, object] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | Destination | None = None,
+        type: str | None = None,
+        persistent: bool | None = None,
+        priority: int | None = None,
+        ttl: float | None = None,
+        delay: float | None = None,
+        compress: bool = False,
+        wait: bool = True,
+    ) -> str:
+        """Send a message and return its id once the broker has confirmed it.
+
+        body        a value (see `messages`), or a received Message, whose properties, correlation
+                    id, reply-to and type are copied unless they are given
+        to          for a producer without a destination
+        persistent, priority, ttl, delay    override the producer's defaults; see Options
+        wait        False: return without the confirmation unless the client's `outstanding` limit
+                    is reached; `confirm` and a commit wait for it
+
+        The broker does not confirm non-persistent messages. Raises Refused, ConnectionLost,
+        RequestTimeout; after the last two the outcome is unknown.
+        MessageFormatError and ValueError for invalid arguments.
+        """
+        if isinstance(body, Message):
+            properties = body.own_properties if properties is None else properties
+            correlation_id = correlation_id or body.correlation_id or None
+            reply_to = reply_to or body.reply_to
+            type = type or body.type or None
+            kind, content = body.kind, body.raw
+        else:
+            kind, content = encode_body(body)
+        options = self._options.changed(persistent, priority, ttl, delay)
+        compress = compress or bool(properties and properties.get(COMPRESS) is True)
+        if compress:
+            content, properties = deflated(content, properties)
+        try:
+            block = encode_properties(properties) if properties else b""
+        except ProtocolError as error:
+            raise MessageFormatError(str(error)) from None
+        session = self._session
+        channel = await session.ready()
+        route = await self._route(channel, to)
+        await session.confirmations.wait_for_capacity(self._outstanding, self._timeout)
+        while not (route.credit.is_open and channel.credit.is_open):
+            await route.credit.wait(self._timeout)
+            await channel.credit.wait(self._timeout)
+        channel.check()
+        now = now_ms()
+        if correlation_id or reply_to or type or options.delay:
+            header = route.full_header(
+                session.transaction,
+                correlation_id,
+                named(reply_to) if reply_to else None,
+                type,
+                now + round(options.delay * 1000) if options.delay else 0,
+            )
+        else:
+            header = route.plain_header(session.transaction)
+        flags = (packets.Z if compress else 0) | _last(route.credit, channel.credit)
+        if route.destination.is_queue:
+            flags |= packets.Q
+        if options.persistent:
+            flags |= packets.P | packets.A
+        sysid = _sysid(now, route.origin)
+        waiting = Confirmations() if wait else session.confirmations
+        identity = channel.expect(waiting) if options.persistent else 0
+        head = encode_head(
+            kind,
+            flags,
+            identity,
+            header,
+            block,
+            len(content),
+            options.priority,
+            now + round(options.ttl * 1000) if options.ttl else 0,
+            sysid,
+        )
+        session.touch()
+        if not options.persistent:
+            await channel.send(head + content)
+            return sysid_text(sysid)
+        waiting.begin()
+        try:
+            await channel.send(head + content)
+            if wait:
+                await waiting.wait_for_all(self._timeout)
+        finally:
+            if wait:
+                channel.forget(identity)
+        return sysid_text(sysid)
+
+    async def send_all(self, bodies: Iterable[object], **options: Any) -> int:
+        """Send many messages with pipelined confirmations, and return their number.
+
+        Returns once the broker has confirmed all. `options` are those of `send`.
+        Raises as `send` for the first failure; later messages may have been sent.
+        """
+        number = 0
+        for body in bodies:
+            await self.send(body, **options, wait=False)
+            number += 1
+        await self.confirm()
+        return number
+
+    async def confirm(self) -> None:
+        """Wait until the broker has confirmed all messages of the session. Raises Refused,
+        ConnectionLost, RequestTimeout."""
+        await self._session.confirmations.wait_for_all(self._timeout)
+
+    async def close(self) -> None:
+        """Close the producer after its messages are confirmed. Raises as `confirm`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._session.leave(self)
+        try:
+            await self.confirm()
+        finally:
+            with suppress(ConnectionLost):  # a lost connection has closed the producer
+                channel = await self._session.ready()
+                await self.end(channel)
+
+    async def end(self, channel: RequestChannel) -> None:
+        """Delete the producer on the broker. Raises ClientError."""
+        for route in self._routes.values():
+            channel.producers.pop(route.id, None)
+            await channel.request(
+                PacketType.DELETE_PRODUCER,
+                {"JMQProducerID": Long(route.id)},
+                accepted=(Status.OK, Status.NOT_FOUND),
+            )
+        self._routes.clear()
+
+    async def begin(self, channel: RequestChannel) -> None:
+        """Create the producer on the broker, again after a reconnect. Raises ClientError."""
+        destinations = [*self._routes] or ([self.destination] if self.destination else [])
+        for destination in destinations:
+            await self._add(channel, destination)
+
+    async def _add(self, channel: RequestChannel, destination: Destination) -> _Route:
+        await declare(channel, destination)
+
+        def added(packet: Packet) -> None:
+            self._routes[destination] = _Route(destination, channel, packet)
+
+        await channel.request(
+            PacketType.ADD_PRODUCER,
+            {
+                "JMQDestination": destination.name,
+                "JMQDestType": destination.type,
+                "JMQSessionID": Long(self._session.id),
+            },
+            then=added,
+        )
+        return self._routes[destination]
+
+    async def _route(self, channel: RequestChannel, to: str | Destination | None) -> _Route:
+        if self._closed:
+            raise ConnectionLost("the producer is closed")
+        if (to is None) == (self.destination is None):
+            raise ValueError(
+                "say `to` where a message is sent"
+                if to is None
+                else f"this producer sends to {self.destination} only"
+            )
+        destination = self.destination if to is None else named(to)
+        assert destination is not None
+        return self._routes.get(destination) or await self._add(channel, destination)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+
+async def declare(channel: RequestChannel, destination: Destination) -> None:
+    """Send CREATE_DESTINATION, which must precede other requests for a destination.
+
+    The destination may exist. Temporary destinations are skipped, because only the connection that
+    owns one may create it. Raises ClientError.
+    """
+    if not destination.is_temporary:
+        await channel.request(
+            PacketType.CREATE_DESTINATION,
+            {"JMQDestination": destination.name, "JMQDestType": destination.type},
+            accepted=(Status.OK, Status.CONFLICT),
+        )
+
+
+def _last(producer: Credit, connection: Credit) -> int:
+    """Spend one credit of each and return the flags for an exhausted credit."""
+    flags = packets.C if producer.spend() else 0
+    return flags | packets.F if connection.spend() else flags
+
+
+def _origin(host: str, port: int) -> bytes:
+    """Encode an address and port for a SysMessageID."""
+    address = ip_address(host.partition("%")[0]).packed if host else _LOOPBACK
+    if len(address) == 4:
+        address = b"\xff\0\0\0" + _PSEUDO_MAC + b"\xff\xff" + address
+    return address + port.to_bytes(4, "big")
+
+
+def _sysid(now: int, origin: bytes) -> bytes:
+    return encode_sysid(now, origin[:16], int.from_bytes(origin[16:]), next(_numbers) & 0x7FFF_FFFF)

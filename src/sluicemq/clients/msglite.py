@@ -1,0 +1,384 @@
+"""msglite client.
+
+    async with await MsgliteClient.connect("127.0.0.1", 9813) as client:
+        await client.send("orders", b"one pizza", timeout=3600)
+        message = await client.ready("orders", "returns", timeout=30)
+
+    async with await MsgliteClient.connect(path="/tmp/msglite.socket") as client:
+        reply = await client.query("capitals", b"Burkina Faso?", timeout=5)
+
+Timeouts of messages, of `ready` and of `query` are whole seconds. The broker enforces them and
+answers None when one expires. The `timeout` of `connect` limits how long the client waits for the
+broker: to connect, for each write, to close, and for responses after their own timeout.
+
+The broker processes the commands of a connection one after the other, so a waiting `ready` delays
+all later commands. Work that must not wait needs a connection of its own.
+
+A call that is cancelled, interrupted or timed out leaves its command with the broker. If a message
+arrives for a `ready` that was abandoned, the client keeps it for the next `ready` with its address;
+a reply to an abandoned query is dropped.
+
+The protocol confirms nothing. The broker answers invalid data with an error and closes; the client
+raises it as RequestRefused in the waiting call, in the next one, or in `close`. Sent messages are
+known to be accepted when `close` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import ssl
+import time
+from asyncio.trsock import TransportSocket
+from collections import deque
+from math import ceil
+from typing import Any, Final, Self
+
+from sluicemq.clients import urls
+from sluicemq.clients.transport import AsyncClient, ClientTransport
+from sluicemq.model.destination import decode_name, encode_name
+from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
+from sluicemq.protocols.msglite.wire import (
+    ERROR,
+    FROM_SERVER,
+    MAX_ADDRESSES,
+    MAX_TIMEOUT,
+    MESSAGE,
+    QUIT_LINE,
+    Decoder,
+    Frame,
+    Limits,
+    encode_message,
+    encode_query,
+    encode_ready,
+    is_address,
+)
+
+DEFAULT_PORT = 9813
+PROBE_PREFIX: Final = "sluicemq.probe."
+"""Prefix of the addresses that `confirm` uses."""
+_ON_ITS_WAY = 0.2
+"""Seconds within which an immediate response of the broker should arrive."""
+
+
+class MsgliteMessage:
+    """Received message. The broker has already acknowledged it.
+
+    address  address it was sent to; the reply address for a query's reply
+    body     content
+    timeout  seconds, as the publisher gave it
+    reply_to address for a response, or None
+    """
+
+    __slots__ = ("address", "body", "reply_to", "timeout")
+
+    def __init__(self, frame: Frame) -> None:
+        _, self.timeout, addresses, self.body = frame
+        self.address = decode_name(addresses[0])
+        self.reply_to = decode_name(addresses[1]) if len(addresses) > 1 else None
+
+    def __repr__(self) -> str:
+        return f"<MsgliteMessage to {self.address}, {len(self.body)} bytes>"
+
+
+def _address(name: str) -> bytes:
+    raw = encode_name(name)
+    if not is_address(raw):
+        raise ValueError(f"{name!r} is no address: it is empty or has white space")
+    return raw
+
+
+def _addresses(names: tuple[str, ...]) -> tuple[bytes, ...]:
+    if not 1 <= len(names) <= MAX_ADDRESSES:
+        raise ValueError(f"ready takes 1 to {MAX_ADDRESSES} addresses, not {len(names)}")
+    return tuple(_address(name) for name in names)
+
+
+def _seconds(timeout: int) -> int:
+    if not 0 <= timeout <= MAX_TIMEOUT:
+        raise ValueError(f"a timeout is 0 to {MAX_TIMEOUT} seconds, not {timeout}")
+    return timeout
+
+
+def _message_command(address: str, body: bytes, timeout: int, reply_to: str | None) -> bytes:
+    reply = b"" if reply_to is None else _address(reply_to)
+    return encode_message(_seconds(timeout), _address(address), body, reply)
+
+
+class _Kept:
+    """Messages that arrived for an abandoned `ready`."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self) -> None:
+        self._messages: deque[MsgliteMessage] = deque()
+
+    def add(self, message: MsgliteMessage) -> None:
+        self._messages.append(message)
+
+    def take(self, names: tuple[str, ...]) -> MsgliteMessage | None:
+        for message in self._messages:
+            if message.address in names:
+                self._messages.remove(message)
+                return message
+        return None
+
+
+class _Request:
+    """Pending command. `names` are the addresses of a `ready`; () for a query.
+
+    Another call with the same addresses may take over an abandoned `ready` instead of sending its
+    own, which would wait behind it.
+    """
+
+    __slots__ = ("_begun", "_timeout", "answer", "names", "owed")
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.answer: asyncio.Future[MsgliteMessage | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.owed = True
+        self._begun: float | None = None
+        """Time at which the broker started the command, if it has."""
+        self._timeout: float | None = None
+        """Timeout of the call that took the command over, from then on."""
+
+    def begin(self) -> None:
+        """Record that the broker has answered all commands before this one."""
+        self._begun = time.monotonic()
+        if self._timeout is not None:
+            self._limit(self._begun, self._timeout)
+
+    def take_over(self, timeout: float) -> None:
+        """Wait for the response again, up to `timeout` seconds; then the answer is None.
+
+        The broker continues the command: another call may take it over again.
+        """
+        self.answer = asyncio.get_running_loop().create_future()
+        self._timeout = timeout
+        if self._begun is not None:
+            self._limit(self._begun, timeout)
+
+    def _limit(self, begun: float, timeout: float) -> None:
+        # a command that has just started may still return a message that was ready before
+        seconds = max(timeout, begun + _ON_ITS_WAY - time.monotonic())
+        timer = asyncio.get_running_loop().call_later(seconds, _expire, self.answer)
+        self.answer.add_done_callback(lambda _: timer.cancel())
+
+
+def _expire(answer: asyncio.Future[MsgliteMessage | None]) -> None:
+    if not answer.done():
+        answer.set_result(None)
+
+
+class _Connection(ClientTransport[Frame]):
+    """Matches responses to requests: they arrive in the order of the requests."""
+
+    def __init__(self, limits: Limits, timeout: float) -> None:
+        super().__init__(Decoder(limits, FROM_SERVER), timeout)
+        self.requests: deque[_Request] = deque()
+        self.kept = _Kept()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # The original broker writes a response in two pieces, and sends the second one only when
+        # the first is acknowledged.
+        assert self._transport is not None
+        peer: TransportSocket | None = self._transport.get_extra_info("socket")
+        if peer is not None and peer.family != socket.AF_UNIX:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+    def ask(self, command: bytes, names: tuple[str, ...]) -> _Request:
+        self.write(command)
+        request = _Request(names)
+        self.requests.append(request)
+        if len(self.requests) == 1:
+            request.begin()
+        return request
+
+    def abandoned(self, names: tuple[str, ...]) -> _Request | None:
+        """Return an abandoned `ready` for these addresses, or None."""
+        for request in self.requests:
+            if request.answer.done() and request.names == names:
+                return request
+        return None
+
+    def arrived(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            if frame[0] == ERROR:
+                self.lose(RequestRefused(frame[3].decode("utf-8", "replace")))
+            elif not self.requests:
+                self.lose(ConnectionLost("the broker sent an unexpected response"))
+                self.abort()
+            else:
+                self._answer(MsgliteMessage(frame) if frame[0] == MESSAGE else None)
+
+    def _answer(self, message: MsgliteMessage | None) -> None:
+        request = self.requests.popleft()
+        request.owed = False
+        if not request.answer.done():
+            request.answer.set_result(message)
+        elif message is not None and request.names:
+            self.kept.add(message)
+        if self.requests:
+            self.requests[0].begin()
+
+    def release(self, reason: ClientError) -> None:
+        for request in self.requests:
+            if not request.answer.done():
+                request.answer.set_exception(type(reason)(str(reason)))
+        self.requests.clear()
+
+    def leave(self, transport: asyncio.Transport) -> None:
+        if self.lost is not None:
+            return
+        transport.write(QUIT_LINE)
+        if transport.can_write_eof():
+            transport.write_eof()  # ends an abandoned ready
+        elif self.requests:  # TLS has no half-close, and the quit would wait behind the command
+            transport.close()
+
+    async def close(self) -> None:
+        known = self.lost
+        await super().close()
+        if known is None and isinstance(self.lost, RequestRefused):
+            self.check()
+
+
+class MsgliteClient(AsyncClient):
+    """asyncio connection to a msglite broker. Created by `connect`.
+
+    Several tasks may use it; the broker processes their commands in the order of the calls.
+    """
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self._free_at = 0.0
+        """Latest time at which the broker will have answered all pending commands."""
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        *,
+        path: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        timeout: float = 10.0,
+        limits: Limits | None = None,
+    ) -> Self:
+        """Connect to `host` and `port`, or to the Unix socket `path`.
+
+        `timeout` in seconds, > 0: see the module. Raises ConnectionLost, RequestTimeout.
+        """
+        connection = _Connection(limits or Limits(), timeout)
+        await connection.dial(host, port, path, ssl_context)
+        return cls(connection)
+
+    @classmethod
+    async def open(cls, url: str, **options: Any) -> Self:
+        """Connect to `msglite[+tls]://host[:port]` or `msglite+unix:///path`.
+
+        The URL's options are timeout, ca and insecure; `options` are those of `connect`. Raises as
+        `connect`; ConfigurationError.
+        """
+        return await cls.connect(
+            **{**urls.parse_single(url, "msglite", DEFAULT_PORT, {}), **options}
+        )
+
+    async def send(
+        self, address: str, body: bytes, timeout: int, reply_to: str | None = None
+    ) -> None:
+        """Send a message that waits up to `timeout` seconds for a consumer.
+
+        With 0 only a waiting consumer receives it. Returns once the connection has accepted it; the
+        protocol has no confirmation. Raises ConnectionLost, RequestRefused, RequestTimeout;
+        ValueError for values that the protocol cannot represent.
+        """
+        await self._connection.send(_message_command(address, body, timeout, reply_to))
+
+    async def ready(self, *addresses: str, timeout: int) -> MsgliteMessage | None:
+        """Return one message from the first of 1 to 8 addresses that has one.
+
+        Waits up to `timeout` seconds, 0 = not at all; None if no message arrived. Cancellation
+        loses no message: see the module. Raises as `send`.
+        """
+        raw = _addresses(addresses)
+        command = encode_ready(_seconds(timeout), raw)
+        connection = self._connection
+        message = connection.kept.take(addresses)
+        if message is not None:
+            return message
+        request = connection.abandoned(addresses)
+        if request is not None:
+            # take over the waiting command of a cancelled call
+            until = time.monotonic() + timeout
+            request.take_over(timeout)
+            message = await self._wait(request)
+            now = time.monotonic()
+            if request.owed:  # the timeout has expired, even if the timer fired a moment early
+                if now > self._free_at + connection.timeout:
+                    raise RequestTimeout("the broker does not answer")
+                return None
+            timeout = ceil(until - now)
+            if message is not None or timeout <= 0:
+                return message
+            command = encode_ready(timeout, raw)
+        return await self._ask(command, timeout, addresses)
+
+    async def query(self, address: str, body: bytes, timeout: int) -> MsgliteMessage | None:
+        """Send a message and wait up to `timeout` seconds for the reply; None if none arrived.
+
+        Raises as `send`.
+        """
+        command = encode_query(_seconds(timeout), _address(address), body)
+        return await self._ask(command, timeout, ())
+
+    async def confirm(self) -> None:
+        """Wait until the broker has accepted all sent messages.
+
+        Sends a ready with timeout 0 for an unused address: the response arrives after all earlier
+        commands were processed, or an error if one of them was refused. An error about the address
+        itself also confirms them: the user may not consume there. The connection is closed after an
+        error. Raises as `send`.
+        """
+        probe = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
+        try:
+            if await self.ready(probe, timeout=0) is not None:
+                raise ConnectionLost("the broker sent an unexpected response")
+        except RequestRefused as error:
+            if probe not in str(error):
+                raise
+
+    async def close(self) -> None:
+        """Send queued data, and wait until the broker has processed it and closed.
+
+        Raises RequestRefused if the broker refused an earlier command, and RequestTimeout if it is
+        unknown which commands the broker received.
+        """
+        await self._connection.close()
+
+    async def _ask(
+        self, command: bytes, timeout: int, names: tuple[str, ...]
+    ) -> MsgliteMessage | None:
+        request = self._connection.ask(command, names)
+        self._free_at = max(self._free_at, time.monotonic()) + timeout
+        return await self._wait(request)
+
+    async def _wait(self, request: _Request) -> MsgliteMessage | None:
+        patience = max(0.0, self._free_at - time.monotonic()) + self._connection.timeout
+        answer = request.answer
+        try:
+            async with asyncio.timeout(patience):
+                return await answer
+        except TimeoutError:
+            raise RequestTimeout(f"no answer in {patience:.0f} s") from None
+        except asyncio.CancelledError:
+            # cancelled in the moment the message arrived: keep it for the next ready
+            if answer.done() and not answer.cancelled() and request.names:
+                message = None if answer.exception() else answer.result()
+                if message is not None:
+                    self._connection.kept.add(message)
+            raise

@@ -1,0 +1,279 @@
+"""PHPMQ client.
+
+    async with await PhpmqClient.connect("127.0.0.1", 9100) as client:
+        await client.send("orders", b"one pizza", ttl=3600)
+        async for message in client.consume("orders", window=10):
+            print(message.body)
+            await message.ack()
+
+A connection has one subscription: consuming from another queue, or with another window, replaces
+it, and the broker requeues its unacked messages. The window limits the unacked messages of the
+client; a message that is never acknowledged occupies its place in the window, and is requeued when
+the connection ends.
+
+The protocol confirms nothing. `close` ends the client's output and waits until the broker closes;
+SluiceMQ does so once all messages sent with durability `sync` are on disk. Over TLS it does not
+wait. A broker that refuses a message (its queue is full, its name too long) closes the connection:
+the next call raises ConnectionLost, but `close` does not. `confirm` raises it, over TLS, too.
+
+Dispatches of both versions are accepted. `dispatch_version` is the form of sent messages: 2 writes
+a TTL packet with each message, 1 with none, "auto" with those that have a `ttl`. A released PHP
+consumer can only read messages that were sent without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Final, Self
+
+from sluicemq.clients import urls
+from sluicemq.clients.transport import AsyncClient, ClientTransport
+from sluicemq.model.destination import decode_name, encode_name
+from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost, RequestTimeout
+from sluicemq.protocols.phpmq.mapping import ANSWER, PROBE
+from sluicemq.protocols.phpmq.wire import (
+    DISPATCH_VERSIONS,
+    FROM_SERVER,
+    Decoder,
+    DispatchVersion,
+    Frame,
+    Limits,
+    encode_acknowledge,
+    encode_consume,
+    encode_dead_letter,
+    encode_requeue,
+    encode_send,
+)
+
+DEFAULT_PORT = 9100
+PROBE_SECONDS: Final = 60
+"""Time to live of the message that `confirm` sends, in case the connection breaks."""
+
+
+def _dispatch_version(name: str, given: str) -> DispatchVersion:
+    if given not in DISPATCH_VERSIONS:
+        raise ConfigurationError(f"{name} is 1 or 2 (or auto), not {given}")
+    return DISPATCH_VERSIONS[given]
+
+
+_URL_OPTIONS: Final[urls.Known] = {"dispatchversion": ("dispatch_version", _dispatch_version)}
+
+
+def _name(queue: str) -> bytes:
+    raw = encode_name(queue)
+    if not 0 < len(raw) <= Limits().queue:
+        raise ValueError(f"a queue name has 1 to {Limits().queue} bytes, this one has {len(raw)}")
+    return raw
+
+
+def _natural(number: int, what: str) -> int:
+    if number < 0:
+        raise ValueError(f"{what} is {number}, the minimum is 0")
+    return number
+
+
+def _encode_send(queue: str, body: bytes, ttl: int, dispatch_version: DispatchVersion) -> bytes:
+    """Return a send frame; with "auto" it has a TTL packet if `ttl` is not 0."""
+    if dispatch_version == "auto":
+        dispatch_version = 2 if ttl else 1
+    return encode_send(_name(queue), body, ttl, dispatch_version=dispatch_version)
+
+
+class PhpmqMessage:
+    """Message of a PhpmqClient. Call one of ack, requeue and dead_letter, once.
+
+    queue  name of its queue        id   32 hex digits, the same for each delivery
+    body   content                  ttl  seconds left when it was dispatched; 0 = for ever
+    """
+
+    __slots__ = ("_client", "_raw_id", "_raw_queue", "body", "id", "queue", "ttl")
+
+    def __init__(self, client: PhpmqClient, frame: Frame) -> None:
+        self._client = client
+        _, self._raw_queue, self.body, self._raw_id, self.ttl = frame
+        self.queue = decode_name(self._raw_queue)
+        self.id = self._raw_id.decode("ascii", "backslashreplace")
+
+    def __repr__(self) -> str:
+        return f"<PhpmqMessage {self.id} of {self.queue}, {len(self.body)} bytes>"
+
+    async def ack(self) -> None:
+        """Acknowledge the message. Raises ConnectionLost, RequestTimeout."""
+        await self._client._connection.send(encode_acknowledge(self._raw_queue, self._raw_id))
+
+    async def answer(self, body: bytes, ttl: int = 0) -> None:
+        """Send a response to the message's reply address, if it has one.
+
+        Must be called before the message is acknowledged. `ttl` in seconds, 0 = for ever. Raises
+        ConnectionLost, RequestTimeout, ValueError.
+        """
+        await self._client.send(decode_name(ANSWER + self._raw_id), body, ttl)
+
+    async def requeue(self, ttl: int = 0) -> None:
+        """Requeue the message at the end of its queue, with `ttl` seconds to live (0 = for ever).
+
+        Raises ConnectionLost, RequestTimeout, ValueError.
+        """
+        await self._client._connection.send(
+            encode_requeue(self._raw_queue, self._raw_id, _natural(ttl, "ttl"))
+        )
+
+    async def dead_letter(self) -> None:
+        """Dead-letter the message. Raises ConnectionLost, RequestTimeout."""
+        await self._client._connection.send(encode_dead_letter(self._raw_queue, self._raw_id))
+
+
+class _Connection(ClientTransport[Frame]):
+    """Connection that keeps received frames until `receive` takes them."""
+
+    def __init__(self, limits: Limits, timeout: float) -> None:
+        super().__init__(Decoder(limits, FROM_SERVER), timeout)
+        self.frames: deque[Frame] = deque()
+        self._arrival: asyncio.Future[None] | None = None
+
+    def arrived(self, frames: list[Frame]) -> None:
+        self.frames.extend(frames)
+        self._wake()
+
+    def release(self, reason: ClientError) -> None:
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    async def arrival(self) -> None:
+        """Wait until there is a frame, or raise ConnectionLost."""
+        while not self.frames:
+            self.check()
+            self._arrival = asyncio.get_running_loop().create_future()
+            await self._arrival
+
+    def leave(self, transport: asyncio.Transport) -> None:
+        self.lose(ConnectionLost("the client is closed"))
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:  # TLS: close flushes queued data and notifies the peer
+            transport.close()
+
+
+class PhpmqClient(AsyncClient):
+    """asyncio connection to a PHPMQ broker. Created by `connect`.
+
+    Several tasks may send; one at a time may receive.
+    """
+
+    def __init__(self, connection: _Connection, dispatch_version: DispatchVersion) -> None:
+        self._connection = connection
+        self._dispatch_version = dispatch_version
+        self._queue = b""
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        *,
+        path: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        timeout: float = 10.0,
+        dispatch_version: DispatchVersion = 2,
+        limits: Limits | None = None,
+    ) -> Self:
+        """Connect to `host` and `port`, or to the Unix socket `path`.
+
+        `timeout` (seconds, > 0) bounds connecting, each wait for the broker to accept data, and
+        closing. `dispatch_version`: see the module; 1 is for brokers without TTL packets. Raises
+        ConnectionLost, RequestTimeout.
+        """
+        connection = _Connection(limits or Limits(), timeout)
+        await connection.dial(host, port, path, ssl_context)
+        return cls(connection, dispatch_version)
+
+    @classmethod
+    async def open(cls, url: str, **options: Any) -> Self:
+        """Connect to `phpmq[+tls]://host[:port]` or `phpmq+unix:///path`.
+
+        The URL's options are timeout, ca, insecure and dispatch_version (1, 2 or auto); `options`
+        are those of `connect`. Raises as `connect`; ConfigurationError.
+        """
+        return await cls.connect(
+            **{**urls.parse_single(url, "phpmq", DEFAULT_PORT, _URL_OPTIONS), **options}
+        )
+
+    async def send(self, queue: str, body: bytes, ttl: int = 0) -> None:
+        """Send a message that lives for `ttl` seconds (0 = for ever).
+
+        Returns once the connection has accepted it; the protocol has no confirmation. Raises
+        ConnectionLost, RequestTimeout; ValueError for a name or number that the protocol cannot
+        represent.
+        """
+        ttl = _natural(ttl, "ttl")
+        await self._connection.send(_encode_send(queue, body, ttl, self._dispatch_version))
+
+    async def subscribe(self, queue: str, window: int = 1) -> None:
+        """Subscribe with up to `window` unacked messages; 0 unsubscribes and requeues all.
+
+        Replaces the previous subscription. Its messages that `receive` has not returned are
+        dropped: the broker has requeued them. Raises ConnectionLost, RequestTimeout, ValueError.
+        """
+        request = encode_consume(_name(queue), _natural(window, "window"))
+        self._connection.frames.clear()
+        self._queue = _name(queue) if window else b""
+        await self._connection.send(request)
+
+    async def receive(self, timeout: float | None = None) -> PhpmqMessage:
+        """Return the next message; waits up to `timeout` seconds (None = for ever).
+
+        Cancellation loses no message. Raises RequestTimeout, ConnectionLost.
+        """
+        connection = self._connection
+        frames = connection.frames
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if not frames:
+                        await connection.arrival()
+                    frame = frames.popleft()
+                    if frame[1] == self._queue:  # else sent before `subscribe` was read
+                        return PhpmqMessage(self, frame)
+        except TimeoutError:
+            raise RequestTimeout(f"no message in {timeout} s") from None
+
+    async def consume(self, queue: str, window: int = 1) -> AsyncIterator[PhpmqMessage]:
+        """Subscribe and yield the messages as they arrive, without end. Raises ConnectionLost."""
+        await self.subscribe(queue, window)
+        while True:
+            yield await self.receive()
+
+    async def confirm(self) -> None:
+        """Wait until the broker has accepted all sent messages. Replaces the subscription.
+
+        Sends a message to a queue with a unique name and receives it: it arrives after all earlier
+        messages were accepted. SluiceMQ does not store it; other brokers delete the queue with it.
+        Raises ConnectionLost, RequestTimeout: it is then unknown which messages the broker has
+        accepted.
+        """
+        timeout = self._connection.timeout
+        probe = decode_name(PROBE) + secrets.token_hex(8)
+        try:
+            await self.subscribe(probe, 1)
+            await self.send(probe, b"confirm", PROBE_SECONDS)
+            await (await self.receive(timeout)).ack()
+        except RequestTimeout:
+            raise RequestTimeout(f"no confirmation in {timeout:g} s") from None
+        except ConnectionLost as error:
+            raise ConnectionLost(
+                f"{error}; it refused a message, or does not speak PHPMQ"
+            ) from None
+
+    async def close(self) -> None:
+        """Send queued data, and wait until the broker has read it and closed.
+
+        Raises RequestTimeout if it is unknown which messages the broker received.
+        """
+        await self._connection.close()

@@ -1,0 +1,249 @@
+"""Client side of a connection, shared by all protocols.
+
+`ClientTransport` moves bytes between a socket and the decoder of a protocol without interpreting
+the frames; the client of the protocol does that. All protocols report failures by the same errors:
+
+    ConnectionLost  the connection cannot be made, breaks, is closed, or violates the protocol
+    RequestTimeout  the broker does not accept, read, respond or close in time
+
+A connection is closed in two steps, so that nothing sent before is lost: the client signals that it
+sends no more, then waits until the broker has read everything and closes. TCP and Unix sockets have
+a half-close for that. TLS has none that leaves the other direction open, so over TLS either the
+protocol has a command for it or the connection is closed at once.
+
+All times are seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+
+from sluicemq.model.errors import ClientError, ConnectionLost, ProtocolError, RequestTimeout
+
+FrameT = TypeVar("FrameT")
+ConnectedT = TypeVar("ConnectedT")
+
+
+class Decoder(Protocol[FrameT]):
+    """Decoder of a protocol, as connections use it."""
+
+    @property
+    def error(self) -> ProtocolError | None:
+        """Protocol violation of the broker; None if there is none."""
+
+    def feed(self, data: bytes) -> list[FrameT]:
+        """Return the frames that are complete, those before an error included. Never raises."""
+
+
+class Backoff(NamedTuple):
+    """Delays before reconnecting: `initial` seconds after the connection broke, then doubled up
+    to `longest`. After `attempts` failures the client stops trying; 0 = never.
+    """
+
+    initial: float = 1.0
+    longest: float = 300.0
+    attempts: int = 0
+
+    def delay(self, attempt: int) -> float:
+        """Return the seconds before attempt 1, 2, …"""
+        return min(self.initial * 2.0 ** min(attempt - 1, 60), self.longest)
+
+    async def persist(
+        self, connect: Callable[[], Awaitable[ConnectedT]], reason: ClientError
+    ) -> ConnectedT:
+        """Call `connect` until it succeeds, and return its result.
+
+        Raises ConnectionLost with the last error after the last attempt. `reason` is the error of
+        the attempt before the first.
+        """
+        attempt = 0
+        while not self.attempts or attempt < self.attempts:
+            attempt += 1
+            await asyncio.sleep(self.delay(attempt))
+            try:
+                return await connect()
+            except ClientError as error:
+                reason = error
+        raise ConnectionLost(f"given up after {attempt} attempts: {reason}")
+
+
+ALWAYS: Final = Backoff()
+"""Reconnects without limit, as the .NET client of VibeMQ does; the default of all protocols."""
+
+
+class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
+    """asyncio connection. A protocol's subclass handles its frames and pending requests."""
+
+    def __init__(self, decoder: Decoder[FrameT], timeout: float) -> None:
+        """`timeout` > 0 bounds `dial`, the wait in `send`, and `close`."""
+        self.timeout = timeout
+        self.lost: ClientError | None = None
+        """Error that ended the connection; None while it is usable."""
+        self.final = False
+        """True if the broker will accept no other connection."""
+        self._decoder = decoder
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._leaving = False
+        self._ended = asyncio.Event()
+
+    async def dial(
+        self, host: str, port: int, path: str | None, ssl_context: ssl.SSLContext | None
+    ) -> None:
+        """Connect to the unix socket `path`, or to `host` and `port`; `host` names the certificate.
+
+        Raises ConnectionLost, RequestTimeout.
+        """
+        loop = asyncio.get_running_loop()
+        name = host if ssl_context is not None else None
+        try:
+            async with asyncio.timeout(self.timeout):
+                if path is not None:
+                    await loop.create_unix_connection(
+                        lambda: self, path, ssl=ssl_context, server_hostname=name
+                    )
+                else:
+                    await loop.create_connection(
+                        lambda: self, host, port, ssl=ssl_context, server_hostname=name
+                    )
+        except TimeoutError:
+            raise RequestTimeout(f"no connection to {path or host} in {self.timeout} s") from None
+        except OSError as error:
+            raise ConnectionLost(
+                f"cannot connect to {path or f'{host}:{port}'}: {reason_of(error)}"
+            ) from error
+
+    def check(self) -> None:
+        """Raise the error that ended the connection, if it has ended."""
+        if self.lost is not None:
+            raise type(self.lost)(str(self.lost))
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes, without waiting. Raises as `check`; ConnectionLost after `close`."""
+        self.check()
+        if self._leaving:
+            raise ConnectionLost("the client is closed")
+        assert self._transport is not None
+        self._transport.write(data)
+
+    async def send(self, data: bytes) -> None:
+        """Queue bytes, and wait while too many are queued. Raises as `write`; RequestTimeout."""
+        self.write(data)
+        if self._writable.is_set():
+            return
+        try:
+            async with asyncio.timeout(self.timeout):
+                await self._writable.wait()
+        except TimeoutError:
+            raise RequestTimeout(f"the broker has accepted no data for {self.timeout} s") from None
+        self.check()
+
+    async def close(self) -> None:
+        """Send what is queued, and wait until the broker has closed. Raises RequestTimeout."""
+        transport = self._transport
+        if transport is None or self._ended.is_set():
+            return
+        self._leaving = True
+        self.leave(transport)
+        try:
+            async with asyncio.timeout(self.timeout):
+                await self._ended.wait()
+        except TimeoutError:
+            self.abort()
+            raise RequestTimeout("the broker did not close the connection") from None
+
+    def abort(self) -> None:
+        """Drop the connection and what is queued."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def lose(self, reason: ClientError) -> None:
+        """Mark the connection as unusable. The first reason is kept."""
+        if self.lost is None:
+            self.lost = reason
+        self.release(reason)
+
+    @abstractmethod
+    def arrived(self, frames: list[FrameT]) -> None:
+        """Handle frames from the broker, in order."""
+
+    @abstractmethod
+    def release(self, reason: ClientError) -> None:
+        """Fail all pending requests. May be called more than once."""
+
+    @abstractmethod
+    def leave(self, transport: asyncio.Transport) -> None:
+        """Signal that the client sends no more, so that the broker closes after reading."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.arrived(self._decoder.feed(data))
+        if self._decoder.error is not None:
+            self.lose(_broken(self._decoder.error))
+            self.abort()
+
+    def eof_received(self) -> None:
+        self.lose(ConnectionLost("the broker closed the connection"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = reason_of(exc) if isinstance(exc, OSError) else str(exc or "")
+        self.lose(ConnectionLost(reason or "the connection is closed"))
+        self._ended.set()
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+
+class AsyncClient(ABC):
+    """asyncio client that its `async with` statement closes."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _broken(error: ProtocolError) -> ConnectionLost:
+    return ConnectionLost(f"the broker broke the protocol: {error}")
+
+
+def reason_of(error: OSError) -> str:
+    """Return the error in words: OpenSSL's own text has symbols and source positions."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the broker's certificate is not trusted: {error.verify_message}"
+    if not isinstance(error, ssl.SSLError):
+        return str(error)
+    match error.reason or "":
+        case "WRONG_VERSION_NUMBER":
+            return "the peer does not speak TLS"
+        case "UNEXPECTED_EOF_WHILE_READING":
+            return "the broker closed the connection; check that the port uses TLS"
+        case "TLSV13_ALERT_CERTIFICATE_REQUIRED":
+            return "the broker requires a client certificate"
+        case "TLSV1_ALERT_UNKNOWN_CA":
+            return "the broker does not trust the client certificate"
+        case "":
+            return str(error)
+        case other:
+            return other.replace("_", " ").lower()

@@ -1,0 +1,408 @@
+"""asyncio VibeMQ client. Public through `clients.vibemq`."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
+
+from sluicemq.clients.reconnecting import ReconnectingClient
+from sluicemq.clients.transport import ALWAYS, Backoff
+from sluicemq.clients.vibemq import commands
+from sluicemq.clients.vibemq.commands import (
+    ABSENT,
+    OUTSTANDING,
+    Conflict,
+    Declaration,
+    Grant,
+    Ids,
+    QueueInfo,
+    User,
+)
+from sluicemq.clients.vibemq.connection import ClientConnection, Unconfirmed
+from sluicemq.clients.vibemq.subscription import Handler, Subscription
+from sluicemq.clients.vibemq.target import DEFAULT_PORT, Target, tls_context
+from sluicemq.model.errors import ClientError, ConnectionLost
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
+from sluicemq.protocols.vibemq.queues import QueueOptions
+from sluicemq.protocols.vibemq.wire import NO_HEADERS, Frame, Limits
+
+PREFETCH = 256
+"""Default maximum number of received messages that the application has not taken."""
+
+
+class VibeMQClient(ReconnectingClient[ClientConnection]):
+    """asyncio client. Created by `connect` or `open`. Any number of tasks may use it."""
+
+    def __init__(
+        self,
+        target: Target,
+        ssl_context: ssl.SSLContext | None,
+        queues: Sequence[Declaration],
+        reconnect: Backoff | None,
+        outstanding: int,
+        prefetch: int,
+        limits: Limits,
+    ) -> None:
+        if outstanding < 1 or prefetch < 1:
+            raise ValueError("outstanding and prefetch must be at least 1")
+        hosts = target.hosts if not target.path else (("", 0),)
+        super().__init__(hosts, target.timeout, target.keep_alive, reconnect)
+        self._target = target
+        self._ssl = ssl_context
+        self._queues = queues
+        self._outstanding = outstanding
+        self._prefetch = prefetch
+        self._limits = limits
+        self._ids = Ids()
+        self._posted = Unconfirmed()
+        self._subscriptions: dict[str, Subscription] = {}
+        self._beginning: dict[str, Subscription] = {}
+        """Subscriptions without confirmation; messages may arrive together with it."""
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        *,
+        hosts: Sequence[tuple[str, int]] = (),
+        path: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        timeout: float = 10.0,
+        username: str = "",
+        password: str = "",
+        token: str = "",
+        compression: Sequence[Compression] = SUPPORTED,
+        threshold: int = THRESHOLD,
+        keep_alive: float = 30.0,
+        reconnect: Backoff | None = ALWAYS,
+        queues: Sequence[Declaration] = (),
+        outstanding: int = OUTSTANDING,
+        prefetch: int = PREFETCH,
+        limits: Limits | None = None,
+    ) -> Self:
+        """Connect, log in and declare `queues`.
+
+        Connects to the first of `hosts` that responds, else to `host` and `port`, or to the Unix
+        socket `path`.
+
+        timeout      seconds, > 0; for connecting, each response, and closing
+        token        for brokers that need one instead of user and password
+        compression  offered algorithms, in order of preference; used for frames of at least
+                     `threshold` bytes
+        keep_alive   seconds between two pings, 0 = none. A ping without a response within
+                     `timeout` ends the connection
+        reconnect    None: do not reconnect
+
+        Raises CommandRefused, also for wrong credentials; ConnectionLost, RequestTimeout;
+        ClientError for a queue that conflicts with its declaration.
+        """
+        target = Target(
+            tuple(hosts) or ((host, port),),
+            path or "",
+            username,
+            password,
+            token,
+            timeout=timeout,
+            keep_alive=keep_alive,
+            compression=tuple(compression),
+            threshold=threshold,
+        )
+        client = cls(
+            target, ssl_context, queues, reconnect, outstanding, prefetch, limits or Limits()
+        )
+        await client._start()
+        return client
+
+    @classmethod
+    async def open(
+        cls,
+        where: str,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        reconnect: Backoff | None = ALWAYS,
+        queues: Sequence[Declaration] = (),
+        outstanding: int = OUTSTANDING,
+        prefetch: int = PREFETCH,
+    ) -> Self:
+        """Connect to the target of a URL or a connection string (module `target`).
+
+        `ssl_context` replaces the options for TLS. Raises as `connect`; ConfigurationError.
+        """
+        target = Target.parse(where)
+        context = ssl_context or tls_context(target)
+        client = cls(target, context, queues, reconnect, outstanding, prefetch, Limits())
+        await client._start()
+        return client
+
+    # --- messages
+
+    async def publish(
+        self,
+        queue: str,
+        payload: object = ABSENT,
+        headers: Mapping[str, str] = NO_HEADERS,
+        *,
+        id: str = "",
+    ) -> str:
+        """Publish, and return the message's id once the broker has confirmed it.
+
+        `headers` are text; known ones are priority (Low, Normal, High, Critical), correlationId and
+        replyTo. `id` is generated by default. Frames over 1 MiB are compressed if that has been
+        negotiated. Raises CommandRefused; ConnectionLost and RequestTimeout, after which it is
+        unknown whether the broker has the message; ValueError for values that the protocol cannot
+        represent, and for a frame that is over 1 MiB when it is sent.
+        """
+        identity = id or self._ids.new()
+        data = commands.encode_publish(identity, queue, payload, headers)
+        connection = await self.ready()
+        await connection.wait_for_capacity(self._outstanding)
+        await connection.request(identity, data)
+        return identity
+
+    async def publish_all(
+        self, queue: str, payloads: Iterable[object], headers: Mapping[str, str] = NO_HEADERS
+    ) -> int:
+        """Publish many messages, with up to `outstanding` unconfirmed ones at a time.
+
+        Returns their number once the broker has confirmed all. Raises as `publish` for the first
+        that fails: those after it may have been published.
+        """
+        connection = await self.ready()
+        unconfirmed = Unconfirmed()
+        number = 0
+        try:
+            for payload in payloads:
+                identity = self._ids.new()
+                data = commands.encode_publish(identity, queue, payload, headers)
+                await unconfirmed.publish(connection, identity, data, self._outstanding)
+                number += 1
+            await unconfirmed.confirm()
+        finally:
+            unconfirmed.forget()
+        return number
+
+    async def post(
+        self, queue: str, payload: object = ABSENT, headers: Mapping[str, str] = NO_HEADERS
+    ) -> str:
+        """Publish, and return the message's id without waiting for its confirmation.
+
+        Waits while `outstanding` messages are unconfirmed. `post`, `confirm` and `close` raise
+        errors of earlier messages. Raises as `publish`.
+        """
+        identity = self._ids.new()
+        data = commands.encode_publish(identity, queue, payload, headers)
+        await self._posted.publish(await self.ready(), identity, data, self._outstanding)
+        return identity
+
+    async def confirm(self) -> None:
+        """Wait until the broker has confirmed all posted messages. Raises as `publish`."""
+        await self._posted.confirm()
+
+    async def subscribe(self, queue: str, handler: Handler | None = None) -> Subscription:
+        """Subscribe to a queue.
+
+        With a `handler`, the subscription calls it with one message after the other, and
+        acknowledges the message when it returns. If it raises, the message is not acknowledged, and
+        the loop's exception handler is called. A handler may use the client. Without one, receive
+        the messages from the subscription.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout; ValueError for a second subscription
+        of the same queue.
+        """
+        if queue in self._subscriptions or queue in self._beginning:
+            raise ValueError(f"{queue} is already subscribed")
+        subscription = self._beginning[queue] = Subscription(self, queue)
+        try:
+            connection = await self.ready()
+            await self._ask(wire.SUBSCRIBE, queue, connection=connection)
+            connection.check()  # from now on a new connection restores the subscription
+            self._subscriptions[queue] = subscription
+        except BaseException:
+            subscription.forget()
+            raise
+        finally:
+            del self._beginning[queue]
+        if handler is not None:
+            subscription.serve(handler)
+        return subscription
+
+    async def end(self, subscription: Subscription) -> None:
+        """End a subscription, for `Subscription.unsubscribe`."""
+        if self._subscriptions.get(subscription.queue) is subscription:
+            del self._subscriptions[subscription.queue]
+            subscription.finish(ConnectionLost("the subscription has ended"))
+            await self._ask(wire.UNSUBSCRIBE, subscription.queue)
+
+    # --- queues
+
+    async def create_queue(self, queue: str, options: QueueOptions | None = None) -> None:
+        """Create a queue. Succeeds if it exists with the same options.
+
+        Raises CommandRefused (code QUEUE_EXISTS if it has other options), ConnectionLost,
+        RequestTimeout.
+        """
+        await self._create(await self.ready(), queue, options or QueueOptions())
+
+    async def delete_queue(self, queue: str) -> None:
+        """Delete a queue with its messages.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout.
+        """
+        await self._ask(wire.DELETE_QUEUE, queue)
+
+    async def queue_info(self, queue: str) -> QueueInfo | None:
+        """Return information on a queue; None if it does not exist.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout.
+        """
+        return commands.read_info(await self._ask(wire.QUEUE_INFO, queue))
+
+    async def list_queues(self) -> list[str]:
+        """Return the names of all queues that the user may see.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout.
+        """
+        return commands.read_names(await self._ask(wire.LIST_QUEUES))
+
+    async def declare(self, *declarations: Declaration) -> None:
+        """Create the declared queues that do not exist; not repeated after a reconnect.
+
+        Raises ClientError for a queue that conflicts with its declaration; CommandRefused,
+        ConnectionLost, RequestTimeout.
+        """
+        connection = await self.ready()
+        for declaration in declarations:
+            await self._declare(connection, declaration, declaration.conflict)
+
+    # --- users; all raise CommandRefused, ConnectionLost, RequestTimeout
+
+    async def create_user(self, username: str, password: str) -> None:
+        await self._admin(wire.CREATE_USER, username=username, password=password)
+
+    async def delete_user(self, username: str) -> None:
+        await self._admin(wire.DELETE_USER, username=username)
+
+    async def change_password(self, username: str, password: str) -> None:
+        await self._admin(wire.CHANGE_PASSWORD, username=username, newPassword=password)
+
+    async def grant(self, username: str, pattern: str, operations: Sequence[str]) -> None:
+        """Replace the user's permission for exactly this pattern.
+
+        Operations are Publish, Subscribe, CreateQueue, DeleteQueue, PurgeQueue, GetQueueInfo,
+        ListQueues.
+        """
+        fields = {"username": username, "queuePattern": pattern}
+        await self._admin(wire.GRANT_PERMISSION, **fields, operations=list(operations))
+
+    async def revoke(self, username: str, pattern: str) -> None:
+        await self._admin(wire.REVOKE_PERMISSION, username=username, queuePattern=pattern)
+
+    async def users(self) -> list[User]:
+        return commands.read_users(await self._admin(wire.LIST_USERS))
+
+    async def permissions(self, username: str) -> list[Grant]:
+        answer = await self._admin(wire.GET_USER_PERMISSIONS, username=username)
+        return commands.read_grants(answer)
+
+    # --- the connection
+
+    async def ping(self) -> float:
+        """Return the response time in seconds. Raises ConnectionLost, RequestTimeout."""
+        begun = time.monotonic()
+        await self._ask(wire.PING)
+        return time.monotonic() - begun
+
+    async def close(self) -> None:
+        """Wait for pending responses, send DISCONNECT, and wait until the broker has closed.
+
+        Running handlers are cancelled. Raises RequestTimeout; CommandRefused for a posted message
+        that was refused.
+        """
+        connection = self._connection
+        try:
+            if connection is not None and connection.lost is None:
+                await self._posted.confirm()
+                await connection.wait_until_idle()
+        finally:
+            self._finish(ConnectionLost("the client is closed"))
+            if connection is not None:
+                await connection.close()
+
+    def _ended(self, reason: ClientError) -> None:
+        for subscription in list(self._subscriptions.values()):
+            subscription.finish(reason)
+
+    def _forget(self) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.forget()
+
+    async def _ping(self, connection: ClientConnection) -> None:
+        await self._ask(wire.PING, connection=connection)
+
+    async def _open(self, host: str, port: int) -> ClientConnection:
+        """Connect, declare queues and restore subscriptions."""
+        target = self._target
+        connection = ClientConnection(
+            self._limits, target.timeout, self._prefetch, self._arrived, self.lost
+        )
+        try:
+            await connection.dial(host, port, target.path or None, self._ssl)
+            hello = commands.connect(
+                self._ids.new(),
+                target.username,
+                target.password,
+                target.token,
+                target.compression,
+            )
+            await connection.log_in(hello, target.compression)
+            connection.threshold = target.threshold
+            for declaration in self._queues:
+                conflict = Conflict.IGNORE if self._established else declaration.conflict
+                await self._declare(connection, declaration, conflict)
+            for queue in [*self._subscriptions]:
+                await self._ask(wire.SUBSCRIBE, queue, connection=connection)
+        except BaseException:
+            connection.abort()
+            self._forget()
+            raise
+        return connection
+
+    def _arrived(self, connection: ClientConnection, frame: Frame) -> None:
+        queue = frame.queue
+        subscription = self._subscriptions.get(queue) or self._beginning.get(queue)
+        if subscription is not None:
+            subscription.put(connection, frame)
+
+    async def _ask(
+        self, kind: int, queue: str = "", *, connection: ClientConnection | None = None
+    ) -> Frame:
+        connection = connection or await self.ready()
+        return await self._request(connection, Frame(kind, self._ids.new(), queue))
+
+    async def _admin(self, kind: int, **fields: str | list[str]) -> Frame:
+        return await self._request(
+            await self.ready(), commands.administer(kind, self._ids.new(), **fields)
+        )
+
+    async def _request(self, connection: ClientConnection, frame: Frame) -> Frame:
+        return await connection.request(frame.id, commands.encode(frame))
+
+    async def _create(
+        self, connection: ClientConnection, queue: str, options: QueueOptions
+    ) -> None:
+        await self._request(connection, commands.create_queue(self._ids.new(), queue, options))
+
+    async def _declare(
+        self, connection: ClientConnection, declared: Declaration, conflict: Conflict
+    ) -> None:
+        queue, options, _ = declared
+        found = commands.read_info(await self._ask(wire.QUEUE_INFO, queue, connection=connection))
+        if found is not None:
+            if not commands.must_replace(declared._replace(conflict=conflict), found):
+                return
+            await self._ask(wire.DELETE_QUEUE, queue, connection=connection)
+        await self._create(connection, queue, options)

@@ -1,0 +1,439 @@
+"""Requests of VibeMQ clients as frames, and the parsing of their responses. Sans-I/O.
+
+One function creates the frame of a request, another parses its response.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from itertools import count
+from secrets import token_hex
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from sluicemq.model.errors import (
+    ClientError,
+    ConnectionLost,
+    FrameTooLarge,
+    ProtocolError,
+    RequestRefused,
+)
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.compression import Compression, names, negotiate
+from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING
+from sluicemq.protocols.vibemq.payload import check
+from sluicemq.protocols.vibemq.queues import (
+    QueueOptions,
+    Strategy,
+    WrittenOptions,
+    format_span,
+    mode_name,
+    read_written,
+)
+from sluicemq.protocols.vibemq.wire import ATTEMPTS_HEADER, ERROR, NO_HEADERS, Frame
+
+ABSENT: Final = msgspec.UNSET
+"""Payload of a message without payload. `None` is the JSON value `null`."""
+OUTSTANDING: Final = 1000
+"""Default maximum number of published messages that wait for their confirmation."""
+
+
+class CommandRefused(RequestRefused):
+    """Error response of the broker; `code` is its error code, or ""."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Ids:
+    """Generates unique ids of 32 hex digits."""
+
+    __slots__ = ("_numbers", "_prefix")
+
+    def __init__(self) -> None:
+        self._prefix = token_hex(8)
+        self._numbers = count(1)
+
+    def new(self) -> str:
+        """Return a new id."""
+        return f"{self._prefix}{next(self._numbers):016x}"
+
+
+class Received:
+    """Received message.
+
+    id        publisher's id, the same for each delivery
+    queue     name of its queue
+    payload   JSON as it was published; b"" if it has none
+    headers   publisher's headers, and `deliveryAttempts` if the broker adds it
+    """
+
+    __slots__ = ("headers", "id", "payload", "queue")
+
+    def __init__(self, frame: Frame) -> None:
+        self.id = frame.id
+        self.queue = frame.queue
+        self.payload = frame.payload
+        self.headers = frame.headers
+
+    @property
+    def attempts(self) -> int:
+        """Number of deliveries including this one; 0 if the broker does not report it."""
+        text = self.headers.get(ATTEMPTS_HEADER, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+    @property
+    def body(self) -> bytes:
+        """Payload, decoded if its header marks it as base64."""
+        if self.headers.get(CONTENT_ENCODING) == BASE64:
+            try:
+                return b64decode(msgspec.json.decode(self.payload, type=str), validate=True)
+            except (msgspec.MsgspecError, ValueError):
+                pass
+        return self.payload
+
+    @property
+    def text(self) -> bytes:
+        """Body; for a JSON string its text. The inverse of `payload_of`."""
+        body = self.body
+        if body is self.payload and body[:1] == b'"':
+            try:
+                return msgspec.json.decode(body, type=str).encode()
+            except (msgspec.MsgspecError, UnicodeError):
+                pass
+        return body
+
+    def json(self, type: Any = Any) -> Any:
+        """Decode the payload with `msgspec.json.decode`. None if there is none.
+
+        Raises msgspec.MsgspecError if it does not match `type`.
+        """
+        return msgspec.json.decode(self.payload, type=type) if self.payload else None
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"<{name} {self.id} of {self.queue}, {len(self.payload)} bytes>"
+
+
+class Conflict(StrEnum):
+    """Handling of a queue that exists with other options than declared.
+
+    FAIL      raise ClientError
+    OVERRIDE  delete it, with its messages, and create it again
+    IGNORE    leave it unchanged
+    """
+
+    FAIL = "fail"
+    OVERRIDE = "override"
+    IGNORE = "ignore"
+
+
+class Declaration(NamedTuple):
+    """Queue that a client creates, if necessary, whenever it connects."""
+
+    queue: str
+    options: QueueOptions = QueueOptions()
+    conflict: Conflict = Conflict.FAIL
+
+
+class QueueInfo(NamedTuple):
+    """Information on a queue.
+
+    messages     ready messages
+    subscribers  connections
+    options      effective options of `written`
+    created      time of creation; None if the broker does not report it
+    written      options as they were written when it was created, or the defaults
+    """
+
+    name: str
+    messages: int
+    subscribers: int
+    options: QueueOptions
+    created: datetime | None
+    written: WrittenOptions
+
+
+class User(NamedTuple):
+    """User of the broker. `created` is in seconds since the epoch."""
+
+    name: str
+    superuser: bool
+    created: int
+
+
+class Grant(NamedTuple):
+    """Permitted operations, by name, on the queues whose names match `pattern`."""
+
+    pattern: str
+    operations: tuple[str, ...]
+
+
+# --- connecting ----------------------------------------------------------------------------------
+
+
+def connect(
+    identity: str, username: str, password: str, token: str, offered: Collection[Compression]
+) -> Frame:
+    """Return a CONNECT. Empty values are omitted."""
+    headers = {
+        "authUsername": username,
+        "authPassword": password,
+        "authToken": token,
+        "supported-compression": names(offered),
+    }
+    return Frame(
+        wire.CONNECT, identity, headers={name: text for name, text in headers.items() if text}
+    )
+
+
+def agreed(answer: Frame, offered: Collection[Compression]) -> Compression:
+    """Return the negotiated compression. Raises CommandRefused, ConnectionLost."""
+    if answer.type == ERROR:
+        raise refusal(answer)
+    if answer.type != wire.CONNECT_ACK:
+        reason = answer.headers.get("reason", "") if answer.type == wire.DISCONNECT else ""
+        raise ConnectionLost(reason or "the peer does not speak VibeMQ")
+    return negotiate(answer.headers.get("negotiated-compression", ""), offered)
+
+
+def refusal(answer: Frame) -> CommandRefused:
+    """Return the exception for an error frame."""
+    code, message = answer.error_code, answer.error_message
+    return CommandRefused(": ".join(filter(None, (code, message))) or "no reason given", code)
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def encode_payload(value: object) -> bytes:
+    """Encode a value that msgspec supports as JSON; msgspec.Raw is used as it is.
+
+    Raises ValueError if it cannot be encoded, or not so that all clients can read it.
+    """
+    if value is ABSENT:
+        return b""
+    try:
+        payload = msgspec.json.encode(value)
+        check(payload)
+    except (TypeError, OverflowError, UnicodeEncodeError, RecursionError) as error:
+        raise ValueError(f"the payload cannot be encoded as JSON: {error}") from None
+    except ProtocolError as error:
+        raise ValueError(str(error)) from None
+    return payload
+
+
+def payload_of(body: bytes) -> tuple[object, Mapping[str, str]]:
+    """Return payload and headers for a body of any bytes.
+
+    JSON other than a string is used as it is, other text becomes a JSON string, other bytes
+    base64.
+    """
+    if body.lstrip()[:1] != b'"':
+        try:
+            check(body)
+        except ProtocolError:
+            pass
+        else:
+            return msgspec.Raw(body), NO_HEADERS
+    try:
+        return body.decode(), NO_HEADERS
+    except UnicodeDecodeError:
+        return body, {CONTENT_ENCODING: BASE64}
+
+
+def encode_publish(
+    identity: str,
+    queue: str,
+    value: object = ABSENT,
+    headers: Mapping[str, str] = NO_HEADERS,
+) -> bytes:
+    """Encode a PUBLISH. Raises ValueError for values that the protocol cannot represent."""
+    if not queue:
+        raise ValueError("the queue name is missing")
+    return encode(Frame(wire.PUBLISH, identity, queue, encode_payload(value), headers))
+
+
+def encode(frame: Frame) -> bytes:
+    """Encode a frame without compression, see `packed`.
+
+    Raises ValueError for values that the protocol cannot represent.
+    """
+    try:
+        try:
+            return wire.encode(frame)
+        except FrameTooLarge:
+            return wire.encode(frame, trailer=False, limit=wire.MAX_UNPACKED)
+    except ProtocolError as error:
+        raise ValueError(str(error)) from None
+
+
+def packed(data: bytes, how: Compression, threshold: int) -> bytes:
+    """Compress an encoded frame as negotiated, in a higher level if it would be too long.
+
+    Raises ValueError if it is too long even then.
+    """
+    try:
+        if len(data) > wire.MAX_BODY + wire.HEADER_SIZE:
+            return wire.fitted(data, how, threshold)
+        return wire.compressed(data, how, threshold)
+    except ProtocolError as error:
+        raise ValueError(str(error)) from None
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+def create_queue(identity: str, queue: str, options: QueueOptions) -> Frame:
+    """Return a CREATE_QUEUE, with the options as the .NET client sends them."""
+    mode, size, ticks, dead_letter, name, overflow, attempts = options.written
+    fields = {
+        "mode": mode,
+        "maxQueueSize": size,
+        "messageTtl": None if ticks is None else format_span(ticks),
+        "enableDeadLetterQueue": dead_letter,
+        "deadLetterQueueName": name,
+        "overflowStrategy": overflow,
+        "maxRetryAttempts": attempts,
+    }
+    payload = {name: value for name, value in fields.items() if value is not None}
+    return Frame(wire.CREATE_QUEUE, identity, queue, msgspec.json.encode(payload))
+
+
+def read_info(answer: Frame) -> QueueInfo | None:
+    """Parse the response to QUEUE_INFO; None if there is no such queue. Raises ConnectionLost."""
+    info = _read(answer)
+    if info is None:
+        return None
+    try:
+        known = {
+            "mode": info["deliveryMode"],
+            "maxQueueSize": info["maxSize"],
+            **{name: info[name] for name in _OPTIONAL if name in info},
+        }
+        created = info.get("createdAt")
+        written = read_written(msgspec.json.encode(known), {})
+        return QueueInfo(
+            str(info["name"]),
+            int(info["messageCount"]),
+            int(info["subscriberCount"]),
+            written.options(),
+            datetime.fromisoformat(created) if created else None,
+            written,
+        )
+    except (ProtocolError, KeyError, TypeError, ValueError) as error:
+        raise _broken(f"its queue info cannot be read: {error}") from None
+
+
+_OPTIONAL: Final = (
+    "messageTtl",
+    "enableDeadLetterQueue",
+    "deadLetterQueueName",
+    "overflowStrategy",
+    "maxRetryAttempts",
+)
+
+
+def read_names(answer: Frame) -> list[str]:
+    """Parse the response to LIST_QUEUES. Raises ConnectionLost."""
+    return [str(name) for name in _list(answer)]
+
+
+def conflicts(declared: WrittenOptions, found: WrittenOptions) -> list[str]:
+    """Return the conflicts of an existing queue with its declaration, as texts.
+
+    The rules are those of the .NET client: the declaration must not lose messages that the
+    existing queue would keep. Conflicts are another mode, another dead-letter queue if both have
+    one, an overflow to dead letters that are not kept, a declaration with a shorter TTL or a TTL
+    where there is none, and one that disables dead letters. Sizes, numbers of attempts, and options
+    with which messages live longer may differ.
+    """
+    differences = []
+    if declared.mode != found.mode:
+        differences.append(f"its mode is {mode_name(found.mode)}, not {mode_name(declared.mode)}")
+    if declared.ttl_ticks is not None and (
+        found.ttl_ticks is None or declared.ttl_ticks < found.ttl_ticks
+    ):
+        lives = "for ever" if found.ttl_ticks is None else f"for {format_span(found.ttl_ticks)}"
+        differences.append(f"its messages live {lives}, not {format_span(declared.ttl_ticks)}")
+    if found.dead_letter and not declared.dead_letter:
+        differences.append("it keeps dead letters, which the declaration does not")
+    elif found.dead_letter and declared.dead_letter_queue != found.dead_letter_queue:
+        differences.append(f"its dead-letter queue is {found.dead_letter_queue or 'not named'}")
+    if declared.overflow == Strategy.REDIRECT_TO_DLQ != found.overflow and not found.dead_letter:
+        differences.append("it keeps no dead letters, to which the overflow is to go")
+    return differences
+
+
+def must_replace(declared: Declaration, found: QueueInfo) -> bool:
+    """Return whether the queue must be deleted and created again.
+
+    Raises ClientError if it conflicts with the declaration and must be kept.
+    """
+    differences = conflicts(declared.options.written, found.written)
+    if not differences or declared.conflict is Conflict.IGNORE:
+        return False
+    if declared.conflict is Conflict.FAIL:
+        raise ClientError(f"{declared.queue} is not as declared: {', '.join(differences)}")
+    return True
+
+
+# --- users ---------------------------------------------------------------------------------------
+
+
+def administer(kind: int, identity: str, **fields: str | list[str]) -> Frame:
+    """Return a frame of wire.ADMIN, with its fields under their names in the protocol."""
+    return Frame(kind, identity, payload=msgspec.json.encode(fields) if fields else b"")
+
+
+def read_users(answer: Frame) -> list[User]:
+    """Parse the response to LIST_USERS. Raises ConnectionLost."""
+    try:
+        return [
+            User(str(user["username"]), bool(user["isSuperuser"]), int(user["createdAt"]))
+            for user in _list(answer)
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _broken(f"its list of users cannot be read: {error}") from None
+
+
+def read_grants(answer: Frame) -> list[Grant]:
+    """Parse the response to GET_USER_PERMISSIONS. Raises ConnectionLost."""
+    try:
+        return [
+            Grant(str(grant["queuePattern"]), tuple(map(str, _strings(grant["operations"]))))
+            for grant in _list(answer)
+        ]
+    except (KeyError, TypeError) as error:
+        raise _broken(f"its list of permissions cannot be read: {error}") from None
+
+
+def _strings(value: object) -> Iterable[object]:
+    if not isinstance(value, list):
+        raise TypeError("operations are a list")
+    return value
+
+
+def _list(answer: Frame) -> list[Any]:
+    value = _read(answer)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _broken("a list was expected")
+    return value
+
+
+def _read(answer: Frame) -> Any:
+    try:
+        return msgspec.json.decode(answer.payload) if answer.payload else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _broken(f"its answer is not JSON: {error}") from None
+
+
+def _broken(how: str) -> ConnectionLost:
+    return ConnectionLost(f"the broker broke the protocol: {how}")

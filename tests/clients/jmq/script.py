@@ -1,0 +1,161 @@
+"""A JMQ broker whose replies are scripted by a test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from sluicemq.clients.jmq import JmqClient
+from sluicemq.clients.transport import Backoff
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.packets import PacketType, Status
+from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet, encode_reply
+from tests.protocols.sockets import port_of
+
+SOON = Backoff(0.01, 0.01)
+"""For a connection that has to be made again."""
+NONCE = b"-34b997a1a2d58a1635f2b0596f8a217"
+
+Answer = Callable[[Packet], bytes | None]
+"""Bytes with which to answer a packet; None: the default response."""
+
+
+class Script:
+    """A broker that says what the test makes it say; what the clients said is in `heard`."""
+
+    def __init__(self, answer: Answer | None = None) -> None:
+        self.heard: list[Packet] = []
+        self.connections: list[asyncio.StreamWriter] = []
+        self.answer: Answer = answer or (lambda packet: None)
+        self._ids = itertools.count(1000)
+        self._news = asyncio.Condition()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.append(writer)
+        decoder = Decoder()
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                for packet in decoder.feed(data):
+                    assert isinstance(packet, Packet)
+                    self.heard.append(packet)
+                    reply = self.answer(packet)
+                    writer.write(self.usual(packet) if reply is None else reply)
+                async with self._news:
+                    self._news.notify_all()
+        writer.close()
+
+    def usual(self, packet: Packet) -> bytes:
+        """Return the reply of a broker that accepts the packet."""
+        kind, cid = packet.type, packet.consumer_id
+        if not packet.flags & packets.A:
+            return b""
+        if packet.is_message:
+            return encode_reply(PacketType.SEND_REPLY, cid, Status.OK)
+        more: dict[str, object] = {}
+        unique = Long(next(self._ids))
+        match kind:
+            case PacketType.HELLO:
+                more = {"JMQConnectionID": unique, "JMQProtocolLevel": 500}
+                challenge = {"JMQAuthType": "digest", "JMQChallenge": True}
+                return encode_reply(kind + 1, cid, Status.OK, more) + encode_packet(
+                    PacketType.AUTHENTICATE_REQUEST, 0, cid, challenge, body=NONCE
+                )
+            case PacketType.CREATE_SESSION:
+                more = {"JMQSessionID": unique}
+            case PacketType.ADD_PRODUCER:
+                more = {"JMQProducerID": unique, "JMQSize": -1}
+            case PacketType.ADD_CONSUMER:
+                more = {"JMQConsumerID": unique, "JMQSize": packet.properties["JMQSize"]}
+            case PacketType.BROWSE:
+                more = {"JMQConsumerID": unique}
+            case PacketType.START_TRANSACTION:
+                more = {"JMQTransactionID": unique}
+            case PacketType.COMMIT_TRANSACTION if "JMQStartNextTransaction" in packet.properties:
+                more = {"JMQNextTransactionID": unique}
+        return encode_reply(kind + 1, cid, Status.OK, more)
+
+    async def hears(self, enough: Callable[[], bool]) -> None:
+        """Wait until what has been heard is enough."""
+        async with self._news:
+            await self._news.wait_for(enough)
+
+    async def hears_of(self, kind: PacketType, number: int = 1) -> Packet:
+        """Wait for the so-many-th packet of a type."""
+        await self.hears(lambda: len(self.all(kind)) >= number)
+        return self.all(kind)[number - 1]
+
+    def all(self, kind: PacketType) -> list[Packet]:
+        return [packet for packet in self.heard if packet.type == kind]
+
+    def since(self, kind: PacketType) -> list[tuple[str, dict[str, Any]]]:
+        """Names and properties of what was heard from the last packet of that type on."""
+        last = max(at for at, packet in enumerate(self.heard) if packet.type == kind)
+        return [(PacketType(each.type).name, dict(each.properties)) for each in self.heard[last:]]
+
+    def say(self, *data: bytes) -> None:
+        """Send data to the most recent connection."""
+        self.connections[-1].write(b"".join(data))
+
+    @contextlib.asynccontextmanager
+    async def listen(self) -> AsyncIterator[int]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        async with asyncio.timeout(120), server:
+            yield port_of(server.sockets[0])
+            for connection in self.connections:
+                connection.close()
+
+
+def deliver(
+    consumer_id: int, number: int, flags: int = 0, kind: int = PacketType.TEXT_MESSAGE, **more: Any
+) -> bytes:
+    """A persistent message of a queue; `number` is in its body and in its SysMessageID."""
+    return encode_packet(
+        kind,
+        packets.Q | packets.P | flags,
+        consumer_id,
+        header=encode_header("q", delivery_count=1),
+        body=more.pop("body", b"%d" % number),
+        sysid=sysid(number),
+        **more,
+    )
+
+
+def sysid(number: int) -> bytes:
+    return bytes(31) + bytes([number])
+
+
+def refusing(kind: PacketType, status: int, reason: str = "") -> Answer:
+    """Answer packets of a type with a status, others by default."""
+
+    def answer(packet: Packet) -> bytes | None:
+        if packet.type != kind:
+            return None
+        reply = PacketType.SEND_REPLY if packet.is_message else kind + 1
+        more = {"JMQReason": reason} if reason else None
+        return encode_reply(reply, packet.consumer_id, status, more)
+
+    return answer
+
+
+def script(
+    scenario: Callable[[Script, JmqClient], Coroutine[None, None, None]],
+    answer: Answer | None = None,
+    **options: Any,
+) -> Script:
+    """Run a scenario with a client that has connected; `options` are those of `connect`."""
+
+    async def main() -> Script:
+        broker = Script(answer)
+        async with broker.listen() as port:
+            options.setdefault("reconnect", None)
+            client = await JmqClient.connect(port=port, direct=True, **options)
+            async with client:
+                await scenario(broker, client)
+        return broker
+
+    return asyncio.run(main())

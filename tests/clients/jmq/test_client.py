@@ -1,0 +1,582 @@
+"""The client for asyncio against a broker in memory, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from sluicemq.clients.jmq import (
+    AckMode,
+    Byte,
+    Char,
+    Consumer,
+    Float,
+    JavaObject,
+    JmqClient,
+    JmqMessage,
+    Long,
+    Queue,
+    Short,
+    Status,
+    StatusError,
+    Topic,
+    XaFlag,
+    Xid,
+)
+from sluicemq.clients.jmq.messages import now_ms
+from sluicemq.model.errors import ConnectionLost, RequestTimeout
+from tests.protocols.jmq.harness import Harness
+from tests.protocols.sockets import run_against
+
+Scenario = Callable[[Harness, JmqClient], Coroutine[None, None, None]]
+
+
+def run(scenario: Scenario, **options: Any) -> Harness:
+    """With a client that has connected."""
+
+    async def main(harness: Harness, port: int) -> None:
+        options.setdefault("reconnect", None)
+        async with await JmqClient.connect(port=port, direct=True, **options) as client:
+            await scenario(harness, client)
+
+    return run_against(Harness(), main)
+
+
+async def texts(consumer: Consumer, number: int) -> list[object]:
+    return [(await consumer.receive(5)).body for _ in range(number)]
+
+
+async def nothing(consumer: Consumer) -> None:
+    with pytest.raises(RequestTimeout):
+        await consumer.receive(0.05)
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "Grüße 🍕\0",
+        b"",
+        b"\0\xff",
+        {},
+        {
+            "null": None, "yes": True, "byte": Byte(-1), "short": Short(300), "int": -5,
+            "long": Long(1), "big": 1 << 40, "float": Float(0.5), "double": 0.1, "char": Char("ü"),
+            "text": "🍕", "bytes": b"\0\1",
+        },
+        [],
+        [1, None, "a", b"b", True, 2.5, Char("c")],
+        None,
+    ],
+)  # fmt: skip
+def test_sent_messages_are_received(body: object) -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        producer, consumer = await session.producer("q"), await session.consumer("q")
+        for compress in (False, True):
+            await producer.send(body, compress=compress)
+            received = (await consumer.receive(5)).body
+            assert received == body
+            assert type(received) is type(body)
+
+    run(scenario)
+
+
+def test_objects_stay_bytes_unless_they_are_of_the_closed_set() -> None:
+    foreign = bytes.fromhex("aced0005") + b"sr\0\x01X" + bytes(8) + b"\x02\0\0xp"
+
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        producer, consumer = await session.producer("q"), await session.consumer("q")
+        await producer.send(JavaObject(foreign))
+        await producer.send(JavaObject.of({"a": 1}))
+        first, second = [await consumer.receive(5) for _ in range(2)]
+        assert first.body == JavaObject(foreign)
+        assert isinstance(first.body, JavaObject)
+        assert isinstance(second.body, JavaObject)
+        assert second.body.value == {"a": 1}
+        with pytest.raises(ValueError, match="X"):
+            assert first.body.value
+
+    run(scenario)
+
+
+def test_a_message_has_its_headers_and_properties() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        producer = await session.producer(Queue("q"), priority=7)
+        consumer = await session.consumer("q")
+        given = {"i": 1, "l": 1 << 40, "b": True, "f": 0.5, "s": "ü", "t": Long(1)}
+        identity = await producer.send(
+            "x", properties=given, correlation_id="c", reply_to=Topic("back"), type="kind"
+        )
+        message = await consumer.receive(5)
+        assert message.id == identity
+        assert message.properties == given
+        assert (message.correlation_id, message.type, message.priority) == ("c", "kind", 7)
+        assert (message.destination, message.reply_to) == (Queue("q"), Topic("back"))
+        assert isinstance(message.destination, Queue)
+        assert isinstance(message.reply_to, Topic)
+        assert (message.persistent, message.redelivered, message.delivery_count) == (True, False, 1)
+        assert (message.expiration, message.delivery_time) == (0, 0)
+        # a forwarded message keeps its properties
+        await producer.send(message, priority=1)
+        again = await consumer.receive(5)
+        assert (again.body, again.properties, again.priority) == ("x", given, 1)
+        assert (again.correlation_id, again.type, again.reply_to) == ("c", "kind", Topic("back"))
+        assert again.id != identity
+
+    run(scenario)
+
+
+def test_names_that_java_does_not_allow_are_the_brokers() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        producer, consumer = await session.producer("a-b"), await session.consumer("a-b")
+        for name in ("a-b", "a_HYPHEN_b"):
+            await producer.send("x", reply_to=name)
+            message = await consumer.receive(5)
+            assert message.destination == message.reply_to == Queue("a-b")
+        assert harness.find("a-b") is not None
+
+    run(scenario)
+
+
+def test_a_producer_without_destination_and_many_at_once() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        producer = await session.producer(persistent=False)
+        await producer.send("1", to="a")
+        await producer.send("2", to=Queue("b"))
+        await producer.send("3", to="a")
+        await client.ping()
+        assert (harness.bodies("a"), harness.bodies("b")) == ([b"1", b"3"], [b"2"])
+        with pytest.raises(ValueError, match="say `to`"):
+            await producer.send("4")
+        many = await session.producer("many")
+        assert await many.send_all(map(str, range(1000))) == 1000
+        assert len(harness.bodies("many")) == 1000
+        await many.close()
+        with pytest.raises(ConnectionLost, match="closed"):
+            await many.send("x")
+
+    run(scenario, outstanding=7)
+
+
+def test_priority_and_order() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        producer = await session.producer("q")
+        for number in range(6):
+            await producer.send(f"{number}", priority=number % 3)
+        consumer = await session.consumer("q")
+        assert await texts(consumer, 6) == ["2", "5", "1", "4", "0", "3"]
+
+    run(scenario)
+
+
+def test_a_delayed_message_comes_later() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        producer, consumer = await session.producer("q"), await session.consumer("q")
+        harness.clock.set_wall(now_ms())
+        await producer.send("later", delay=100)
+        await producer.send("now")
+        assert await texts(consumer, 1) == ["now"]
+        await nothing(consumer)
+        harness.turn(200_000)
+        message = await consumer.receive(5)
+        assert (message.body, message.delivery_time - message.timestamp) == ("later", 100_000)
+
+    run(scenario)
+
+
+# --- receiving -----------------------------------------------------------------------------------
+
+
+def test_flow_of_a_consumer_that_is_slow() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session(AckMode.DUPS_OK)
+        producer = await session.producer("q")
+        await producer.send_all(map(str, range(1000)))
+        consumer = await session.consumer("q", prefetch=3)
+        assert await texts(consumer, 1000) == [str(number) for number in range(1000)]
+
+    run(scenario, flow=2)
+
+
+def test_iteration_and_the_end_of_it() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        await (await session.producer("q")).send_all("abc")
+        seen = []
+        async with await session.consumer("q") as consumer:
+            async for message in consumer:
+                seen.append(message.body)
+                if len(seen) == 3:
+                    break
+        assert seen == ["a", "b", "c"]
+        with pytest.raises(ConnectionLost, match="closed"):
+            await consumer.receive()
+        waiting = asyncio.create_task((await session.consumer("q")).receive())
+        await asyncio.sleep(0)
+        await session.close()
+        with pytest.raises(ConnectionLost, match="closed"):
+            await waiting
+
+    harness = run(scenario)
+    assert harness.bodies("q") == []
+
+
+def test_undelivered_messages_of_a_closed_consumer_are_redelivered_in_order() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session(AckMode.CLIENT)
+        await (await session.producer("q")).send_all("abcd")
+        consumer = await session.consumer("q")
+        first = await consumer.receive(5)
+        await consumer.close()
+        other = await session.consumer("q")
+        second = await other.receive(60)
+        assert (second.body, second.redelivered, second.delivery_count) == ("b", False, 1)
+        await first.acknowledge()
+        await session.recover()
+        await nothing_but(other, "cd")
+
+    harness = run(scenario)
+    assert harness.bodies("q") == [b"c", b"d"]
+
+
+async def nothing_but(consumer: Consumer, bodies: str) -> None:
+    assert await texts(consumer, len(bodies)) == list(bodies)
+    await nothing(consumer)
+
+
+def test_stop_and_start() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        producer, consumer = await session.producer("q"), await session.consumer("q")
+        await client.stop()
+        await producer.send("x")
+        await nothing(consumer)
+        await client.start()
+        assert await texts(consumer, 1) == ["x"]
+
+    run(scenario)
+
+
+def test_selectors_and_their_errors() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        producer = await session.producer("q")
+        consumer = await session.consumer("q", selector="color = 'red' AND n > 1")
+        for number, color in enumerate(("red", "red", "blue", "red")):
+            await producer.send(f"{number}", properties={"color": color, "n": number})
+        await nothing_but(consumer, "3")
+        with pytest.raises(StatusError) as refused:
+            await session.consumer("q", selector="color = ")
+        assert refused.value.status == Status.BAD_REQUEST
+        assert refused.value.reason
+
+    run(scenario)
+
+
+def test_client_acknowledge_recover() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session(AckMode.CLIENT)
+        await (await session.producer("q")).send_all("abcde")
+        consumer = await session.consumer("q", prefetch=2)
+        received = [await consumer.receive(5) for _ in range(3)]
+        await received[1].acknowledge(only=True)
+        await session.recover()
+        again = [await consumer.receive(5) for _ in range(4)]
+        assert [(each.body, each.redelivered, each.delivery_count) for each in again] == [
+            ("a", True, 2), ("c", True, 2), ("d", False, 1), ("e", False, 1),
+        ]  # fmt: skip
+        await again[0].acknowledge()
+
+    harness = run(scenario)
+    assert harness.bodies("q") == []
+
+
+def test_returned_messages_are_not_acknowledged_with_redelivered_ones() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session(AckMode.CLIENT)
+        await (await session.producer("q")).send_all("ab")
+        consumer = await session.consumer("q")
+        await texts(consumer, 2)
+        await session.recover()
+        await (await consumer.receive(5)).acknowledge()
+
+    harness = run(scenario)
+    assert harness.bodies("q") == [b"b"]
+
+
+def test_topics_have_subscribers() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        topic = Topic("t")
+        producer = await session.producer(topic)
+        await producer.send("without subscribers")
+        one, two = await session.consumer(topic), await session.consumer(topic)
+        deaf = await session.consumer(topic, no_local=True)
+        await producer.send("x")
+        await nothing_but(one, "x")
+        await nothing_but(two, "x")
+        await nothing(deaf)
+
+    run(scenario)
+
+
+def test_durable_subscriptions() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        topic = Topic("t")
+        producer = await session.producer(topic)
+        consumer = await session.consumer(topic, name="d", durable=True)
+        with pytest.raises(StatusError) as refused:
+            await session.consumer(topic, name="d", durable=True)
+        assert refused.value.status == Status.CONFLICT
+        await consumer.close()
+        await producer.send("x")
+        async with await session.consumer(topic, name="d", durable=True) as consumer:
+            await nothing_but(consumer, "x")
+        await session.unsubscribe("d")
+        with pytest.raises(StatusError) as refused:
+            await session.unsubscribe("d")
+        assert refused.value.status == Status.NOT_FOUND
+
+    run(scenario, client_id="me")
+
+
+def test_shared_subscriptions() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        topic = Topic("t")
+        members = [await session.consumer(topic, name="s", shared=True) for _ in range(2)]
+        await (await session.producer(topic)).send_all(map(str, range(10)))
+        received = [await texts(member, 5) for member in members]
+        assert sorted(map(str, received[0] + received[1])) == [str(n) for n in range(10)]
+
+    run(scenario)
+
+
+def test_wildcards() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        consumer = await session.consumer(Topic("a.*"))
+        for name in ("a.b", "a.c", "b.a"):
+            await (await session.producer(Topic(name))).send(name)
+        assert await texts(consumer, 2) == ["a.b", "a.c"]
+        await nothing(consumer)
+
+    run(scenario)
+
+
+# --- transactions --------------------------------------------------------------------------------
+
+
+def test_commit_and_rollback() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        plain = await client.session()
+        await (await plain.producer("in")).send_all("abc")
+        session = await client.session(transacted=True)
+        consumer = await session.consumer("in", prefetch=2)
+        producer = await session.producer("out")
+        await producer.send((await consumer.receive(5)).body)
+        await consumer.receive(5)
+        assert harness.bodies("out") == []
+        await session.rollback()
+        again = [await consumer.receive(5) for _ in range(2)]
+        assert [(each.body, each.delivery_count) for each in again] == [("a", 2), ("b", 2)]
+        for message in again:
+            await producer.send(message, wait=False)
+        await session.commit()
+        assert harness.bodies("out") == [b"a", b"b"]
+        assert (await consumer.receive(5)).body == "c"
+        with pytest.raises(ValueError, match="not transacted"):
+            await plain.commit()
+
+    harness = run(scenario)
+    # the session was closed with an open transaction
+    assert harness.bodies("in") == [b"c"]
+
+
+def test_xa() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        await (await session.producer("in")).send("x")
+        consumer, producer = await session.consumer("in"), await session.producer("out")
+        one, two, three = (Xid(7, b"t", bytes([number])) for number in range(3))
+        await session.xa.start(one)
+        with pytest.raises(ValueError, match="not ended"):
+            await session.xa.start(two)
+        await producer.send((await consumer.receive(5)).body, wait=False)
+        await session.xa.end(one)
+        await session.xa.prepare(one)
+        assert harness.bodies("out") == []
+        other = await client.session()
+        assert await other.xa.recover() == [one]
+        await other.xa.commit(one)
+        assert (harness.bodies("out"), harness.bodies("in")) == ([b"x"], [])
+        await session.xa.start(two)
+        await producer.send("y")
+        await session.xa.end(two, XaFlag.SUSPEND)
+        await producer.send("outside")
+        await session.xa.start(two, XaFlag.RESUME)
+        await session.xa.end(two)
+        await session.xa.commit(two, one_phase=True)
+        assert harness.bodies("out") == [b"x", b"outside", b"y"]
+        await session.xa.start(three)
+        await producer.send("z")
+        assert (await (await client.session()).xa.recover()) == []
+        await session.xa.end(three, XaFlag.FAIL)
+        await session.xa.rollback(three)
+        assert len(harness.bodies("out")) == 3
+        with pytest.raises(StatusError) as refused:
+            await session.xa.commit(Xid(7, b"never", b""))
+        assert refused.value.status == Status.NOT_FOUND
+        transacted = await client.session(transacted=True)
+        with pytest.raises(ValueError, match="of its own"):
+            await transacted.xa.start(one)
+
+    run(scenario)
+
+
+def test_xa_rollback_gives_back() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        await (await session.producer("in")).send("x")
+        consumer = await session.consumer("in")
+        xid = Xid(1, b"t", b"b")
+        await session.xa.start(xid)
+        await consumer.receive(5)
+        await session.xa.end(xid)
+        await session.xa.rollback(xid)
+        again = await consumer.receive(5)
+        assert (again.body, again.redelivered) == ("x", True)
+
+    harness = run(scenario)
+    assert harness.bodies("in") == []
+
+
+# --- browsing, temporary destinations, requests --------------------------------------------------
+
+
+def test_browsing_takes_nothing() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session(AckMode.CLIENT)
+        producer = await session.producer("q")
+        for number in range(2500):
+            await producer.send(f"{number}", properties={"n": number}, wait=False)
+        await producer.confirm()
+        browser = session.browser("q")
+        for _ in range(2):
+            seen = [message.body async for message in browser]
+            assert seen == [str(number) for number in range(2500)]
+        few = [message.body async for message in session.browser("q", "n >= 2498")]
+        assert few == ["2498", "2499"]
+        assert [message async for message in session.browser("empty")] == []
+        async for message in browser:
+            assert message.body == "0"
+            break
+        with pytest.raises(StatusError) as refused:
+            assert [message async for message in session.browser("q", "n >=")]
+        assert refused.value.status == Status.BAD_REQUEST
+
+    assert len(run(scenario).bodies("q")) == 2500
+
+
+def test_temporary_destinations() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        queue, topic = await session.temporary_queue(), await session.temporary_topic()
+        for temporary in (queue, topic):
+            consumer = await session.consumer(temporary)
+            await (await session.producer(temporary)).send("x")
+            message = await consumer.receive(5)
+            assert message.destination == temporary
+            assert type(message.destination) is type(temporary)
+        with pytest.raises(StatusError):
+            await session.delete(topic)
+        await consumer.close()
+        await session.delete(topic)
+        with pytest.raises(StatusError):
+            await session.producer(topic)
+
+    run(scenario)
+
+
+def test_requests_and_replies() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        worker = await client.session()
+        consumer = await worker.consumer("work")
+
+        async def work() -> None:
+            async for request in consumer:
+                if request.body != "silence":
+                    await worker.reply(request, f"{request.body}!", properties={"a": 1})
+
+        working = asyncio.create_task(work())
+        replies: list[JmqMessage] = await asyncio.gather(
+            *(client.request("work", f"{number}", timeout=60) for number in range(20))
+        )
+        assert [reply.body for reply in replies] == [f"{number}!" for number in range(20)]
+        assert replies[0].properties == {"a": 1}
+        with pytest.raises(RequestTimeout, match="no reply"):
+            await client.request("work", "silence", timeout=0.5)
+        working.cancel()
+        by_id = asyncio.create_task(client.request("other", "x", persistent=True))
+        other = await worker.consumer("other")
+        request = await other.receive(60)
+        assert request.reply_to is not None
+        answering = await worker.producer(request.reply_to)
+        await answering.send("by id", correlation_id=request.id)
+        assert (await by_id).body == "by id"
+        await (await worker.producer("other")).send("no reply wanted")
+        message = await other.receive(60)
+        with pytest.raises(ValueError, match="does not say"):
+            await worker.reply(message, "x")
+        waiting = asyncio.create_task(client.request("unanswered", "x"))
+        await client.ping()
+        await client.close()
+        with pytest.raises(ConnectionLost):
+            await waiting
+
+    run(scenario)
+
+
+def test_ids_ping_and_close() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        first, second = await client.unique_ids(2)
+        assert first != second
+        assert await client.ping() >= 0
+        session = await client.session()
+        producer, consumer = await session.producer("q"), await session.consumer("q")
+        await client.close()
+        await client.close()
+        for call in (
+            client.ping(), client.session(), producer.send("x"), consumer.receive(),
+            session.consumer("q"),
+        ):  # fmt: skip
+            with pytest.raises(ConnectionLost, match="closed"):
+                await call
+
+    run(scenario)
+
+
+def test_a_client_id_belongs_to_one() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await JmqClient.connect(port=port, direct=True, client_id="me"):
+            with pytest.raises(StatusError) as refused:
+                await JmqClient.connect(port=port, direct=True, client_id="me")
+            assert refused.value.status == Status.CONFLICT
+            with pytest.raises(ValueError, match="at least 1"):
+                await JmqClient.connect(port=port, direct=True, outstanding=0)
+
+    run_against(Harness(), scenario)

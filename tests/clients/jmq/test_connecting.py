@@ -1,0 +1,124 @@
+"""From an address to a connection: the port mapper, TLS, unix sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.jmq import JmqClient
+from sluicemq.clients.jmq.connecting import choose
+from sluicemq.clients.jmq.target import Target
+from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
+from sluicemq.protocols.jmq.portmapper import Service, read_services
+from tests.clients.jmq.script import Script
+from tests.protocols.jmq.harness import Harness
+from tests.protocols.sockets import port_of, serve, unused_port
+
+ANSWER = b"""101 broker 301
+cluster_discovery tcp CLUSTER_DISCOVERY 0
+portmapper tcp PORTMAPPER 17676 [sessionid=8950519415696763904]
+admin tcp ADMIN 35899 [hostname=127.0.0.1]
+jms tcp NORMAL 43973 [hostname=127.0.0.1]
+ssljms tls NORMAL 43974
+paused tcp NORMAL 0
+.
+jms tcp NORMAL 1
+"""
+
+
+def test_services() -> None:
+    services = read_services(ANSWER)
+    assert len(services) == 6
+    assert choose(services, Target()) == Service("jms", "tcp", "NORMAL", 43973)
+    assert choose(services, Target(tls=True)).port == 43974
+    assert choose(services, Target(service="ssljms")).protocol == "tls"
+    with pytest.raises(ConnectionLost, match="no service admin; it has jms, ssljms, paused"):
+        choose(services, Target(service="admin"))
+    with pytest.raises(ConnectionLost, match="paused"):
+        choose(services, Target(service="paused"))
+    assert [len(read_services(ANSWER[:cut])) for cut in (3, 14, 40, 60)] == [0, 0, 0, 1]
+    for strange in (b"", b"HTTP/1.1 200 OK\r\n\r\n", b"102 broker 301\n.\n", b"\x1b\xff\xe3\xc2"):
+        with pytest.raises(ConnectionLost, match="no port mapper"):
+            read_services(strange)
+
+
+async def _mapper(answer: bytes, *, hang: bool = False) -> asyncio.Server:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readline() == b"101\n"
+        writer.write(answer)
+        if hang:
+            await reader.read()
+        writer.close()
+
+    return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+
+def test_the_port_mapper_returns_the_port_of_the_service() -> None:
+    async def main() -> None:
+        broker = Script()
+        async with broker.listen() as port:
+            # it may wait for the client to close
+            mapper = await _mapper(b"101 x 301\njms tcp NORMAL %d\n.\n" % port, hang=True)
+            async with mapper:
+                mapped = port_of(mapper.sockets[0])
+                async with await JmqClient.open(f"mq://127.0.0.1:{mapped}/jms") as client:
+                    await client.ping()
+                async with await JmqClient.open(f"mqtcp://127.0.0.1:{port}/jms") as client:
+                    await client.ping()
+                with pytest.raises(ConnectionLost, match="no service other"):
+                    await JmqClient.connect(port=mapped, service="other")
+            silent = await _mapper(b"101 x 301\n", hang=True)
+            async with silent:
+                where = port_of(silent.sockets[0])
+                with pytest.raises(RequestTimeout, match="port mapper"):
+                    await JmqClient.connect(port=where, timeout=1)
+            # the service instead of its port mapper
+            with pytest.raises((ConnectionLost, RequestTimeout)):
+                await JmqClient.connect(port=port, timeout=0.2)
+        with pytest.raises(ConnectionLost, match="cannot connect"):
+            await JmqClient.connect(port=unused_port())
+
+    asyncio.run(main())
+
+
+def test_tls_unix_sockets_and_a_service_that_wants_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    ca = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(ca)
+    path = str(tmp_path / "socket")
+
+    async def main() -> None:
+        tls, port = await serve(Harness(), ssl_context=context)
+        local, _ = await serve(Harness(), path)
+        mapper = await _mapper(b"101 x 301\nssljms tls NORMAL %d\n.\n" % port)
+        async with asyncio.timeout(30), tls, local, mapper:
+            mapped = port_of(mapper.sockets[0])
+            for where in (
+                f"jmq+tls://localhost:{port}?direct=true&ca={ca}",
+                f"jmq+tls://127.0.0.1:{port}?direct=true&insecure=true",
+                f"jmq://localhost:{mapped}?service=ssljms&ca={ca}",
+                f"jmq+unix://{path}",
+            ):
+                async with await JmqClient.open(where) as client:
+                    session = await client.session()
+                    await (await session.producer("q")).send("x")
+                    await session.temporary_queue()
+
+                def blocking(where: str = where) -> None:
+                    with BlockingClient(JmqClient.open, where) as client:
+                        client.session().producer("q").send("x")
+
+                await asyncio.to_thread(blocking)
+            with pytest.raises(ConnectionLost, match="certificate"):
+                await JmqClient.open(f"jmq+tls://localhost:{port}?direct=true")
+            with pytest.raises(ConfigurationError, match="ca"):
+                await JmqClient.open("jmq://localhost?ca=/nowhere")
+
+    asyncio.run(main())

@@ -1,0 +1,474 @@
+"""Receiving, acknowledging and returning messages, against a scripted broker."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from sluicemq.clients.jmq import (
+    AckMode,
+    JavaObject,
+    JmqClient,
+    MessageFormatError,
+    StatusError,
+    Topic,
+    XaFlag,
+    Xid,
+)
+from sluicemq.model.errors import RequestTimeout
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.ids import decode_blocks, encode_blocks, encode_xid, sysid_text
+from sluicemq.protocols.jmq.packets import PacketType
+from sluicemq.protocols.jmq.wire import Packet, encode_packet, encode_reply
+from tests.clients.jmq.script import Script, deliver, refusing, script, sysid
+
+# --- receiving -----------------------------------------------------------------------------------
+
+
+def test_consumer_flow() -> None:
+    """Section 7.1: more is asked for when half of it has been taken."""
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        consumer = await (await client.session()).consumer("q", prefetch=4)
+        broker.say(*(deliver(consumer.id, n, packets.C if n == 4 else 0) for n in range(1, 5)))
+        for expected in ("1", "2"):
+            assert not broker.all(PacketType.RESUME_FLOW)
+            assert (await consumer.receive()).body == expected
+        resume = await broker.hears_of(PacketType.RESUME_FLOW)
+        assert resume.properties == {"JMQConsumerID": consumer.id, "JMQSize": 2}
+
+    script(scenario)
+
+
+def test_connection_flow_from_the_broker() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        assert broker.all(PacketType.HELLO)[0].properties["JMQRBufferSize"] == 2
+        session = await client.session()
+        one, two = await session.consumer("q"), await session.consumer("r")
+        broker.say(deliver(one.id, 1), deliver(two.id, 2, packets.F))
+        await one.receive()
+        resume = await broker.hears_of(PacketType.RESUME_FLOW)
+        assert resume.block == b""
+        # messages of unknown consumers count, too
+        broker.say(deliver(9, 3), deliver(9, 4, packets.F))
+        await two.receive()
+        await broker.hears_of(PacketType.RESUME_FLOW, 2)
+
+    script(scenario, flow=2)
+
+
+@pytest.mark.parametrize(
+    ("durable", "flags", "asks"), [(True, 0, True), (False, 0, False), (False, packets.P, True)]
+)
+def test_auto_acknowledges_one_by_one(durable: bool, flags: int, asks: bool) -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session()
+        subscription = {"name": "d", "durable": True} if durable else {}
+        consumer = await session.consumer(Topic("t"), **subscription)  # type: ignore[arg-type]
+        message = encode_packet(1, flags, consumer.id, sysid=sysid(5))
+        broker.say(message)
+        await consumer.receive()
+        acknowledge = await broker.hears_of(PacketType.ACKNOWLEDGE)
+        assert bool(acknowledge.flags & packets.A) is asks
+        assert decode_blocks(acknowledge.body) == [(consumer.id, sysid(5))]
+        assert acknowledge.properties == {}
+
+    script(scenario)
+
+
+def test_client_acknowledges_all_or_one() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session(AckMode.CLIENT)
+        consumer = await session.consumer("q")
+        broker.say(*(deliver(consumer.id, n) for n in range(1, 5)))
+        messages = [await consumer.receive() for _ in range(3)]
+        assert not broker.all(PacketType.ACKNOWLEDGE)
+        await messages[1].acknowledge(only=True)
+        await messages[0].acknowledge()
+        await messages[2].acknowledge()
+        acknowledged = [decode_blocks(each.body) for each in broker.all(PacketType.ACKNOWLEDGE)]
+        cid = consumer.id
+        assert acknowledged == [[(cid, sysid(2))], [(cid, sysid(1)), (cid, sysid(3))]]
+
+    broker = script(scenario)
+    closed = broker.all(PacketType.DELETE_CONSUMER)[0]
+    assert (closed.body, closed.properties["JMQBodyType"]) == (sysid(3), 3)
+
+
+def test_dups_ok_acknowledges_by_tens_and_at_the_end() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session(AckMode.DUPS_OK)
+        consumer = await session.consumer("q")
+        broker.say(*(deliver(consumer.id, n) for n in range(1, 14)))
+        for _ in range(13):
+            await consumer.receive()
+        first = await broker.hears_of(PacketType.ACKNOWLEDGE)
+        assert len(decode_blocks(first.body)) == 10
+        assert not first.flags & packets.A
+
+    broker = script(scenario)
+    assert [len(each.body) // 40 for each in broker.all(PacketType.ACKNOWLEDGE)] == [10, 3]
+    assert broker.heard.index(broker.all(PacketType.ACKNOWLEDGE)[1]) < broker.heard.index(
+        broker.all(PacketType.DELETE_CONSUMER)[0]
+    )
+
+
+def test_dups_ok_acknowledges_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicemq.clients.jmq.session.LAZY_SECONDS", 0.01)
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        consumer = await (await client.session(AckMode.DUPS_OK)).consumer("q")
+        broker.say(deliver(consumer.id, 1))
+        await consumer.receive()
+        await broker.hears_of(PacketType.ACKNOWLEDGE)
+
+    script(scenario)
+
+
+def test_no_ack_acknowledges_nothing() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session(AckMode.NO_ACK)
+        assert broker.all(PacketType.CREATE_SESSION)[0].properties == {"JMQAckMode": 32768}
+        consumer = await session.consumer("q")
+        broker.say(deliver(consumer.id, 1))
+        await consumer.receive()
+
+    assert not script(scenario).all(PacketType.ACKNOWLEDGE)
+
+
+def test_an_expired_message_is_a_dead_one() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session()
+        consumer, dead = await session.consumer("q"), await session.consumer("mq.sys.dmq")
+        broker.say(deliver(consumer.id, 1, expiration=1), deliver(consumer.id, 2))
+        broker.say(deliver(dead.id, 3, expiration=1))
+        assert (await consumer.receive()).body == "2"
+        acknowledge = broker.all(PacketType.ACKNOWLEDGE)[0]
+        assert acknowledge.properties == {"JMQAckType": 2, "JMQDeadReason": 1}
+        assert acknowledge.body == encode_blocks([(consumer.id, sysid(1))])
+        assert (await dead.receive()).body == "3"
+
+    script(scenario)
+
+
+def test_a_cancelled_receive_loses_no_message() -> None:
+    held: list[Packet] = []
+
+    def hold(packet: Packet) -> bytes | None:
+        if packet.type == PacketType.ACKNOWLEDGE and not held:
+            held.append(packet)
+            return b""
+        return None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        consumer = await (await client.session()).consumer("q")
+        with pytest.raises(RequestTimeout):
+            await consumer.receive(0)
+        broker.say(deliver(consumer.id, 1))
+        receiving = asyncio.create_task(consumer.receive())
+        await broker.hears_of(PacketType.ACKNOWLEDGE)
+        receiving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        assert (await consumer.receive(0)).body == "1"
+        assert len(broker.all(PacketType.ACKNOWLEDGE)) == 1
+
+    script(scenario, hold)
+
+
+def test_a_refused_acknowledgement_is_reported() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        consumer = await (await client.session()).consumer("q")
+        broker.say(deliver(consumer.id, 1))
+        with pytest.raises(StatusError, match="acknowledge reply: 404 NOT_FOUND"):
+            await consumer.receive()
+
+    script(scenario, refusing(PacketType.ACKNOWLEDGE, 404))
+
+
+def test_broken_messages_can_be_received_and_acknowledged() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        consumer = await (await client.session()).consumer("q")
+        broker.say(
+            deliver(consumer.id, 1, body=b"\xff"),
+            deliver(consumer.id, 2, kind=PacketType.MAP_MESSAGE),
+            deliver(consumer.id, 3, kind=PacketType.OBJECT_MESSAGE, body=b"\xac\xed\0\x05sr"),
+        )
+        for _ in range(2):
+            message = await consumer.receive()
+            with pytest.raises(MessageFormatError):
+                assert message.body
+        third = (await consumer.receive()).body
+        assert isinstance(third, JavaObject)
+        with pytest.raises(MessageFormatError):
+            assert third.value
+
+    script(scenario)
+
+
+# --- giving back ---------------------------------------------------------------------------------
+
+
+def test_recover_is_the_java_clients() -> None:
+    """Section 7.4: STOP, REDELIVER what was not handed over, then what was, START, RESUME_FLOW."""
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session(AckMode.CLIENT)
+        consumer = await session.consumer("q", prefetch=3)
+        broker.say(*(deliver(consumer.id, n, packets.C if n == 3 else 0) for n in range(1, 4)))
+        await consumer.receive()
+        await session.recover()
+        await client.ping()
+        session_id = {"JMQSessionID": session.id}
+        assert broker.since(PacketType.STOP)[:5] == [
+            ("STOP", session_id),
+            ("REDELIVER", {"JMQSetRedelivered": False}),
+            ("REDELIVER", {"JMQSetRedelivered": True}),
+            ("START", session_id),
+            ("RESUME_FLOW", {"JMQConsumerID": consumer.id, "JMQSize": 3}),
+        ]
+        unseen, seen = broker.all(PacketType.REDELIVER)
+        cid = consumer.id
+        assert decode_blocks(unseen.body) == [(cid, sysid(2)), (cid, sysid(3))]
+        assert decode_blocks(seen.body) == [(cid, sysid(1))]
+        broker.say(deliver(cid, 1, packets.R))
+        again = await consumer.receive()
+        assert (again.body, again.redelivered, again.delivery_count) == ("1", True, 1)
+
+    broker = script(scenario)
+    assert broker.all(PacketType.DELETE_CONSUMER)[0].body == sysid(1)
+
+
+def test_rollback_is_the_java_clients() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session(transacted=True)
+        assert broker.all(PacketType.CREATE_SESSION)[0].block == b""
+        transaction = session.transaction
+        consumer = await session.consumer("q")
+        assert "JMQAckMode" not in broker.all(PacketType.ADD_CONSUMER)[0].properties
+        producer = await session.producer("q")
+        await producer.send("x", wait=False)
+        broker.say(deliver(consumer.id, 1), deliver(consumer.id, 2))
+        await consumer.receive()
+        acknowledge = await broker.hears_of(PacketType.ACKNOWLEDGE)
+        assert acknowledge.flags & packets.A
+        assert acknowledge.transaction_id == transaction
+        assert broker.all(PacketType.TEXT_MESSAGE)[0].transaction_id == transaction
+        await session.rollback()
+        assert session.transaction not in (0, transaction)
+        assert broker.since(PacketType.STOP) == [
+            ("STOP", {"JMQSessionID": session.id}),
+            ("REDELIVER", {"JMQSetRedelivered": False}),
+            ("REDELIVER", {"JMQSetRedelivered": True, "JMQTransactionID": transaction}),
+            ("START", {"JMQSessionID": session.id}),
+            ("ROLLBACK_TRANSACTION", {"JMQTransactionID": transaction}),
+            ("START_TRANSACTION", {"JMQSessionID": session.id}),
+        ]
+        assert broker.all(PacketType.REDELIVER)[1].transaction_id == transaction
+        assert not broker.all(PacketType.ROLLBACK_TRANSACTION)[0].flags & packets.A
+
+    broker = script(scenario)
+    rolled_back = broker.all(PacketType.ROLLBACK_TRANSACTION)[-1]
+    assert rolled_back.properties["JMQUpdateConsumed"] is True
+
+
+def test_commit_begins_the_next_transaction_and_reports_refused_sends() -> None:
+    status = 200
+
+    def answer(packet: Packet) -> bytes | None:
+        if packet.is_message:
+            return encode_reply(PacketType.SEND_REPLY, packet.consumer_id, status)
+        return None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        nonlocal status
+        session = await client.session(transacted=True)
+        producer = await session.producer("q")
+        await producer.send("x", wait=False)
+        await session.commit()
+        assert len(broker.all(PacketType.START_TRANSACTION)) == 1
+        assert session.transaction > 0
+        status = 414
+        await producer.send("x", wait=False)
+        with pytest.raises(StatusError, match="414"):
+            await session.commit()
+        assert len(broker.all(PacketType.COMMIT_TRANSACTION)) == 1
+        await session.rollback()
+        with pytest.raises(ValueError, match="rolls back"):
+            await session.recover()
+
+    script(scenario, answer)
+
+
+def test_global_transactions_are_the_java_clients() -> None:
+    """Section 10: a branch is named by its Xid; what it is called here is added if known."""
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session()
+        xa, producer = session.xa, await session.producer("q")
+        xid = Xid(77, b"global", b"branch")
+        await xa.start(xid)
+        transaction = session.transaction
+        await producer.send("in it")
+        await xa.end(xid, XaFlag.SUSPEND)
+        await producer.send("outside")
+        await xa.start(xid, XaFlag.RESUME)
+        transaction_again = session.transaction
+        await xa.end(xid)
+        await xa.prepare(xid)
+        await xa.rollback(xid)
+        await xa.rollback(xid)
+        assert [name_and_most(each) for each in broker.heard if each.body == encode_xid(xid)] == [
+            ("START_TRANSACTION", {"JMQXAFlags": 0}),
+            ("END_TRANSACTION", {"JMQXAFlags": 0x0200_0000}),
+            ("START_TRANSACTION", {"JMQXAFlags": 0x0800_0000}),
+            ("END_TRANSACTION", {"JMQXAFlags": 0x0400_0000}),
+            ("PREPARE_TRANSACTION", {"JMQTransactionID": transaction_again}),
+            (
+                "ROLLBACK_TRANSACTION",
+                {
+                    "JMQTransactionID": transaction_again,
+                    "JMQXAFlags": 0,
+                    "JMQRedeliver": True,
+                },
+            ),
+            ("ROLLBACK_TRANSACTION", {"JMQXAFlags": 0, "JMQRedeliver": True}),
+        ]
+        sent = [packet.transaction_id for packet in broker.all(PacketType.TEXT_MESSAGE)]
+        assert sent == [transaction, 0]
+
+    script(scenario)
+
+
+def name_and_most(packet: Packet) -> tuple[str, dict[str, Any]]:
+    return PacketType(packet.type).name, dict(packet.properties)
+
+
+def test_nothing_is_handed_over_while_messages_are_on_their_way_back() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session(AckMode.CLIENT)
+        consumer = await session.consumer("q")
+        broker.say(deliver(consumer.id, 1), deliver(consumer.id, 2))
+        await consumer.receive()
+        stopped: list[Packet] = []
+
+        def hold(packet: Packet) -> bytes | None:
+            if packet.type == PacketType.STOP and not stopped:
+                stopped.append(packet)
+                return b""
+            return None
+
+        broker.answer = hold
+        recovering = asyncio.create_task(session.recover())
+        await broker.hears_of(PacketType.STOP)
+        receiving = asyncio.create_task(consumer.receive())
+        # messages that arrive before STOP_REPLY are returned, too
+        broker.say(deliver(consumer.id, 3), encode_reply(23, stopped[0].consumer_id, 200))
+        await recovering
+        await client.ping()
+        assert not receiving.done()
+        blocks = decode_blocks(broker.all(PacketType.REDELIVER)[0].body)
+        assert [block[1] for block in blocks] == [sysid(2), sysid(3)]
+        broker.say(deliver(consumer.id, 1, packets.R))
+        assert (await receiving).redelivered
+
+    script(scenario)
+
+
+# --- browsing and others -------------------------------------------------------------------------
+
+
+def test_browsing() -> None:
+    """Section 8: by a thousand, until the last one says so; what is gone is left out."""
+    ids = b"".join(number.to_bytes(32) for number in range(1, 1202))
+
+    def answer(packet: Packet) -> bytes | None:
+        match packet.type:
+            case PacketType.BROWSE:
+                return encode_reply(27, packet.consumer_id, 200, {"JMQConsumerID": Long(5)}, ids)
+            case PacketType.DELIVER if len(packet.body) == 32_000:
+                requested = [packet.body[:32], packet.body[32:64]]
+                sent = [
+                    encode_packet(1, packets.L if each is requested[-1] else 0, 5, sysid=each)
+                    for each in requested
+                ]
+                return encode_reply(43, packet.consumer_id, 200) + b"".join(sent)
+            case PacketType.DELIVER:
+                return encode_reply(43, packet.consumer_id, 404)
+        return None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        browser = (await client.session()).browser("q", "a = 1")
+        found = [message.id async for message in browser]
+        assert found == [sysid_text(number.to_bytes(32)) for number in (1, 2)]
+        asked = broker.all(PacketType.DELIVER)
+        assert [len(packet.body) // 32 for packet in asked] == [1000, 201]
+        assert asked[0].properties == {"JMQConsumerID": 5}
+        properties = {"JMQDestination": "q", "JMQDestType": 1, "JMQSelector": "a = 1"}
+        assert broker.all(PacketType.VERIFY_DESTINATION)[0].properties == properties
+        assert broker.all(PacketType.BROWSE)[0].properties == properties
+
+    script(scenario, answer)
+
+
+def test_browsing_a_queue_that_is_not_there() -> None:
+    def answer(packet: Packet) -> bytes | None:
+        if packet.type == PacketType.VERIFY_DESTINATION:
+            can = packet.properties["JMQDestination"] == "maybe"
+            return encode_reply(41, packet.consumer_id, 404, {"JMQCanCreate": can})
+        return None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session()
+        assert [message async for message in session.browser("maybe")] == []
+        with pytest.raises(StatusError, match="404"):
+            assert [message async for message in session.browser("never")] == []
+
+    script(scenario, answer)
+
+
+def test_a_shared_subscription_and_unsubscribing() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session()
+        await session.consumer(Topic("t"), name="s", shared=True)
+        await session.consumer(Topic("t"), name="d", shared=True, durable=True)
+        one, two = (packet.properties for packet in broker.all(PacketType.ADD_CONSUMER))
+        assert one["JMQJMSShare"] is two["JMQJMSShare"] is True
+        assert (one["JMQSharedSubscriptionName"], two["JMQSharedSubscriptionName"]) == ("s", "d")
+        assert ("JMQDurableName" in one, two["JMQDurableName"]) == (False, "d")
+        assert "JMQShare" not in one
+        await session.unsubscribe("d")
+        unsubscribed = broker.all(PacketType.DELETE_CONSUMER)[0]
+        assert (unsubscribed.properties, unsubscribed.body) == ({"JMQDurableName": "d"}, b"")
+        for wrong in ({"name": "x"}, {"durable": True}, {"shared": True}):
+            with pytest.raises(ValueError, match="name"):
+                await session.consumer(Topic("t"), **wrong)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="only a topic"):
+            await session.consumer("q", name="x", durable=True)
+
+    script(scenario)
+
+
+def test_a_temporary_queue_of_another_connection_is_not_created() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session()
+        queue = await session.temporary_queue()
+        topic = await session.temporary_topic()
+        await session.producer(queue)
+        made = [packet.properties for packet in broker.all(PacketType.CREATE_DESTINATION)]
+        assert made == [
+            {"JMQDestination": queue.name, "JMQDestType": 17},
+            {"JMQDestination": topic.name, "JMQDestType": 18},
+        ]
+        assert re.fullmatch(
+            r"temporary_destination://queue/127\.0\.0\.1/\d+/[0-9a-f]{32}", queue.name
+        )
+        await session.delete(queue)
+        gone = broker.all(PacketType.DESTROY_DESTINATION)[0].properties
+        assert gone == {"JMQDestination": queue.name, "JMQDestType": 17}
+
+    script(scenario)

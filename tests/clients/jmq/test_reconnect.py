@@ -1,0 +1,255 @@
+"""Recovery of sessions, producers and consumers after a connection loss."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.jmq import (
+    AckMode,
+    Backoff,
+    JmqClient,
+    Status,
+    StatusError,
+    Topic,
+    TransactionLost,
+    Xid,
+)
+from sluicemq.model.errors import ConnectionLost
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.ids import decode_xid
+from sluicemq.protocols.jmq.packets import PacketType
+from sluicemq.protocols.jmq.wire import Packet, encode_packet
+from tests.clients.jmq.script import SOON, Script, deliver, refusing, script
+from tests.protocols.sockets import unused_port
+
+
+def drop(broker: Script) -> None:
+    """Abort the most recent connection."""
+    broker.connections[-1].transport.abort()
+
+
+async def back(broker: Script, connections: int = 2) -> None:
+    """Wait until the client has opened `connections` connections."""
+    await broker.hears(lambda: len(broker.all(PacketType.START)) == connections)
+
+
+def test_everything_is_made_again_in_the_order_of_the_java_client() -> None:
+    """Section 11."""
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session()
+        other = await client.session(transacted=True)
+        producer = await session.producer("p")
+        consumer = await session.consumer("c")
+        queue = await other.temporary_queue()
+        closed = await other.consumer(queue)
+        await closed.close()
+        old_session, old_consumer = session.id, consumer.id
+        old = broker.all(PacketType.HELLO)[0]
+        assert old.properties["JMQReconnectable"] is True
+        assert "JMQConnectionID" not in old.properties
+        drop(broker)
+        await back(broker)
+        heard = broker.since(PacketType.HELLO)
+        assert heard[0][1]["JMQConnectionID"] == 1000
+        assert [name for name, _ in heard] == [
+            "HELLO", "AUTHENTICATE", "SET_CLIENTID", "CREATE_SESSION", "CREATE_SESSION",
+            "START_TRANSACTION", "CREATE_DESTINATION", "CREATE_DESTINATION", "ADD_CONSUMER",
+            "CREATE_DESTINATION", "ADD_PRODUCER", "START",
+        ]  # fmt: skip
+        assert heard[6][1] == {"JMQDestination": queue.name, "JMQDestType": 17}
+        added = heard[8][1]
+        assert added["JMQOldConsumerID"] == old_consumer
+        assert added["JMQSessionID"] != old_session
+        broker.say(deliver(added["JMQOldConsumerID"], 1))  # it has another id now
+        await producer.send("x")
+        broker.say(deliver(consumer.id, 2))
+        assert (await consumer.receive()).body == "2"
+        sent = broker.all(PacketType.TEXT_MESSAGE)[0]
+        assert sent.variable.producer_id > added["JMQSessionID"]
+
+    script(scenario, reconnect=SOON, client_id="me")
+
+
+def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:
+    held: list[Packet] = []
+
+    def hold(packet: Packet) -> bytes | None:
+        if packet.is_message and not held:
+            held.append(packet)
+            return b""
+        return None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session(AckMode.CLIENT)
+        producer, consumer = await session.producer("q"), await session.consumer("q")
+        broker.say(deliver(consumer.id, 1), deliver(consumer.id, 2))
+        message = await consumer.receive()
+        sending = asyncio.create_task(producer.send("x"))
+        await broker.hears(lambda: bool(held))
+        drop(broker)
+        with pytest.raises(ConnectionLost):
+            await sending
+        assert await client.ping() >= 0
+        assert len(broker.connections) == 2
+        # it comes again, so that this is no acknowledgement of anything
+        with pytest.raises(ConnectionLost):
+            await message.acknowledge()
+        broker.say(deliver(consumer.id, 1, packets.R))
+        again = await consumer.receive()
+        assert again.redelivered
+        await again.acknowledge()
+
+    broker = script(scenario, hold, reconnect=SOON)
+    assert len(broker.all(PacketType.TEXT_MESSAGE)) == 1
+    assert len(broker.all(PacketType.ACKNOWLEDGE)) == 1
+
+
+def test_a_transaction_that_was_under_way_is_lost() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session(transacted=True)
+        producer, consumer = await session.producer("q"), await session.consumer("q")
+        await producer.send("x")
+        drop(broker)
+        await back(broker)
+        # a half of it must not be committed
+        with pytest.raises(TransactionLost):
+            await producer.send("y")
+        broker.say(deliver(consumer.id, 1))
+        with pytest.raises(TransactionLost):
+            await consumer.receive()
+        with pytest.raises(TransactionLost):
+            await session.commit()
+        assert (await consumer.receive()).body == "1"
+        await session.commit()
+        drop(broker)
+        await back(broker, 3)
+        await session.commit()  # nothing had been done
+        await producer.send("x")
+        drop(broker)
+        await back(broker, 4)
+        await session.rollback()
+        await producer.send("y")
+        await session.commit()
+
+    broker = script(scenario, reconnect=SOON)
+    assert [packet.body for packet in broker.all(PacketType.TEXT_MESSAGE)] == [b"x", b"x", b"y"]
+
+
+def test_a_global_transaction_is_named_by_its_xid_from_then_on() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session()
+        producer = await session.producer("q")
+        one, two = Xid(1, b"t", b"1"), Xid(1, b"t", b"2")
+        await session.xa.start(one)
+        await session.xa.end(one)
+        await session.xa.prepare(one)
+        assert broker.all(PacketType.PREPARE_TRANSACTION)[0].properties.keys() == {
+            "JMQTransactionID"
+        }
+        await session.xa.start(two)
+        await producer.send("x")
+        drop(broker)
+        await back(broker)
+        with pytest.raises(TransactionLost):
+            await producer.send("y")
+        await session.xa.end(two)
+        await producer.send("z")  # in no transaction
+        assert broker.all(PacketType.TEXT_MESSAGE)[-1].transaction_id == 0
+        await session.xa.commit(one)
+        committed = broker.all(PacketType.COMMIT_TRANSACTION)[0]
+        assert committed.properties == {"JMQXAFlags": 0}
+        assert decode_xid(committed.body) == one
+
+    script(scenario, reconnect=SOON)
+
+
+def test_an_acknowledgement_whose_fate_is_unknown_does_not_hide_its_message() -> None:
+    def hang_up(packet: Packet) -> bytes | None:
+        return b"" if packet.type == PacketType.ACKNOWLEDGE else None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        consumer = await (await client.session()).consumer("q")
+        broker.say(deliver(consumer.id, 1))
+        receiving = asyncio.create_task(consumer.receive())
+        await broker.hears_of(PacketType.ACKNOWLEDGE)
+        drop(broker)
+        assert (await receiving).body == "1"
+
+    script(scenario, hang_up, reconnect=SOON)
+
+
+def test_a_goodbye_of_a_broker_that_comes_again() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        consumer = await (await client.session()).consumer("q")
+        properties = {"JMQExit": False, "JMQGoodbyeReason": 1, "JMQGoodbyeReasonString": "later"}
+        broker.say(encode_packet(PacketType.GOODBYE, properties=properties))
+        await back(broker)
+        broker.say(deliver(consumer.id, 1))
+        await consumer.receive()
+
+    script(scenario, reconnect=SOON)
+
+
+def test_it_is_given_up_after_so_many_attempts() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        consumer = await (await client.session()).consumer("q")
+        broker.answer = refusing(PacketType.ADD_CONSUMER, Status.CONFLICT)
+        drop(broker)
+        with pytest.raises(ConnectionLost, match="given up after 2 attempts: add consumer"):
+            await consumer.receive()
+        assert len(broker.connections) == 3
+
+    script(scenario, reconnect=Backoff(0.01, 0.01, 2))
+
+
+def test_hosts_are_tried_in_turn() -> None:
+    async def main() -> None:
+        broker = Script()
+        async with broker.listen() as port:
+            hosts = [("127.0.0.1", unused_port()), ("127.0.0.1", port)]
+            async with await JmqClient.connect(hosts=hosts, direct=True) as client:
+                await client.ping()
+            broker.answer = refusing(PacketType.HELLO, Status.UNAVAILABLE)
+            with pytest.raises(StatusError, match="503"):
+                await JmqClient.connect(hosts=hosts, direct=True)
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
+    """Nothing that was confirmed is lost, and whoever waits goes on."""
+
+    async def main(broker: LocalBroker, port: int) -> None:
+        async with (
+            await JmqClient.connect(port=port, client_id="me", reconnect=SOON) as client,
+            asyncio.timeout(60),
+        ):
+            session = await client.session(AckMode.CLIENT)
+            producer = await session.producer(Topic("t"))
+            consumer = await session.consumer(Topic("t"), name="d", durable=True)
+            await producer.send_all(f"{number}" for number in range(100))
+            for _ in range(50):
+                message = await consumer.receive()
+            await message.acknowledge()
+            await consumer.receive()  # not acknowledged
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, broker.kill)
+            receiving = asyncio.create_task(consumer.receive())
+            await loop.run_in_executor(None, broker.start)
+            bodies = [(await receiving).body]
+            await producer.send("after")
+            while bodies[-1] != "after":
+                bodies.append((message := await consumer.receive()).body)
+            assert bodies == [f"{number}" for number in range(50, 100)] + ["after"]
+            await message.acknowledge()
+            await consumer.close()
+            await session.unsubscribe("d")
+
+    port = unused_port()
+    with LocalBroker(tmp_path / "data", [f"jmq://127.0.0.1:{port}"]) as broker:
+        asyncio.run(main(broker, port))

@@ -1,0 +1,421 @@
+"""Packets that the client sends to a scripted broker."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from itertools import count
+
+import pytest
+
+from sluicemq.clients.jmq import (
+    JavaObject,
+    JmqClient,
+    MessageFormatError,
+    Queue,
+    StatusError,
+    Topic,
+)
+from sluicemq.model.errors import ConnectionLost, RequestTimeout
+from sluicemq.protocols.java import Long, dumps, dumps_map
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.ids import sysid_text
+from sluicemq.protocols.jmq.packets import PacketType, Status
+from sluicemq.protocols.jmq.wire import Packet, encode_packet, encode_reply
+from tests.clients.jmq.script import SOON, Answer, Script, deliver, refusing, script
+
+
+def names(broker: Script, kind: PacketType) -> list[str]:
+    return [name for name, _ in broker.since(kind)]
+
+
+# --- the beginning and the end -------------------------------------------------------------------
+
+
+def test_the_beginning_and_the_end_are_the_java_clients() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session()
+        await session.producer("q")
+        await session.consumer(Topic("t"), name="d", durable=True, selector="a > 1", no_local=True)
+
+    broker = script(scenario, client_id="me", prefetch=7)
+    session, producer, consumer = (
+        broker.all(kind)[0].properties[name]
+        for kind, name in (
+            (PacketType.ADD_PRODUCER, "JMQSessionID"),
+            (PacketType.DELETE_PRODUCER, "JMQProducerID"),
+            (PacketType.DELETE_CONSUMER, "JMQConsumerID"),
+        )
+    )
+    heard = broker.since(PacketType.HELLO)
+    assert set(heard[0][1]) == {
+        "JMQProtocolLevel", "JMQVersion", "JMQUserAgent", "JMQRBufferSize", "JMQReconnectable"
+    }  # fmt: skip
+    assert heard[1:-1] == [
+        ("AUTHENTICATE", {"JMQAuthType": "digest"}),
+        ("SET_CLIENTID", {"JMQClientID": "me", "JMQShare": False}),
+        ("START", {}),
+        ("CREATE_SESSION", {"JMQAckMode": 1}),
+        ("CREATE_DESTINATION", {"JMQDestination": "q", "JMQDestType": 1}),
+        ("ADD_PRODUCER", {"JMQDestination": "q", "JMQDestType": 1, "JMQSessionID": session}),
+        ("CREATE_DESTINATION", {"JMQDestination": "t", "JMQDestType": 2}),
+        (
+            "ADD_CONSUMER",
+            {
+                "JMQDestination": "t",
+                "JMQDestType": 2,
+                "JMQSessionID": session,
+                "JMQAckMode": 1,
+                "JMQNoLocal": True,
+                "JMQReconnect": False,
+                "JMQShare": False,
+                "JMQSize": 7,
+                "JMQSelector": "a > 1",
+                "JMQDurableName": "d",
+            },
+        ),
+        ("STOP", {}),
+        (
+            "DELETE_CONSUMER",
+            {
+                "JMQConsumerID": consumer,
+                "JMQBlock": True,
+                "JMQBodyType": 0,
+                "JMQRedeliverAll": True,
+            },
+        ),
+        ("DELETE_PRODUCER", {"JMQProducerID": producer}),
+        ("DESTROY_SESSION", {"JMQSessionID": session}),
+    ]
+    assert heard[-1][0] == "GOODBYE"
+    assert heard[-1][1]["JMQBlock"] is True
+    # a Long is no Integer to the other side, whatever its value
+    assert broker.all(PacketType.DELETE_PRODUCER)[0].block[-10:-8] == b"\0\x05"
+    # section 5.2: guest, guest, and this nonce
+    expected = b"\0\x05guest\0\x21-4bd2e7a6ba3de828e8bd2740b6419a98"
+    assert broker.all(PacketType.AUTHENTICATE)[0].body == expected
+
+
+def test_basic_login() -> None:
+    def basic(packet: Packet) -> bytes | None:
+        if packet.type != PacketType.HELLO:
+            return None
+        return encode_reply(11, packet.consumer_id, 200) + encode_packet(
+            PacketType.AUTHENTICATE_REQUEST, 0, packet.consumer_id, {"JMQAuthType": "basic"}
+        )
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        pass
+
+    broker = script(scenario, basic, username="ü", password="secret")
+    assert broker.all(PacketType.AUTHENTICATE)[0].body == b"\0\x02\xc3\xbc\0\x08c2VjcmV0"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (refusing(PacketType.HELLO, 503, "full"), r"hello reply: 503 UNAVAILABLE \(full\)"),
+        (refusing(PacketType.AUTHENTICATE, 413), "authenticate reply: 413 INVALID_LOGIN"),
+        (refusing(PacketType.HELLO, 505), "hello: 505 BAD_VERSION"),
+    ],
+)
+def test_the_client_sends_goodbye_after_a_refused_login(answer: Answer, message: str) -> None:
+    async def main() -> None:
+        broker = Script(answer)
+        async with broker.listen() as port:
+            with pytest.raises(StatusError, match=message):
+                await JmqClient.connect(port=port, direct=True)
+            await broker.hears_of(PacketType.GOODBYE)
+            assert not broker.all(PacketType.GOODBYE)[0].flags & packets.A
+
+    asyncio.run(main())
+
+
+def test_a_level_is_agreed_on_by_a_second_connection() -> None:
+    def older(packet: Packet) -> bytes | None:
+        if packet.type == PacketType.HELLO and packet.properties["JMQProtocolLevel"] == 500:
+            return encode_reply(11, packet.consumer_id, 505, {"JMQProtocolLevel": 410})
+        return None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        assert len(broker.connections) == 2
+        # properties of the reply at level 450 are not used
+        session = await client.session(transacted=True)
+        await session.commit()
+        assert broker.since(PacketType.COMMIT_TRANSACTION)[0][1].keys() == {"JMQTransactionID"}
+        assert names(broker, PacketType.COMMIT_TRANSACTION)[1] == "START_TRANSACTION"
+
+    broker = script(scenario, older)
+    levels = [packet.properties["JMQProtocolLevel"] for packet in broker.all(PacketType.HELLO)]
+    assert levels == [500, 410]
+
+
+def test_a_goodbye_has_a_reason_and_says_whether_to_reconnect() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        consumer = await (await client.session()).consumer("q")
+        properties = {"JMQExit": True, "JMQGoodbyeReason": 3, "JMQGoodbyeReasonString": "go away"}
+        broker.say(encode_packet(PacketType.GOODBYE, properties=properties))
+        with pytest.raises(ConnectionLost, match="go away"):
+            await consumer.receive()
+        with pytest.raises(ConnectionLost, match="go away"):
+            await client.ping()
+        assert len(broker.connections) == 1
+
+    script(scenario, reconnect=SOON)
+
+
+def test_pings_are_answered_and_silence_is_the_end() -> None:
+    def silent(packet: Packet) -> bytes | None:
+        return b"" if packet.type == PacketType.PING else None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        broker.say(encode_packet(PacketType.PING, packets.A, -7))
+        pong = await broker.hears_of(PacketType.PING_REPLY)
+        assert (pong.consumer_id, pong.properties) == (-7, {"JMQStatus": 200})
+        consumer = await (await client.session()).consumer("q")
+        with pytest.raises(ConnectionLost, match="does not answer"):
+            await consumer.receive()
+
+    script(scenario, silent, keep_alive=0.05, timeout=2)
+
+
+def test_a_malformed_packet_ends_the_connection() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        consumer = await (await client.session()).consumer("q")
+        broker.say(b"HTTP/1.1 400 Bad Request\r\n" + bytes(72))
+        with pytest.raises(ConnectionLost, match="broke the protocol"):
+            await consumer.receive()
+
+    script(scenario)
+
+
+def test_properties_that_cannot_be_read_end_the_connection() -> None:
+    def damaged(packet: Packet) -> bytes | None:
+        if packet.type != PacketType.HELLO:
+            return None
+        welcome = encode_reply(PacketType.HELLO_REPLY, packet.consumer_id, Status.OK)
+        asked = encode_packet(
+            PacketType.AUTHENTICATE_REQUEST, 0, packet.consumer_id, {"JMQAuthType": "digest"}
+        )
+        version, one = b"\0\0\0\1", b"\0\0\0\1"
+        before, _, behind = asked.rpartition(version + one)
+        return welcome + before + bytes(4) + one + behind
+
+    async def main() -> None:
+        async with Script(damaged).listen() as port:
+            with pytest.raises(ConnectionLost, match="no property block of version 0"):
+                await JmqClient.connect(port=port, direct=True, reconnect=None)
+
+    asyncio.run(main())
+
+
+def test_a_request_that_is_not_answered() -> None:
+    def silent(packet: Packet) -> bytes | None:
+        return b"" if packet.type == PacketType.GENERATE_UID else None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        with pytest.raises(RequestTimeout):
+            await client.unique_ids()
+        await client.ping()
+
+    script(scenario, silent, timeout=1)
+
+
+def test_retry_is_asked_once_more() -> None:
+    times = count()
+
+    def later(packet: Packet) -> bytes | None:
+        if packet.type == PacketType.ADD_PRODUCER and next(times) == 0:
+            return encode_reply(19, packet.consumer_id, 449)
+        return None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session()
+        await session.producer("q")
+        assert len(broker.all(PacketType.ADD_PRODUCER)) == 2
+
+    script(scenario, later)
+
+
+# --- sending -------------------------------------------------------------------------------------
+
+
+def test_messages_have_types_headers_and_properties() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session()
+        producer = await session.producer()
+        bodies = ["té", b"\0", {"a": 1}, [1, None], JavaObject.of("x"), None]
+        ids = [
+            await producer.send(
+                body,
+                to=Topic("t"),
+                properties={"n": number, "l": Long(2), "b": True, "d": 0.5, "s": "ü"},
+                correlation_id="c",
+                reply_to=Queue("back"),
+                type="kind",
+                priority=9,
+                ttl=10,
+                delay=2,
+                persistent=False,
+            )
+            for number, body in enumerate(bodies)
+        ]
+        await client.ping()
+        heard = [packet for packet in broker.heard if packet.is_message]
+        assert [packet.type for packet in heard] == [1, 2, 3, 4, 5, 6]
+        assert [packet.body for packet in heard[:3]] == ["té".encode(), b"\0", dumps_map({"a": 1})]
+        assert heard[4].body == dumps("x")
+        assert [sysid_text(packet.sysid) for packet in heard] == ids
+        first = heard[0]
+        assert first.properties == {"n": 0, "l": 2, "b": True, "d": 0.5, "s": "ü"}
+        header = first.variable
+        assert (header.destination, header.correlation_id, header.reply_to, header.type) == (
+            "t", "c", "back", "kind",
+        )  # fmt: skip
+        assert header.destination_class == "com.sun.messaging.BasicTopic"
+        assert header.reply_to_class == "com.sun.messaging.BasicQueue"
+        added = broker.all(PacketType.ADD_PRODUCER)
+        assert len(added) == 1
+        assert header.producer_id > 0
+        assert (first.flags, first.consumer_id, first.priority) == (0, 0, 9)
+        assert first.expiration == first.timestamp + 10_000
+        assert header.delivery_time == first.timestamp + 2_000
+        assert len({packet.sysid for packet in heard}) == 6
+
+    script(scenario)
+
+
+def test_values_that_cannot_be_encoded_are_refused() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        producer = await (await client.session()).producer("q")
+        for body in (1, {"a": object()}, {1: 2}, {"a": 1 << 64}, "\ud800"):
+            with pytest.raises(MessageFormatError):
+                await producer.send(body)
+        for properties in ({"a": None}, {"": 1}, {"a": 1 << 64}):
+            with pytest.raises(MessageFormatError):
+                await producer.send("x", properties=properties)
+        with pytest.raises(MessageFormatError):
+            await producer.send("x", correlation_id="c" * 40_000)
+        with pytest.raises(ValueError, match="priority"):
+            await producer.send("x", priority=10)
+        with pytest.raises(ValueError, match="this producer sends to"):
+            await producer.send("x", to="other")
+        await producer.send("x")
+        assert len(broker.all(PacketType.TEXT_MESSAGE)) == 1
+
+    script(scenario)
+
+
+def test_a_persistent_message_waits_for_its_confirmation() -> None:
+    held: list[Packet] = []
+
+    def hold(packet: Packet) -> bytes | None:
+        if packet.is_message:
+            held.append(packet)
+            return b""
+        return None
+
+    def confirm(broker: Script, status: int = 200) -> None:
+        broker.say(encode_reply(PacketType.SEND_REPLY, held.pop(0).consumer_id, status))
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        producer = await (await client.session()).producer("q")
+        sending = asyncio.create_task(producer.send("x"))
+        await broker.hears_of(PacketType.TEXT_MESSAGE)
+        flags = packets.Q | packets.P | packets.A
+        assert (held[0].flags, sending.done()) == (flags, False)
+        confirm(broker)
+        assert re.match(r"ID:\d+-127\.0\.0\.1\(([0-9a-f]+:){5}[0-9a-f]+\)-\d+-\d+", await sending)
+        # three may be unconfirmed
+        for _ in range(3):
+            await producer.send("x", wait=False)
+        fourth = asyncio.create_task(producer.send("x", wait=False))
+        await broker.hears_of(PacketType.TEXT_MESSAGE, 4)
+        await client.ping()
+        assert not fourth.done()
+        confirm(broker)
+        await fourth
+        await broker.hears_of(PacketType.TEXT_MESSAGE, 5)
+        confirm(broker)
+        confirm(broker, 414)
+        confirm(broker, 304)
+        with pytest.raises(StatusError, match="send reply: 414 RESOURCE_FULL"):
+            await producer.confirm()
+        await producer.confirm()
+
+    script(scenario, hold, outstanding=3)
+
+
+def test_a_message_is_compressed_when_asked() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session()
+        producer, consumer = await session.producer("q"), await session.consumer("q")
+        await producer.send("ab" * 21, compress=True)
+        [sent] = broker.all(PacketType.TEXT_MESSAGE)
+        assert zlib.decompress(sent.body) == b"ab" * 21
+        assert sent.properties == {
+            "JMS_SUN_COMPRESS": True,
+            "JMS_SUN_UNCOMPRESSED_SIZE": 42,
+            "JMS_SUN_COMPRESSED_SIZE": len(sent.body),
+        }
+        assert sent.flags & packets.Z
+        more = {"body": sent.body, "properties": sent.properties}
+        broker.say(deliver(consumer.id, 1, packets.Z, **more))
+        broker.say(deliver(consumer.id, 2, packets.Z, body=sent.body))
+        assert (await consumer.receive()).body == "ab" * 21
+        with pytest.raises(MessageFormatError, match="does not say its size"):
+            assert (await consumer.receive()).body
+
+    script(scenario)
+
+
+def test_producer_flow() -> None:
+    """Section 6.2: the last message that may be sent says so, and the next one waits."""
+
+    def narrow(packet: Packet) -> bytes | None:
+        if packet.type == PacketType.ADD_PRODUCER:
+            more = {"JMQProducerID": Long(77), "JMQSize": 2}
+            return encode_reply(19, packet.consumer_id, 200, more)
+        return None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        producer = await (await client.session()).producer("q")
+        await producer.send("1")
+        await producer.send("2")
+        third = asyncio.create_task(producer.send("3"))
+        await client.ping()
+        assert not third.done()
+        flags = [bool(packet.flags & packets.C) for packet in broker.all(PacketType.TEXT_MESSAGE)]
+        assert flags == [False, True]
+        resume = {"JMQProducerID": Long(77), "JMQSize": 1}
+        broker.say(encode_packet(PacketType.RESUME_FLOW, properties=resume))
+        await third
+        assert (await broker.hears_of(PacketType.TEXT_MESSAGE, 3)).flags & packets.C
+        with pytest.raises(RequestTimeout, match="wants no message"):
+            await producer.send("4")
+
+    script(scenario, narrow, timeout=2)
+
+
+def test_connection_flow_to_the_broker() -> None:
+    def narrow(packet: Packet) -> bytes | None:
+        if packet.type == PacketType.HELLO:
+            usual = Script().usual(packet)
+            reply = encode_reply(11, packet.consumer_id, 200, {"JMQSize": 1})
+            return reply + usual[usual.index(packets.MAGIC.to_bytes(4), 4) :]
+        return None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        producer = await (await client.session()).producer("q")
+        await producer.send("1")
+        assert broker.all(PacketType.TEXT_MESSAGE)[0].flags & packets.F
+        second = asyncio.create_task(producer.send("2"))
+        await client.ping()
+        assert not second.done()
+        broker.say(encode_packet(PacketType.RESUME_FLOW))
+        await second
+        await producer.send("3")
+        assert not broker.all(PacketType.TEXT_MESSAGE)[2].flags & packets.F
+
+    script(scenario, narrow)

@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine
+
+import pytest
+
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.msglite import MsgliteClient
+from sluicemq.model.errors import ConnectionLost, RequestRefused, RequestTimeout
+from sluicemq.protocols.msglite import wire
+from tests.protocols.msglite.harness import Harness
+from tests.protocols.sockets import port_of, run_against
+
+LONG = 60
+
+
+def run(scenario: Callable[[Harness, int], Coroutine[None, None, None]]) -> None:
+    run_against(Harness(), scenario)
+
+
+def face(
+    listener: socket.socket,
+    scenario: Callable[[MsgliteClient, socket.socket], Coroutine[None, None, None]],
+    timeout: float = 10.0,
+) -> None:
+    """Run a scenario in which the test says what the broker says."""
+
+    async def main() -> None:
+        client = await MsgliteClient.connect(port=port_of(listener), timeout=timeout)
+        peer, _ = listener.accept()
+        with peer:
+            async with asyncio.timeout(120):
+                await scenario(client, peer)
+        client._connection.abort()
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+# --- asyncio -----------------------------------------------------------------------------------
+
+
+def test_send_and_ready() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await MsgliteClient.connect(port=port) as client:
+            await client.send("a", b"\r\n\x00", timeout=9)
+            await client.send("b", b"", timeout=8, reply_to="back")
+            message = await client.ready("none", "b", "a", timeout=LONG)
+            assert message is not None
+            assert (message.address, message.body, message.timeout, message.reply_to) == (
+                "b",
+                b"",
+                8,
+                "back",
+            )
+            message = await client.ready("a", timeout=0)
+            assert message is not None
+            assert (message.address, message.body, message.reply_to) == ("a", b"\r\n\x00", None)
+            assert await client.ready("a", timeout=0) is None
+            assert await client.ready("a", timeout=1) is None
+
+    run(scenario)
+
+
+def test_query_and_reply() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async def work() -> None:
+            async with await MsgliteClient.connect(port=port) as worker:
+                request = await worker.ready("capitals", timeout=LONG)
+                assert request is not None
+                assert request.reply_to is not None
+                await worker.send(request.reply_to, request.body[::-1], timeout=LONG)
+
+        async with await MsgliteClient.connect(port=port) as client:
+            task = asyncio.create_task(work())
+            reply = await client.query("capitals", b"abc", timeout=LONG)
+            assert reply is not None
+            assert reply.body == b"cba"
+            await task
+            assert await client.query("capitals", b"", timeout=0) is None
+
+    run(scenario)
+
+
+def test_names_that_are_no_text() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await MsgliteClient.connect(port=port) as client:
+            await client.send("\udcff", b"x", timeout=9)
+            message = await client.ready("\udcff", timeout=0)
+            assert message is not None
+            assert message.address == "\udcff"
+
+    run(scenario)
+
+
+def test_values_that_cannot_be_encoded_are_refused() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await MsgliteClient.connect(port=port) as client:
+            for name in ("", "a b", "a\r\n.", "\t"):
+                with pytest.raises(ValueError, match="no address"):
+                    await client.send(name, b"", timeout=1)
+                with pytest.raises(ValueError, match="no address"):
+                    await client.send("a", b"", timeout=1, reply_to=name)
+            for seconds in (-1, 1 << 63):
+                with pytest.raises(ValueError, match="timeout"):
+                    await client.query("a", b"", timeout=seconds)
+            with pytest.raises(ValueError, match="not 9"):
+                await client.ready(*"123456789", timeout=1)
+            with pytest.raises(ValueError, match="not 0"):
+                await client.ready(timeout=1)
+            assert await client.ready("a", timeout=0) is None, "the connection is not usable"
+
+    run(scenario)
+
+
+def test_several_tasks_get_their_own_answers() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with (
+            await MsgliteClient.connect(port=port) as client,
+            await MsgliteClient.connect(port=port) as sender,
+        ):
+            first = asyncio.create_task(client.ready("a", timeout=LONG))
+            second = asyncio.create_task(client.ready("b", timeout=LONG))
+            await sender.send("b", b"for b", timeout=LONG)
+            await sender.send("a", b"for a", timeout=LONG)
+            bodies = [message and message.body for message in (await first, await second)]
+            assert bodies == [b"for a", b"for b"]
+
+    run(scenario)
+
+
+def test_a_message_that_answers_a_cancelled_ready_is_kept() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with (
+            await MsgliteClient.connect(port=port) as client,
+            await MsgliteClient.connect(port=port) as sender,
+        ):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.ready("a", "b", timeout=LONG), 0.05)
+            await sender.send("b", b"x", timeout=LONG)
+            assert await client.ready("other", timeout=0) is None
+            message = await client.ready("c", "b", timeout=0)
+            assert message is not None
+            assert message.body == b"x"
+
+    run(scenario)
+
+
+def test_a_ready_takes_the_place_of_a_cancelled_one() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with (
+            await MsgliteClient.connect(port=port) as client,
+            await MsgliteClient.connect(port=port) as sender,
+        ):
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(client.ready("a", timeout=LONG), 0.02)
+            await sender.send("a", b"1", timeout=LONG)
+            await sender.send("a", b"2", timeout=LONG)
+            for body in (b"1", b"2"):
+                message = await client.ready("a", timeout=LONG)
+                assert message is not None
+                assert message.body == body
+
+    run(scenario)
+
+
+async def begin_and_cancel(client: MsgliteClient, *addresses: str, timeout: int) -> None:
+    task = asyncio.create_task(client.ready(*addresses, timeout=timeout))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def test_who_took_the_place_of_a_cancelled_ready_waits_on_after_its_end(
+    listener: socket.socket,
+) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await begin_and_cancel(client, "a", timeout=1)
+        task = asyncio.create_task(client.ready("a", timeout=LONG))
+        await asyncio.sleep(0)
+        peer.sendall(b"*\r\n")
+        commands = b""
+        while commands.count(b"\n") < 2:
+            commands += await asyncio.to_thread(peer.recv, 100)
+        assert commands == b"< 1 a\r\n< 60 a\r\n"
+        peer.sendall(b"> 1 9 a\r\nx\r\n")
+        message = await task
+        assert message is not None
+
+    face(listener, scenario)
+
+
+def test_who_took_the_place_of_a_cancelled_ready_waits_no_longer_than_its_own_timeout(
+    listener: socket.socket,
+) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await begin_and_cancel(client, "a", timeout=6)
+        started = time.monotonic()
+        assert await client.ready("a", timeout=1) is None
+        assert 0.9 < time.monotonic() - started < 5
+        task = asyncio.create_task(client.ready("a", timeout=LONG))
+        await asyncio.sleep(0)
+        assert peer.recv(100) == b"< 6 a\r\n", "it was not the same command"
+        peer.sendall(b"> 1 9 a\r\nx\r\n")
+        message = await task
+        assert message is not None
+        assert message.body == b"x"
+
+    face(listener, scenario)
+
+
+def test_a_message_that_arrives_after_the_timeout_is_kept(listener: socket.socket) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await begin_and_cancel(client, "a", timeout=LONG)
+        assert await client.ready("a", timeout=0) is None
+        client._connection.data_received(b"> 1 9 a\r\nx\r\n")
+        message = await client.ready("b", "a", timeout=0)
+        assert message is not None
+        assert message.body == b"x"
+
+    face(listener, scenario)
+
+
+def test_a_ready_that_does_not_wait_takes_what_a_cancelled_one_is_about_to_get(
+    listener: socket.socket,
+) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await begin_and_cancel(client, "a", timeout=LONG)
+        task = asyncio.create_task(client.ready("a", timeout=0))
+        done, _ = await asyncio.wait([task], timeout=0.02)
+        assert not done, "the answer may be on its way"
+        peer.sendall(b"> 1 9 a\r\nx\r\n")
+        message = await task
+        assert message is not None
+        assert message.body == b"x"
+
+    face(listener, scenario)
+
+
+def test_a_timer_that_rings_early_makes_no_other_command(listener: socket.socket) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await begin_and_cancel(client, "a", timeout=LONG)
+        task = asyncio.create_task(client.ready("a", timeout=1))
+        await asyncio.sleep(0)
+        client._connection.requests[0].answer.set_result(None)
+        assert await task is None
+        assert len(client._connection.requests) == 1
+
+    face(listener, scenario)
+
+
+def test_the_timeout_runs_from_when_the_broker_comes_to_it(listener: socket.socket) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        first = asyncio.create_task(client.ready("a", timeout=LONG))
+        await asyncio.sleep(0)
+        await begin_and_cancel(client, "b", timeout=LONG)
+        second = asyncio.create_task(client.ready("b", timeout=0))
+        done, _ = await asyncio.wait([second], timeout=0.3)
+        assert not done, "the broker has not looked yet"
+        peer.sendall(b"*\r\n")
+        assert await first is None
+        assert await second is None
+
+    face(listener, scenario)
+
+
+def test_a_ready_cancelled_as_its_message_arrives_loses_nothing(listener: socket.socket) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        task = asyncio.create_task(client.ready("a", timeout=LONG))
+        await asyncio.sleep(0)
+        # the answer and the cancellation in the same round of the event loop
+        client._connection.data_received(b"> 1 9 a\r\nx\r\n")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        message = await client.ready("a", timeout=0)
+        assert message is not None
+        assert message.body == b"x"
+
+    face(listener, scenario)
+
+
+def test_the_reply_to_a_cancelled_query_is_dropped() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with (
+            await MsgliteClient.connect(port=port) as client,
+            await MsgliteClient.connect(port=port) as worker,
+        ):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.query("a", b"", timeout=LONG), 0.05)
+            request = await worker.ready("a", timeout=LONG)
+            assert request is not None
+            assert request.reply_to is not None
+            await worker.send(request.reply_to, b"late", timeout=LONG)
+            assert await client.ready("b", timeout=0) is None
+            assert not client._connection.kept.take((request.reply_to,))
+
+    run(scenario)
+
+
+def test_close_ends_a_ready_that_was_cancelled_and_delivers_what_was_sent() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        client = await MsgliteClient.connect(port=port)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.ready("a", timeout=LONG), 0.05)
+        await client.send("b", b"x", timeout=LONG)
+        await client.close()
+        assert harness.bodies("b") == [b"x"]
+        await client.close()
+        with pytest.raises(ConnectionLost):
+            await client.send("b", b"", timeout=1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("call", ["ready", "query"])
+def test_refusals_of_the_broker_are_raised(call: str) -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        client = await MsgliteClient.connect(port=port)
+        await client._connection.send(b"bad data\r\n")
+        answer = (
+            client.ready("a", timeout=LONG)
+            if call == "ready"
+            else client.query("a", b"", timeout=LONG)
+        )
+        with pytest.raises(RequestRefused, match="unknown command 'bad'"):
+            await answer
+        with pytest.raises(RequestRefused):
+            await client.send("a", b"", timeout=1)
+        await client.close()
+
+    run(scenario)
+
+
+def test_close_raises_the_refusal_of_the_broker() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        client = await MsgliteClient.connect(port=port)
+        await client._connection.send(b"bad data\r\n")
+        with pytest.raises(RequestRefused):
+            await client.close()
+
+    run(scenario)
+
+
+def test_a_broker_that_answers_what_was_not_asked(listener: socket.socket) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        task = asyncio.create_task(client.ready("a", timeout=LONG))
+        await asyncio.to_thread(peer.recv, 100)
+        peer.sendall(b"*\r\n*\r\n")
+        assert await task is None
+        with pytest.raises(ConnectionLost, match="unexpected response"):
+            await client.send("a", b"", timeout=1)
+
+    face(listener, scenario)
+
+
+def test_a_broker_that_never_answers(listener: socket.socket) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        with pytest.raises(RequestTimeout):
+            await client.ready("a", timeout=0)
+        # a call that takes over the pending request times out, too
+        with pytest.raises(RequestTimeout):
+            await client.ready("a", timeout=0)
+        assert peer.recv(100) == b"< 0 a\r\n"
+
+    face(listener, scenario, timeout=1)
+
+
+# --- blocking ----------------------------------------------------------------------------------
+
+
+def test_blocking_send_ready_and_query(harness: Harness, port: int) -> None:
+
+    def work() -> None:
+        with BlockingClient(MsgliteClient.connect, port=port) as worker:
+            request = worker.ready("capitals", timeout=LONG)
+            assert request is not None
+            assert request.reply_to is not None
+            worker.send(request.reply_to, request.body[::-1], timeout=LONG)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with BlockingClient(MsgliteClient.connect, port=port) as client:
+        reply = client.query("capitals", b"abc", timeout=LONG)
+        assert reply is not None
+        assert reply.body == b"cba"
+        client.send("a", bytes(300_000), timeout=LONG, reply_to="back")
+        message = client.ready("none", "a", timeout=LONG)
+        assert message is not None
+        assert (message.body, message.reply_to) == (bytes(300_000), "back")
+        assert client.ready("a", timeout=0) is None
+        client.send("kept", b"x", timeout=LONG)
+    thread.join()
+    assert harness.bodies("kept") == [b"x"]
+    client.close()
+
+
+def test_blocking_errors(harness: Harness, port: int, listener: socket.socket) -> None:
+    client = BlockingClient(MsgliteClient.connect, port=port)
+    with pytest.raises(ValueError, match="no address"):
+        client.send("a b", b"", timeout=1)
+    client.close()
+    with pytest.raises(ConnectionLost):
+        client.ready("a", timeout=0)
+    client = BlockingClient(MsgliteClient.connect, port=port_of(listener))
+    peer, _ = listener.accept()
+    peer.sendall(wire.encode_error("enough"))
+    peer.close()
+    with pytest.raises(RequestRefused, match="enough"):
+        client.ready("a", timeout=LONG)
+    with pytest.raises(RequestRefused, match="enough"):
+        client.send("a", b"", timeout=1)
+    client.close()
+
+
+def test_blocking_a_failed_write_raises_the_refusal_of_the_broker(
+    listener: socket.socket,
+) -> None:
+    client = BlockingClient(MsgliteClient.connect, port=port_of(listener))
+    peer, _ = listener.accept()
+    peer.sendall(wire.encode_error("enough"))
+    peer.close()
+
+    def send_until_it_fails() -> None:
+        for _ in range(1000):
+            client.send("a", bytes(10_000), timeout=1)
+
+    with pytest.raises(RequestRefused, match="enough"):
+        send_until_it_fails()
+    client.close()

@@ -1,0 +1,100 @@
+"""A VibeMQ broker that says what a test makes it say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+
+from sluicemq.clients.vibemq import Backoff
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.protocols.sockets import port_of
+
+SOON = Backoff(0.01, 0.01)
+"""For a connection that has to be made again."""
+HELLO = Frame(wire.CONNECT_ACK, "x")
+
+
+class Script:
+    """A broker that says what the test makes it say; what the clients said is in `heard`."""
+
+    def __init__(self, answer: Callable[[Frame], list[Frame]] | None = None) -> None:
+        self.heard: list[Frame] = []
+        self.connections: list[asyncio.StreamWriter] = []
+        self._answer = answer or acknowledge
+        self._news = asyncio.Condition()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.append(writer)
+        decoder = wire.Decoder()
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                for frame in decoder.feed(data):
+                    self.heard.append(frame)
+                    for answer in self._answer(frame):
+                        writer.write(wire.encode(answer))
+                    if frame.type == wire.DISCONNECT:
+                        writer.close()
+                async with self._news:
+                    self._news.notify_all()
+        writer.close()
+
+    async def hears(self, enough: Callable[[], bool]) -> None:
+        """Wait until what has been heard is enough."""
+        async with self._news:
+            await self._news.wait_for(enough)
+
+    def types(self) -> list[int]:
+        return [frame.type for frame in self.heard]
+
+    def say(self, *frames: Frame) -> None:
+        """Send to the most recent connection."""
+        self.connections[-1].write(b"".join(map(wire.encode, frames)))
+
+    @contextlib.asynccontextmanager
+    async def listen(self) -> AsyncIterator[int]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        async with asyncio.timeout(120), server:
+            yield port_of(server.sockets[0])
+            for connection in self.connections:
+                connection.close()
+
+
+ANSWERS = {
+    wire.CONNECT: wire.CONNECT_ACK,
+    wire.PING: wire.PONG,
+    wire.PUBLISH: wire.PUBLISH_ACK,
+    wire.SUBSCRIBE: wire.SUBSCRIBE_ACK,
+    wire.UNSUBSCRIBE: wire.UNSUBSCRIBE_ACK,
+}
+
+
+def acknowledge(frame: Frame) -> list[Frame]:
+    if frame.type in (wire.ACK, wire.DISCONNECT):
+        return []
+    return [Frame(ANSWERS.get(frame.type, frame.type), frame.id, frame.queue)]
+
+
+def saying(kind: int, *answers: Frame) -> Callable[[Frame], list[Frame]]:
+    """Answers these to requests of a type, under the request's id; acknowledges the others."""
+
+    def answer(frame: Frame) -> list[Frame]:
+        if frame.type != kind:
+            return acknowledge(frame)
+        return [each._replace(id=each.id or frame.id) for each in answers]
+
+    return answer
+
+
+def script(
+    scenario: Callable[[Script, int], Coroutine[None, None, None]],
+    answer: Callable[[Frame], list[Frame]] | None = None,
+) -> Script:
+    async def main() -> Script:
+        broker = Script(answer)
+        async with broker.listen() as port:
+            await scenario(broker, port)
+        return broker
+
+    return asyncio.run(main())

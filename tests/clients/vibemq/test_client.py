@@ -1,0 +1,596 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+import trustme
+
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.vibemq import (
+    CommandRefused,
+    Compression,
+    Conflict,
+    Declaration,
+    Mode,
+    QueueOptions,
+    Strategy,
+    VibeMQClient,
+    VibeMQMessage,
+)
+from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.clients.vibemq.script import HELLO, Script, acknowledge, saying, script
+from tests.protocols.sockets import port_of, run_against, serve, unused_port
+from tests.protocols.vibemq.harness import Harness
+
+
+def run(scenario: Callable[[Harness, int], Coroutine[None, None, None]]) -> Harness:
+    return run_against(Harness(), scenario)
+
+
+# --- asyncio, against a broker -------------------------------------------------------------------
+
+
+def test_publish_receive_acknowledge() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            identity = await client.publish("q", {"a": [1, "ü"]}, {"priority": "High", "x": "y"})
+            await client.publish("q", msgspec.Raw(b' {"a":1e400} '), id="mine")
+            await client.publish("q")
+            await client.publish("q", None)
+            subscription = await client.subscribe("q")
+            first = await subscription.receive()
+            assert (first.id, first.queue, first.json()) == (identity, "q", {"a": [1, "ü"]})
+            assert first.headers == {"priority": "High", "x": "y", "deliveryAttempts": "1"}
+            assert first.attempts == 1
+            await first.ack()
+            await first.ack()
+            second = await subscription.receive()
+            assert (second.id, second.payload) == ("mine", b' {"a":1e400} ')
+            third, fourth = await subscription.receive(), await subscription.receive()
+            assert (third.payload, third.json()) == (b"", None)
+            assert (fourth.payload, fourth.json()) == (b"null", None)
+            with pytest.raises(RequestTimeout):
+                await subscription.receive(timeout=0.01)
+            assert await client.ping() >= 0
+
+    harness = run(scenario)
+    assert harness.bodies("q") == [b' {"a":1e400} ', b"", b"null"]
+
+
+def test_unacked_messages_are_redelivered_with_their_delivery_count() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            identity = await client.publish("q", 1)
+            async with await client.subscribe("q") as subscription:
+                assert (await subscription.receive()).attempts == 1
+            async with await client.subscribe("q") as subscription:
+                again = await subscription.receive()
+                assert (again.id, again.attempts) == (identity, 2)
+
+    run(scenario)
+
+
+def test_a_handler_publishes_and_its_failure_is_reported() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        failures: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: failures.append(context)
+        )
+        done = asyncio.Event()
+        # one message fills the client, which must read on for the answer all the same
+        async with await VibeMQClient.connect(port=port, prefetch=1) as client:
+
+            async def handle(message: VibeMQMessage) -> None:
+                if message.json() == 2:
+                    raise ZeroDivisionError("two")
+                await client.publish("out", message.json())
+                if message.json() == 5:
+                    done.set()
+
+            await client.subscribe("in", handle)
+            await client.publish_all("in", range(6))
+            await done.wait()
+            await client.ping()  # behind the last acknowledgement
+        assert [str(each["exception"]) for each in failures] == ["two"]
+
+    harness = run(scenario)
+    assert harness.bodies("out") == [b"0", b"1", b"3", b"4", b"5"]
+    assert harness.bodies("in") == [b"2"]
+
+
+def test_many_are_published_at_once() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port, outstanding=7) as client:
+            assert await client.publish_all("q", range(100), {"a": "b"}) == 100
+            await asyncio.gather(*(client.publish("q", number) for number in range(100, 150)))
+            assert await client.publish_all("q", []) == 0
+
+    harness = run(scenario)
+    assert sorted(map(int, harness.bodies("q"))) == list(range(150))
+
+
+def test_subscriptions_of_several_queues() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            await client.publish("a", 1)
+            await client.publish("b", 2)
+            a, b = await client.subscribe("a"), await client.subscribe("b")
+            assert (await b.receive()).json() == 2
+            async for message in a:
+                assert message.json() == 1
+                break
+            with pytest.raises(ValueError, match="already"):
+                await client.subscribe("a")
+            await a.unsubscribe()
+            await a.unsubscribe()
+            with pytest.raises(ConnectionLost, match="ended"):
+                await a.receive()
+            assert (await (await client.subscribe("a")).receive()).json() == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
+def test_compression_in_both_directions(how: Compression) -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        text = "the same " * 2000
+        async with await VibeMQClient.connect(port=port, compression=[how]) as client:
+            assert client._connection is not None
+            assert client._connection.compression is how
+            await client.publish("q", text)
+            await client.publish("q", "small")
+            subscription = await client.subscribe("q")
+            assert (await subscription.receive()).json() == text
+            assert (await subscription.receive()).json() == "small"
+
+    run(scenario)
+
+
+def test_bytes_in_base64() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            await client.publish("q", b"\xff\0", {"content-encoding": "base64"})
+            for payload in ("=", 1):
+                await client.publish("q", payload, {"content-encoding": "base64"})
+            await client.publish("q", "x")
+            subscription = await client.subscribe("q")
+            bodies = [(await subscription.receive()).body for _ in range(4)]
+            assert bodies == [b"\xff\0", b'"="', b"1", b'"x"']
+
+    harness = run(scenario)
+    assert harness.bodies("q")[0] == b"\xff\0"
+
+
+def test_queues() -> None:
+    options = QueueOptions(
+        Mode.PRIORITY_BASED, 5, 90_061_001, True, "dead", Strategy.DROP_NEWEST, 7
+    )
+
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            assert await client.queue_info("q") is None
+            assert await client.list_queues() == []
+            await client.create_queue("q", options)
+            await client.create_queue("plain")
+            await client.create_queue("q", options)
+            await client.create_queue("q")
+            await client.publish("q", 1)
+            info = await client.queue_info("q")
+            assert info is not None
+            assert info[:4] == ("q", 1, 0, options)
+            assert info.created is not None
+            assert await client.list_queues() == ["q", "dead", "plain"]
+            await client.delete_queue("q")
+            await client.delete_queue("q")
+            assert await client.list_queues() == ["dead", "plain"]
+
+    run(scenario)
+
+
+def test_declarations() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port, queues=[Declaration("q")]) as client:
+            await client.publish("q", 1)
+            same = QueueOptions(max_queue_size=5, max_retry_attempts=9)
+            other = QueueOptions(Mode.PRIORITY_BASED, dead_letter=True, dead_letter_queue="d")
+            await client.declare(Declaration("q", same), Declaration("q", other, Conflict.IGNORE))
+            with pytest.raises(ClientError, match="mode is RoundRobin, not PriorityBased"):
+                await client.declare(Declaration("q", other))
+            assert harness.bodies("q") == [b"1"]
+            await client.declare(Declaration("q", other, Conflict.OVERRIDE))
+            info = await client.queue_info("q")
+            assert info is not None
+            assert (info.messages, info.options) == (0, other)
+        with pytest.raises(ClientError, match="q is not as declared"):
+            await VibeMQClient.connect(port=port, queues=[Declaration("q")])
+        lasting, short = QueueOptions(message_ttl=10_000), QueueOptions(message_ttl=9_999)
+        async with await VibeMQClient.connect(port=port) as client:
+            await client.declare(Declaration("t", lasting))
+            with pytest.raises(ClientError, match=r"for 00:00:10, not 00:00:09\.9990000"):
+                await client.declare(Declaration("t", short))
+            await client.delete_queue("t")
+            await client.declare(Declaration("t", short), Declaration("t", lasting))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.BROTLI])
+def test_large_payloads_are_sent_and_received_compressed(compression: Compression) -> None:
+    orders = [{"id": n, "name": f"order {n}"} for n in range(60_000)]
+
+    async def scenario(harness: Harness, port: int) -> None:
+        connect = VibeMQClient.connect(port=port, compression=(compression,))
+        async with await connect as client, await client.subscribe("q") as messages:
+            await client.publish("q", orders)
+            message = await messages.receive()
+            assert message.json() == orders
+            await message.ack()
+            await client.publish_all("q", [orders, 1])
+            for expected in (orders, 1):
+                message = await messages.receive()
+                assert message.json() == expected
+                await message.ack()
+
+        def user() -> None:
+            with BlockingClient(
+                VibeMQClient.connect, port=port, compression=(compression,)
+            ) as client:
+                client.publish("other", orders)
+
+        await asyncio.to_thread(user)
+        assert len(harness.bodies("other")[0]) > 1_048_576
+
+    run(scenario)
+
+
+def test_large_payload_without_compression_is_refused_here() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port, compression=()) as client:
+            with pytest.raises(ValueError, match="1048576, and compression has not been agreed"):
+                await client.publish("q", "x" * 1_048_576)
+            assert await client.publish("q", 1)
+        assert harness.bodies("q") == [b"1"]
+
+    run(scenario)
+
+
+def test_messages_that_cannot_be_encoded_are_refused() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            deep: list[object] = []
+            for _ in range(100):
+                deep = [deep]
+            for payload in (
+                object(),
+                deep,
+                "\ud800",
+                msgspec.Raw(b"[1,]"),
+                random.Random(1).randbytes(1_200_000).hex(),  # too long even compressed
+            ):
+                with pytest.raises(ValueError, match=r"."):
+                    await client.publish("q", payload)
+            with pytest.raises(ValueError, match="name"):
+                await client.publish("", 1)
+            with pytest.raises(ValueError, match="65536"):
+                await client.publish("q", 1, {"a": "x" * 65_536})
+            with pytest.raises(CommandRefused, match="INVALID_MESSAGE"):
+                await client.publish("no such name!", 1)
+            with pytest.raises(CommandRefused, match="INVALID_MESSAGE"):
+                await client.publish_all("q", range(5), {str(n): "x" for n in range(51)})
+            assert await client.publish("q", 1)
+
+    assert run(scenario).bodies("q") == [b"1"]
+
+
+def test_closing_waits_for_what_is_published() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        client = await VibeMQClient.connect(port=port)
+        calls = [asyncio.create_task(client.publish("q", number)) for number in range(20)]
+        await asyncio.sleep(0)
+        await client.close()
+        await asyncio.gather(*calls)
+
+    assert len(run(scenario).bodies("q")) == 20
+
+
+def test_tls_and_a_unix_socket(tmp_path: Any) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    ca = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(ca)
+    path = str(tmp_path / "socket")
+
+    async def main() -> None:
+        tls, port = await serve(Harness(), ssl_context=context)
+        local, _ = await serve(Harness(), path)
+        async with asyncio.timeout(30), tls, local:
+            for where in (
+                f"vibemq+tls://localhost:{port}?ca={ca}",
+                f"Host=127.0.0.1:{port};UseTls=true;SkipCertificateValidation=true",
+                f"vibemq+unix://{path}",
+            ):
+                async with await VibeMQClient.open(where) as client:
+                    await client.publish("q", 1)
+
+                def blocking(where: str = where) -> None:
+                    with BlockingClient(VibeMQClient.open, where) as client:
+                        client.publish("q", 1)
+
+                await asyncio.to_thread(blocking)
+            with pytest.raises(ConnectionLost, match="certificate"):
+                await VibeMQClient.open(f"vibemq+tls://localhost:{port}")
+
+    asyncio.run(main())
+
+
+# --- asyncio, against a script -------------------------------------------------------------------
+
+
+def test_requests_are_sent_in_order() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        async with await VibeMQClient.connect(
+            port=port, username="me", password="secret", token="t"
+        ) as client:
+            await client.create_user("u", "p")
+            await client.delete_user("u")
+            await client.change_password("u", "new")
+            await client.grant("u", "a.*", ["Publish"])
+            await client.revoke("u", "a.*")
+
+    broker = script(scenario)
+    hello, *admin, bye = broker.heard
+    assert list(hello.headers.items()) == [
+        ("authUsername", "me"),
+        ("authPassword", "secret"),
+        ("authToken", "t"),
+        ("supported-compression", "brotli,gzip"),
+    ]
+    assert [(frame.type, json.loads(frame.payload)) for frame in admin] == [
+        (50, {"username": "u", "password": "p"}),
+        (51, {"username": "u"}),
+        (52, {"username": "u", "newPassword": "new"}),
+        (53, {"username": "u", "queuePattern": "a.*", "operations": ["Publish"]}),
+        (54, {"username": "u", "queuePattern": "a.*"}),
+    ]
+    assert bye.type == wire.DISCONNECT
+    assert len({frame.id for frame in broker.heard}) == len(broker.heard)
+
+
+def test_lists_of_users() -> None:
+    users = b'[{"username":"a","isSuperuser":true,"createdAt":5}]'
+    grants = b'[{"queuePattern":"*","operations":["Publish","Subscribe"]}]'
+
+    def answer(frame: Frame) -> list[Frame]:
+        payload = {wire.LIST_USERS: users, wire.GET_USER_PERMISSIONS: grants}.get(frame.type, b"")
+        return [each._replace(payload=payload) for each in acknowledge(frame)]
+
+    async def scenario(broker: Script, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            assert await client.users() == [("a", True, 5)]
+            assert await client.permissions("a") == [("*", ("Publish", "Subscribe"))]
+
+    script(scenario, answer)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"{", b"1", b"[1]", b'[{"username":1}]', b'[{"operations":1}]']
+)
+def test_answers_without_sense(payload: bytes) -> None:
+    def answer(frame: Frame) -> list[Frame]:
+        if frame.type == wire.CONNECT:
+            return [HELLO]
+        return [each._replace(payload=payload) for each in acknowledge(frame)]
+
+    async def scenario(broker: Script, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            for call in (client.users(), client.permissions("u"), client.queue_info("q")):
+                with pytest.raises(ConnectionLost, match="broke the protocol"):
+                    await call
+
+    script(scenario, answer)
+
+
+def test_the_modes_of_the_protocol_page_are_read_too() -> None:
+    seed = (
+        b'{"name":"my-queue","messageCount":42,"subscriberCount":3,'
+        b'"deliveryMode":"FanOutWithAck","maxSize":10000,"createdAt":"2026-02-18T10:00:00Z"}'
+    )
+
+    async def scenario(broker: Script, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            info = await client.queue_info("my-queue")
+            assert info is not None
+            assert info[:4] == ("my-queue", 42, 3, QueueOptions(Mode.FAN_OUT_WITH_ACK))
+
+    script(scenario, saying(wire.QUEUE_INFO, Frame(wire.QUEUE_INFO, "", "my-queue", seed)))
+
+
+def test_wrong_credentials() -> None:
+    refused = Frame(wire.ERROR, "foreign", error_code="AUTH_FAILED", error_message="Wrong.")
+
+    async def scenario(broker: Script, port: int) -> None:
+        with pytest.raises(CommandRefused, match=r"AUTH_FAILED: Wrong\.") as caught:
+            await VibeMQClient.connect(port=port)
+        assert caught.value.code == "AUTH_FAILED"
+        with pytest.raises(CommandRefused, match="AUTH_FAILED"):
+            await asyncio.to_thread(BlockingClient, VibeMQClient.connect, port=port)
+
+    script(scenario, saying(wire.CONNECT, refused))
+
+
+def test_an_answer_that_does_not_come() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, timeout=1)
+        for call in (client.publish("q", 1), client.publish_all("q", [1, 2]), client.ping()):
+            with pytest.raises(RequestTimeout, match="no answer"):
+                await call
+        await client.create_queue("q")  # the connection goes on
+        assert client._connection is not None
+        assert not client._connection._waiting
+        await client.close()
+
+    def answer(frame: Frame) -> list[Frame]:
+        return [] if frame.type in (wire.PUBLISH, wire.PING) else acknowledge(frame)
+
+    script(scenario, answer)
+
+
+def test_no_answer_to_connect_and_none_to_goodbye() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        with pytest.raises(RequestTimeout, match="no response to Connect"):
+            await VibeMQClient.connect(port=port, timeout=1)
+
+    script(scenario, lambda frame: [])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        async def stubborn() -> None:
+            client = asyncio.create_task(VibeMQClient.connect(port=port_of(listener), timeout=2))
+            peer, _ = await asyncio.to_thread(listener.accept)
+            peer.send(wire.encode(HELLO))
+            with pytest.raises(RequestTimeout, match="did not close"):
+                await (await client).close()
+            peer.close()
+
+        asyncio.run(stubborn())
+
+
+def test_a_silent_broker_is_noticed_by_pings() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, timeout=1, keep_alive=0.01, reconnect=None)
+        subscription = await client.subscribe("q")
+        with pytest.raises(ConnectionLost, match="does not answer"):
+            await subscription.receive()
+        await client.close()
+
+    broker = script(scenario, saying(wire.PING))
+    assert wire.PING in broker.types()
+
+
+def test_pings_keep_a_connection() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        async with await VibeMQClient.connect(port=port, keep_alive=0.01):
+            await broker.hears(lambda: broker.types().count(wire.PING) >= 3)
+
+    script(scenario)
+
+
+def test_the_first_of_several_hosts_that_answers() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        hosts = [("127.0.0.1", unused_port()), ("127.0.0.1", port)]
+        async with await VibeMQClient.connect(hosts=hosts) as client:
+            await client.publish("q", 1)
+        with pytest.raises(ConnectionLost, match="cannot connect"):
+            await VibeMQClient.connect(hosts=hosts[:1])
+
+        def blocking() -> None:
+            with BlockingClient(VibeMQClient.connect, hosts=hosts) as client:
+                client.publish("q", 1)
+            with pytest.raises(ConnectionLost, match="cannot connect"):
+                BlockingClient(VibeMQClient.connect, hosts=hosts[:1])
+
+        await asyncio.to_thread(blocking)
+
+    script(scenario)
+
+
+# --- a broker with manners of its own ------------------------------------------------------------
+
+
+def test_messages_that_arrive_with_the_answer_or_for_no_subscription() -> None:
+    early = Frame(wire.DELIVER, "m", "q", b"1")
+
+    def answer(frame: Frame) -> list[Frame]:
+        strangers = [Frame(wire.DELIVER, "n", "r", b"1"), Frame(77, "x"), Frame(wire.PONG, "y")]
+        return acknowledge(frame) + ([*strangers, early] if frame.type == wire.SUBSCRIBE else [])
+
+    async def scenario(broker: Script, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            message = await (await client.subscribe("q")).receive()
+            assert (message.id, message.attempts) == ("m", 0)
+
+    script(scenario, answer)
+
+
+def test_a_refused_subscription_leaves_nothing() -> None:
+    refused = Frame(wire.ERROR, "", error_code="NOT_AUTHORIZED", error_message="no")
+
+    async def scenario(broker: Script, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            for _ in range(2):
+                with pytest.raises(CommandRefused, match="NOT_AUTHORIZED: no"):
+                    await client.subscribe("q")
+
+    script(scenario, saying(wire.SUBSCRIBE, refused))
+
+
+def test_the_last_complaint_explains_the_end() -> None:
+    complaint = Frame(
+        wire.ERROR, "foreign", error_code="INVALID_MESSAGE", error_message="bad frame"
+    )
+
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=None)
+        subscription = await client.subscribe("q")
+        broker.say(complaint)
+        broker.connections[-1].close()
+        with pytest.raises(ConnectionLost, match="INVALID_MESSAGE: bad frame"):
+            await subscription.receive()
+
+    script(scenario)
+
+
+def test_a_broker_that_breaks_the_protocol() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=None)
+        subscription = await client.subscribe("q")
+        broker.connections[-1].write(b"\xff" * 5)
+        with pytest.raises(ConnectionLost, match="broke the protocol: a frame of 4294967295 bytes"):
+            await subscription.receive()
+
+    script(scenario)
+
+
+def test_one_that_takes_nothing_is_sent_nothing() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        async with await VibeMQClient.connect(port=port, prefetch=3, keep_alive=0) as client:
+            subscription = await client.subscribe("q")
+            transport = client._connection
+            assert transport is not None
+            assert transport._transport is not None
+            payload = b"1" * 100_000
+            for number in range(200):  # far more than the kernel keeps
+                broker.say(Frame(wire.DELIVER, f"m{number}", "q", payload))
+            while transport._transport.is_reading():
+                await asyncio.sleep(0.001)
+            held = len(subscription._messages)
+            assert 3 <= held < 50
+            await client.ping()  # answers are read all the same
+            ids = [(await subscription.receive()).id for _ in range(200)]
+            assert ids == [f"m{number}" for number in range(200)]
+
+    script(scenario)
+
+
+def test_the_same_id_twice_at_a_time() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, timeout=1)
+        first = asyncio.create_task(client.publish("q", 1, id="same"))
+        await broker.hears(lambda: wire.PUBLISH in broker.types())
+        with pytest.raises(ValueError, match="'same' is already in use"):
+            await client.publish("q", 1, id="same")
+        with pytest.raises(RequestTimeout):
+            await first
+        await client.close()
+
+    script(scenario, saying(wire.PUBLISH))

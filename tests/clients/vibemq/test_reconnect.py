@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sluicemq.clients.vibemq import (
+    Backoff,
+    Declaration,
+    Mode,
+    QueueOptions,
+    VibeMQClient,
+    VibeMQMessage,
+)
+from sluicemq.model.errors import ConnectionLost
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.clients.vibemq.script import SOON, Script, acknowledge, saying, script
+from tests.protocols.sockets import unused_port
+
+
+def test_after_a_break_everything_is_as_before() -> None:
+    queues = [Declaration("d", QueueOptions(Mode.PRIORITY_BASED))]
+    info = Frame(wire.QUEUE_INFO, "")  # there is none
+
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SOON, queues=queues)
+        subscription = await client.subscribe("q")
+        gone = await client.subscribe("gone")
+        await gone.unsubscribe()
+        broker.say(Frame(wire.DELIVER, "m1", "q", b"1"), Frame(wire.DELIVER, "m2", "q", b"2"))
+        old = await subscription.receive()
+        broker.heard.clear()
+        broker.connections[-1].close()
+        await broker.hears(lambda: wire.SUBSCRIBE in broker.types())
+        assert [(frame.type, frame.queue) for frame in broker.heard] == [
+            (wire.CONNECT, ""),
+            (wire.QUEUE_INFO, "d"),
+            (wire.CREATE_QUEUE, "d"),
+            (wire.SUBSCRIBE, "q"),
+        ]
+        broker.say(Frame(wire.DELIVER, "m1", "q", b"1", {"deliveryAttempts": "2"}))
+        again = await subscription.receive()
+        assert (again.id, again.attempts) == ("m1", 2)
+        with pytest.raises(ConnectionLost):
+            await old.ack()
+        await again.ack()
+        await again.ack()
+        await client.publish("q", 1)
+        assert broker.types()[-3:] == [wire.SUBSCRIBE, wire.ACK, wire.PUBLISH]
+        await client.close()
+
+    script(scenario, saying(wire.QUEUE_INFO, info))
+
+
+def test_unanswered_requests_fail_and_requests_while_disconnected_wait() -> None:
+    published = []
+
+    def answer(frame: Frame) -> list[Frame]:
+        if frame.type == wire.PUBLISH:
+            published.append(frame.payload)
+        return [] if frame.payload == b'"lost"' else acknowledge(frame)
+
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SOON)
+        lost = asyncio.create_task(client.publish("q", "lost"))
+        many = asyncio.create_task(client.publish_all("q", ["lost", "lost"]))
+        await broker.hears(lambda: len(published) == 3)
+        broker.say(Frame(wire.DISCONNECT, "bye", headers={"reason": "server_shutdown"}))
+        for call in (lost, many):
+            with pytest.raises(ConnectionLost, match="server_shutdown"):
+                await call
+        await client.publish("q", "waits")
+        assert published == [b'"lost"'] * 3 + [b'"waits"']
+        await client.close()
+
+    script(scenario, answer)
+
+
+def test_a_handler_goes_on_after_a_break() -> None:
+    handled = []
+
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SOON)
+        begun = asyncio.Event()
+        broken = asyncio.Event()
+
+        async def handle(message: VibeMQMessage) -> None:
+            handled.append((message.id, message.attempts))
+            begun.set()
+            await broken.wait()
+
+        await client.subscribe("q", handle)
+        broker.say(Frame(wire.DELIVER, "m", "q", b"1", {"deliveryAttempts": "1"}))
+        await begun.wait()
+        broker.connections[-1].close()
+        await broker.hears(lambda: broker.types().count(wire.SUBSCRIBE) == 2)
+        assert wire.ACK not in broker.types()
+        broken.set()
+        broker.say(Frame(wire.DELIVER, "m", "q", b"1", {"deliveryAttempts": "2"}))
+        await broker.hears(lambda: wire.ACK in broker.types())
+        await client.close()
+
+    broker = script(scenario)
+    assert handled == [("m", 1), ("m", 2)]
+    assert [frame.id for frame in broker.heard if frame.type == wire.ACK] == ["m"]
+
+
+def test_a_connection_is_given_up() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        for reconnect, reason in (
+            (None, "closed"),
+            (Backoff(0.01, attempts=2), "after 2 attempts"),
+        ):
+            hosts = [("127.0.0.1", port)]
+            client = await VibeMQClient.connect(hosts=hosts, reconnect=reconnect)
+            subscription = await client.subscribe("q")
+            receiving = asyncio.create_task(subscription.receive())
+            await asyncio.sleep(0)
+            client._hosts = (("127.0.0.1", unused_port()),)
+            broker.connections[-1].close()
+            with pytest.raises(ConnectionLost, match=reason):
+                await receiving
+            with pytest.raises(ConnectionLost, match=reason):
+                await client.publish("q", 1)
+            with pytest.raises(ConnectionLost, match=reason):
+                await client.subscribe("other")
+            await client.close()
+
+    script(scenario)
+
+
+def test_a_refused_login_is_tried_again_after_a_break() -> None:
+    refusals = 2
+
+    def answer(frame: Frame) -> list[Frame]:
+        nonlocal refusals
+        if frame.type == wire.CONNECT and len(broker_of[0].connections) > 1 and refusals:
+            refusals -= 1
+            return [Frame(wire.ERROR, frame.id, error_code="AUTH_FAILED")]
+        return acknowledge(frame)
+
+    broker_of: list[Script] = []
+
+    async def scenario(broker: Script, port: int) -> None:
+        broker_of.append(broker)
+        client = await VibeMQClient.connect(port=port, reconnect=SOON)
+        broker.connections[-1].close()
+        await broker.hears(lambda: broker.types().count(wire.CONNECT) == 4)
+        await client.ping()
+        await client.close()
+
+    script(scenario, answer)
+
+
+def test_messages_of_an_attempt_that_failed_are_forgotten() -> None:
+    attempts = 0
+
+    def answer(frame: Frame) -> list[Frame]:
+        nonlocal attempts
+        if frame.type != wire.SUBSCRIBE:
+            return acknowledge(frame)
+        if frame.queue == "a":
+            attempts += 1
+            return [*acknowledge(frame), Frame(wire.DELIVER, f"m{attempts}", "a", b"1")]
+        return [Frame(wire.ERROR, frame.id)] if attempts == 2 else acknowledge(frame)
+
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SOON)
+        a = await client.subscribe("a")
+        await client.subscribe("b")
+        broker.connections[-1].close()
+        await broker.hears(lambda: attempts == 3)
+        message = await a.receive()
+        assert message.id == "m3"
+        await message.ack()
+        await client.close()
+
+    script(scenario, answer)
+
+
+def test_a_queue_that_has_changed_does_not_prevent_a_new_connection() -> None:
+    other = b'{"name":"q","messageCount":0,"subscriberCount":0,"deliveryMode":1,"maxSize":1}'
+    answers = iter([b"", other])
+
+    def answer(frame: Frame) -> list[Frame]:
+        payload = next(answers) if frame.type == wire.QUEUE_INFO else b""
+        return [each._replace(payload=payload) for each in acknowledge(frame)]
+
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SOON, queues=[Declaration("q")])
+        broker.connections[-1].close()
+        await broker.hears(lambda: broker.types().count(wire.QUEUE_INFO) == 2)
+        await client.ping()
+        await client.close()
+        assert wire.DELETE_QUEUE not in broker.types()
+
+    script(scenario, answer)
+
+
+def test_no_more_are_outstanding_than_may_be() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        async with await VibeMQClient.connect(port=port, outstanding=3) as client:
+            publishing = asyncio.create_task(client.publish_all("q", range(5)))
+            one = asyncio.create_task(client.publish("q", 5))
+            await broker.hears(lambda: broker.types().count(wire.PUBLISH) == 3)
+            await asyncio.sleep(0.02)
+            published = [frame.id for frame in broker.heard if frame.type == wire.PUBLISH]
+            assert len(published) == 3
+            broker.say(Frame(wire.PUBLISH_ACK, published[0]))
+            await broker.hears(lambda: broker.types().count(wire.PUBLISH) == 4)
+            publishing.cancel()
+            one.cancel()
+            await asyncio.wait([publishing, one])
+            assert client._connection is not None
+            assert not client._connection._waiting
+
+    script(scenario, saying(wire.PUBLISH))
+
+
+def test_delays() -> None:
+    assert [Backoff().delay(n) for n in (1, 2, 3, 9, 10, 5000)] == [1, 2, 4, 256, 300, 300]
+
+
+def test_closing_ends_what_goes_on() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SOON)
+        subscription = await client.subscribe("q")
+        receiving = asyncio.create_task(subscription.receive())
+        await asyncio.sleep(0)
+        await client.close()
+        await client.close()
+        for call in (receiving, client.publish("q", 1), client.ping()):
+            with pytest.raises(ConnectionLost, match="closed"):
+                await call
+        await asyncio.sleep(0)
+        assert not any("VibeMQClient" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+    broker = script(scenario)
+    assert broker.types().count(wire.CONNECT) == 1
+
+
+def test_closing_while_it_connects_again() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=Backoff(60))
+        broker.connections[-1].close()
+        waiting = asyncio.create_task(client.publish("q", 1))
+        await asyncio.sleep(0.01)
+        await client.close()
+        with pytest.raises(ConnectionLost, match="closed"):
+            await waiting
+
+    script(scenario)
