@@ -7,13 +7,14 @@ from sluicemq.broker.batches import BatchAnswer
 from sluicemq.broker.broker import Broker
 from sluicemq.broker.build import COMPILED
 from sluicemq.broker.clock import Clock, ManualClock
-from sluicemq.broker.codec import BatchPart
+from sluicemq.broker.codec import BatchPart, describe
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.cursor import NO_END, Cursor
 from sluicemq.broker.dead_letters import DeadLetterPolicy
 from sluicemq.broker.delivery import Delivery
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.events import ACKNOWLEDGED, REDELIVERED, RELEASED, Observer
+from sluicemq.broker.offline_import import OfflineImport
 from sluicemq.broker.operations import is_held
 from sluicemq.broker.pending_queue import Selector
 from sluicemq.broker.recovery import recover, snapshot
@@ -52,6 +53,7 @@ __all__ = [
     "EngineSettings",
     "ManualClock",
     "Observer",
+    "OfflineImport",
     "Scans",
     "Selector",
     "SelectorLimits",
@@ -62,6 +64,7 @@ __all__ = [
     "TransactionState",
     "Window",
     "compile_selector",
+    "describe",
     "is_held",
     "known_selector",
     "recover",

@@ -32,8 +32,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sluicemq.broker.codec import BatchPart, WriterState, encode
-from sluicemq.journal.format import RecordType
+from sluicemq.broker.codec import BatchPart, WriterState
 from sluicemq.model.destination import CreatedBy
 from sluicemq.model.errors import (
     BatchConflict,
@@ -230,7 +229,7 @@ class Batches:
         for destination, message in accepted:
             broker.publisher.accept(destination, message, last=False)
         wall = broker.clock.wall
-        sequence = broker.journal.append_entry(RecordType.BATCH_PART, encode(part), wall)
+        sequence = broker.core.records.batch_part(part)
         broker.publisher.show_unit()
         self.remember(part, wall, sequence)
         return BatchAnswer(False, sequence)

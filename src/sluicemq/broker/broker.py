@@ -15,7 +15,7 @@ from sluicemq.broker import attachment, declined, redelivery
 from sluicemq.broker.batches import BatchAnswer, Batches
 from sluicemq.broker.browse import BrowseSnapshot, scan
 from sluicemq.broker.clock import Clock
-from sluicemq.broker.codec import BatchPart, SubscriptionEntry, encode
+from sluicemq.broker.codec import BatchPart
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.core import Core
 from sluicemq.broker.dead_letters import DeadLetters
@@ -37,7 +37,7 @@ from sluicemq.broker.stats import Traffic
 from sluicemq.broker.stats_sampler import StatsSampler
 from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
 from sluicemq.broker.transaction import Transactions
-from sluicemq.journal.format import Cause, RecordType
+from sluicemq.journal.format import Cause
 from sluicemq.journal.port import Journal
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import (
@@ -327,12 +327,8 @@ class Broker:
             self._note_subscription(subscription)
 
     def _note_subscription(self, subscription: Subscription) -> None:
-        self.core.settled = self.journal.append_entry(
-            RecordType.SUBSCRIPTION_CREATED,
-            encode(SubscriptionEntry.of(subscription)),
-            self.clock.wall,
-            destination=self.destinations.number(subscription.destination),
-        )
+        self.destinations.number(subscription.destination)
+        self.core.settled = self.core.records.subscription(subscription, True)
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Delete a subscription of a topic with its messages.
@@ -353,12 +349,7 @@ class Broker:
             topic.unsubscribe(subscription)
         if subscription.durable:
             del self.durable_subscriptions[subscription.number]
-            self.core.settled = self.journal.append_entry(
-                RecordType.SUBSCRIPTION_DELETED,
-                encode(SubscriptionEntry.of(subscription)),
-                self.clock.wall,
-                destination=topic.number,
-            )
+            self.core.settled = self.core.records.subscription(subscription, False)
         topic.touch()
         for consumer in orphans:
             consumer.sink.detached(consumer)

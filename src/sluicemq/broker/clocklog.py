@@ -17,12 +17,10 @@ has passed.
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final
 
 from sluicemq.broker.clock import Clock
-from sluicemq.journal.format import RecordType
-from sluicemq.journal.port import Journal
+from sluicemq.broker.codec import RecordWriter
 
 STEP_MS: Final = 1000
 """Smaller differences accumulate: the wall clock is slewed continuously."""
@@ -31,13 +29,6 @@ NOTE_MS: Final = 1000
 MAX_STEPS: Final = 1000
 """Number of steps kept; beyond it the oldest is dropped."""
 
-_BODY: Final = Struct("<q")
-
-
-def decode_clock(body: bytes) -> int:
-    """Return the step of a CLOCK record in ms."""
-    return int(_BODY.unpack(body)[0])
-
 
 class ClockLog:
     """Records steps of the wall clock, and converts wall times of journaled messages.
@@ -45,11 +36,11 @@ class ClockLog:
     steps  (sequence number of the CLOCK record, ms), ascending
     """
 
-    __slots__ = ("_clock", "_epoch", "_journal", "_noted", "steps")
+    __slots__ = ("_clock", "_epoch", "_noted", "_records", "steps")
 
-    def __init__(self, journal: Journal, clock: Clock) -> None:
+    def __init__(self, records: RecordWriter, clock: Clock) -> None:
         self.steps: list[tuple[int, int]] = []
-        self._journal = journal
+        self._records = records
         self._clock = clock
         self._epoch = clock.epoch
         self._noted = 0
@@ -96,7 +87,7 @@ class ClockLog:
 
     def _record(self, step: int) -> None:
         clock = self._clock
-        sequence = self._journal.append_entry(RecordType.CLOCK_STEP, _BODY.pack(step), clock.wall)
+        sequence = self._records.clock_step(step)
         self._noted = clock.steady
         if step:
             self.steps.append((sequence, step))

@@ -1,6 +1,6 @@
-"""Payloads of the journal entries that only the engine decodes, as MessagePack arrays.
+"""Payloads of the journal records that only the engine decodes, as MessagePack arrays.
 
-New fields are appended and get a default, so that older journals remain readable. Text that is not
+Text that is not
 UTF-8 (surrogate escapes, see model/destination.py) is encoded as in the messages' metadata
 (journal/meta.py), except in fields that are older than that encoding.
 """
@@ -8,11 +8,13 @@ UTF-8 (surrogate escapes, see model/destination.py) is encoded as in the message
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec.msgpack import Ext
 
+from sluicemq.journal.format import RecordType
 from sluicemq.journal.meta import decode_meta, encode_meta, escape_text, unescape
 from sluicemq.model.destination import (
     Address,
@@ -26,8 +28,11 @@ from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 
 if TYPE_CHECKING:
+    from sluicemq.broker.clock import Clock
+    from sluicemq.broker.delivery import Delivery
     from sluicemq.broker.destination import Destination
     from sluicemq.broker.subscription import Subscription
+    from sluicemq.journal.port import Journal
 
 
 Text = str | Ext
@@ -207,7 +212,7 @@ class PreparedMessage(msgspec.Struct, array_like=True):
         return message
 
 
-class Prepared(msgspec.Struct, array_like=True):
+class PreparedTransaction(msgspec.Struct, array_like=True):
     """RecordType.TRANSACTION_PREPARED: the operations of a transaction, acks as (subscription,
     sequences).
 
@@ -225,7 +230,7 @@ class Prepared(msgspec.Struct, array_like=True):
     decided: bool = False
 
 
-class Resolved(msgspec.Struct, array_like=True):
+class ResolvedTransaction(msgspec.Struct, array_like=True):
     """RecordType.TRANSACTION_RESOLVED: end of the prepared transaction at `reference`."""
 
     xid: bytes
@@ -346,8 +351,8 @@ decode_attempts = _decoder(Attempts)
 decode_requeue = _decoder(Requeue)
 decode_settings = _decoder(StoredSettings)
 decode_subscription = _decoder(SubscriptionEntry)
-decode_prepared = _decoder(Prepared)
-decode_resolved = _decoder(Resolved)
+decode_prepared = _decoder(PreparedTransaction)
+decode_resolved = _decoder(ResolvedTransaction)
 decode_batch = _decoder(BatchPart)
 
 
@@ -372,11 +377,98 @@ def decode_state(payload: bytes) -> EngineState:
 _decode_state = _decoder(EngineState)
 
 
-def encode_attempts(subscription: int, counts: list[tuple[int, int]]) -> bytes:
-    """Payload of an DELIVERY_ATTEMPTS entry."""
-    return encode(Attempts(subscription, counts))
+_CLOCK_STEP: Final = Struct("<q")
 
 
-def encode_requeue(subscription: int, expiration: int, attempts: int) -> bytes:
-    """Payload of a REQUEUED entry."""
-    return encode(Requeue(subscription, expiration, attempts))
+def decode_clock_step(payload: bytes) -> int:
+    """Return the step of a CLOCK_STEP record in ms."""
+    return int(_CLOCK_STEP.unpack(payload)[0])
+
+
+def describe(type: int, payload: bytes) -> dict[str, Any]:
+    """Return the fields of a CLOCK_STEP or BATCH_PART record for display; none of other types.
+
+    Raises JournalDamaged.
+    """
+    if type == RecordType.CLOCK_STEP:
+        return {"step_ms": decode_clock_step(payload)}
+    if type == RecordType.BATCH_PART:
+        part = decode_batch(payload)
+        names = ("writer", "batch", "partition", "part", "final", "rows")
+        return {name: getattr(part, name) for name in names}
+    return {}
+
+
+class RecordWriter:
+    """Appends the records that only the engine decodes. Each method returns the sequence."""
+
+    __slots__ = ("_clock", "_journal")
+
+    def __init__(self, journal: Journal, clock: Clock) -> None:
+        self._journal = journal
+        self._clock = clock
+
+    def attempts(self, subscription: int, counts: list[tuple[int, int]], last: bool = True) -> int:
+        """Record the failed deliveries so far, as (sequence, attempts)."""
+        payload = encode(Attempts(subscription, counts))
+        return self._append(RecordType.DELIVERY_ATTEMPTS, payload, last=last)
+
+    def requeued(self, delivery: Delivery, expiration: int) -> int:
+        """Record the requeue of a delivery at the tail, with a new expiration in wall ms."""
+        subscription = delivery.subscription
+        return self._append(
+            RecordType.REQUEUED,
+            encode(Requeue(subscription.number, expiration, delivery.attempts)),
+            reference=delivery.sequence,
+            destination=subscription.destination.number,
+        )
+
+    def settings(self, destination: Destination, defaults: DestinationSettings) -> int:
+        """Record the settings of a destination that has a number."""
+        payload = encode(StoredSettings.of(destination, defaults))
+        type = RecordType.DESTINATION_SETTINGS
+        return self._append(type, payload, destination=destination.number)
+
+    def subscription(self, subscription: Subscription, created: bool) -> int:
+        """Record the creation, a new owner, or the deletion of a durable subscription."""
+        return self._append(
+            RecordType.SUBSCRIPTION_CREATED if created else RecordType.SUBSCRIPTION_DELETED,
+            encode(SubscriptionEntry.of(subscription)),
+            destination=subscription.destination.number,
+        )
+
+    def prepared(self, payload: bytes, last: bool = True) -> int:
+        """Record a prepared transaction, or a part of one."""
+        return self._append(RecordType.TRANSACTION_PREPARED, payload, references=1, last=last)
+
+    def resolved(self, xid: bytes, committed: bool, record: int) -> int:
+        """Record the end of the prepared transaction at `record`."""
+        payload = encode(ResolvedTransaction(xid, committed))
+        return self._append(RecordType.TRANSACTION_RESOLVED, payload, reference=record)
+
+    def batch_part(self, part: BatchPart) -> int:
+        """Record that the messages before it in its unit are this part of a batch."""
+        return self._append(RecordType.BATCH_PART, encode(part))
+
+    def clock_step(self, step: int) -> int:
+        """Record the time, and that the wall clock was set by `step` ms."""
+        return self._append(RecordType.CLOCK_STEP, _CLOCK_STEP.pack(step))
+
+    def _append(
+        self,
+        type: int,
+        payload: bytes,
+        reference: int = 0,
+        destination: int = 0,
+        references: int = 0,
+        last: bool = True,
+    ) -> int:
+        return self._journal.append_entry(
+            type,
+            payload,
+            self._clock.wall,
+            reference=reference,
+            destination=destination,
+            references=references,
+            last=last,
+        )

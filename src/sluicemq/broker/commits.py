@@ -20,9 +20,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sluicemq.broker.codec import Prepared, PreparedMessage, encode
+from sluicemq.broker.codec import PreparedMessage, PreparedTransaction, encode
 from sluicemq.broker.delivery import RECORDED
-from sluicemq.journal.format import RecordType
 
 if TYPE_CHECKING:
     from sluicemq.broker.broker import Broker
@@ -114,7 +113,8 @@ class Commits:
         yield from self._write_parts(transaction)
         parts = [part.record for part in transaction.parts]
         self._transactions.record_prepared(
-            transaction, Prepared(transaction.xid, [], [], owner=transaction.owner, parts=parts)
+            transaction,
+            PreparedTransaction(transaction.xid, [], [], owner=transaction.owner, parts=parts),
         )
         yield transaction.record
         _call_done(transaction)
@@ -157,11 +157,8 @@ class Commits:
                     break
                 ended.append(ack[0])
                 deliveries += 1
-            record = broker.journal.append_entry(
-                RecordType.TRANSACTION_PREPARED,
-                encode(Prepared(b"", messages, stored_acks(ended))),
-                broker.clock.wall,
-                references=1,
+            record = broker.core.records.prepared(
+                encode(PreparedTransaction(b"", messages, stored_acks(ended)))
             )
             transaction.parts.append(CommitPart(record, len(messages), len(ended)))
             left -= len(messages) + len(ended)

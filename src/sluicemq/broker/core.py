@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.clocklog import ClockLog
+from sluicemq.broker.codec import RecordWriter
 from sluicemq.broker.delivery import DELAYED, GONE, READY
 from sluicemq.broker.event_recorder import EventRecorder
 from sluicemq.broker.scans import Scans, StartDeadline
@@ -66,6 +67,7 @@ class Core:
     observer        observer of the stages of messages, or None
     stopping        True once no more messages are accepted
     wake            called if a flush is needed outside of an event loop iteration
+    records         appends the records that only the engine decodes
     refused_retry   ms after which a dead letter is offered again to a full dead-letter queue
     dead_letter_queues  destinations that send their dead letters to each queue
     dropping_dead_letter_queues  those whose limits drop messages, as their protocol requires
@@ -88,6 +90,7 @@ class Core:
         "memory_budget",
         "observer",
         "overhead",
+        "records",
         "refused_retry",
         "requeued",
         "requeued_limit",
@@ -130,8 +133,9 @@ class Core:
         self.refused_retry = settings.dead_letter_retry
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
         self.dropping_dead_letter_queues: set[Address] = set()
+        self.records = RecordWriter(journal, clock)
         self.event_recorder = EventRecorder(journal, clock, observer)
-        self.clock_log = ClockLog(journal, clock)
+        self.clock_log = ClockLog(self.records, clock)
         self.timers = Timers()
         self.wheel = ExpiryWheel()
         self.dirty: dict[Subscription, None] = {}

@@ -9,10 +9,8 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from sluicemq.broker.attachment import elect
-from sluicemq.broker.codec import StoredSettings, encode
 from sluicemq.broker.core import Core
 from sluicemq.broker.destination import Destination
-from sluicemq.journal.format import RecordType
 from sluicemq.model.destination import (
     USUAL,
     Address,
@@ -270,12 +268,8 @@ class Destinations:
 
     def note_settings(self, destination: Destination) -> None:
         """Journal the settings that a destination is to have after a restart."""
-        self._core.journal.append_entry(
-            RecordType.DESTINATION_SETTINGS,
-            encode(StoredSettings.of(destination, self._core.settings.defaults)),
-            self._core.clock.wall,
-            destination=self.number(destination),
-        )
+        self.number(destination)
+        self._core.records.settings(destination, self._core.settings.defaults)
 
     def expect_pair(
         self, address: Address, settings: DestinationSettings, creator: str | None
@@ -408,12 +402,7 @@ class Destinations:
             number = self._core.journal.destination(destination.address)
             destination.set_number(number)
             if destination.owner is not None or destination.automatic:
-                self._core.journal.append_entry(
-                    RecordType.DESTINATION_SETTINGS,
-                    encode(StoredSettings.of(destination, self._core.settings.defaults)),
-                    self._core.clock.wall,
-                    destination=number,
-                )
+                self._core.records.settings(destination, self._core.settings.defaults)
         return number
 
 

@@ -18,16 +18,16 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from sluicemq.broker.broker import Broker
-from sluicemq.broker.clocklog import decode_clock
 from sluicemq.broker.codec import (
     Attempts,
     EngineState,
-    Prepared,
+    PreparedTransaction,
     StoredSettings,
     SubscriptionEntry,
     as_text,
     decode_attempts,
     decode_batch,
+    decode_clock_step,
     decode_prepared,
     decode_requeue,
     decode_settings,
@@ -168,7 +168,7 @@ class _Recovery:
         self.requeued: dict[tuple[int, int], tuple[int, int]] = {}
         self.payloads: dict[int, bytes] = {}
         """Payloads of PREPARED records that are not resolved; b"" = not read."""
-        self.prepared: dict[int, Prepared] = {}
+        self.prepared: dict[int, PreparedTransaction] = {}
         self.declared: dict[Address, StoredSettings] = {}
         self.orphans: dict[int, list[int]] = {}
 
@@ -189,7 +189,7 @@ class _Recovery:
                 part = decode_batch(record.payload)
                 self.broker.batches.remember(part, record.time // 1000, 0)
             elif kind == RecordType.CLOCK_STEP:
-                step = decode_clock(record.payload)
+                step = decode_clock_step(record.payload)
                 if step:
                     self.broker.core.clock_log.steps.append((record.sequence, step))
             elif kind == RecordType.DESTINATION_SETTINGS:

@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.codec import encode_attempts, encode_requeue
 from sluicemq.broker.delivery import GONE, RECORDED, SHARED, Delivery, place
-from sluicemq.journal.format import Cause, RecordType
+from sluicemq.journal.format import Cause
 
 if TYPE_CHECKING:
     from sluicemq.broker.consumer import Consumer
@@ -163,12 +162,7 @@ def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list
 
 def _journal_attempts(subscription: Subscription, counted: list[tuple[int, int]]) -> None:
     if counted and subscription.number:
-        core = subscription.core
-        core.journal.append_entry(
-            RecordType.DELIVERY_ATTEMPTS,
-            encode_attempts(subscription.number, counted),
-            core.clock.wall,
-        )
+        subscription.core.records.attempts(subscription.number, counted)
 
 
 def hold(consumer: Consumer, delivery: Delivery) -> None:
@@ -240,13 +234,7 @@ def relocate(old: Delivery, expiration: int) -> int:
         expires,
     )
     if old.journaled == RECORDED:
-        new.order = core.journal.append_entry(
-            RecordType.REQUEUED,
-            encode_requeue(subscription.number, expiration, old.attempts),
-            clock.wall,
-            reference=old.sequence,
-            destination=subscription.destination.number,
-        )
+        new.order = core.records.requeued(old, expiration)
         core.note_requeued(new)
     else:
         new.order = core.journal.next_sequence()

@@ -25,12 +25,12 @@ from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.codec import Prepared, PreparedMessage, Resolved, encode
+from sluicemq.broker.codec import PreparedMessage, PreparedTransaction, encode
 from sluicemq.broker.commits import CommitPart, Commits, recorded, stored_acks
 from sluicemq.broker.consumer import Consumer
 from sluicemq.broker.delivery import Delivery
 from sluicemq.broker.redelivery import give_back, hold
-from sluicemq.journal.format import Cause, RecordType
+from sluicemq.journal.format import Cause
 from sluicemq.model.destination import is_temporary
 from sluicemq.model.errors import (
     LimitExceeded,
@@ -275,13 +275,13 @@ class Transactions:
             self.commits.prepare(transaction)
         else:
             self.record_prepared(
-                transaction, Prepared(xid, *stored(transaction), owner=transaction.owner)
+                transaction, PreparedTransaction(xid, *stored(transaction), owner=transaction.owner)
             )
             self._broker.when_durable(transaction.record, done)
         del self.open[transaction.number]
         self.prepared[xid] = transaction
 
-    def record_prepared(self, transaction: Transaction, prepared: Prepared) -> None:
+    def record_prepared(self, transaction: Transaction, prepared: PreparedTransaction) -> None:
         """Write the PREPARED record of the transaction."""
         transaction.state = TransactionState.PREPARED
         transaction.payload = encode(prepared)
@@ -295,17 +295,14 @@ class Transactions:
         """
         before = transaction.record
         parts = [part.record for part in transaction.parts]
-        transaction.payload = encode(Prepared(b"", [], [], parts=parts, decided=True))
+        transaction.payload = encode(PreparedTransaction(b"", [], [], parts=parts, decided=True))
         transaction.record = self._append_prepared(transaction.payload, last=not before)
         if not before:
             return transaction.record
         return self.resolve(transaction, before, True)
 
     def _append_prepared(self, payload: bytes, last: bool = True) -> int:
-        broker = self._broker
-        return broker.journal.append_entry(
-            RecordType.TRANSACTION_PREPARED, payload, broker.clock.wall, references=1, last=last
-        )
+        return self._broker.core.records.prepared(payload, last)
 
     def adopt(
         self, record: int, payload: bytes, xid: bytes, created: int, owner: str
@@ -485,12 +482,7 @@ class Transactions:
 
     def resolve(self, transaction: Transaction, record: int, committed: bool) -> int:
         """Journal the end of the PREPARED record at `record`."""
-        return self._broker.journal.append_entry(
-            RecordType.TRANSACTION_RESOLVED,
-            encode(Resolved(transaction.xid, committed)),
-            self._broker.clock.wall,
-            reference=record,
-        )
+        return self._broker.core.records.resolved(transaction.xid, committed, record)
 
     def end(self, transaction: Transaction, committed: bool) -> None:
         """Remove a transaction that was committed or rolled back."""

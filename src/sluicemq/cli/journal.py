@@ -18,10 +18,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sluicemq.broker import Broker
-from sluicemq.broker.clocklog import decode_clock
-from sluicemq.broker.codec import decode_batch
-from sluicemq.broker.recovery import recover, snapshot
+from sluicemq.broker import Broker, describe, recover, snapshot
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, printable
 from sluicemq.cli.serve import load_flags
 from sluicemq.cli.tables import Column, moment, show, size, table
@@ -234,16 +231,9 @@ def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
         yield "ready", ready
         yield "unacked", unacked
         yield "consumers", consumers
-    elif record.type == RecordType.CLOCK_STEP:
-        yield "step_ms", decode_clock(record.body)
-    elif record.type == RecordType.BATCH_PART:
-        part = decode_batch(record.body)
-        yield "writer", _text(part.writer)
-        yield "batch", part.batch
-        yield "partition", part.partition
-        yield "part", part.part
-        yield "final", part.final
-        yield "rows", part.rows
+    elif fields := describe(record.type, record.body):
+        for name, value in fields.items():
+            yield name, _plain(value)
     elif message is not None:
         yield "protocol", message.origin.name.lower()
         yield "body_kind", message.kind.name.lower()
@@ -279,12 +269,13 @@ def _line(entry: Entry) -> str:
         ready, unacked, consumers = decode_depth(record.body)
         parts.append(f"{ready} ready, {unacked} unacked, {consumers} consumers")
     elif record.type == RecordType.CLOCK_STEP:
-        parts.append(f"wall clock set by {decode_clock(record.body)} ms")
+        parts.append("wall clock set by {step_ms} ms".format(**describe(record.type, record.body)))
     elif record.type == RecordType.BATCH_PART:
-        part = decode_batch(record.body)
+        part = describe(record.type, record.body)
+        final = ", final" if part["final"] else ""
         parts.append(
-            f"{printable(part.writer)}, batch {part.batch}, partition {part.partition}, "
-            f"part {part.part}{', final' * part.final}: {part.rows} rows"
+            f"{printable(part['writer'])}, batch {part['batch']}, partition {part['partition']}, "
+            f"part {part['part']}{final}: {part['rows']} rows"
         )
     elif record.reference:
         parts.append(f"about {record.reference}")

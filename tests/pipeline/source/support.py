@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluicemq.broker.codec import decode_requeue, encode_requeue
+from sluicemq.broker.codec import Requeue, decode_requeue, encode
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.format import (
     DEPTH,
@@ -87,7 +87,7 @@ def requeue(journal: FileJournal, sequence: int, attempts: int, address: Address
     """Append that this one went to the tail."""
     return journal.append_entry(
         RecordType.REQUEUED,
-        encode_requeue(7, 0, attempts),
+        encode(Requeue(7, 0, attempts)),
         T0 + 4,
         reference=sequence,
         destination=journal.destination(address),

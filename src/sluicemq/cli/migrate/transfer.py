@@ -1,8 +1,7 @@
 """Transfer of a plan into the journal and the user database of a stopped broker.
 
-Messages are not published through the engine, which only provides the destinations, the
-subscriptions and their numbers, so a million messages need no memory. The transfer appends them to
-the journal as the engine would, and the broker recovers them at its start.
+Messages are not published through the engine, so that a million of them need no memory; see
+OfflineImport.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,16 +17,21 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.broker import Broker, Destination, EngineSettings, Subscription, compile_selector
-from sluicemq.broker.codec import BatchPart, Prepared, PreparedMessage, encode, encode_attempts
-from sluicemq.broker.recovery import recover
+from sluicemq.broker import (
+    Broker,
+    Destination,
+    EngineSettings,
+    OfflineImport,
+    Subscription,
+    compile_selector,
+    recover,
+)
 from sluicemq.cli.migrate.ledger import NAME, Ledger
 from sluicemq.cli.migrate.plan import Key, Plan, SourceMessage, key_of
 from sluicemq.cli.migrate.set_aside import write_aside
 from sluicemq.cli.migrate.source_files import SourceError
 from sluicemq.cli.migrate.users import add_users
 from sluicemq.journal import FileJournal
-from sluicemq.journal.format import RecordType
 from sluicemq.model.destination import (
     USUAL,
     Address,
@@ -38,7 +42,6 @@ from sluicemq.model.destination import (
     differing,
 )
 from sluicemq.model.errors import SelectorError, SluiceError
-from sluicemq.model.message import Message
 from sluicemq.server.clock import SystemClock
 
 WRITER: Final = "sluicemq migrate"
@@ -184,6 +187,7 @@ class _Transfer:
         self._plan = plan
         self._broker = broker
         self._journal = journal
+        self._import = OfflineImport(broker, journal, WRITER)
         self._ledger = ledger
         self._interrupted = interrupted
         self._numbers: dict[Address, int] = {}
@@ -301,7 +305,7 @@ class _Transfer:
         number = self._ledger.intend([waiting.key for waiting in part])
         for waiting in part:
             self._append(waiting)
-        self._end_unit(number, len(part))
+        self._import.end_unit(number, len(part))
 
     def _append(self, waiting: SourceMessage) -> int:
         """Append a message and its past deliveries. Returns its sequence number, or 0 if no
@@ -324,17 +328,7 @@ class _Transfer:
                     return 0
         elif waiting.takers:
             attempts = {self._numbers[address]: waiting.takers.get("", 0)}
-        message.arrival = self._broker.clock.wall
-        journal = self._journal
-        sequence = journal.append_message(message, self._numbers[address], references, False)
-        for subscription, count in attempts.items():
-            if count:
-                journal.append_entry(
-                    RecordType.DELIVERY_ATTEMPTS,
-                    encode_attempts(subscription, [(sequence, count)]),
-                    self._broker.clock.wall,
-                    last=False,
-                )
+        sequence = self._import.message(message, self._numbers[address], references, attempts)
         imported = self._outcome.imported
         imported[address] = imported.get(address, 0) + 1
         return sequence
@@ -355,11 +349,6 @@ class _Transfer:
             if subscription is not None:
                 attempts[subscription.number] = count
         return tuple(attempts), attempts
-
-    def _end_unit(self, number: int, messages: int) -> None:
-        part = BatchPart(WRITER, number, 0, 0, True, 0, messages)
-        self._journal.append_entry(RecordType.BATCH_PART, encode(part), self._broker.clock.wall)
-        self._journal.sync()
 
     # --- prepared transactions -----------------------------------------------------------------
 
@@ -385,15 +374,8 @@ class _Transfer:
                 address, sequence = places.get(key, (None, 0))
                 if address is not None and sequence:
                     acks.setdefault(self._subscription(address, name), []).append(sequence)
-            payload = encode(Prepared(branch.xid, _stored(branch.sends), list(acks.items())))
-            self._journal.append_entry(
-                RecordType.TRANSACTION_PREPARED,
-                payload,
-                self._broker.clock.wall,
-                references=1,
-                last=False,
-            )
-        self._end_unit(number, len(held))
+            self._import.prepared(branch.xid, branch.sends, list(acks.items()))
+        self._import.end_unit(number, len(held))
         self._outcome.transactions = len(branches)
 
     def _subscription(self, address: Address, name: str) -> int:
@@ -404,7 +386,3 @@ class _Transfer:
 
 def _branch_key(xid: bytes) -> Key:
     return key_of("xid", Address(Kind.QUEUE, ""), xid)
-
-
-def _stored(messages: Iterable[Message]) -> list[PreparedMessage]:
-    return [PreparedMessage.of(message) for message in messages]
