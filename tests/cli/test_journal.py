@@ -11,10 +11,8 @@ from sluicemq.journal import Cause, FileJournal, JournalOptions, RecordType
 from sluicemq.journal.format import DEPTH, encode_completed, encode_redelivered
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from sluicemq.model.rows import row
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.cli.conftest import Run
-from tests.support.http import Client
 
 ORDERS = Address(Kind.QUEUE, "orders")
 NEWS = Address(Kind.TOPIC, "news")
@@ -224,40 +222,3 @@ def test_mistakes(run: Run, arguments: list[str], code: int, says: str) -> None:
     assert result.code == code
     assert says in result.err
     assert "Traceback" not in result.err
-
-
-def test_downgrade_and_upgrade(run: Run, tmp_path: Path) -> None:
-    data_dir = tmp_path / "used"
-    broker = LocalBroker(data_dir, ["phpmq://127.0.0.1:0"])
-    with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
-        for number in range(100):
-            client.send("a", b"%d" % number)
-        client.subscribe("a", 10)
-        client.receive(10).ack()
-        client.receive(10)
-    where = str(data_dir)
-    assert "say to which version: --to 1" in run("journal", "downgrade", where).err
-    assert "can go back to 1, not to 2" in run("journal", "downgrade", where, "--to", "2").err
-    done = json.loads(run("journal", "downgrade", where, "--to", "1", "--json").out)
-    assert done["version"] == 1
-    assert done["dropped"]["delivered"] >= 1
-    report = json.loads(run("journal", "check", where, "--json").out)
-    assert (report["live"], report["problems"]) == (99, [])
-    assert "now have format version 2" in run("journal", "upgrade", where).out
-    assert "already" in run("journal", "upgrade", where).out
-    with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
-        client.subscribe("a", 200)
-        assert [client.receive(10).body for _ in range(99)] == [b"%d" % n for n in range(1, 100)]
-
-
-def test_downgrade_keeps_batches_without_an_explicit_option(run: Run, tmp_path: Path) -> None:
-    data_dir = tmp_path / "used"
-    with LocalBroker(data_dir, ["http://127.0.0.1:0"]) as broker, Client(broker.port("http")) as c:
-        assert c.write([row("a", b"1")]).status == 200
-    refused = run("journal", "downgrade", str(data_dir), "--to", "1")
-    assert refused.code == 1
-    assert "1 writers of batches" in refused.err
-    assert run("journal", "check", str(data_dir)).code == 0
-    forced = run("journal", "downgrade", str(data_dir), "--to", "1", "--discard-writers")
-    assert forced.code == 0
-    assert "1 records batch_part were left out" in " ".join(forced.out.split())

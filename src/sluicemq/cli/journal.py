@@ -1,5 +1,4 @@
-"""`sluicemq journal …`: check, dump, compact, upgrade and downgrade a journal, manage retention
-slots.
+"""`sluicemq journal …`: check, dump and compact a journal, manage retention slots.
 
 DIR is a data directory or the journal in it; the default is the configured data directory.
 """
@@ -21,7 +20,6 @@ from rich.markup import escape
 from sluicemq.broker import Broker
 from sluicemq.broker.clocklog import decode_clock
 from sluicemq.broker.codec import decode_batch
-from sluicemq.broker.older import state_of_version_1, writers_in
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, printable
 from sluicemq.cli.serve import load_flags
@@ -34,8 +32,6 @@ from sluicemq.journal.inspect import Entry, InspectionReport
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
 from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slots
-from sluicemq.journal.versions import downgrade as downgrade_journal
-from sluicemq.journal.versions import upgrade as upgrade_journal
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.server.clock import SystemClock
@@ -130,67 +126,6 @@ def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> N
         print(f"{size(before.bytes)} before, {size(after.bytes)} now")
         if after.bytes >= before.bytes:
             err().print("No space could be reclaimed: all records are live or retained by a slot.")
-
-
-@app.command()
-def upgrade(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> None:
-    """Upgrade all segments to the newest format version. The broker must be stopped.
-
-    Not required before a start: a broker reads older formats and writes the newest.
-    """
-    place = locate(directory)
-    with err().status(f"upgrading {escape(str(place))}"):
-        changed = upgrade_journal(place)
-    if as_json:
-        print_json(changed)
-    elif changed.segments:
-        print(f"{changed.segments} segments now have format version {changed.version}")
-    else:
-        print(f"All segments had format version {changed.version} already.")
-
-
-@app.command()
-def downgrade(
-    directory: DirectoryArgument = None,
-    version: Annotated[
-        int, typer.Option("--to", metavar="VERSION", help="Format version.", show_default=False)
-    ] = 0,
-    discard_writers: Annotated[
-        bool,
-        typer.Option(
-            "--discard-writers", help="Accept that a repeated batch would be stored twice."
-        ),
-    ] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Downgrade to an older format version, for an older release. The broker must be stopped.
-
-    Messages, subscriptions, attempts and transactions are kept. Records that the older format does
-    not support are dropped; docs/upgrading.md lists them.
-    """
-    place = locate(directory)
-    if not version:
-        raise ConfigurationError("say to which version: --to 1")
-
-    def adopt(journal: FileJournal) -> None:
-        _adopt(journal)
-        writers = writers_in(journal.snapshot_source())
-        if writers and not discard_writers:
-            raise JournalError(
-                f"{writers} writers of batches are remembered, and version 1 has no place for "
-                "that: a batch that one of them repeats would be published again. Let the "
-                "streaming queries finish, then say --discard-writers"
-            )
-
-    with err().status(f"downgrading {escape(str(place))}"):
-        options = load_flags(None, None).config.journal
-        changed = downgrade_journal(place, version, adopt, state_of_version_1, options)
-    if as_json:
-        print_json(changed)
-        return
-    print(f"{changed.segments} segments now have format version {changed.version}")
-    for name, count in changed.dropped.items():
-        print(f"  {count:>12} records {name} were left out")
 
 
 def _adopt(journal: FileJournal) -> None:

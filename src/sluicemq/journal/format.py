@@ -44,9 +44,6 @@ Bodies by type:
     DEPTH                u64 ready, u64 unacked, u32 consumers, u32 0; depth of a destination
     CLOCK_STEP           i64 ms: a step of the wall clock (broker/clocklog.py)
     the others           are the broker's (broker/codec.py)
-
-DELIVERED, REDELIVERED, DEPTH, BATCH_PART and CLOCK_STEP were added by format version 2. Segments of
-version 1 are read unchanged; new records go to a new segment.
 """
 
 from __future__ import annotations
@@ -116,7 +113,8 @@ ENTRY: Final = 8
 DELAYED: Final = 16
 """Flag: the message is not deliverable before a time (Message.deliver_at)."""
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 1
+"""Version of segments and snapshots. A file of another version is refused."""
 HEADER_BYTES: Final = 56
 MAX_RECORD_BYTES: Final = 0xFFFFFFFF
 MAX_REFERENCES: Final = 0xFFFF

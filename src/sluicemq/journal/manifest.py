@@ -89,10 +89,10 @@ def read_manifest(backup: Path) -> Manifest:
         manifest = _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise JournalError(f"{path} cannot be read: {error}") from None
-    if manifest.version > VERSION:
+    if manifest.version != VERSION:
         raise JournalError(
-            f"{path} has version {manifest.version}; this release reads up to {VERSION}. Use the "
-            "release that wrote it, or a newer one."
+            f"{path} has version {manifest.version}; this release reads only {VERSION}. Use the "
+            "release that wrote it."
         )
     for file in manifest.files:
         parts = Path(file.path).parts

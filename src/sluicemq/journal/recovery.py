@@ -150,7 +150,7 @@ class Recovery:
         With `mend`, cut off a torn tail and seal every segment. Without it, change nothing and
         read nothing beyond the published end. `space` provides space on a full file system.
 
-        Raises JournalDamaged, or JournalError for a newer format version.
+        Raises JournalDamaged, or JournalError for another format version.
         """
         started = time.monotonic()
         self.directory = directory

@@ -64,10 +64,10 @@ def list_segments(directory: Path) -> list[int]:
     return sorted(found)
 
 
-def encode_segment_header(header: SegmentHeader, version: int = FORMAT_VERSION) -> bytes:
+def encode_segment_header(header: SegmentHeader) -> bytes:
     packed = SEGMENT_HEADER.pack(
         MAGIC,
-        version,
+        FORMAT_VERSION,
         0,
         header.first,
         header.previous,
@@ -80,25 +80,20 @@ def encode_segment_header(header: SegmentHeader, version: int = FORMAT_VERSION) 
 
 
 def decode_segment_header(data: bytes | memoryview, path: Path) -> SegmentHeader:
-    """Decode a header. Raises JournalDamaged, or JournalError for a newer format version."""
+    """Decode a header. Raises JournalDamaged, or JournalError for another format version."""
     if len(data) < SEGMENT_HEADER_BYTES:
         raise damaged(path, 0, "the segment header is incomplete")
     magic, version, _, first, previous, created, identity, end, crc = SEGMENT_HEADER.unpack_from(
         data
     )
-    if magic == MAGIC and version > FORMAT_VERSION:
+    if magic == MAGIC and version != FORMAT_VERSION:
         raise JournalError(
-            f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}. "
-            "Use the release that wrote it, or a newer one."
+            f"{path} has format version {version}; this release reads only version "
+            f"{FORMAT_VERSION}. Use the release that wrote it."
         )
     if magic != MAGIC or crc != crc32(data[:60]):
         raise damaged(path, 0, "the segment header is not intact")
     return SegmentHeader(first, previous, created, identity, end << 3)
-
-
-def segment_version(data: bytes | memoryview) -> int:
-    """Return the format version of a header that `decode_segment_header` has found intact."""
-    return int.from_bytes(data[8:12], "little")
 
 
 def read_segment_header(directory: Path, first: int) -> SegmentHeader:

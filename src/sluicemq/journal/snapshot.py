@@ -154,10 +154,12 @@ def snapshot_path(directory: Path, position: int) -> Path:
     return directory / f"{position:020d}{SUFFIX}"
 
 
-def encode_snapshot(snapshot: Snapshot, version: int = FORMAT_VERSION) -> bytes:
+def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Return the content of the snapshot file."""
     payload = msgspec.msgpack.encode(snapshot)
-    return SNAPSHOT_HEAD.pack(SNAPSHOT_MAGIC, version, crc32(payload), len(payload)) + payload
+    return (
+        SNAPSHOT_HEAD.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, crc32(payload), len(payload)) + payload
+    )
 
 
 def list_snapshots(directory: Path) -> list[tuple[int, Path]]:
@@ -171,7 +173,7 @@ def list_snapshots(directory: Path) -> list[tuple[int, Path]]:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read a snapshot. Raises JournalDamaged, or JournalError for a newer format version."""
+    """Read a snapshot. Raises JournalDamaged, or JournalError for another format version."""
     return decode_snapshot(path.read_bytes(), path)
 
 
@@ -180,9 +182,10 @@ def decode_snapshot(data: bytes, path: Path) -> Snapshot:
     if len(data) < SNAPSHOT_HEAD.size:
         raise damaged(path, len(data), "the snapshot is incomplete")
     magic, version, crc, length = SNAPSHOT_HEAD.unpack_from(data)
-    if magic == SNAPSHOT_MAGIC and version > FORMAT_VERSION:
+    if magic == SNAPSHOT_MAGIC and version != FORMAT_VERSION:
         raise JournalError(
-            f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}"
+            f"{path} has format version {version}; this release reads only version "
+            f"{FORMAT_VERSION}. Use the release that wrote it."
         )
     payload = memoryview(data)[SNAPSHOT_HEAD.size :]
     if magic != SNAPSHOT_MAGIC or length != len(payload) or crc != crc32(payload):
