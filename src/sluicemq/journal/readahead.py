@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from sluicemq.journal.format import HEADER_BYTES, Record, decode_record, record_size
+from sluicemq.journal.format import (
+    HEADER_BYTES,
+    Record,
+    decode_record,
+    record_size,
+    sequence_at,
+    size_at,
+)
 
 
 class ReadAhead:
@@ -26,14 +33,14 @@ class ReadAhead:
         offset = self._next
         last = len(data) - HEADER_BYTES
         while offset <= last:
-            found = int.from_bytes(data[offset + 8 : offset + 16], "little")
+            found = sequence_at(data, offset)
             if found == sequence:
                 size = record_size(data, offset)
                 if not size:
                     return None
                 self._next = offset + (size + 7 & -8)
                 return decode_record(data, offset, size)
-            size = int.from_bytes(data[offset : offset + 4], "little")
+            size = size_at(data, offset)
             if found > sequence or size < HEADER_BYTES:
                 return None
             offset += size + 7 & -8
