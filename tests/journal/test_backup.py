@@ -408,7 +408,7 @@ def test_a_manifest_that_is_damaged_or_from_the_future(backup: Path) -> None:
     path = backup / MANIFEST_NAME
     data = path.read_bytes()
     path.write_bytes(data.replace(b'"version": 1', b'"version": 2'))
-    with pytest.raises(JournalError, match="this release reads up to 1"):
+    with pytest.raises(JournalError, match="this release reads only 1"):
         verify(backup)
     path.write_bytes(data[:100])
     with pytest.raises(JournalError, match="cannot be read"):

@@ -10,7 +10,13 @@ from zlib import crc32
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
-from sluicemq.journal.format import FORMAT_VERSION, HEADER_BYTES, encode_completed, encode_record
+from sluicemq.journal.format import (
+    DEPTH,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    encode_completed,
+    encode_record,
+)
 from sluicemq.journal.inspect import check
 from sluicemq.journal.segment import MappedSegment, record_offsets
 from sluicemq.journal.snapshot import list_snapshots
@@ -404,16 +410,59 @@ def test_snapshots_are_checked(tmp_path: Path) -> None:
         recover(tmp_path)
 
 
-def test_files_from_the_future_are_refused_by_version(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1])
+@pytest.mark.parametrize("suffix", ["segment", "snapshot"])
+def test_file_of_another_format_version_is_refused(
+    tmp_path: Path, suffix: str, version: int
+) -> None:
     journal = reopen(tmp_path)
     put(journal)
-    journal.close()
-    path = segments_of(tmp_path)[0]
+    journal.seal()
+    journal.sync()
+    crash(journal)
+    path = sorted(tmp_path.glob(f"*.{suffix}"))[0]
     data = bytearray(path.read_bytes())
-    data[8] = FORMAT_VERSION + 1
+    data[8] = version
     path.write_bytes(data)
-    with pytest.raises(JournalError, match=f"format version {FORMAT_VERSION + 1}"):
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(JournalError, match=f"{path.name} has format version {version}; this"):
         reopen(tmp_path)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_recovery_reports_deliveries_but_not_depths(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    kept = [put(journal, b"kept" * 100) for _ in range(10)]
+    journal.append_entry(RecordType.DELIVERED, encode_completed(1, kept), T0, destination=1)
+    journal.append_entry(RecordType.DEPTH, DEPTH.pack(10, 0, 0, 0), T0, destination=1)
+    take(journal, *kept[:-1])
+    journal.sync()
+    crash(journal)
+    journal = reopen(tmp_path)
+    assert list(live_of(journal)) == kept[-1:]
+    events = {record.type for record in journal.recovery.events()}
+    assert RecordType.DELIVERED in events
+    assert RecordType.DEPTH not in events
+    journal.close()
+
+
+@pytest.mark.parametrize("type", [RecordType.DELIVERED, RecordType.BATCH_PART])
+def test_a_group_that_begins_with_any_type_marks_the_durable_end(
+    tmp_path: Path, type: RecordType
+) -> None:
+    journal = reopen(tmp_path)
+    put(journal, b"damaged soon")
+    journal.sync()
+    journal.append_entry(type, encode_completed(1, [1]), T0)
+    journal.sync()
+    crash(journal)
+    [path] = segments_of(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"damaged soon")] ^= 1
+    path.write_bytes(data)
+    (tmp_path / "durable").unlink()
+    with pytest.raises(JournalDamaged, match="later ones are intact"):
+        FileJournal.open(tmp_path, TINY)
 
 
 def test_segments_of_another_directory_are_refused(tmp_path: Path) -> None:
@@ -596,22 +645,3 @@ def test_live_messages_come_back_after_a_clean_stop(tmp_path: Path) -> None:
     assert live_of(journal) == {s: b"%d" % n for n, s in enumerate(sequences) if n % 2}
     journal.close()
     assert TINY.segment_bytes == 2000
-
-
-@pytest.mark.parametrize("type", [RecordType.DELIVERED, RecordType.BATCH_PART])
-def test_a_group_that_begins_with_a_new_type_marks_the_durable_end(
-    tmp_path: Path, type: RecordType
-) -> None:
-    journal = reopen(tmp_path)
-    put(journal, b"damaged soon")
-    journal.sync()
-    journal.append_entry(type, encode_completed(1, [1]), T0)
-    journal.sync()
-    crash(journal)
-    [path] = segments_of(tmp_path)
-    data = bytearray(path.read_bytes())
-    data[data.index(b"damaged soon")] ^= 1
-    path.write_bytes(data)
-    (tmp_path / "durable").unlink()
-    with pytest.raises(JournalDamaged, match="later ones are intact"):
-        FileJournal.open(tmp_path, TINY)

@@ -19,8 +19,8 @@ from sluicemq.journal.snapshot import (
     SNAPSHOT_MAGIC,
     Capture,
     Snapshot,
+    decode_snapshot,
     list_snapshots,
-    read_snapshot,
     write_snapshot,
 )
 from sluicemq.journal.space import DiskSpace
@@ -205,7 +205,7 @@ def test_a_snapshot_that_lies_with_a_right_checksum_is_damage(
     journal.sync()
     crash(journal)
     ((_, path),) = list_snapshots(tmp_path)
-    snapshot = read_snapshot(path)
+    snapshot = decode_snapshot(path.read_bytes(), path)
     change(snapshot)
     payload = msgspec.msgpack.encode(snapshot)
     head = SNAPSHOT_HEAD.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, crc32(payload), len(payload))

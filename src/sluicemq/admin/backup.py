@@ -33,9 +33,8 @@ from sluicemq.admin.journal import kept
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.server_interface import Backups
 from sluicemq.journal.backup import create
-from sluicemq.journal.backup_catalogue import BackupView, catalogue
 from sluicemq.journal.backup_copy import BackupCancelled, CopyProgress
-from sluicemq.journal.manifest import Manifest, read_manifest
+from sluicemq.journal.manifest import BackupView, Manifest, catalogue, read_manifest
 from sluicemq.model.errors import JournalError
 
 LINES: Final = "application/x-ndjson"

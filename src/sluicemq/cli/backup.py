@@ -22,9 +22,8 @@ from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
 from sluicemq.cli.serve import load_flags
 from sluicemq.cli.tables import Column, moment, number, show, size, table
 from sluicemq.journal.backup import create as create_backup
-from sluicemq.journal.backup_catalogue import catalogue
 from sluicemq.journal.backup_restore import restore as restore_backup
-from sluicemq.journal.manifest import JOURNAL_NAME, Manifest, read_manifest
+from sluicemq.journal.manifest import JOURNAL_NAME, Manifest, catalogue, read_manifest
 from sluicemq.journal.manifest import verify as verify_backup
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, JournalError, RequestRefused
 from sluicemq.server.backups import CONFIGURATION_NAME, USERS_NAME, sources

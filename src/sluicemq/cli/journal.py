@@ -1,5 +1,4 @@
-"""`sluicemq journal …`: check, dump, compact, upgrade and downgrade a journal, manage retention
-slots.
+"""`sluicemq journal …`: check, dump and compact a journal, manage retention slots.
 
 DIR is a data directory or the journal in it; the default is the configured data directory.
 """

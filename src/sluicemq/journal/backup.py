@@ -29,8 +29,7 @@ from zlib import decompressobj
 from sluicemq import __version__
 from sluicemq.journal.backup_copy import LEASE_MS, BackupCopy, CopyProgress, CopyThrottle
 from sluicemq.journal.directory import IDENTITY_NAME, read_identity, take_lock
-from sluicemq.journal.format import HEADER_BYTES, RecordType
-from sluicemq.journal.index import TRAILER_BYTES, decode_trailer
+from sluicemq.journal.format import HEADER_BYTES, sequence_at
 from sluicemq.journal.manifest import (
     CHUNK_BYTES,
     JOURNAL_NAME,
@@ -43,7 +42,6 @@ from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     MappedSegment,
     damaged,
-    decode_segment_header,
     list_segments,
     records_end,
     segment_path,
@@ -51,8 +49,7 @@ from sluicemq.journal.segment import (
 from sluicemq.journal.slots import Slots, wall
 from sluicemq.journal.snapshot import (
     Snapshot,
-    decode_snapshot,
-    list_snapshots,
+    newest_snapshot_file,
     snapshot_path,
 )
 from sluicemq.journal.tail import find_tail
@@ -63,7 +60,7 @@ from sluicemq.journal.writer import (
     read_durable,
     sync_directory,
 )
-from sluicemq.model.errors import JournalDamaged, JournalError, JournalLocked, RecordNotFound
+from sluicemq.model.errors import JournalError, JournalLocked, RecordNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,7 +201,7 @@ def _prepare(target: Path) -> None:
 
 
 def _plan(journal: Path, identity: bytes) -> _Plan:
-    found = _newest_snapshot(journal)
+    found = newest_snapshot_file(journal)
     end = _end(journal, found[2].position if found is not None else 0)
     firsts = [first for first in list_segments(journal) if first <= end.segment]
     segments: list[tuple[int, int, bool]] = []
@@ -229,30 +226,6 @@ def _plan(journal: Path, identity: bytes) -> _Plan:
                 "the segment is missing, and messages in it are live",
             )
     return _Plan(identity, found[:2] if found is not None else None, end, segments)
-
-
-def _newest_snapshot(journal: Path) -> tuple[int, bytes, Snapshot] | None:
-    """Return position, bytes and content of the newest intact snapshot, or None.
-
-    Raises JournalDamaged if snapshots exist but none is intact.
-    """
-    while True:
-        vanished = False
-        failure: JournalDamaged | None = None
-        for position, path in list_snapshots(journal):
-            try:
-                data = path.read_bytes()
-            except FileNotFoundError:
-                vanished = True  # there is a newer one
-                continue
-            try:
-                return position, data, decode_snapshot(data, path)
-            except JournalDamaged as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        if not vanished:
-            return None
 
 
 def _state_position(found: tuple[int, bytes, Snapshot] | None) -> int:
@@ -320,7 +293,9 @@ def _last_unit(journal: Path) -> DurableEnd | None:
         finally:
             view.close()
         if tail.heads:
-            return DurableEnd(first, tail.end, int.from_bytes(tail.heads[-48:-40], "little"))
+            return DurableEnd(
+                first, tail.end, sequence_at(tail.heads, len(tail.heads) - HEADER_BYTES)
+            )
     return None
 
 
@@ -330,15 +305,11 @@ def _extent(
     """Return bytes to copy, whether that is a whole sealed segment, and the previous segment."""
     full = records_end(journal, first, following)
     path = segment_path(journal, first)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        header = decode_segment_header(os.pread(fd, SEGMENT_HEADER_BYTES, 0), path)
-        if header.identity != identity:
-            raise damaged(path, 40, "the segment belongs to another data directory")
-        size = os.fstat(fd).st_size
-        index = _index_offset(fd, size)
-    finally:
-        os.close(fd)
+    view = MappedSegment(path)
+    header, size, index = view.header, view.size, view.index_offset
+    view.close()
+    if header.identity != identity:
+        raise damaged(path, 40, "the segment belongs to another data directory")
     if index and (first < end.segment or end.offset > index):
         return size, True, header.previous
     if first == end.segment:
@@ -346,14 +317,3 @@ def _extent(
     if not full:
         raise damaged(path, size, "the segment is not the last and has no intact end")
     return full, False, header.previous
-
-
-def _index_offset(fd: int, size: int) -> int:
-    """Return the index offset of a segment of that size, 0 if the segment is not sealed."""
-    trailer = decode_trailer(os.pread(fd, TRAILER_BYTES, max(0, size - TRAILER_BYTES)))
-    if trailer is None:
-        return 0
-    head = os.pread(fd, HEADER_BYTES, trailer[0])
-    length = int.from_bytes(head[:4], "little")
-    whole = trailer[0] + length + (-length & 7) + TRAILER_BYTES == size
-    return trailer[0] if whole and head[44] == RecordType.INDEX else 0

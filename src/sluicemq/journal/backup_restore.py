@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from sluicemq.journal.append import now
 from sluicemq.journal.directory import IDENTITY_NAME
 from sluicemq.journal.format import GROUP_START, UNIT_END, RecordType, encode_record
-from sluicemq.journal.index import TRAILER_BYTES, decode_trailer
+from sluicemq.journal.index import TRAILER_BYTES, decode_trailer, encode_trailer
 from sluicemq.journal.manifest import (
     JOURNAL_NAME,
     Advance,
@@ -31,15 +32,16 @@ from sluicemq.journal.manifest import (
     read_chunks,
     read_manifest,
 )
-from sluicemq.journal.rewrite import recast
 from sluicemq.journal.segment import (
     IDENTITY_BYTES,
+    SEGMENT_HEADER_BYTES,
     SUFFIX,
     SegmentHeader,
+    decode_segment_header,
     encode_segment_header,
     segment_path,
 )
-from sluicemq.journal.writer import DURABLE_NAME, sync_directory, write_whole
+from sluicemq.journal.writer import DURABLE_NAME, sync_directory, write_at, write_whole
 from sluicemq.model.errors import JournalDamaged, JournalError
 
 LEAP: Final = 1 << 40
@@ -80,17 +82,13 @@ def restore(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(mode=0o750)
     identity = bytes.fromhex(manifest.identity) if keep_broker_id else os.urandom(IDENTITY_BYTES)
-
-    def adopt(header: SegmentHeader) -> SegmentHeader:
-        return header._replace(identity=identity)
-
     others_too: list[Path] = []
     for file in manifest.files:
         content = _checked(backup, file, advance)
         source = backup / file.path
         directory, _, name = file.path.rpartition("/")
         if directory == JOURNAL_NAME and name.endswith(SUFFIX):
-            recast(source, partial / name, adopt, content, file.sealed)
+            _write_segment(source, partial / name, content, identity, sealed=file.sealed)
         elif directory == JOURNAL_NAME:
             data = b"".join(content)
             if name == IDENTITY_NAME:
@@ -133,6 +131,37 @@ def _checked(backup: Path, file: File, advance: Advance) -> Iterator[bytes]:
             f"{backup}: {file.path} is not what was backed up: its checksum differs. To see what "
             f"else is affected: sluicemq backup verify {backup}"
         )
+
+
+def _write_segment(
+    source: Path, target: Path, content: Iterator[bytes], identity: bytes, *, sealed: bool
+) -> None:
+    """Write `content` of the segment `source` to the new file `target`, with that identity.
+
+    The trailer of a sealed segment gets the new CRC of the file; an unsealed one may end with a
+    message that looks like a trailer. Raises JournalDamaged, OSError.
+    """
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+    try:
+        kept = b""  # last bytes so far, which may be the trailer
+        place = 0
+        crc = 0
+        for data in content:
+            if place == 0 and not kept:
+                header = decode_segment_header(data, source)._replace(identity=identity)
+                data = encode_segment_header(header) + data[SEGMENT_HEADER_BYTES:]
+            data = kept + data
+            data, kept = data[:-TRAILER_BYTES], data[-TRAILER_BYTES:]
+            crc = crc32(data, crc)
+            place = write_at(fd, data, place)
+        trailer = decode_trailer(kept) if sealed else None
+        if trailer is not None:
+            offset, records, _ = trailer
+            kept = encode_trailer(offset, records, crc)
+        write_at(fd, kept, place)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _leap(journal: Path, manifest: Manifest, identity: bytes, sequence: int) -> None:

@@ -52,7 +52,7 @@ import sys
 from array import array
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 from zlib import crc32
 
 from sluicemq.model.destination import Address, Kind, decode_name, encode_name
@@ -114,6 +114,7 @@ DELAYED: Final = 16
 """Flag: the message is not deliverable before a time (Message.deliver_at)."""
 
 FORMAT_VERSION: Final = 1
+"""Version of segments and snapshots. A file of another version is refused."""
 HEADER_BYTES: Final = 56
 MAX_RECORD_BYTES: Final = 0xFFFFFFFF
 MAX_REFERENCES: Final = 0xFFFF
@@ -121,17 +122,39 @@ MAX_COMPLETED: Final = 1 << 16
 """Maximum sequence numbers in one COMPLETED, DELIVERED or REDELIVERED record; a longer list is
 split into several records."""
 
+FIELDS: Final[tuple[tuple[str, Literal["Q", "q", "I", "H", "B"], int], ...]] = (
+    ("size", "I", 0),
+    ("crc", "I", 4),
+    ("sequence", "Q", 8),
+    ("time", "q", 16),
+    ("expiration", "q", 24),
+    ("reference", "Q", 32),
+    ("destination", "I", 40),
+    ("type", "B", 44),
+    ("flags", "B", 45),
+    ("priority", "B", 46),
+    ("origin", "B", 47),
+    ("kind", "B", 48),
+    ("durability", "B", 49),
+    ("references", "H", 50),
+    ("body", "I", 52),
+)
+"""Fields of the header without gaps: name, format as in `struct`, offset."""
+TYPE_AT: Final = 44
+FLAGS_AT: Final = 45
 SIZE_AND_CRC: Final = Struct("<II")
-REST: Final = Struct("<QqqQIBBBBBBHI")
+REST: Final = Struct("<" + "".join(code for _, code, _ in FIELDS[2:]))
 """Header from `sequence` on, which the CRC covers."""
-HEADER: Final = Struct("<IIQqqQIBBBBBBHI")
+HEADER: Final = Struct("<" + "".join(code for _, code, _ in FIELDS))
 PADDING: Final = tuple(bytes(-size % 8) for size in range(8))
 """Padding bytes, indexed by size & 7."""
 COMPLETED_HEAD: Final = Struct("<II")
 COMPLETED_ONE: Final = Struct("<IIQ")
 DEPTH: Final = Struct("<QQII")
 
-_LAST_TYPE: Final = max(RecordType)
+LAST_TYPE: Final = max(RecordType)
+
+Buffer = bytes | bytearray | memoryview
 
 if sys.byteorder != "little":
     raise ImportError("the journal maps its files as they are and so needs a little-endian machine")
@@ -234,6 +257,21 @@ def encode_record(
     return SIZE_AND_CRC.pack(size, crc32(body, crc32(rest))) + rest, body, PADDING[size & 7]
 
 
+def size_at(buffer: Buffer, offset: int) -> int:
+    """Return the field `size` of the header at `offset`, 0 if the buffer ends before it."""
+    return int.from_bytes(buffer[offset : offset + 4], "little")
+
+
+def sequence_at(buffer: Buffer, offset: int) -> int:
+    """Return the sequence number of the record at `offset`."""
+    return int.from_bytes(buffer[offset + 8 : offset + 16], "little")
+
+
+def body_at(buffer: Buffer, offset: int) -> int:
+    """Return where the body of the record at `offset` starts, counted from that offset."""
+    return int.from_bytes(buffer[offset + 52 : offset + 56], "little")
+
+
 def record_size(buffer: memoryview, offset: int) -> int:
     """Return the size without padding of the intact record at `offset`, 0 if there is none."""
     if offset + HEADER_BYTES > len(buffer):
@@ -245,9 +283,9 @@ def record_size(buffer: memoryview, offset: int) -> int:
         return 0
     if crc32(buffer[offset + 8 : end]) != crc or any(buffer[end:padded]):
         return 0
-    kind = buffer[offset + 44]
-    start = int.from_bytes(buffer[offset + 52 : offset + 56], "little")
-    if not 0 < kind <= _LAST_TYPE or not HEADER_BYTES <= start <= size:
+    if not 0 < buffer[offset + TYPE_AT] <= LAST_TYPE:
+        return 0
+    if not HEADER_BYTES <= body_at(buffer, offset) <= size:
         return 0
     return int(size)
 
@@ -328,7 +366,7 @@ def decode_redelivered(body: bytes) -> tuple[int, list[int], list[int]]:
 def decode_depth(body: bytes) -> tuple[int, int, int]:
     """Return the counts of ready and unacked messages and consumers. Raises JournalDamaged."""
     if len(body) != DEPTH.size:
-        raise JournalDamaged(f"a GAUGE record has {len(body)} bytes, not {DEPTH.size}")
+        raise JournalDamaged(f"a DEPTH record has {len(body)} bytes, not {DEPTH.size}")
     ready, unacked, consumers, _ = DEPTH.unpack(body)
     return ready, unacked, consumers
 

@@ -29,34 +29,28 @@ import json
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
-from struct import Struct
+from struct import Struct, calcsize
 from typing import Any, Final, Literal
 from zlib import crc32
 
 import msgspec
 
-from sluicemq.journal.format import HEADER_BYTES
+from sluicemq.journal.format import FIELDS, HEADER_BYTES, sequence_at
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged
 
-COLUMNS: Final[tuple[tuple[str, Literal["Q", "q", "I", "H", "B"], int, int], ...]] = (
-    # name, format as in `struct`, bytes, offset in the record header
-    ("sequence", "Q", 8, 8),
-    ("time", "q", 8, 16),
-    ("expiration", "q", 8, 24),
-    ("reference", "Q", 8, 32),
-    ("offset", "Q", 8, -1),
-    ("size", "I", 4, 0),
-    ("body", "I", 4, 52),
-    ("destination", "I", 4, 40),
-    ("references", "H", 2, 50),
-    ("type", "B", 1, 44),
-    ("flags", "B", 1, 45),
-    ("priority", "B", 1, 46),
-    ("origin", "B", 1, 47),
-    ("kind", "B", 1, 48),
-    ("durability", "B", 1, 49),
+_ORDER: Final = (
+    *("sequence", "time", "expiration", "reference", "offset", "size", "body", "destination"),
+    *("references", "type", "flags", "priority", "origin", "kind", "durability"),
 )
+_FIELDS: Final[dict[str, tuple[Literal["Q", "q", "I", "H", "B"], int]]] = {
+    "offset": ("Q", -1),  # computed
+    **{name: (code, place) for name, code, place in FIELDS},
+}
+COLUMNS: Final = tuple(
+    (name, _FIELDS[name][0], calcsize("<" + _FIELDS[name][0]), _FIELDS[name][1]) for name in _ORDER
+)
+"""Name, format as in `struct`, bytes, and offset in the record header; -1 = not in the header."""
 INDEX_BYTES: Final = sum(width for _, _, width, _ in COLUMNS)
 """Size of a record in the columns, in bytes."""
 TRAILER: Final = Struct("<8sQQII")
@@ -113,8 +107,8 @@ def build_index(
     numbers.discard(0)
     summary = {
         "records": count,
-        "first_sequence": int.from_bytes(heads[8:16], "little"),
-        "last_sequence": int.from_bytes(heads[-HEADER_BYTES:][8:16], "little"),
+        "first_sequence": sequence_at(heads, 0),
+        "last_sequence": sequence_at(heads, len(heads) - HEADER_BYTES),
         "first_time": min(earliest, default=0),
         "last_time": max(latest, default=0),
         "destinations": [

@@ -12,7 +12,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from sluicemq.journal.directory import read_identity
-from sluicemq.journal.format import HEADER_BYTES, UNIT_END, Record, RecordType
+from sluicemq.journal.format import (
+    FLAGS_AT,
+    HEADER_BYTES,
+    TYPE_AT,
+    UNIT_END,
+    Record,
+    RecordType,
+    sequence_at,
+)
 from sluicemq.journal.index import COLUMNS, SegmentIndex, build_index
 from sluicemq.journal.meta import decode_message
 from sluicemq.journal.reader import read_records
@@ -24,7 +32,6 @@ from sluicemq.journal.segment import (
     record_offsets,
     records_end,
     segment_path,
-    sequence_at,
 )
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.snapshot import list_snapshots, newest_snapshot
@@ -168,7 +175,7 @@ def _check_segment(
     report.records += len(heads)
     report.bytes += view.size
     for head in heads:
-        name = RecordType(head[44]).name
+        name = RecordType(head[TYPE_AT]).name
         report.types[name] = report.types.get(name, 0) + 1
     if index is not None:
         if not problems:
@@ -191,14 +198,14 @@ def _check_records(
     unit = stop
     for offset, size in record_offsets(view.view, end):
         head = bytes(view.view[offset : offset + HEADER_BYTES])
-        if head[44] == RecordType.INDEX:
+        if head[TYPE_AT] == RecordType.INDEX:
             break
         sequence = sequence_at(view.view, offset)
         if sequence <= last:
             problem(offset, f"sequence number {sequence} follows {last}")
         last = sequence
         stop = offset + (size + 7 & -8)
-        if head[45] & UNIT_END:
+        if head[FLAGS_AT] & UNIT_END:
             unit = stop
         heads.append(head)
     if unit != stop:

@@ -18,12 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sluicemq.journal.append import Appender, now
-from sluicemq.journal.directory import (
-    make_identity,
-    read_identity,
-    remove_temporary,
-    take_lock,
-)
+from sluicemq.journal.directory import make_identity, read_identity, remove_temporary, take_lock
 from sluicemq.journal.format import GROUP_START, Record, RecordType
 from sluicemq.journal.liveness import SPAN_LIMIT, LiveSegment
 from sluicemq.journal.lookup import Lookup, find_pending
@@ -32,10 +27,7 @@ from sluicemq.journal.options import JournalOptions
 from sluicemq.journal.port import JournalStats
 from sluicemq.journal.reader import read_records
 from sluicemq.journal.recovery import Recovery
-from sluicemq.journal.segment import (
-    SEGMENT_HEADER_BYTES,
-    SegmentHeader,
-)
+from sluicemq.journal.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.space import NO_SPACE, DiskSpace, SpaceLimits, SpaceReport
 from sluicemq.journal.upkeep import Upkeep
@@ -48,18 +40,12 @@ from sluicemq.journal.writer import (
     nothing,
 )
 from sluicemq.model.destination import Address
-from sluicemq.model.errors import (
-    JournalError,
-    JournalFailed,
-    RecordNotFound,
-)
+from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
 from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Message
 
 ALLOWANCE_SEGMENTS: Final = 4
 """Maximum allowance for moving live records out of old segments, in segments."""
-
-
 SMALL_GROUP: Final = 4
 """Records. The owner's thread writes groups up to this size itself: passing a group to another
 thread and receiving the result takes 1.5 times as long as a fast fdatasync."""
@@ -67,8 +53,6 @@ START_SECONDS: Final = 0.1
 """Interval between checks of whether the first group has to wait for space."""
 SWIFT: Final = 0.001
 """Seconds. If an fdatasync usually takes longer, the owner's thread never runs it."""
-
-
 IDLE_SEGMENT: Final = 1 << 20
 """Bytes of records, none live, above which the active segment ends early while space is low."""
 RECLAIM_SECONDS: Final = 10.0
@@ -100,20 +84,12 @@ class Group(NamedTuple):
 Notify = Callable[[Callable[[], None]], object]
 
 
-def _inline(call: Callable[[], None]) -> None:
-    """Do nothing; without an event loop, `sync` and `close` collect the writer's results."""
+def _ignore(argument: object) -> None:
+    """Do nothing; the default of every callback.
 
-
-def _raise(error: JournalError) -> None:
-    """Do nothing; if no failure callback is set, the next append raises."""
-
-
-def _no_warning(text: str) -> None:
-    """Ignore warnings until the owner sets a callback."""
-
-
-def _ignore(durable: int) -> None:
-    """Ignore the durable sequence number."""
+    Without an event loop, `sync` and `close` collect the writer's results. Without a failure
+    callback, the next append raises.
+    """
 
 
 class FileJournal(Appender):
@@ -198,7 +174,7 @@ class FileJournal(Appender):
         self.on_durable: Callable[[int], None] = _ignore
         self.on_written: Callable[[int], None] = _ignore
         self.on_failure = on_failure
-        self.on_warning: Callable[[str], None] = _no_warning
+        self.on_warning: Callable[[str], None] = _ignore
         self.snapshot_source: Callable[[], bytes] = self._recovered_state
         self._state = recovery.state
         self._state_position = recovery.position
@@ -258,8 +234,8 @@ class FileJournal(Appender):
         cls,
         directory: Path,
         options: JournalOptions | None = None,
-        notify: Notify = _inline,
-        on_failure: Callable[[JournalError], None] = _raise,
+        notify: Notify = _ignore,
+        on_failure: Callable[[JournalError], None] = _ignore,
         *,
         wait_for_space: bool = False,
     ) -> FileJournal:

@@ -9,11 +9,18 @@ from itertools import compress
 from pathlib import Path
 from typing import Final
 
-from sluicemq.journal.format import HEADER_BYTES, Record, decode_record, record_size
+from sluicemq.journal.format import (
+    HEADER_BYTES,
+    Record,
+    body_at,
+    decode_record,
+    record_size,
+    sequence_at,
+    size_at,
+)
 from sluicemq.journal.index import SegmentIndex
 from sluicemq.journal.liveness import LiveSegment
-from sluicemq.journal.readahead import ReadAhead
-from sluicemq.journal.segment import MappedSegment, damaged, segment_path, sequence_at
+from sluicemq.journal.segment import MappedSegment, damaged, segment_path
 from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.errors import RecordNotFound
 
@@ -27,6 +34,43 @@ AHEAD_BYTES: Final = 256 * 1024
 """Bytes to read at once if records are requested in order."""
 AHEAD_GAP: Final = 64
 """Maximum sequence number distance of two requests that count as in order."""
+
+
+class ReadAhead:
+    """Read-ahead buffer for records that are read in order, as in a consumed backlog.
+
+    It is a part of one segment, with the offset at which the next record begins.
+
+    `data` may end anywhere, also within a record that is still being written. `find` does not
+    return a record that is not intact; the caller then reads it from the file.
+    """
+
+    __slots__ = ("_data", "_next", "first")
+
+    def __init__(self, first: int, data: bytes) -> None:
+        """Use `data` of the segment `first`; it starts at a record."""
+        self.first = first
+        self._data = memoryview(data)
+        self._next = 0
+
+    def find(self, sequence: int) -> Record | None:
+        """Return the record if it is in the buffer after the last one found, else None."""
+        data = self._data
+        offset = self._next
+        last = len(data) - HEADER_BYTES
+        while offset <= last:
+            found = sequence_at(data, offset)
+            if found == sequence:
+                size = record_size(data, offset)
+                if not size:
+                    return None
+                self._next = offset + (size + 7 & -8)
+                return decode_record(data, offset, size)
+            size = size_at(data, offset)
+            if found > sequence or size < HEADER_BYTES:
+                return None
+            offset += size + 7 & -8
+        return None
 
 
 class Lookup:
@@ -64,7 +108,7 @@ class Lookup:
             place = place_of(segment, sequence)
             file = self._files[segment.first]
             data = os.pread(file.fd, AHEAD_BYTES if in_order else FIRST_BYTES, place)
-            size = int.from_bytes(data[:4], "little")
+            size = size_at(data, 0)
             if len(data) < size <= file.end:
                 data += os.pread(file.fd, size + 7 - len(data), place + len(data))
         if in_order:
@@ -86,12 +130,12 @@ class Lookup:
         else:
             place = place_of(segment, sequence)
             fd = self._files[segment.first].fd
-            size = int.from_bytes(os.pread(fd, 4, place), "little")
+            size = size_at(os.pread(fd, 4, place), 0)
         if size <= FIRST_BYTES:
             return self.read(segment, sequence)
         data = os.pread(fd, FIRST_BYTES, place)
-        body = int.from_bytes(data[52:56], "little")
-        if sequence_at(memoryview(data), 0) != sequence or not HEADER_BYTES <= body <= size:
+        body = body_at(data, 0)
+        if sequence_at(data, 0) != sequence or not HEADER_BYTES <= body <= size:
             path = segment_path(self._directory, segment.first)
             raise damaged(path, place, f"record {sequence} is not intact")
         if body > len(data):
@@ -186,7 +230,7 @@ def find_pending(parts: Sequence[bytes], sequence: int) -> Record | None:
     high = len(parts) // 3
     while low < high:
         middle = (low + high) // 2
-        found = int.from_bytes(parts[3 * middle][8:16], "little")
+        found = sequence_at(parts[3 * middle], 0)
         if found == sequence:
             head, body, _ = parts[3 * middle : 3 * middle + 3]
             return decode_record(memoryview(head + body), 0, len(head) + len(body))

@@ -1,4 +1,4 @@
-"""Manifest of a backup, and verification of its files.
+"""Manifest of a backup, verification of its files, and the list of backups in a directory.
 
 DIR/
   manifest.json        a `Manifest`; written last, so that without it there is no backup
@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from sluicemq.journal.directory import LOCK_NAME
 from sluicemq.journal.inspect import check
 from sluicemq.journal.writer import write_whole
 from sluicemq.model.errors import JournalError
@@ -89,10 +90,10 @@ def read_manifest(backup: Path) -> Manifest:
         manifest = _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise JournalError(f"{path} cannot be read: {error}") from None
-    if manifest.version > VERSION:
+    if manifest.version != VERSION:
         raise JournalError(
-            f"{path} has version {manifest.version}; this release reads up to {VERSION}. Use the "
-            "release that wrote it, or a newer one."
+            f"{path} has version {manifest.version}; this release reads only {VERSION}. Use the "
+            "release that wrote it."
         )
     for file in manifest.files:
         parts = Path(file.path).parts
@@ -182,3 +183,53 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 
 
 _decoder: Final = msgspec.json.Decoder(Manifest)
+
+
+class BackupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup as lists show it; one that was never finished has only its name.
+
+    created       ms since the epoch
+    bytes         of all its files; `copied_bytes` of them are shared with no earlier one
+    broker_id     identity of the journal, 32 hex digits
+    version       release of SluiceMQ that made it
+    """
+
+    name: str
+    complete: bool
+    created: int = 0
+    version: str = ""
+    broker_id: str = ""
+    bytes: int = 0
+    copied_bytes: int = 0
+    last_sequence: int = 0
+    incremental_from: str = ""
+
+
+def catalogue(directory: Path) -> list[BackupView]:
+    """Return the backups in a directory, sorted by name. Raises OSError."""
+    found = []
+    for path in sorted(directory.iterdir()):
+        if not path.is_dir():
+            continue
+        try:
+            manifest = read_manifest(path)
+        except JournalError:
+            journal = path / JOURNAL_NAME
+            # a directory that a broker has opened is a data directory, not a backup
+            if journal.is_dir() and not (journal / LOCK_NAME).exists():
+                found.append(BackupView(name=path.name, complete=False))
+            continue
+        found.append(
+            BackupView(
+                name=path.name,
+                complete=True,
+                created=manifest.created,
+                version=manifest.release,
+                broker_id=manifest.identity,
+                bytes=manifest.bytes,
+                copied_bytes=manifest.copied_bytes,
+                last_sequence=manifest.last_sequence,
+                incremental_from=Path(manifest.incremental_from).name,
+            )
+        )
+    return found

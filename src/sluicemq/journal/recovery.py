@@ -16,12 +16,16 @@ from zlib import error as ZlibError  # noqa: N812
 from sluicemq.journal.format import (
     DELAYED,
     ENTRY,
+    HEADER_BYTES,
+    TYPE_AT,
     Record,
     RecordType,
     decode_address,
     decode_completed,
     decode_record,
     record_size,
+    sequence_at,
+    size_at,
 )
 from sluicemq.journal.index import SegmentIndex, build_index
 from sluicemq.journal.liveness import LARGEST, MANY, SPAN_LIMIT, Liveness, LiveSegment
@@ -358,7 +362,7 @@ class Recovery:
     def _seal(self, header: SegmentHeader, tail: Tail, is_last: bool) -> None:
         file = SegmentFile.reopen(self.directory, header, tail.end, tail.heads, self._space)
         try:
-            last = int.from_bytes(tail.heads[-48:-40], "little")
+            last = sequence_at(tail.heads, len(tail.heads) - HEADER_BYTES)
             file.seal(last + 1, self._names)
             if is_last:
                 published = DurableFile(self.directory, self._space)
@@ -645,9 +649,12 @@ def _names_in(view: MappedSegment, heads: bytes) -> dict[int, Address]:
     """Return the destinations in the records of an unsealed segment, by number."""
     found = {}
     offset = SEGMENT_HEADER_BYTES
-    for start in range(0, len(heads), 56):
-        size = int.from_bytes(heads[start : start + 4], "little")
-        if heads[start + 44] in (RecordType.DESTINATION_CREATED, RecordType.DESTINATION_DELETED):
+    for start in range(0, len(heads), HEADER_BYTES):
+        size = size_at(heads, start)
+        if heads[start + TYPE_AT] in (
+            RecordType.DESTINATION_CREATED,
+            RecordType.DESTINATION_DELETED,
+        ):
             record = decode_record(view.view, offset, size)
             found[record.destination] = record.address
         offset += size + 7 & -8

@@ -29,7 +29,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from sluicemq.journal.format import FORMAT_VERSION, HEADER_BYTES, RecordType, record_size
+from sluicemq.journal.format import FORMAT_VERSION, HEADER_BYTES, TYPE_AT, RecordType, record_size
 from sluicemq.journal.index import TRAILER_BYTES, SegmentIndex, decode_trailer
 from sluicemq.model.errors import JournalDamaged, JournalError
 
@@ -88,8 +88,8 @@ def decode_segment_header(data: bytes | memoryview, path: Path) -> SegmentHeader
     )
     if magic == MAGIC and version != FORMAT_VERSION:
         raise JournalError(
-            f"{path} has format version {version}; this release reads version {FORMAT_VERSION}. "
-            "Use the release that wrote it."
+            f"{path} has format version {version}; this release reads only version "
+            f"{FORMAT_VERSION}. Use the release that wrote it."
         )
     if magic != MAGIC or crc != crc32(data[:60]):
         raise damaged(path, 0, "the segment header is not intact")
@@ -136,11 +136,6 @@ def record_offsets(
         start += size + 7 & -8
 
 
-def sequence_at(view: memoryview, offset: int) -> int:
-    """Return the sequence number of the record at `offset`."""
-    return int.from_bytes(view[offset + 8 : offset + 16], "little")
-
-
 class MappedSegment:
     """Segment file mapped for reading. `index` is None if the segment is not sealed.
 
@@ -179,7 +174,7 @@ class MappedSegment:
         if not SEGMENT_HEADER_BYTES <= offset <= end - HEADER_BYTES:
             return
         size = record_size(self.view[:end], offset)
-        if size == 0 or self.view[offset + 44] != RecordType.INDEX:
+        if size == 0 or self.view[offset + TYPE_AT] != RecordType.INDEX:
             return
         self.index_offset = offset
         self.crc = crc

@@ -157,8 +157,9 @@ def snapshot_path(directory: Path, position: int) -> Path:
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Return the content of the snapshot file."""
     payload = msgspec.msgpack.encode(snapshot)
-    head = SNAPSHOT_HEAD.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, crc32(payload), len(payload))
-    return head + payload
+    return (
+        SNAPSHOT_HEAD.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, crc32(payload), len(payload)) + payload
+    )
 
 
 def list_snapshots(directory: Path) -> list[tuple[int, Path]]:
@@ -171,19 +172,18 @@ def list_snapshots(directory: Path) -> list[tuple[int, Path]]:
     return sorted(found, reverse=True)
 
 
-def read_snapshot(path: Path) -> Snapshot:
-    """Read a snapshot. Raises JournalDamaged, or JournalError for another format version."""
-    return decode_snapshot(path.read_bytes(), path)
-
-
 def decode_snapshot(data: bytes, path: Path) -> Snapshot:
-    """Decode the content of the file `path`. Raises the errors of `read_snapshot`."""
+    """Decode the content of the file `path`.
+
+    Raises JournalDamaged, or JournalError for another format version.
+    """
     if len(data) < SNAPSHOT_HEAD.size:
         raise damaged(path, len(data), "the snapshot is incomplete")
     magic, version, crc, length = SNAPSHOT_HEAD.unpack_from(data)
     if magic == SNAPSHOT_MAGIC and version != FORMAT_VERSION:
         raise JournalError(
-            f"{path} has format version {version}; this release reads version {FORMAT_VERSION}"
+            f"{path} has format version {version}; this release reads only version "
+            f"{FORMAT_VERSION}. Use the release that wrote it."
         )
     payload = memoryview(data)[SNAPSHOT_HEAD.size :]
     if magic != SNAPSHOT_MAGIC or length != len(payload) or crc != crc32(payload):
@@ -200,18 +200,34 @@ def decode_snapshot(data: bytes, path: Path) -> Snapshot:
 def newest_snapshot(directory: Path) -> Snapshot | None:
     """Return the newest intact snapshot, None if there is no snapshot.
 
-    An older one exists only if a crash occurred between the rename of the newest one and the
-    removal of the others. At that time, no segment that the older one needs has been removed.
+    Raises JournalDamaged if there are snapshots but none is intact, JournalError.
     """
-    failure: JournalDamaged | None = None
-    for _, path in list_snapshots(directory):
-        try:
-            return read_snapshot(path)
-        except JournalDamaged as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return None
+    found = newest_snapshot_file(directory)
+    return found[2] if found is not None else None
+
+
+def newest_snapshot_file(directory: Path) -> tuple[int, bytes, Snapshot] | None:
+    """Return position, bytes and content of the newest intact snapshot; see `newest_snapshot`.
+
+    A broker may run meanwhile and replace the snapshot. Without one, an older snapshot exists only
+    if a crash occurred between the rename of the newest one and the removal of the others. At that
+    time, no segment that the older one needs has been removed.
+    """
+    while True:
+        vanished = False
+        failure: JournalDamaged | None = None
+        for position, path in list_snapshots(directory):
+            try:
+                data = path.read_bytes()
+                return position, data, decode_snapshot(data, path)
+            except FileNotFoundError:
+                vanished = True  # there is a newer one
+            except JournalDamaged as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        if not vanished:
+            return None
 
 
 _decode: Final[Callable[[memoryview], Snapshot]] = msgspec.msgpack.Decoder(Snapshot).decode

@@ -14,13 +14,21 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from sluicemq.journal.format import GROUP_START, HEADER_BYTES, UNIT_END, RecordType, record_size
+from sluicemq.journal.format import (
+    FLAGS_AT,
+    GROUP_START,
+    HEADER_BYTES,
+    TYPE_AT,
+    UNIT_END,
+    RecordType,
+    record_size,
+    sequence_at,
+)
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     MappedSegment,
     damaged,
     record_offsets,
-    sequence_at,
 )
 from sluicemq.journal.writer import DurableEnd
 
@@ -61,13 +69,13 @@ def find_tail(view: MappedSegment, durable: DurableEnd | None, limit: int | None
     for offset, size in record_offsets(view.view, end):
         head = bytes(view.view[offset : offset + HEADER_BYTES])
         sequence = sequence_at(view.view, offset)
-        if head[44] == RecordType.INDEX or sequence <= last:
+        if head[TYPE_AT] == RecordType.INDEX or sequence <= last:
             beyond = offset + size
             break
         last = sequence
         stop = offset + (size + 7 & -8)
         unit.append(head)
-        if head[45] & UNIT_END:
+        if head[FLAGS_AT] & UNIT_END:
             heads += unit
             unit = []
             whole = stop
@@ -90,7 +98,7 @@ def find_full(view: MappedSegment, end: int) -> Tail:
     tail = find_tail(view, None, end)
     if tail.end != end:
         raise damaged(view.path, tail.end, "a record is damaged or missing that had been on disk")
-    if record_size(view.view, end) and view.view[end + 44] != RecordType.INDEX:
+    if record_size(view.view, end) and view.view[end + TYPE_AT] != RecordType.INDEX:
         raise damaged(view.path, end, "the next segment says that there is no record here")
     return tail
 
@@ -98,9 +106,9 @@ def find_full(view: MappedSegment, end: int) -> Tail:
 def has_later_group(view: memoryview, start: int, last: int) -> bool:
     """Return whether an intact group starts after `start`, which proves that `start` was synced."""
     data = bytes(view[start:])
-    for match in _PLAUSIBLE.finditer(data, 52):
-        offset = start + match.start() - 44
-        if offset & 7 or not view[offset + 45] & GROUP_START:
+    for match in _PLAUSIBLE.finditer(data, 8 + TYPE_AT):
+        offset = start + match.start() - TYPE_AT
+        if offset & 7 or not view[offset + FLAGS_AT] & GROUP_START:
             continue
         if last < sequence_at(view, offset) < last + SEQUENCE_LEAP and record_size(view, offset):
             return True

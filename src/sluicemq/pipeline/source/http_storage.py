@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from sluicemq.journal.format import HEADER_BYTES, RecordType, record_size
+from sluicemq.journal.format import HEADER_BYTES, TYPE_AT, RecordType, record_size
 from sluicemq.journal.index import TRAILER_BYTES, SegmentIndex, decode_trailer
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
@@ -283,7 +283,7 @@ class RemoteSegment(StoredSegment):
             start = before
         record = memoryview(data)[offset - start : -TRAILER_BYTES]
         length = record_size(record, 0)
-        if not length or record[44] != RecordType.INDEX:
+        if not length or record[TYPE_AT] != RecordType.INDEX:
             raise self.damage(offset, "the index is not intact")
         found = offset, bytes(record[HEADER_BYTES:length])
         _indexes[self.key] = end, *found

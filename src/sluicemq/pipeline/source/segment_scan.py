@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from zlib_ng import zlib_ng
 
-from sluicemq.journal.format import HEADER_BYTES, record_size
+from sluicemq.journal.format import HEADER_BYTES, LAST_TYPE, record_size, size_at
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.pipeline.source.heads import Heads, record_heads
 from sluicemq.pipeline.source.journal_storage import StoredSegment
@@ -50,29 +50,49 @@ def scan_segment(
     while at < end:
         data = segment.stretch(at, end, needed)
         view = memoryview(data)
-        complete = at + len(view) >= end
-        places, stop = _hop(view, len(view))
-        if places:
-            stretch = Stretch(
-                record_heads(view, np.array(places, np.int64), at), data, at, at + stop
-            )
+        heads, stop = _records(view, at)
+        if heads.count:
+            stretch = Stretch(heads, data, at, at + stop)
             at += stop
             needed = STRETCH_BYTES
             yield stretch
             continue
-        if not complete:
-            size = int.from_bytes(view[:4], "little")
-            if len(view) < size <= end - at:
-                needed = size + 7  # the record is larger than the stretch
-                continue
+        padded = size_at(view, 0) + 7 & -8
+        if len(view) < padded <= end - at:
+            needed = padded  # the record is larger than the stretch
+            continue
         at = _resume(segment, at, end, report)
 
 
-def _hop(view: memoryview, end: int) -> tuple[list[int], int]:
-    """Return the starts of up to RECORDS intact records, and the end of the last one."""
+def _records(view: memoryview, base: int) -> tuple[Heads, int]:
+    """Return up to RECORDS intact records from the start of `view` on, and the end of the last one.
+
+    The checks are those of `record_size`.
+    """
+    places = np.array(_hop(view), np.int64)
+    heads = record_heads(view, places, base)
+    sizes = heads["size"].astype(np.int64)
+    stops = places + (sizes + 7 & -8)
+    words = np.frombuffer(view, "<u8", len(view) >> 3)
+    padding = sizes & 7
+    last_words = words[(stops >> 3) - 1] >> (8 * padding).astype(np.uint64)
+    intact = (
+        ((padding == 0) | (last_words == 0))
+        & (heads["type"] > 0)
+        & (heads["type"] <= LAST_TYPE)
+        & (heads["body"] >= HEADER_BYTES)
+        & (heads["body"] <= heads["size"])
+    )
+    count = len(places) if intact.all() else int(np.argmin(intact))
+    return heads.take(slice(count)), int(stops[count - 1]) if count else 0
+
+
+def _hop(view: memoryview) -> list[int]:
+    """Return the starts of up to RECORDS records that match their CRC."""
     # The only loop over records. A vectorised search (for header patterns, or by pointer doubling)
     # costs more than the 0.1 µs of a step here, and each CRC has to be computed separately anyway.
     places: list[int] = []
+    end = len(view)
     words = view[: end & -4].cast("I")
     crc32 = zlib_ng.crc32
     at = 0
@@ -80,13 +100,16 @@ def _hop(view: memoryview, end: int) -> tuple[list[int], int]:
     while at <= last:
         size = words[at >> 2]
         stop = at + size
-        if size < HEADER_BYTES or stop > end or crc32(view[at + 8 : stop]) != words[(at >> 2) + 1]:
+        padded = stop + 7 & -8
+        if size < HEADER_BYTES or padded > end:
+            break
+        if crc32(view[at + 8 : stop]) != words[(at >> 2) + 1]:
             break
         places.append(at)
-        at = stop + 7 & -8
+        at = padded
         if len(places) == RECORDS:
             break
-    return places, at
+    return places
 
 
 def _resume(segment: StoredSegment, at: int, end: int, report: Report | None) -> int:

@@ -1,0 +1,248 @@
+"""The broker's reader and the vectorised reader return the same records of the same segments."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from struct import calcsize
+from zlib import crc32
+
+import pytest
+
+from sluicemq.journal import FileJournal
+from sluicemq.journal.backup import create
+from sluicemq.journal.backup_restore import restore
+from sluicemq.journal.compact import compact
+from sluicemq.journal.format import (
+    FIELDS,
+    HEADER,
+    HEADER_BYTES,
+    REST,
+    Record,
+    RecordType,
+    decode_record,
+    record_size,
+)
+from sluicemq.journal.segment import (
+    SEGMENT_HEADER_BYTES,
+    MappedSegment,
+    list_segments,
+    record_offsets,
+    segment_path,
+)
+from sluicemq.model.errors import JournalDamaged
+from sluicemq.pipeline.source import segment_scan
+from sluicemq.pipeline.source.heads import Heads, index_heads
+from sluicemq.pipeline.source.journal_storage import Mapped
+from sluicemq.pipeline.source.segment_scan import scan_segment
+from tests.pipeline.source.support import (
+    SMALL,
+    deliver,
+    depth,
+    message,
+    put,
+    redeliver,
+    requeue,
+    settle,
+)
+from tests.pipeline.source.test_events import journal_in
+
+Found = list[tuple[int, Record]]
+"""Offset and content of records."""
+
+
+def fill(directory: Path) -> None:
+    """Write records of all sizes modulo 8 to several sealed segments and one unsealed one."""
+    with journal_in(directory) as journal:
+        for number in range(60):
+            sequence = put(
+                journal,
+                message(b"x" * number, correlation_id="c" * (number % 5), expiration=number),
+            )
+            deliver(journal, [sequence])
+            if number % 3 == 0:
+                redeliver(journal, [sequence], [2])
+                requeue(journal, sequence, 2)
+            if number % 4:
+                settle(journal, [sequence])
+            depth(journal, number)
+            journal.sync()
+    assert len(list_segments(directory)) > 3
+
+
+def intact(directory: Path) -> Path:
+    fill(directory)
+    return directory
+
+
+def rewritten(directory: Path) -> Path:
+    """Return a journal with relocated records."""
+
+    def adopt(journal: FileJournal) -> None:
+        journal.snapshot_source = lambda: b""
+
+    fill(directory)
+    compact(directory, SMALL, adopt)
+    return directory
+
+
+def restored(directory: Path) -> Path:
+    """Return a journal with rewritten segment headers."""
+    fill(directory / "journal")
+    create(directory / "journal", directory / "backup")
+    restore(directory / "backup", directory / "restored")
+    return directory / "restored" / "journal"
+
+
+def scalar(view: MappedSegment, end: int, start: int = SEGMENT_HEADER_BYTES) -> Found:
+    return [
+        (offset, decode_record(view.view, offset, size))
+        for offset, size in record_offsets(view.view, end, start)
+    ]
+
+
+def scalar_skipping(view: MappedSegment, end: int) -> Found:
+    """Return all intact records, also those after damage."""
+    found: Found = []
+    start = SEGMENT_HEADER_BYTES
+    while start < end:
+        found += scalar(view, end, start)
+        if found and found[-1][0] >= start:
+            offset = found[-1][0]
+            start = offset + (record_size(view.view, offset) + 7 & -8)
+        start += 8
+        while start < end and not record_size(view.view[:end], start):
+            start += 8
+    return found
+
+
+def records_of(heads: Heads, data: memoryview, base: int) -> Found:
+    """Return the records as the vectorised reader presents them: columns and bodies."""
+    found = []
+    for row in range(heads.count):
+        offset, body, size = (int(heads[name][row]) for name in ("offset", "body", "size"))
+        start = offset - base
+        fields = {
+            name: int(heads[name][row])
+            for name, _, _ in FIELDS
+            if name not in ("size", "crc", "body")
+        }
+        meta = bytes(data[start + HEADER_BYTES : start + body])
+        content = bytes(data[start + body : start + size])
+        found.append((offset, Record(**fields, meta=meta, body=content)))
+    return found
+
+
+def vectorised(
+    view: MappedSegment, end: int, report: Callable[[int, int], None] | None
+) -> tuple[Found, JournalDamaged | None]:
+    found: Found = []
+    try:
+        for stretch in scan_segment(Mapped(view, end), 0, end, report):
+            found += records_of(stretch.heads, memoryview(stretch.data), stretch.base)
+    except JournalDamaged as error:
+        return found, error
+    return found, None
+
+
+def end_of(view: MappedSegment) -> int:
+    return view.index_offset or view.size
+
+
+def compare(path: Path, end: int | None = None) -> None:
+    """Compare both readers, up to the first damaged record and after it."""
+    view = MappedSegment(path)
+    end = end_of(view) if end is None else end
+    expected = scalar(view, end)
+    found, error = vectorised(view, end, None)
+    assert found == expected
+    stop = SEGMENT_HEADER_BYTES
+    if expected:
+        offset = expected[-1][0]
+        stop = offset + (record_size(view.view, offset) + 7 & -8)
+    assert (error is None) == (stop == end)
+    if error is not None:
+        assert f"offset {stop}:" in str(error)
+    assert vectorised(view, end, lambda start, stop: None) == (scalar_skipping(view, end), None)
+
+
+def copies(directory: Path) -> list[tuple[Path, bytearray, int]]:
+    """Return path, content and end of the records of each segment."""
+    found = []
+    for first in list_segments(directory):
+        path = segment_path(directory, first)
+        view = MappedSegment(path)
+        found.append((path, bytearray(view.view), end_of(view)))
+        view.close()
+    return found
+
+
+def test_fields_describe_the_header() -> None:
+    place = 0
+    for _, code, offset in FIELDS:
+        assert offset == place
+        place += calcsize("<" + code)
+    assert place == HEADER_BYTES == HEADER.size == REST.size + 8
+
+
+@pytest.mark.parametrize("make", [intact, rewritten, restored])
+@pytest.mark.parametrize("limit", [8192, 3])
+def test_both_readers_return_the_same_records(
+    tmp_path: Path, make: Callable[[Path], Path], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_scan, "RECORDS", limit)
+    directory = make(tmp_path)
+    types = set()
+    for first in list_segments(directory):
+        path = segment_path(directory, first)
+        compare(path)
+        view = MappedSegment(path)
+        expected = scalar(view, end_of(view))
+        types |= {record.type for _, record in expected}
+        if view.index is not None:
+            assert records_of(index_heads(view.index), view.view, 0) == expected
+    assert (RecordType.RELOCATED in types) == (make is rewritten)
+
+
+def test_both_readers_stop_at_a_torn_tail(tmp_path: Path) -> None:
+    fill(tmp_path)
+    path, data, end = copies(tmp_path)[0]
+    for size in range(SEGMENT_HEADER_BYTES + 8, end, 12):
+        path.write_bytes(data[:size])
+        compare(path, size)
+        path.write_bytes(data[:size] + bytes(end - size))  # preallocated space
+        compare(path, end)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_both_readers_find_the_same_damage(tmp_path: Path, seed: int) -> None:
+    fill(tmp_path)
+    chance = random.Random(seed)
+    path, data, end = chance.choice(copies(tmp_path))
+    for _ in range(chance.choice((1, 1, 3))):
+        data[chance.randrange(SEGMENT_HEADER_BYTES, end)] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+    compare(path, end)
+
+
+@pytest.mark.parametrize("damage", ["padding", "type 0", "unknown type", "body", "body in header"])
+def test_both_readers_reject_records_that_match_their_crc(tmp_path: Path, damage: str) -> None:
+    fill(tmp_path)
+    path, data, end = copies(tmp_path)[0]
+    view = memoryview(bytes(data))
+    offsets = [(at, size) for at, size in record_offsets(view, end) if size % 8]
+    offset, size = offsets[3]
+    if damage == "padding":
+        data[offset + size] = 1
+    elif damage == "type 0":
+        data[offset + 44] = 0
+    elif damage == "unknown type":
+        data[offset + 44] = max(RecordType) + 1
+    elif damage == "body":
+        data[offset + 52 : offset + 56] = (size + 1).to_bytes(4, "little")
+    else:
+        data[offset + 52 : offset + 56] = (HEADER_BYTES - 8).to_bytes(4, "little")
+    data[offset + 4 : offset + 8] = crc32(data[offset + 8 : offset + size]).to_bytes(4, "little")
+    path.write_bytes(data)
+    compare(path, end)
