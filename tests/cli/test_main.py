@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 import sluicemq
-from sluicemq.broker import engine
+from sluicemq.broker import broker
 from sluicemq.cli import console, main
 from sluicemq.model.errors import ConnectionLost
 from tests.cli.conftest import Run
 
 
 def test_version(run: Run) -> None:
-    compiled = Path(engine.__file__).suffix == ".so"
+    compiled = Path(broker.__file__).suffix == ".so"
     version = f"sluicemq {sluicemq.__version__}"
     result = run("--version")
     assert (result.code, result.err) == (0, "")

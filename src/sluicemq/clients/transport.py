@@ -228,17 +228,21 @@ def _broken(error: ProtocolError) -> ConnectionLost:
     return ConnectionLost(f"the broker broke the protocol: {error}")
 
 
+_CLOSED_IN_HANDSHAKE: Final = "the broker closed the connection; check that the port uses TLS"
+
+
 def reason_of(error: OSError) -> str:
     """Return the error in words: OpenSSL's own text has symbols and source positions."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the broker's certificate is not trusted: {error.verify_message}"
     if not isinstance(error, ssl.SSLError):
-        return str(error)
+        # asyncio's error for a connection closed during the handshake has no text
+        return str(error) or _CLOSED_IN_HANDSHAKE
     match error.reason or "":
         case "WRONG_VERSION_NUMBER":
             return "the peer does not speak TLS"
         case "UNEXPECTED_EOF_WHILE_READING":
-            return "the broker closed the connection; check that the port uses TLS"
+            return _CLOSED_IN_HANDSHAKE
         case "TLSV13_ALERT_CERTIFICATE_REQUIRED":
             return "the broker requires a client certificate"
         case "TLSV1_ALERT_UNKNOWN_CA":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sluicemq.broker import OfflineImport
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.migrate import ledger, transfer
 from sluicemq.cli.migrate.source_files import ChangeDetector
@@ -69,9 +70,9 @@ def test_interrupted_run_is_completed(
 ) -> None:
     """Before: the ledger announces a part that the journal does not contain. Behind: the journal
     contains the part, and the ledger does not confirm it."""
-    end_unit = transfer._Transfer._end_unit
+    end_unit = OfflineImport.end_unit
 
-    def cut(self: transfer._Transfer, number: int, messages: int) -> None:
+    def cut(self: OfflineImport, number: int, messages: int) -> None:
         if number == 3 and moment == "before":
             raise Crash
         end_unit(self, number, messages)
@@ -86,7 +87,7 @@ def test_interrupted_run_is_completed(
         if moment == "at the end":
             patch.setattr(ledger.Ledger, "done", never)
         else:
-            patch.setattr(transfer._Transfer, "_end_unit", cut)
+            patch.setattr(OfflineImport, "end_unit", cut)
         with pytest.raises(Crash):
             run("migrate", "openmq", str(instance.path), "--to", str(tmp_path / "data"))
     # the journal was closed properly; recovery truncates a unit without its end

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sluicemq.broker import OfflineImport
 from sluicemq.cli.migrate import transfer
 from sluicemq.cli.migrate.sqlite import usage
 from sluicemq.cli.migrate.vibemq import inspect_source
@@ -149,9 +150,9 @@ def test_dead_letters_for_a_fan_out_are_set_aside(store: Store, migrate: Migrate
 def test_run_after_ctrl_c_continues(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end_unit = transfer._Transfer._end_unit
+    end_unit = OfflineImport.end_unit
 
-    def interrupt(self: transfer._Transfer, number: int, messages: int) -> None:
+    def interrupt(self: OfflineImport, number: int, messages: int) -> None:
         end_unit(self, number, messages)
         if number == 2:
             os.kill(os.getpid(), signal.SIGINT)
@@ -159,7 +160,7 @@ def test_run_after_ctrl_c_continues(
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         patch.setattr(transfer, "PART_MESSAGES", 2)
-        patch.setattr(transfer._Transfer, "_end_unit", interrupt)
+        patch.setattr(OfflineImport, "end_unit", interrupt)
         stopped = run("migrate", "vibemq", str(store.path), "--to", "data")
     assert stopped.code == 130
     assert "this run has imported 4 messages, of 10 in the source" in stopped.err
