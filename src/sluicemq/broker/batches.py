@@ -193,7 +193,7 @@ class Batches:
         """Return the messages that the broker would refuse now, in order. Raises BrokerStopping.
 
         Destinations that have to be created count against the quota of `creator` (see
-        Registry.resolve). As in any transaction, the messages of the batch itself do not count
+        Destinations.resolve). As in any transaction, the messages of the batch itself do not count
         against the limits.
         """
         return self._plan(messages, creator)[1]

@@ -34,7 +34,7 @@ from sluicemq.model.errors import JournalDamaged, RecordNotFound
 SHARE: Final = 200
 """Lines between two checks of the clock; they take about 100 µs."""
 DEAD_LETTERS_END: Final = ".dlq"
-"""Suffix of default dead-letter queues (see PublishOperations)."""
+"""Suffix of default dead-letter queues (see Destination.dead_letter_address)."""
 READING_SECONDS: Final = 0.05
 """Maximum time per round for reading messages that are not in memory."""
 
