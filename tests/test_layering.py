@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,7 @@ def test_the_import_rules_hold(fixture: Path) -> None:
         ("protocols/phpmq/session.py", "import sluicemq.clients.transport", "downwards only"),
         ("clients/phpmq.py", "import sluicemq.clients.msglite", "independent"),
         ("clients/transport.py", "import sluicemq.server", "downwards only"),
+        ("admin/app.py", "import sluicemq.broker.subscription", "as sluicemq.broker only"),
         ("protocols/phpmq/wire.py", "import sluicemq.broker", "of SluiceMQ only the model"),
         ("protocols/phpmq/mapping.py", "import sluicemq.protocols.msglite.wire", "independent"),
     ],
@@ -68,3 +70,14 @@ def test_a_violation_is_reported(fixture: Path, module: str, line: str, contract
     assert result.returncode == 1, result.stdout + result.stderr
     broken = [each for each in result.stdout.splitlines() if " BROKEN" in each]
     assert any(contract in each for each in broken), result.stdout
+
+
+def test_the_state_shared_by_the_parts_of_the_engine_is_read_by_them_only() -> None:
+    package = ROOT / "src" / "sluicemq"
+    others = [path for path in package.rglob("*.py") if path.parent.name != "broker"]
+    assert others
+    for path in others:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr == "core":
+                owner = ast.unparse(node.value)
+                assert not owner.endswith("broker"), f"{path}: {owner}.core"

@@ -63,7 +63,7 @@ COMMANDS: Final = {
     "journal": LazyCommand("sluicemq.cli.journal", "app", _DATA),
     "slots": LazyCommand("sluicemq.cli.slots", "app", _DATA),
     "pipeline": LazyCommand("sluicemq.cli.pipeline", "app", _DATA),
-    "migrate": LazyCommand("sluicemq.cli.migrate.command", "app", _DATA),
+    "migrate": LazyCommand("sluicemq.cli.migrate", "app", _DATA),
 }
 
 

@@ -1,0 +1,263 @@
+"""Open MQ's transaction log and its store of incomplete transactions.
+
+    txnlog   0 magic:u32 5555AAAA  4 version:i16 1  6 status:i16  8 checkpoint position:i64
+            16 time:i64  24 checkpoint:i64  32 Adler-32 of 0-32 with the checkpoint as it was:i64
+            40 version of the events:i64 1          then, from the checkpoint position on, records
+
+    record   0 magic:u32 AAAA5555  4 type:i32  8 size:i32  12 time:i64  20 number:i64
+            28 checkpoint:i64  36 Adler-32 of the body:i64  44 -:i32  48 body
+
+A record belongs to the log as long as its checkpoint is the header's and its number the next one
+from 0. A body is an event, or if its type is 8 several: count:i32, then type:i32 size:i32 event of
+each.
+
+    event       = kind:u8 sort:u8 ...
+      1 0       details work                  a local transaction has committed
+      1 1       details work size:i32 object  ... is prepared
+      1 2       details                       ... that was prepared has ended
+      4 0       message                       sent outside of transactions
+      5 0       ack                           acknowledged outside of transactions
+      6 0       destination:str id:32         taken out of the store
+    details     = kind:u8 transaction:i64 state:i32 complete:i32 flag:u8 [xid:136]
+    work        = count:i32 message *  count:i32 ack *
+    message     = packet  count:i32 consumer:i64 *
+    ack         = destination:str id:32 consumer:i64
+
+The store of incomplete transactions has records, or files of their own, of: size:i32 details work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple, TypeVar
+from zlib import adler32
+
+from sluicemq.migrate.openmq.records import Faults, large_files, read_large, records
+from sluicemq.migrate.source_files import ByteReader, Damage, SourceFile
+from sluicemq.protocols.jmq.wire import FIXED_SIZE
+
+LOG: Final = "txnlog"
+INCOMPLETE: Final = "incompleteTxnStore"
+VRFILE: Final = "vrfile"
+XID_SIZE: Final = 136
+SYSID_SIZE: Final = 32
+PREPARED: Final = 5
+COMMITTED: Final = 6
+
+_LOCAL: Final = 1
+_MESSAGE: Final = 4
+_ACK: Final = 5
+_REMOVAL: Final = 6
+_COMMIT: Final = 0
+_PREPARE: Final = 1
+_COMPLETE: Final = 2
+_COMPOUND: Final = 8
+_MAGIC: Final = 0x5555AAAA
+_RECORD_MAGIC: Final = 0xAAAA5555
+_VERSION: Final = 1
+_MOST: Final = 1_000_000
+"""Maximum number of messages or acknowledgements in a transaction."""
+
+_header: Final = Struct(">IhhqqqqQ")
+_record: Final = Struct(">IiiqqqQi")
+_lead: Final = Struct(">BB")
+_details: Final = Struct(">BqiiB")
+_i32: Final = Struct(">i")
+_i64: Final = Struct(">q")
+_u16: Final = Struct(">H")
+_packet: Final = Struct(">Ihhi")
+_two: Final = Struct(">ii")
+
+
+class LoggedAck(NamedTuple):
+    """An acknowledgement. `destination` in the store's spelling (`Q:name`); `consumer` is the
+    number of a durable subscription, undefined for a queue."""
+
+    destination: str
+    sysid: bytes
+    consumer: int
+
+
+class TransactionWork(NamedTuple):
+    """Work of a transaction: packets that it sends, and acknowledgements."""
+
+    sends: list[bytes]
+    acks: list[LoggedAck]
+
+
+class LoggedTransaction(NamedTuple):
+    """A transaction. `kind` is 1 for those of one broker; `xid` b"" if it has none."""
+
+    kind: int
+    number: int
+    state: int
+    xid: bytes
+    work: TransactionWork
+
+
+class MessageStored(NamedTuple):
+    """An event: a message has been stored."""
+
+    packet: bytes
+
+
+class MessageRemoved(NamedTuple):
+    """An event: a message was removed from the store."""
+
+    destination: str
+    sysid: bytes
+
+
+Event = MessageStored | LoggedAck | MessageRemoved | LoggedTransaction
+"""An event of the log. A LoggedTransaction in state COMMITTED that has work was never prepared; one
+without work ends a prepared transaction."""
+
+
+def read_log(directory: Path) -> tuple[list[Event], int]:
+    """Return the events since the last checkpoint and the number of other brokers' transactions.
+
+    Raises Damage if the log's header, or an event of an intact record, is invalid. The log ends
+    after the last intact record, as for Open MQ.
+    """
+    path = directory / LOG
+    if not path.exists():
+        return [], 0
+    events: list[Event] = []
+    foreign = 0
+    with SourceFile.open(path) as data:
+        if not data.size:
+            return [], 0
+        for where, body in _bodies(data):
+            event = _event(ByteReader(body, where))
+            if event is None:
+                foreign += 1
+            else:
+                events.append(event)
+    return events, foreign
+
+
+def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
+    magic, version, _, position, _, checkpoint, _, cookie = data.unpack(_header, 0)
+    if magic != _MAGIC or version != _VERSION or cookie != _VERSION:
+        raise data.damage(0, "this is no transaction log of Open MQ, or one of another version")
+    number = 0
+    while 0 <= position <= data.size - _record.size:
+        sign, sort, size, _, count, since, checksum, _ = data.unpack(_record, position)
+        start = position + _record.size
+        if sign != _RECORD_MAGIC or not 0 <= size <= data.size - start:
+            return
+        body = data.read(start, size)
+        if adler32(body) != checksum or since != checkpoint or count != number:
+            return
+        where = f"{data.path}, record at byte {position}"
+        if sort == _COMPOUND:
+            cursor = ByteReader(body, where)
+            for _ in range(_count(cursor)):
+                _, inner = cursor.unpack(_two)
+                yield where, cursor.take(inner)
+        else:
+            yield where, body
+        number += 1
+        position = start + size
+
+
+def _event(cursor: ByteReader) -> Event | None:
+    """Read an event; None for transactions that span several brokers."""
+    kind, sort = cursor.unpack(_lead)
+    if kind == _MESSAGE:
+        return MessageStored(_message(cursor))
+    if kind == _ACK:
+        return _ack(cursor)
+    if kind == _REMOVAL:
+        return MessageRemoved(_text(cursor), cursor.take(SYSID_SIZE))
+    if kind == _LOCAL and sort in (_COMMIT, _PREPARE):
+        return _transaction(cursor)._replace(state=COMMITTED if sort == _COMMIT else PREPARED)
+    if kind == _LOCAL and sort == _COMPLETE:
+        return _described(cursor)
+    if kind in (2, 3):
+        return None
+    raise cursor.damage(f"there is no event {kind}.{sort}")
+
+
+def read_incomplete(directory: Path, faults: Faults) -> list[LoggedTransaction]:
+    """Read the transactions that a checkpoint has saved."""
+    found: list[LoggedTransaction] = []
+    place = directory / INCOMPLETE
+    if not place.is_dir():
+        return found
+    if (place / VRFILE).exists():
+        with SourceFile.open(place / VRFILE) as data:
+            for span in records(data, faults):
+                where = f"{data.path}, record at byte {span.position}"
+                cursor = ByteReader(data.read(span.position, span.size), where)
+                if not span.complete:
+                    faults(cursor.damage("it was being written when the broker ended"))
+                    continue
+                try:
+                    size = cursor.unpack(_i32)[0]
+                    found.append(_transaction(ByteReader(cursor.take(size), where)))
+                except Damage as fault:
+                    faults(fault)
+    for path in large_files(place):
+        with SourceFile.open(path) as data:
+            try:
+                large = read_large(data)
+                if large is not None and large.data.complete:
+                    content = data.read(large.data.position, large.data.size)
+                    found.append(_transaction(ByteReader(content, str(path))))
+            except Damage as fault:
+                faults(fault)
+    return found
+
+
+# --- parts -------------------------------------------------------------------------------------
+
+_PartT = TypeVar("_PartT")
+
+
+def _described(cursor: ByteReader) -> LoggedTransaction:
+    kind, number, state, _, has_xid = cursor.unpack(_details)
+    xid = cursor.take(XID_SIZE) if has_xid else b""
+    return LoggedTransaction(kind, number, state, xid, TransactionWork([], []))
+
+
+def _transaction(cursor: ByteReader) -> LoggedTransaction:
+    described = _described(cursor)
+    if described.kind != _LOCAL:
+        return described
+    return described._replace(
+        work=TransactionWork(_several(cursor, _message), _several(cursor, _ack))
+    )
+
+
+def _several(cursor: ByteReader, one: Callable[[ByteReader], _PartT]) -> list[_PartT]:
+    return [one(cursor) for _ in range(_count(cursor))]
+
+
+def _count(cursor: ByteReader) -> int:
+    count: int = cursor.unpack(_i32)[0]
+    if not 0 <= count <= min(_MOST, cursor.left):
+        raise cursor.damage(f"{count} parts are announced")
+    return count
+
+
+def _message(cursor: ByteReader) -> bytes:
+    start = cursor.position
+    _, _, _, size = cursor.unpack(_packet)
+    cursor.position = start
+    if size < FIXED_SIZE:
+        raise cursor.damage(f"a packet announces a size of {size} bytes")
+    packet = cursor.take(size)
+    for _ in range(_count(cursor)):
+        cursor.unpack(_i64)  # the message is routed again, as Open MQ does
+    return packet
+
+
+def _ack(cursor: ByteReader) -> LoggedAck:
+    return LoggedAck(_text(cursor), cursor.take(SYSID_SIZE), cursor.unpack(_i64)[0])
+
+
+def _text(cursor: ByteReader) -> str:
+    return cursor.take(cursor.unpack(_u16)[0]).decode("utf-8", "replace")

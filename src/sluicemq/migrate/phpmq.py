@@ -1,0 +1,280 @@
+"""PHPMQ: its XML configuration and its SQLite store.
+
+| PHPMQ                              | here                                                       |
+|------------------------------------|------------------------------------------------------------|
+| servers/messagequeue network       | phpmq listener with dispatch version 1                     |
+| ... unix, tls                      | the same on a socket, with TLS                             |
+| servers/maintenance                | phpmq-maintenance listener                                 |
+| storage/sqlite path                | where the messages are taken from                          |
+| logging/output loglevel            | logging.level                                              |
+| row of `queue`: queueName, content | message of the queue, as it would be sent                  |
+| createdAt, in 0.1 ms               | timestamp; the order of the queue                          |
+| messageId                          | message id, which protocols with ids show                  |
+| dispatched                         | one delivery, so that its next is marked as repeated       |
+
+PHPMQ has no users, and listens on all addresses by default; SluiceMQ requires a user for a port
+that other machines can reach. So the migration binds such a listener to loopback, and the operator
+changes the address.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+from xml.parsers import expat
+
+from sluicemq.migrate.plan import Plan, SourceMessage, key_of
+from sluicemq.migrate.source_files import ChangeDetector, Damage, SourceError, read_settings
+from sluicemq.migrate.sqlite import columns, is_database, opened
+from sluicemq.model.destination import Address, Kind, decode_name
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.protocols.phpmq.mapping import LAST_EXPIRATION, WITHOUT_TTL
+
+KIND: Final = "phpmq"
+MEMORY: Final = ":memory:"
+COLUMNS: Final = frozenset({"messageId", "queueName", "content", "createdAt", "dispatched"})
+TICKS: Final = 10
+"""Number of `createdAt` units in a millisecond."""
+
+_LEVELS: Final = {
+    "debug": "debug",
+    "info": "info",
+    "notice": "info",
+    "warning": "warning",
+    "error": "error",
+    "critical": "error",
+    "alert": "error",
+    "emergency": "error",
+}
+_SERVERS: Final = {"messagequeue": "phpmq", "maintenance": "phpmq-maintenance"}
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::", "[::]", ""})
+_TLS: Final = {"local_cert": "certificate", "local_pk": "key", "cafile": "client_ca"}
+"""PHP's names of TLS options, with ours."""
+
+
+class ConfigElement(NamedTuple):
+    """An element `config`, or one with attributes of its own: its position and its values."""
+
+    path: tuple[str, ...]
+    attributes: dict[str, str]
+    line: int
+
+
+def inspect_source(source: Path, store: Path | None) -> Plan:
+    """Read the source into a plan. Raises SourceError."""
+    plan = Plan(kind=KIND, place=source.resolve())
+    if source.is_dir():
+        raise SourceError(f"{source}: this is a directory; name the XML file or the SQLite file")
+    if is_database(source):
+        store = store or source
+    else:
+        plan.change_detector.look(source)
+        store = _read_configuration(plan, source, store)
+    if store is not None:
+        _read_store(plan, store)
+    return plan
+
+
+# --- the configuration -------------------------------------------------------------------------
+
+
+def entries(content: bytes, where: str) -> list[ConfigElement]:
+    """Return the elements that have attributes, in order. Raises Damage with the line."""
+    found: list[ConfigElement] = []
+    path: list[str] = []
+    parser = expat.ParserCreate()
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        path.append(name)
+        if len(path) > 16:
+            raise Damage(f"{where}, line {parser.CurrentLineNumber}: elements are nested too deep")
+        if attributes or len(path) == 4:
+            found.append(ConfigElement(tuple(path), attributes, parser.CurrentLineNumber))
+
+    def end(name: str) -> None:
+        path.pop()
+
+    def doctype(*ignored: object) -> None:
+        # PHPMQ's files need none, and entities can expand without limit
+        raise Damage(f"{where}, line {parser.CurrentLineNumber}: a document type is not accepted")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.StartDoctypeDeclHandler = doctype
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as fault:
+        reason = expat.ErrorString(fault.code)
+        raise Damage(f"{where}, line {fault.lineno}: not XML: {reason}") from None
+    except (ValueError, LookupError) as fault:  # unknown encoding
+        raise Damage(f"{where}, line {parser.CurrentLineNumber}: not XML: {fault}") from None
+    if not found or any(entry.path[0] != "PHPMQ" for entry in found):
+        raise Damage(f"{where}, line 1: this is no configuration of PHPMQ")
+    return found
+
+
+def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | None:
+    """Fill in settings; return the path of the store if it is not known already."""
+    found = entries(read_settings(source), str(source))
+    listeners: dict[tuple[str, str], dict[str, ConfigElement]] = {}
+    for entry in found:
+        where = "/".join(entry.path)
+        name = entry.attributes.get("name", "")
+        match entry.path[1:]:
+            case ("servers", server, sort, *_) if server in _SERVERS:
+                each = listeners.setdefault((server, sort), {})
+                if name:
+                    each[name] = entry
+            case ("storage", "sqlite", "config") if name == "path":
+                store = store or _store_place(plan, source, entry)
+            case ("storage", "redis", "config"):
+                if name == "host" and store is None:
+                    plan.leave("messages", "in Redis", _REDIS)
+            case ("logging", "output", *_):
+                level = _LEVELS.get(entry.attributes.get("loglevel", "").lower())
+                if level:
+                    plan.set("logging.level", level, "logging/output")
+            case ("logging", "logfile", *_):
+                plan.leave(
+                    "setting",
+                    f"logging/logfile in line {entry.line}",
+                    "the broker logs to standard error, where systemd or a container keeps it",
+                )
+            case _:
+                plan.leave("setting", f"{where} in line {entry.line}", "it has no effect")
+    for (server, sort), options in listeners.items():
+        _listen(plan, server, sort, options)
+    return store
+
+
+_REDIS: Final = (
+    "only SQLite stores are read; have PHPMQ's consumers empty its queues before you move, or send "
+    "the rest again"
+)
+
+
+def _store_place(plan: Plan, source: Path, entry: ConfigElement) -> Path | None:
+    path = entry.attributes.get("value", "")
+    if path == MEMORY:
+        plan.leave(
+            "messages",
+            "in memory",
+            "the store is :memory:, so nothing of it is left when PHPMQ stops; have consumers "
+            "empty its queues first",
+        )
+        return None
+    # PHPMQ resolves a relative path against its working directory, which is unknown here
+    for place in (source.parent / path, Path(path)):
+        if place.exists():
+            return place
+    raise SourceError(
+        f"{source}, line {entry.line}: there is no store {path} seen from {source.parent} or from "
+        "here; say with --store where it is"
+    )
+
+
+def _listen(plan: Plan, server: str, sort: str, options: dict[str, ConfigElement]) -> None:
+    scheme = _SERVERS[server]
+    where = f"servers/{server}/{sort}"
+    settings = {name: entry.attributes.get("value", "") for name, entry in options.items()}
+    ours: dict[str, str | int | bool] = {}
+    if scheme == "phpmq":
+        ours["dispatch_version"] = 1  # its released clients support no other version
+    if sort == "unix":
+        plan.listen(f"{scheme}+unix://{settings.pop('path', '')}", where, **ours)
+    elif sort in ("network", "tls"):
+        host, port = settings.pop("host", ""), settings.pop("port", "")
+        if host in _EVERYWHERE or not host.startswith("127."):
+            plan.leave("listener", f"{where}: {host}:{port}", _PUBLIC)
+            host = "127.0.0.1"
+        if sort == "tls":
+            scheme += "+tls"
+            for theirs, our in _TLS.items():
+                if settings.get(theirs):
+                    ours[our] = settings.pop(theirs)
+            if settings.pop("verify_peer", "").lower() in ("1", "true") and "client_ca" in ours:
+                ours["client_certificate"] = "required"
+            else:
+                ours.pop("client_ca", None)
+        plan.listen(f"{scheme}://{host}:{port}", where, **ours)
+    else:
+        plan.leave("listener", where, "there is no such type of listener")
+        return
+    for name in settings:
+        plan.leave("setting", f"{where}: {name}", _OPTIONS.get(name, "there is no equivalent"))
+
+
+_PUBLIC: Final = (
+    "PHPMQ has no logins, so anyone who reaches the port may read and send everything. It is bound "
+    "to 127.0.0.1; change the address and set a `user` for it, or insecure_public = true"
+)
+_OPTIONS: Final = {
+    "passphrase": "write it into a file of its own and name that with password_file",
+}
+
+
+# --- the store ---------------------------------------------------------------------------------
+
+
+def _read_store(plan: Plan, store: Path) -> None:
+    change_detector = plan.change_detector
+    with opened(store, change_detector) as connection:
+        there = columns(connection, "queue")
+        if not there:
+            raise Damage(f"{store}: there is no table `queue`, so this is no store of PHPMQ")
+        if missing := COLUMNS - there:
+            raise Damage(f"{store}: the table `queue` lacks {', '.join(sorted(missing))}")
+        for name, count in connection.execute(
+            "SELECT CAST(queueName AS BLOB), COUNT(*) FROM queue GROUP BY 1"
+        ):
+            plan.counts[_address(name)] += count
+    plan.counts = Counter({address: count for address, count in plan.counts.items() if count})
+    plan.waiting = lambda: _messages(store, change_detector)
+
+
+def _address(name: object) -> Address:
+    return Address(Kind.QUEUE, decode_name(name if isinstance(name, bytes) else b""))
+
+
+def _messages(store: Path, change_detector: ChangeDetector) -> Iterator[SourceMessage]:
+    with opened(store, change_detector) as connection:
+        rows = connection.execute(
+            "SELECT rowid, CAST(messageId AS BLOB), CAST(queueName AS BLOB), CAST(content AS BLOB),"
+            " createdAt, dispatched FROM queue ORDER BY queueName, createdAt, rowid"
+        )
+        while True:
+            try:
+                row = next(rows, None)
+            except sqlite3.Error as fault:
+                raise Damage(f"{store}: {fault}") from None
+            if row is None:
+                return
+            yield _waiting(store, *row)
+
+
+def _waiting(
+    store: Path,
+    number: int,
+    identity: bytes | None,
+    queue: bytes | None,
+    content: bytes | None,
+    created: object,
+    dispatched: object,
+) -> SourceMessage:
+    if not isinstance(created, int) or not identity:
+        raise Damage(f"{store}, row {number} of `queue`: it has no message id, or no time")
+    address = _address(queue)
+    message = Message(
+        address,
+        content or b"",
+        BodyKind.BYTES,
+        Origin.PHPMQ,
+        Durability.SYNC,
+        min(max(created // TICKS, 0), LAST_EXPIRATION),
+        message_id=identity.decode("utf-8", "replace"),
+        native=WITHOUT_TTL,  # the released server has no TTL
+    )
+    return SourceMessage(message, key_of(KIND, address, identity), {"": 1 if dispatched else 0})

@@ -1,0 +1,182 @@
+"""Contents of a source in SluiceMQ's terms: everything that a migration will do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sluicemq.migrate.source_files import ChangeDetector
+from sluicemq.model.destination import Address, DestinationSettings, Provenance, encode_name
+from sluicemq.model.message import Message
+from sluicemq.server.identity.records import UserRecord
+
+KEY_BYTES: Final = 16
+Key = bytes
+"""KEY_BYTES bytes that identify a source's message uniquely, independent of the source's path."""
+
+
+def key_of(kind: str, address: Address, identity: bytes) -> Key:
+    """Return the key of a message; `identity` is the source's own id of the message."""
+    name = encode_name(str(address))
+    digest = blake2b(digest_size=KEY_BYTES, person=kind.encode())
+    digest.update(len(name).to_bytes(4, "big") + name + identity)
+    return digest.digest()
+
+
+class SkippedItem(NamedTuple):
+    """An item that is not migrated.
+
+    what    type: setting, listener, user, messages, subscription ...
+    name    name in the source
+    reason  reason, and what to do instead
+    """
+
+    what: str
+    name: str
+    reason: str
+
+
+class SourceMessage(NamedTuple):
+    """A ready message of the source.
+
+    takers  of a topic, the subscriptions that have not acknowledged it, by name, with the number of
+            past deliveries; of a queue "" alone. None: the present subscriptions receive it
+    """
+
+    message: Message
+    key: Key
+    takers: dict[str, int] | None
+
+
+class PreparedTransaction(NamedTuple):
+    """A prepared transaction.
+
+    xid    136 bytes, in the encoding of our JMQ clients
+    sends  messages that it publishes on commit
+    acks   messages that it acknowledges on commit, by key, with the name of the subscription as
+           in `SourceMessage`
+    """
+
+    xid: bytes
+    sends: list[Message]
+    acks: list[tuple[Key, str]]
+
+
+class PlannedSubscription(NamedTuple):
+    """A durable subscription of a topic, under the name that our JMQ clients use for it."""
+
+    topic: str
+    name: str
+    selector: str = ""
+    exclude: str = ""
+
+
+class NewListener(msgspec.Struct):
+    """A listener for clients. `options` as in the configuration file."""
+
+    url: str
+    options: dict[str, str | int | bool] = {}
+
+
+class NewUser(NamedTuple):
+    """A user, added if there is none of that name."""
+
+    name: str
+    record: UserRecord
+
+
+class SetAsideRow(NamedTuple):
+    """A row of the source that is written to a file instead of being imported.
+
+    sort    a key of ASIDE
+    reason  why it is not imported
+    row     values by column
+    """
+
+    sort: str
+    reason: str
+    row: dict[str, object]
+
+
+ASIDE: Final = {
+    "dropped": "dropped by its full queue, and still in the store",
+    "delivered": "of FanOutWithoutAck queues, which keep what they have delivered",
+    "undeliverable": "no VibeMQ client could receive",
+    "unreadable": "not readable",
+}
+"""Types of rows that are set aside, with their description."""
+
+
+def _no_messages() -> Iterator[SourceMessage]:
+    return iter(())
+
+
+def _nothing_aside() -> Iterator[SetAsideRow]:
+    return iter(())
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """Contents of a source and the changes that the migration will make.
+
+    kind           openmq, vibemq or phpmq
+    place          path of the source
+    settings       values by section and name of the configuration file, in its units
+    comments       for settings and listeners (by their URL): their origin
+    defaults       of destinations created on first use; None = ours
+    destinations   to be declared
+    origins        of those: details of their creation besides the kind of the source, and its
+                   time in ms since the epoch, 0 = unknown
+    counts         number of ready messages by destination
+    waiting        the messages, read on demand; those of a destination in order
+    set_aside      number of rows that are written to a file instead of imported, by type
+    aside          these rows, read on demand
+    late           messages older than their queue's time to live, which restarts
+    one_name       a name stands for a queue or a topic, never for both
+    branches       prepared transactions; `held` are the messages that they have acknowledged
+    left           items that are not migrated
+    notes          other information for the operator
+    witness        detects changes of the source
+    """
+
+    kind: str
+    place: Path
+    settings: dict[tuple[str, ...], object] = msgspec.field(default_factory=dict)
+    listeners: list[NewListener] = msgspec.field(default_factory=list)
+    comments: dict[str, str] = msgspec.field(default_factory=dict)
+    defaults: DestinationSettings | None = None
+    destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
+    origins: dict[Address, tuple[Provenance, int]] = msgspec.field(default_factory=dict)
+    subscriptions: list[PlannedSubscription] = msgspec.field(default_factory=list)
+    users: list[NewUser] = msgspec.field(default_factory=list)
+    counts: Counter[Address] = msgspec.field(default_factory=Counter)
+    waiting: Callable[[], Iterator[SourceMessage]] = _no_messages
+    set_aside: Counter[str] = msgspec.field(default_factory=Counter)
+    aside: Callable[[], Iterator[SetAsideRow]] = _nothing_aside
+    late: int = 0
+    one_name: bool = False
+    branches: list[PreparedTransaction] = msgspec.field(default_factory=list)
+    held: list[SourceMessage] = msgspec.field(default_factory=list)
+    left: list[SkippedItem] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+    change_detector: ChangeDetector = msgspec.field(default_factory=ChangeDetector)
+
+    def leave(self, what: str, name: str, reason: str) -> None:
+        """Add an item that is not migrated."""
+        self.left.append(SkippedItem(what, name, reason))
+
+    def set(self, path: str, value: object, comment: str = "") -> None:
+        """Set a value of the configuration file; `path` is dotted."""
+        self.settings[tuple(path.split("."))] = value
+        if comment:
+            self.comments[path] = comment
+
+    def listen(self, url: str, comment: str = "", **options: str | int | bool) -> None:
+        """Add a listener."""
+        self.listeners.append(NewListener(url, options))
+        if comment:
+            self.comments[url] = comment

@@ -1,0 +1,223 @@
+"""Whatever the bytes of a source are: the answer is a plan, or an error that names the place. No
+other exception, no memory or time beyond the input's size."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from struct import pack
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sluicemq.migrate.jsonc import decode
+from sluicemq.migrate.openmq.instance import inspect_source
+from sluicemq.migrate.openmq.properties import parse
+from sluicemq.migrate.openmq.serial import read_objects
+from sluicemq.migrate.phpmq import entries
+from sluicemq.migrate.phpmq import inspect_source as inspect_phpmq
+from sluicemq.migrate.plan import ASIDE, Plan
+from sluicemq.migrate.set_aside import write_aside
+from sluicemq.migrate.source_files import SourceError
+from sluicemq.migrate.vibemq import inspect_source as inspect_vibemq
+from tests.migrate import openmq_store as store
+from tests.migrate import test_phpmq, vibemq_store
+from tests.migrate.openmq_store import Instance, packet, record, stored
+
+FEW = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+MANY = settings(max_examples=300, deadline=None)
+
+MUTATIONS = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=8)),
+    min_size=1,
+    max_size=4,
+)
+"""Places in a file, as a part of its length, and what is written over it there."""
+
+
+def mutated(content: bytes, mutations: list[tuple[float, bytes]], cut: float = 1.0) -> bytes:
+    changed = bytearray(content)
+    for place, data in mutations:
+        at = int(place * len(changed))
+        changed[at : at + len(data)] = data
+    return bytes(changed[: max(1, int(cut * len(changed)))])
+
+
+def carried_out(plan: Plan) -> None:
+    """Read everything that the plan promises."""
+    for waiting in plan.waiting():
+        assert waiting.key
+    with tempfile.TemporaryDirectory() as directory:
+        file = write_aside(plan, Path(directory), lambda: None)
+        lines = file.read_bytes().splitlines() if file is not None else []
+    assert len(lines) == sum(plan.set_aside.values())
+    for line in lines:
+        assert msgspec.json.decode(line)["sort"] in ASIDE
+
+
+def answered(inspect_source: Callable[[], Plan]) -> None:
+    with suppress(SourceError):
+        carried_out(inspect_source())
+
+
+@MANY
+@given(st.binary(max_size=400))
+def test_properties(content: bytes) -> None:
+    with suppress(SourceError):
+        parse(content, "file")
+
+
+@MANY
+@given(st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
+def test_settings_in_json(content: bytes) -> None:
+    with suppress(SourceError):
+        decode(content, "file")
+
+
+@MANY
+@given(
+    st.one_of(st.binary(max_size=300), st.text("<>/PHMQ ='\"a!&;[]", max_size=300).map(str.encode))
+)
+def test_settings_in_xml(content: bytes) -> None:
+    with suppress(SourceError):
+        entries(content, "file")
+
+
+@MANY
+@given(MUTATIONS, st.floats(0, 1))
+def test_objects(mutations: list[tuple[float, bytes]], cut: float) -> None:
+    for whole in (
+        store.destination("orders"),
+        store.interest(5, "prices", "desk", "all", "price > 10", shared=True),
+    ):
+        with suppress(SourceError):
+            read_objects(mutated(whole, mutations, cut), 2, "file")
+
+
+@MANY
+@given(st.binary(max_size=300))
+def test_any_objects(content: bytes) -> None:
+    with suppress(SourceError):
+        read_objects(b"\xac\xed\x00\x05" + content, 2, "file")
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Instance:
+    made = Instance(tmp_path_factory.mktemp("fuzz"))
+    made.destinations(store.destination("orders"), store.destination("prices", False))
+    made.interests(store.interest(11, "prices", "desk", "all", "a = 1"))
+    block = store.property_block({"city": "x", "weight": 5})
+    raw = packet("orders", "first", 1, strings={3: "c"}, properties=block)
+    made.messages("Qorders", record(stored(raw, {0: 1})), record(b"free", state=1))
+    made.messages("Tprices", record(stored(packet("prices", "p", 2, queue=False), {11: 0})))
+    made.write("fs370/message/Qorders/0", store.large_file(packet("orders", "big", 3), {0: 0}))
+    work = store.work([packet("orders", "sent", 4)], [store.ack("Q:orders", store.sysid(1))])
+    prepared = store.details(7, 5, store.xid(b"g", b"b")) + work
+    made.write("fs370/txnlog", store.log(b"\x01\x01" + prepared))
+    size = pack(">i", len(prepared))
+    made.write("fs370/incompleteTxnStore/vrfile", store.record_file(record(size + prepared)))
+    return made
+
+
+FILES = (
+    "fs370/destination",
+    "fs370/interest",
+    "fs370/message/Qorders/vrfile",
+    "fs370/message/Qorders/0",
+    "fs370/message/Tprices/vrfile",
+    "fs370/txnlog",
+    "fs370/incompleteTxnStore/vrfile",
+    "etc/passwd",
+    "etc/accesscontrol.properties",
+)
+
+
+def test_what_is_mutated_is_read_at_all(instance: Instance) -> None:
+    plan = inspect_source(instance.path, False, False)
+    assert sum(plan.counts.values()) == 3
+    assert len(plan.branches) == 1
+
+
+@settings(FEW, max_examples=300)
+@given(st.sampled_from(FILES), MUTATIONS, st.sampled_from([1.0, 1.0, 0.5]), st.booleans())
+def test_stores_of_open_mq(
+    instance: Instance, name: str, mutations: list[tuple[float, bytes]], cut: float, skip: bool
+) -> None:
+    file = instance.path / name
+    whole = file.read_bytes()
+    # the bytes after the last record are unused
+    used = whole.rstrip(b"\0")
+    file.write_bytes(mutated(used, mutations, cut))
+    try:
+        answered(lambda: inspect_source(instance.path, False, skip))
+    finally:
+        file.write_bytes(whole)
+
+
+@FEW
+@given(MUTATIONS, st.sampled_from([1.0, 0.7]))
+def test_stores_of_phpmq(
+    tmp_path_factory: pytest.TempPathFactory, mutations: list[tuple[float, bytes]], cut: float
+) -> None:
+    directory = tmp_path_factory.mktemp("phpmq")
+    made = test_phpmq.Store(directory / "store.sqlite")
+    made.add(1, b"orders", b"x" * 50, 1)
+    made.path.write_bytes(mutated(made.path.read_bytes(), mutations, cut))
+    answered(lambda: inspect_phpmq(made.path, None))
+
+
+@FEW
+@given(MUTATIONS, st.sampled_from([1.0, 0.7]))
+def test_stores_of_vibemq(
+    tmp_path_factory: pytest.TempPathFactory, mutations: list[tuple[float, bytes]], cut: float
+) -> None:
+    directory = tmp_path_factory.mktemp("vibemq")
+    made = vibemq_store.Store(directory / "vibemq.db")
+    made.queue("orders")
+    made.message("a", "orders", '{"a": 1}', headers={"k": "v"})
+    made.path.write_bytes(mutated(made.path.read_bytes(), mutations, cut))
+    answered(lambda: inspect_vibemq(made.path, None))
+
+
+TYPES = st.one_of(
+    st.none(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.text(max_size=20),
+    st.binary(max_size=20),
+)
+
+
+@FEW
+@given(st.tuples(TYPES, TYPES, TYPES, TYPES, TYPES))
+def test_values_of_any_type(
+    tmp_path_factory: pytest.TempPathFactory, values: tuple[object, ...]
+) -> None:
+    """SQLite holds anything in any column."""
+    file = tmp_path_factory.mktemp("types") / "store.sqlite"
+    connection = sqlite3.connect(file)
+    with suppress(UnicodeEncodeError), connection:
+        connection.executescript(test_phpmq.SCHEMA)
+        connection.execute("INSERT INTO queue VALUES (?, ?, ?, ?, ?)", values)
+    connection.close()
+    answered(lambda: inspect_phpmq(file, None))
+    connection = sqlite3.connect(file)
+    with suppress(UnicodeEncodeError, sqlite3.IntegrityError), connection:
+        connection.executescript(vibemq_store.SCHEMA)
+        connection.execute("INSERT INTO queues VALUES (?, '{}', ?)", values[:2])
+        connection.execute(
+            "INSERT INTO messages (id, queue_name, payload_json, timestamp, headers_json, priority)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (*values, values[0]),
+        )
+    connection.close()
+    answered(lambda: inspect_vibemq(file, None))

@@ -1,0 +1,192 @@
+"""A migration may be run again, also after it has been cut short, and imports nothing twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sluicemq.broker import OfflineImport
+from sluicemq.cli.local import LocalBroker
+from sluicemq.migrate import ledger, transfer
+from sluicemq.migrate.source_files import ChangeDetector
+from tests.cli.conftest import Run
+from tests.migrate import openmq_store as store
+from tests.migrate.conftest import Migrate, journaled, restored
+from tests.migrate.openmq_store import Instance, packet, record, stored
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Instance:
+    made = Instance(tmp_path / "var")
+    made.destinations(store.destination("orders"))
+    fill(made, 10)
+    return made
+
+
+def fill(instance: Instance, count: int) -> None:
+    """Fill the queue with messages 0 to count - 1."""
+    records = [record(stored(packet("orders", f"{n}", n), {0: 0})) for n in range(count)]
+    instance.messages("Qorders", *records)
+
+
+def numbers(data: Path) -> list[int]:
+    return [int(message.body) for message in journaled(data)]
+
+
+def test_second_run_imports_only_new_messages(
+    instance: Instance, migrate: Migrate, tmp_path: Path
+) -> None:
+    assert migrate("openmq", instance.path)["messages"]["imported"] == 10
+    again = migrate("openmq", instance.path)
+    assert (again["messages"]["imported"], again["messages"]["imported_before"]) == (0, 10)
+    fill(instance, 12)
+    assert migrate("openmq", instance.path)["messages"]["imported"] == 2
+    assert migrate("openmq", instance.path, "--dry-run")["messages"]["imported_before"] == 12
+    assert numbers(tmp_path / "data") == list(range(12))
+
+
+def test_the_place_of_the_source_does_not_matter(
+    instance: Instance, migrate: Migrate, tmp_path: Path
+) -> None:
+    migrate("openmq", instance.path)
+    instance.path.rename(tmp_path / "elsewhere")
+    assert migrate("openmq", tmp_path / "elsewhere")["messages"]["imported"] == 0
+
+
+class Crash(BaseException):
+    """Simulates the end of the process."""
+
+
+@pytest.mark.parametrize("moment", ["before", "behind", "at the end"])
+def test_interrupted_run_is_completed(
+    instance: Instance,
+    migrate: Migrate,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+) -> None:
+    """Before: the ledger announces a part that the journal does not contain. Behind: the journal
+    contains the part, and the ledger does not confirm it."""
+    end_unit = OfflineImport.end_unit
+
+    def cut(self: OfflineImport, number: int, messages: int) -> None:
+        if number == 3 and moment == "before":
+            raise Crash
+        end_unit(self, number, messages)
+        if number == 3:
+            raise Crash
+
+    def never(*ignored: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transfer, "PART_MESSAGES", 2)
+        if moment == "at the end":
+            patch.setattr(ledger.Ledger, "done", never)
+        else:
+            patch.setattr(OfflineImport, "end_unit", cut)
+        with pytest.raises(Crash):
+            run("migrate", "openmq", str(instance.path), "--to", str(tmp_path / "data"))
+    # the journal was closed properly; recovery truncates a unit without its end
+    report = migrate("openmq", instance.path)
+    before = {"before": 4, "behind": 6, "at the end": 10}[moment]
+    assert report["messages"]["imported_before"] == before
+    assert numbers(tmp_path / "data") == list(range(10))
+
+
+def test_prepared_transactions_are_imported_once(
+    instance: Instance, migrate: Migrate, tmp_path: Path
+) -> None:
+    work = store.work([packet("orders", "77", 77)], [store.ack("Q:orders", store.sysid(0))])
+    event = b"\x01\x01" + store.details(5, 5, store.xid(b"g", b"b")) + work
+    instance.write("fs370/txnlog", store.log(event))
+    migrate("openmq", instance.path)
+    report = migrate("openmq", instance.path)
+    assert report["messages"]["imported_before"] == 10
+    with restored(tmp_path / "data") as broker:
+        assert len(broker.transactions.prepared) == 1
+
+
+def test_incomplete_line_of_the_ledger_is_ignored(
+    instance: Instance, migrate: Migrate, tmp_path: Path
+) -> None:
+    migrate("openmq", instance.path)
+    with (tmp_path / "data" / ledger.NAME).open("ab") as file:
+        file.write(b'{"part": 2, "keys": "QUFB')
+    fill(instance, 11)
+    assert migrate("openmq", instance.path)["messages"]["imported"] == 1
+    assert migrate("openmq", instance.path)["messages"]["imported"] == 0
+
+
+def test_damaged_ledger_stops_the_run(
+    instance: Instance, migrate: Migrate, run: Run, tmp_path: Path
+) -> None:
+    migrate("openmq", instance.path)
+    file = tmp_path / "data" / ledger.NAME
+    file.write_bytes(file.read_bytes().replace(b'"keys":"', b'"keys":"!'))
+    result = run("migrate", "openmq", str(instance.path), "--to", "data")
+    assert result.code == 1
+    assert "migrations.log, byte" in result.err
+    assert numbers(tmp_path / "data") == list(range(10))
+
+
+def test_ledger_of_another_journal_is_ignored(
+    instance: Instance, migrate: Migrate, tmp_path: Path
+) -> None:
+    migrate("openmq", instance.path)
+    (tmp_path / "data" / "journal").rename(tmp_path / "old")
+    assert migrate("openmq", instance.path)["messages"]["imported"] == 10
+    assert migrate("openmq", instance.path)["messages"]["imported"] == 0
+
+
+def test_journal_of_a_running_broker_is_not_changed(
+    instance: Instance, run: Run, tmp_path: Path
+) -> None:
+    with LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0"]):
+        result = run("migrate", "openmq", str(instance.path), "--to", "data")
+    assert result.code == 1
+    assert "Stop the other process first" in result.err
+
+
+def test_existing_settings_and_users_are_kept(
+    instance: Instance, migrate: Migrate, tmp_path: Path
+) -> None:
+    """Settings of a destination, the password of a user, the configuration file."""
+    migrate("openmq", instance.path)
+    config = tmp_path / "data" / "sluicemq.toml"
+    config.write_text("# mine\n")
+    users = (tmp_path / "data" / "users.json").read_bytes()
+    instance.destinations(store.destination("orders", messages=7))
+    instance.write("etc/passwd", b"admin:-1:admin:1\n")
+    report = migrate("openmq", instance.path)
+    assert report["config"]["written"] is False
+    assert config.read_text() == "# mine\n"
+    assert json.loads((tmp_path / "data" / "users.json").read_bytes()) == json.loads(users)
+    assert [each["kept"] for each in report["destinations"]] == [True]
+    with restored(tmp_path / "data") as broker:
+        (queue,) = broker.destinations.values()
+        assert queue.settings.max_messages == 100_000
+
+
+def test_source_written_during_the_run_is_reported(
+    instance: Instance, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ChangeDetector, "changed", lambda self: [instance.store / "destination"])
+    result = run("migrate", "openmq", str(instance.path), "--to", "data")
+    assert result.code == 1
+    assert "has changed while it was read" in result.err
+    monkeypatch.undo()
+
+
+def test_change_detector_sees_writes(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"one")
+    change_detector = ChangeDetector()
+    change_detector.look(file)
+    change_detector.look(tmp_path / "none")
+    assert change_detector.changed() == []
+    file.write_bytes(b"three")
+    assert change_detector.changed() == [file]
