@@ -12,7 +12,14 @@ import numpy as np
 import pyarrow as pa
 from zlib_ng import zlib_ng
 
-from sluicemq.journal.format import HEADER_BYTES, LAST_TYPE, record_size, size_at
+from sluicemq.journal.format import (
+    HEADER_BYTES,
+    LAST_TYPE,
+    TYPE_AT,
+    body_at,
+    record_size,
+    size_at,
+)
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.pipeline.source.heads import Heads, record_heads
 from sluicemq.pipeline.source.journal_storage import StoredSegment
@@ -119,10 +126,33 @@ def _resume(segment: StoredSegment, at: int, end: int, report: Report | None) ->
     place = at + 8
     while place < end:
         view = memoryview(segment.stretch(place, end, STRETCH_BYTES))
+        more = end - place - len(view)
         for step in range(0, len(view), 8):
             if record_size(view, step):
                 report(at, place + step)
                 return place + step
-        place += len(view) + 7 & -8
+            size = _size_beyond(view, step, more)
+            if size:
+                whole = memoryview(segment.stretch(place + step, end, size))
+                if record_size(whole, 0):
+                    report(at, place + step)
+                    return place + step
+        # the last header may be incomplete
+        place += len(view) - HEADER_BYTES + 8 if more else len(view)
     report(at, end)
     return end
+
+
+def _size_beyond(view: memoryview, step: int, more: int) -> int:
+    """Return the padded size of what may be a record that ends up to `more` bytes behind `view`.
+
+    Return 0 if there is no header of such a record.
+    """
+    if not more or step + HEADER_BYTES > len(view):
+        return 0
+    size = size_at(view, step)
+    padded = size + 7 & -8
+    if not len(view) < step + padded <= len(view) + more:
+        return 0
+    plausible = 0 < view[step + TYPE_AT] <= LAST_TYPE and body_at(view, step) >= HEADER_BYTES
+    return padded if plausible and body_at(view, step) <= size else 0
