@@ -55,6 +55,7 @@ def test_the_import_rules_hold(fixture: Path) -> None:
         ("clients/phpmq.py", "import sluicemq.clients.msglite", "independent"),
         ("clients/transport.py", "import sluicemq.server", "downwards only"),
         ("admin/app.py", "import sluicemq.broker.subscription", "as sluicemq.broker only"),
+        ("pipeline/replay.py", "import sluicemq.broker", "without an engine"),
         ("protocols/phpmq/wire.py", "import sluicemq.broker", "of SluiceMQ only the model"),
         ("protocols/phpmq/mapping.py", "import sluicemq.protocols.msglite.wire", "independent"),
     ],

@@ -16,6 +16,7 @@ import pytest
 from sluicemq.cli.api import Api, ApiRefused, below, destination, named
 from sluicemq.cli.console import UsageError
 from sluicemq.cli.message_selection import run_action
+from sluicemq.clients.http import HttpTarget
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import (
     AccessDenied,
@@ -24,7 +25,6 @@ from sluicemq.model.errors import (
     ConnectionLost,
     SluiceError,
 )
-from sluicemq.pipeline.http_client import HttpTarget
 
 
 class Stub:

@@ -16,12 +16,12 @@ import pytest
 from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.http import HttpTarget
 from sluicemq.clients.jmq import JmqClient, Status, StatusError
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.errors import ClientError, RequestRefused
-from sluicemq.pipeline.http_client import HttpTarget
 from tests.faults.filesystem import write_sizes
 from tests.faults.plan import machine
 from tests.support.polling import wait_until

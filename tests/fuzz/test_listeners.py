@@ -17,8 +17,8 @@ import pytest
 
 from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.http import HttpTarget
 from sluicemq.journal.inspect import check
-from sluicemq.pipeline.http_client import HttpTarget
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.campaign import Campaign, flood_case, mutated_case, noise_case

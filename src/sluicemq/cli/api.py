@@ -20,6 +20,13 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from sluicemq.cli.console import UsageError
+from sluicemq.clients.http import (
+    TIMEOUT,
+    HttpConnection,
+    HttpResponse,
+    HttpTarget,
+    error_in,
+)
 from sluicemq.model.destination import Address, Kind, encode_name
 from sluicemq.model.errors import (
     AccessDenied,
@@ -28,13 +35,6 @@ from sluicemq.model.errors import (
     ConnectionLost,
     RequestRefused,
     SluiceError,
-)
-from sluicemq.pipeline.http_client import (
-    TIMEOUT,
-    HttpConnection,
-    HttpResponse,
-    HttpTarget,
-    error_in,
 )
 
 PREFIX: Final = "/api/v1"

@@ -20,8 +20,8 @@ import typer
 
 from sluicemq.cli.console import UsageError, err
 from sluicemq.cli.serve import load_flags
+from sluicemq.clients.http import HttpTarget, authorization, target
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.http_client import HttpTarget, authorization, target
 from sluicemq.server.loading import CONFIG_VARIABLE
 
 PANEL: Final = "Broker and login"

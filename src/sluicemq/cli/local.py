@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from sluicemq.cli.api import Api
+from sluicemq.clients.http import HttpTarget
 from sluicemq.model.errors import ClientError, ConnectionLost
-from sluicemq.pipeline.http_client import HttpTarget
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from sluicemq.clients.http import HttpTarget, target
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.http_client import HttpTarget, target
 from sluicemq.pipeline.sink.columns import COLUMNS, places
 from sluicemq.pipeline.sink.options import BadRows, read
 from sluicemq.pipeline.sink.writer import BatchWriter, StreamWriter

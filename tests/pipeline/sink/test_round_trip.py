@@ -7,10 +7,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sluicemq.clients.http import HttpClient, target
 from sluicemq.model.destination import decode_name
 from sluicemq.model.message import BodyKind, Message
 from sluicemq.model.rows import encode, row
-from sluicemq.pipeline.http_client import HttpClient, target
 from sluicemq.pipeline.sink.columns import COLUMNS
 from sluicemq.protocols.java import dumps_map, dumps_stream
 from tests.pipeline.sink.witness import published

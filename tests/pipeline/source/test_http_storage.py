@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.clients.http import target
 from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.http_client import target
 from sluicemq.pipeline.source import http_storage
 from sluicemq.pipeline.source.http_storage import HttpStorage
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage

@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
+from sluicemq.clients.http import HttpClient, HttpRefusal
 from sluicemq.model.errors import ProtocolError, RequestRefused
-from sluicemq.pipeline.http_client import HttpClient, HttpRefusal
 from sluicemq.pipeline.sink.conversion import Converter, Values, dead_letter
 from sluicemq.pipeline.sink.options import BadRows, SinkOptions
 from sluicemq.pipeline.sink.parts import EncodedPart, Parts

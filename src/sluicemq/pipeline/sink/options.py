@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from sluicemq.clients.http import PATIENCE, HttpTarget, target
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
-from sluicemq.pipeline.http_client import PATIENCE, HttpTarget, target
 
 DEAD_LETTERS: Final = "sluicemq.sink.dlq"
 """Default dead-letter queue (option deadLetterQueue)."""

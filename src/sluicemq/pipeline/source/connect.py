@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluicemq.pipeline.http_client import target
+from sluicemq.clients.http import target
 from sluicemq.pipeline.source.http_storage import HttpStorage
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage, JournalStorage, local_path
 from sluicemq.pipeline.source.options import SourceOptions

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from sluicemq.clients.http import HttpClient, HttpRefusal, HttpResponse, HttpTarget
 from sluicemq.journal.format import HEADER_BYTES, TYPE_AT, RecordType, record_size
 from sluicemq.journal.index import TRAILER_BYTES, SegmentIndex, decode_trailer
 from sluicemq.journal.segment import (
@@ -35,7 +36,6 @@ from sluicemq.model.errors import (
     RecordNotFound,
     RequestRefused,
 )
-from sluicemq.pipeline.http_client import HttpClient, HttpRefusal, HttpResponse, HttpTarget
 from sluicemq.pipeline.source.journal_storage import (
     IDENTITY_DIGITS,
     Integers,

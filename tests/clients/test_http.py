@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from sluicemq.clients.http import HttpClient, HttpRefusal, HttpTarget, target
 from sluicemq.model.errors import AccessDenied, AuthenticationFailed, ConnectionLost
-from sluicemq.pipeline.http_client import HttpClient, HttpRefusal, HttpTarget, target
 
 
 class Stand(ThreadingHTTPServer):
