@@ -12,18 +12,17 @@ from sluicemq.admin.history import History
 from sluicemq.admin.metrics.scrape_state import ScrapeState
 from sluicemq.admin.server_interface import (
     AttachedConsumer,
-    AuditEntry,
     ConnectionView,
     InputView,
     ListenerView,
-    PermissionView,
     SettingView,
     State,
-    UserView,
 )
 from sluicemq.broker import Broker
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
+from sluicemq.security.audit import AuditEntry
+from sluicemq.security.management import PermissionView, UserView
 
 
 class NoConnections:

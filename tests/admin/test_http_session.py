@@ -15,8 +15,8 @@ from sluicemq.admin.app import Application
 from sluicemq.admin.http_session import PATIENCE_SECONDS, SLOWEST, HttpService, HttpSession
 from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.model.rows import encode, row
-from sluicemq.protocols.access import OPEN, Admitted, Credentials, Open
 from sluicemq.protocols.transport import Session, Transport
+from sluicemq.security.access import OPEN, Admitted, Credentials, Open
 from tests.admin.context import context
 from tests.support.sessions import RecordedTransport, SessionHarness
 

@@ -7,7 +7,7 @@ import pytest
 from sluicemq.admin.browser_sessions import BrowserSessions, cookie
 from sluicemq.broker import ManualClock
 from sluicemq.model.access import EVERYBODY
-from sluicemq.server.identity import changes
+from sluicemq.security import changes
 from tests.support.api import PASSWORD, ApiFixture, looped
 
 

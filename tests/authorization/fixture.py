@@ -21,8 +21,8 @@ from sluicemq.model.destination import (
 from sluicemq.model.message import BodyKind, Durability, Message
 from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
+from sluicemq.security.authenticator import ConnectionAccess
 from sluicemq.server.address import Url
-from sluicemq.server.identity.authenticator import ConnectionAccess
 from sluicemq.server.listener_settings import Listener
 from tests.authorization.matrix import SECRET, Actor
 from tests.protocols.jmq import harness as jmq

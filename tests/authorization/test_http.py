@@ -24,7 +24,7 @@ from sluicemq.model.message import Durability, Message
 from sluicemq.model.rows import encode
 from sluicemq.model.rows import row as rows_of
 from sluicemq.protocols.jmq.ids import Xid, encode_xid
-from sluicemq.server.identity import changes
+from sluicemq.security import changes
 from tests.admin.context import NoConnections, context
 from tests.admin.stock import read
 from tests.authorization.fixture import (

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from sluicemq.model.access import Operation
-from sluicemq.server.identity.passwords import verify
-from sluicemq.server.identity.records import Database, UserRecord
-from sluicemq.server.identity.store import UserStore
-from sluicemq.server.identity.tokens import fingerprint
+from sluicemq.security.passwords import verify
+from sluicemq.security.records import Database, UserRecord
+from sluicemq.security.store import UserStore
+from sluicemq.security.tokens import fingerprint
 from tests.cli.conftest import Result, Run
 
 SECRET = "correct horse battery"

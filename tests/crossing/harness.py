@@ -5,12 +5,12 @@ from __future__ import annotations
 from sluicemq.broker import Consumer, Delivery, Window
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message, Origin
-from sluicemq.protocols.access import OPEN, Access, Open
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.transport import Transport
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.session import VibemqSession
+from sluicemq.security.access import OPEN, Access, Open
 from tests.protocols.msglite.harness import Peer as MsglitePeer
 from tests.protocols.phpmq.harness import Peer as PhpmqPeer
 from tests.protocols.vibemq.harness import Peer as VibemqPeer

@@ -31,7 +31,7 @@ from sluicemq.pipeline.sink import options as sink
 from sluicemq.pipeline.sink.columns import COLUMNS
 from sluicemq.pipeline.source import options as source
 from sluicemq.pipeline.tables import datasource
-from sluicemq.server.identity import audit
+from sluicemq.security import audit
 from sluicemq.server.listener_settings import Listener, ListenerLimits
 from sluicemq.server.loading import SECTIONS
 from sluicemq.server.settings import choices, settings_of

@@ -22,10 +22,10 @@ from sluicemq.model.destination import TEMPORARY
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.model.rows import row
 from sluicemq.protocols.jmq.packets import DestType, PacketType, Status
-from sluicemq.server.identity import changes
-from sluicemq.server.identity.passwords import hash_password
-from sluicemq.server.identity.records import UserRecord
-from sluicemq.server.identity.store import UserStore
+from sluicemq.security import changes
+from sluicemq.security.passwords import hash_password
+from sluicemq.security.records import UserRecord
+from sluicemq.security.store import UserStore
 from tests.faults.plan import LONG, size
 from tests.protocols.jmq.raw import RawJmq, status_of
 from tests.support.http import Client

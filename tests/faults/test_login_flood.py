@@ -24,11 +24,11 @@ from sluicemq.clients.vibemq import VibeMQClient, commands
 from sluicemq.model.access import Operation, Permission
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.vibemq import wire
-from sluicemq.server.identity import changes
-from sluicemq.server.identity.passwords import hash_password
-from sluicemq.server.identity.records import UserRecord
-from sluicemq.server.identity.store import UserStore
-from sluicemq.server.identity.tokens import make_token
+from sluicemq.security import changes
+from sluicemq.security.passwords import hash_password
+from sluicemq.security.records import UserRecord
+from sluicemq.security.store import UserStore
+from sluicemq.security.tokens import make_token
 from tests.faults.plan import size
 from tests.protocols.jmq.raw import RawJmq, basic, status_of
 

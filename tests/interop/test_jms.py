@@ -26,10 +26,10 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.access import Operation, Permission
-from sluicemq.server.identity import changes
-from sluicemq.server.identity.passwords import digest_form, hash_password
-from sluicemq.server.identity.records import UserRecord
-from sluicemq.server.identity.store import UserStore
+from sluicemq.security import changes
+from sluicemq.security.passwords import digest_form, hash_password
+from sluicemq.security.records import UserRecord
+from sluicemq.security.store import UserStore
 from tests.interop.others import LISTEN, Others
 from tests.protocols.sockets import unused_port
 from tests.server.authority import Authority

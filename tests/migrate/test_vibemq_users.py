@@ -22,9 +22,9 @@ from sluicemq.migrate.source_files import SourceError
 from sluicemq.migrate.vibemq import inspect_source
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import ClientError
-from sluicemq.server.identity.passwords import verify
-from sluicemq.server.identity.records import Database, UserRecord, decode, encode
-from sluicemq.server.identity.store import UserStore
+from sluicemq.security.passwords import verify
+from sluicemq.security.records import Database, UserRecord, decode, encode
+from sluicemq.security.store import UserStore
 from tests.cli.conftest import Run
 from tests.migrate.conftest import Migrate, left
 from tests.migrate.test_hostile import FEW

@@ -17,10 +17,10 @@ from sluicemq.model.access import Operation, Permission
 from sluicemq.protocols.java import loads_map
 from sluicemq.protocols.jmq.packets import A, DestType, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_head, encode_packet
-from sluicemq.server.identity import changes
-from sluicemq.server.identity.passwords import digest_answer, digest_form, hash_password
-from sluicemq.server.identity.records import UserRecord
-from sluicemq.server.identity.store import UserStore
+from sluicemq.security import changes
+from sluicemq.security.passwords import digest_answer, digest_form, hash_password
+from sluicemq.security.records import UserRecord
+from sluicemq.security.store import UserStore
 from tests.protocols.jmq.raw import (
     RawJmq,
     ask_port_mapper,

@@ -15,7 +15,6 @@ from sluicemq.admin.http_session import HttpService, HttpSession
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.access import EVERYBODY
-from sluicemq.protocols.access import Open
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.header import encode_header
@@ -32,6 +31,7 @@ from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from sluicemq.protocols.transport import Session, Transport
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.session import VibemqSession
+from sluicemq.security.access import Open
 from sluicemq.server.auto import AutoSession
 from sluicemq.server.connection import Connection
 from sluicemq.server.input import InputBudget

@@ -18,17 +18,17 @@ from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.access import Operation, Permission
+from sluicemq.security import changes
+from sluicemq.security.authenticator import Authenticator
+from sluicemq.security.management import UserManagement
+from sluicemq.security.passwords import hash_password
+from sluicemq.security.records import UserRecord
+from sluicemq.security.store import UserStore
+from sluicemq.security.tokens import make_token
 from sluicemq.server.address import Url
 from sluicemq.server.backups import ServerBackups
 from sluicemq.server.config import AuthSettings, BrokerSettings, Config
 from sluicemq.server.event_loop_batch import EventLoopBatch
-from sluicemq.server.identity import changes
-from sluicemq.server.identity.authenticator import Authenticator
-from sluicemq.server.identity.management import UserManagement
-from sluicemq.server.identity.passwords import hash_password
-from sluicemq.server.identity.records import UserRecord
-from sluicemq.server.identity.store import UserStore
-from sluicemq.server.identity.tokens import make_token
 from sluicemq.server.listener_settings import Listener
 from tests.admin.context import context
 from tests.broker.deadlines import ScanTime

@@ -11,8 +11,8 @@ from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import TooManyConnections
-from sluicemq.protocols.access import Open
 from sluicemq.protocols.transport import Session, Transport
+from sluicemq.security.access import Open
 from tests.broker.deadlines import ScanTime
 
 

@@ -9,15 +9,10 @@ if TYPE_CHECKING:
     from sluicemq.admin.browser_sessions import BrowserSessions
     from sluicemq.admin.history import History
     from sluicemq.admin.metrics.scrape_state import ScrapeState
-    from sluicemq.admin.server_interface import (
-        AuditLog,
-        Backups,
-        Configuration,
-        Connections,
-        UserDirectory,
-        Vitals,
-    )
+    from sluicemq.admin.server_interface import Backups, Configuration, Connections, Vitals
     from sluicemq.broker import Broker, Clock
+    from sluicemq.security.audit import Audit
+    from sluicemq.security.management import UserManagement
 
 BODY_BYTES: Final = 64 * 1024 * 1024
 BESIDES_BYTES: Final = 16 * 1024 * 1024
@@ -62,9 +57,9 @@ class ApiContext:
     connections: Connections
     configuration: Configuration
     vitals: Vitals
-    users: UserDirectory
+    users: UserManagement
     sessions: BrowserSessions
-    audit: AuditLog
+    audit: Audit
     history: History
     figures: ScrapeState
     backups: Backups | None = None

@@ -72,7 +72,7 @@ from sluicemq.admin.routing import (
 )
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.errors import AccessDenied, JournalFailed
-from sluicemq.protocols.access import demand
+from sluicemq.security.access import demand
 
 TOGETHER_BYTES: Final = 256 * 1024 * 1024
 """Total size limit, in bytes, of the large JSON bodies being read at the same time."""

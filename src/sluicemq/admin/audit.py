@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.routing import Call, Endpoint, Need
-from sluicemq.admin.server_interface import AuditEntry, AuditLog
+from sluicemq.security.audit import Audit, AuditEntry
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class AuditEntryList(msgspec.Struct, frozen=True):
 class AuditEndpoints:
     """Handlers of `/audit`."""
 
-    def __init__(self, log: AuditLog) -> None:
+    def __init__(self, log: Audit) -> None:
         self._log = log
 
     async def list(self, call: Call) -> AuditEntryList:

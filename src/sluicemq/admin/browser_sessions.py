@@ -17,7 +17,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.model.access import Identity
-from sluicemq.protocols.access import LoginHandle
+from sluicemq.security.access import LoginHandle
 
 if TYPE_CHECKING:
     from sluicemq.broker import Clock

@@ -26,8 +26,8 @@ from sluicemq.admin.browser_sessions import COOKIE, BrowserSession, BrowserSessi
 from sluicemq.admin.errors import ApiError
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
-from sluicemq.protocols.access import Access, Credentials, LoginHandle
 from sluicemq.protocols.transport import Transport
+from sluicemq.security.access import Access, Credentials, LoginHandle
 
 CSRF_HEADER: Final = "X-CSRF-Token"
 

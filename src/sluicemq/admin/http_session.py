@@ -27,8 +27,8 @@ from uvicorn.server import ServerState
 from sluicemq.admin.caller import Caller
 from sluicemq.admin.errors import MEDIA_TYPE, document
 from sluicemq.admin.strict_http import StrictReceiveBuffer
-from sluicemq.protocols.access import Access
 from sluicemq.protocols.transport import Login, SessionInfo, Timer, Transport
+from sluicemq.security.access import Access
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle

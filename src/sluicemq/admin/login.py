@@ -12,10 +12,10 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.browser_sessions import BrowserSession, cookie
 from sluicemq.admin.errors import ApiError, answer
 from sluicemq.admin.routing import Call, Endpoint, Need
-from sluicemq.admin.server_interface import PermissionView
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
-from sluicemq.protocols.access import TOKEN_PREFIX, Credentials
+from sluicemq.security.access import TOKEN_PREFIX, Credentials
+from sluicemq.security.management import PermissionView
 
 
 class LoginRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -33,7 +33,7 @@ from sluicemq.admin.errors import ApiError
 from sluicemq.admin.request_bodies import SMALL_BYTES
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind, decode_name
-from sluicemq.protocols.access import demand
+from sluicemq.security.access import demand
 
 PREFIX: Final = "/api/v1"
 KINDS: Final = {"queue": Kind.QUEUE, "topic": Kind.TOPIC}

@@ -3,13 +3,12 @@ supply their own implementations."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from sluicemq.model.access import Operation, Permission
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
 
@@ -157,153 +156,6 @@ class Vitals(Protocol):
 
     def state(self) -> State:
         """Return the state of the broker."""
-
-
-class PermissionView(msgspec.Struct, frozen=True):
-    """Operations on all destinations whose names match; `ignore_case`: in any letter case."""
-
-    pattern: str
-    operations: list[Operation]
-    ignore_case: bool
-
-
-class TokenView(msgspec.Struct, frozen=True, kw_only=True):
-    """A token, without its secret. Times in seconds since the epoch; `expires` 0 = never."""
-
-    id: str
-    label: str
-    created: int
-    expires: int
-
-
-class UserView(msgspec.Struct, frozen=True, kw_only=True):
-    """A user, without secrets. `has_password` and `allow_digest`: whether it can log in by that.
-    `password_scheme`: argon2id, bcrypt (taken over, until the first login) or "" for no password.
-    The permissions are its own, without those of its roles. Times in seconds since the epoch."""
-
-    name: str
-    superuser: bool
-    has_password: bool
-    password_scheme: str
-    allow_digest: bool
-    roles: list[str]
-    permissions: list[PermissionView]
-    tokens: list[TokenView]
-    created: int
-    updated: int
-
-
-class RoleView(msgspec.Struct, frozen=True, kw_only=True):
-    """Permissions with a name, and the users who have them."""
-
-    name: str
-    permissions: list[PermissionView]
-    users: list[str]
-
-
-class UserChange(NamedTuple):
-    """Changes to a user; None = unchanged. An empty password removes the password. `allow_digest`:
-    True if the data that digest logins need is stored."""
-
-    password: str | None = None
-    superuser: bool | None = None
-    roles: tuple[str, ...] | None = None
-    allow_digest: bool | None = None
-
-
-class UserDirectory(Protocol):
-    """User database. Changes are on disk when the method returns; `by` is the user who makes the
-    change, for the audit log. Methods raise UserNotFound, UserExists, AccessDenied (the last
-    superuser), AccessError."""
-
-    def names(self) -> list[str]:
-        """Return the names of all users, sorted."""
-
-    def user(self, name: str) -> UserView | None: ...
-
-    def role_names(self) -> list[str]:
-        """Return the names of all roles, sorted."""
-
-    def roles(self, names: Collection[str]) -> list[RoleView]:
-        """Return the roles among `names` that exist, sorted."""
-
-    def rights(self, name: str) -> list[PermissionView]:
-        """Return a user's permissions including those of its roles; none if anonymous."""
-
-    async def add(self, by: str, name: str, requested: UserChange) -> list[str]:
-        """Add a user. Return warnings about its password."""
-
-    async def alter(self, by: str, name: str, requested: UserChange) -> list[str]:
-        """Alter a user. Return warnings about its new password."""
-
-    async def set_password(self, by: str, name: str, password: str) -> None:
-        """Set a user's password. A user with digest data gets new digest data."""
-
-    async def remove(self, by: str, name: str, force: bool) -> None:
-        """Remove a user. `force` permits removing the last user and the last superuser."""
-
-    async def grant(self, by: str, name: str, permission: Permission) -> None:
-        """Grant a permission; it replaces the user's permission with the same pattern."""
-
-    async def revoke(self, by: str, name: str, pattern: str) -> None: ...
-
-    async def assign(self, by: str, role: str, name: str) -> None: ...
-
-    async def withdraw(self, by: str, role: str, name: str) -> None: ...
-
-    async def add_token(self, by: str, name: str, label: str, expires: int) -> tuple[str, str]:
-        """Create a token; return its id and the token, which cannot be retrieved later."""
-
-    async def remove_token(self, by: str, name: str, token: str) -> None: ...
-
-    async def add_role(self, by: str, role: str) -> None: ...
-
-    async def remove_role(self, by: str, role: str) -> None: ...
-
-    async def grant_role(self, by: str, role: str, permission: Permission) -> None: ...
-
-    async def revoke_role(self, by: str, role: str, pattern: str) -> None: ...
-
-
-class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the audit log. `time` in ms since the epoch.
-
-    event       login | login failed | login refused | denied | change | user added | user changed |
-                user removed | role added | role changed | role removed
-    peer, user   address and user of the client; for changes of users, `user` is the changed user
-                 and `changed_by` the user who made the change
-    method       password | token | digest
-    reason       reason for a refused login
-    retry_after  seconds until another login attempt is accepted
-    operation    requested operation
-    result       done, or the status of the error response
-    """
-
-    time: int
-    event: str
-    peer: str = ""
-    user: str = ""
-    method: str = ""
-    reason: str = ""
-    retry_after: float = 0.0
-    operation: str = ""
-    result: str = ""
-    role: str = ""
-    changed: str = ""
-    changed_by: str = ""
-
-
-class AuditLog(Protocol):
-    """Audit log: logins, denied requests and changes."""
-
-    counts: dict[str, int]
-    """Number of lines since the start by event, also counted while the log is disabled."""
-
-    def acted(self, peer: str, user: str, what: str, result: str) -> None:
-        """Log a requested change as one line. `result` is `done` or the reason for the refusal."""
-
-    def recent(self, limit: int) -> list[AuditEntry]:
-        """Return the last lines, the latest first."""
 
 
 class Backups(Protocol):

@@ -15,9 +15,9 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.pagination import Page, PageQuery, page_of, page_with
 from sluicemq.admin.routing import Call, Endpoint, Need
-from sluicemq.admin.server_interface import RoleView, UserChange, UserDirectory, UserView
 from sluicemq.model.access import MAX_PATTERN, Operation, Permission
 from sluicemq.model.errors import UserExists, UserNotFound
+from sluicemq.security.management import RoleView, UserChange, UserManagement, UserView
 
 Given = TypeVar("Given")
 Password = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -107,7 +107,7 @@ class TokenResult(msgspec.Struct, frozen=True, kw_only=True):
 class UserEndpoints:
     """Handlers of `/users` and `/roles`."""
 
-    def __init__(self, directory: UserDirectory) -> None:
+    def __init__(self, directory: UserManagement) -> None:
         self._directory = directory
 
     async def list(self, call: Call) -> Page[UserView]:

@@ -17,14 +17,15 @@ from sluicemq.cli.broker_location import BrokerLocation
 from sluicemq.cli.serve import load_flags
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessDenied
+from sluicemq.security import changes
+from sluicemq.security.passwords import digest_form, hash_password, scheme_of
+from sluicemq.security.records import Database, UserRecord
+from sluicemq.security.settings import is_open
+from sluicemq.security.store import UserStore
+from sluicemq.security.tokens import make_token
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config
-from sluicemq.server.identity import changes
-from sluicemq.server.identity.passwords import digest_form, hash_password, scheme_of
-from sluicemq.server.identity.records import Database, UserRecord
-from sluicemq.server.identity.store import UserStore
-from sluicemq.server.identity.tokens import make_token
-from sluicemq.server.listener_settings import WITH_LOGINS, is_open
+from sluicemq.server.listener_settings import WITH_LOGINS
 
 Item = dict[str, Any]
 

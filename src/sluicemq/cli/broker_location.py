@@ -199,7 +199,7 @@ class BrokerLocation(NamedTuple):
 
 def _secret(path: Path) -> str:
     # imported here because the password hashes that come along are slow to load
-    from sluicemq.server.identity.passwords import read_secret_file
+    from sluicemq.security.passwords import read_secret_file
 
     return read_secret_file(path)
 

@@ -11,7 +11,7 @@ from sluicemq.cli.console import printable
 from sluicemq.migrate.plan import ASIDE, Plan
 from sluicemq.migrate.transfer import MigrationOutcome
 from sluicemq.model.destination import Address
-from sluicemq.server.identity.passwords import scheme_of
+from sluicemq.security.passwords import scheme_of
 
 MAX_LINES = 40
 """Maximum number of lines of one type in text output; `--json` lists all."""

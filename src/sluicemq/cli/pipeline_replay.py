@@ -16,7 +16,7 @@ from sluicemq.broker import compile_selector
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json
 from sluicemq.cli.pipeline_helpers import require_pipeline, spark_session
 from sluicemq.model.errors import ConfigurationError, SelectorError
-from sluicemq.server.identity.passwords import read_secret_file
+from sluicemq.security.passwords import read_secret_file
 
 PASSWORD: Final = "PIPELINE_PASSWORD"
 TOKEN: Final = "PIPELINE_TOKEN"

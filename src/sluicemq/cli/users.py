@@ -29,7 +29,7 @@ from sluicemq.cli.console import UsageError, err
 from sluicemq.cli.destinations import Listing
 from sluicemq.cli.tables import Column, Item, moment, table
 from sluicemq.model.errors import AccessDenied, AccessError
-from sluicemq.server.identity.passwords import (
+from sluicemq.security.passwords import (
     MAX_JAVA_PASSWORD,
     MAX_PASSWORD,
     check_password,

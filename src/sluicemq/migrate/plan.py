@@ -13,7 +13,7 @@ import msgspec
 from sluicemq.migrate.source_files import ChangeDetector
 from sluicemq.model.destination import Address, DestinationSettings, Provenance, encode_name
 from sluicemq.model.message import Message
-from sluicemq.server.identity.records import UserRecord
+from sluicemq.security.records import UserRecord
 
 KEY_BYTES: Final = 16
 Key = bytes

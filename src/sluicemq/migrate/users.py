@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from sluicemq.migrate.plan import NewUser
-from sluicemq.server.identity.changes import add_user
-from sluicemq.server.identity.records import Database
-from sluicemq.server.identity.store import UserStore
+from sluicemq.security.changes import add_user
+from sluicemq.security.records import Database
+from sluicemq.security.store import UserStore
 
 FILE: Final = "users.json"
 BY: Final = "sluicemq migrate"

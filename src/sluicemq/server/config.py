@@ -31,10 +31,10 @@ import msgspec
 from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, DestinationSettings
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.security.passwords import read_secret_file
+from sluicemq.security.records import Database
+from sluicemq.security.store import UserStore
 from sluicemq.server.address import MAX_SOCKET_PATH
-from sluicemq.server.identity.passwords import read_secret_file
-from sluicemq.server.identity.records import Database
-from sluicemq.server.identity.store import UserStore
 from sluicemq.server.listener_settings import (
     OFFERS_LOGIN,
     Listener,

@@ -11,8 +11,8 @@ from sluicemq.admin.api_context import BESIDES_BYTES, ApiContext, ApiLimits
 from sluicemq.admin.app import Application
 from sluicemq.admin.http_session import HttpService, HttpSession
 from sluicemq.protocols.transport import Session, Transport
+from sluicemq.security.authenticator import Authenticator
 from sluicemq.server.config import HttpSettings
-from sluicemq.server.identity.authenticator import Authenticator
 from sluicemq.server.listener_settings import Listener
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from sluicemq.model.errors import ConfigurationError, TooManyConnections
+from sluicemq.security.failures import address_of
 from sluicemq.server.address import Url
 from sluicemq.server.connection import Connection
 from sluicemq.server.event_loop_batch import EventLoopBatch
-from sluicemq.server.identity.failures import address_of
 from sluicemq.server.input import InputBudget
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.tls_acceptor import TlsAcceptor

@@ -37,16 +37,6 @@ OFFERS_LOGIN: Final = WITH_LOGINS | {"auto"}
 """Protocols of listeners that may require a login."""
 
 
-def is_open(url: Url, user: str, required: str, insecure_public: bool) -> bool:
-    """Return whether clients without a certificate may do everything at a listener of a protocol
-    without logins, whether or not there are users.
-
-    `user` is that of the listener, "" for none; the others are `auth.required` and
-    `insecure_public`.
-    """
-    return not user and required != "always" and (insecure_public or not url.public)
-
-
 class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of connections; each listener may have values of its own."""
 

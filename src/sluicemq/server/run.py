@@ -32,6 +32,8 @@ from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.metrics import Metrics
 from sluicemq.protocols.vibemq.offload import PARALLEL, Offload
+from sluicemq.security.authenticator import Authenticator
+from sluicemq.security.management import UserManagement
 from sluicemq.server.background import BackgroundThread
 from sluicemq.server.backups import ServerBackups
 from sluicemq.server.clock import SystemClock, time_budget
@@ -39,8 +41,6 @@ from sluicemq.server.config import Config
 from sluicemq.server.connection_registry import ConnectionRegistry
 from sluicemq.server.effective_configuration import EffectiveConfiguration
 from sluicemq.server.event_loop_batch import EventLoopBatch
-from sluicemq.server.identity.authenticator import Authenticator
-from sluicemq.server.identity.management import UserManagement
 from sluicemq.server.input import InputBudget
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listener_settings import WITH_LOGINS, admin_listener

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
-from sluicemq.protocols.access import Access
 from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.options import SessionOptions as JmqOptions
 from sluicemq.protocols.jmq.portmapper import PortMapperSession, answer
@@ -31,9 +30,10 @@ from sluicemq.protocols.vibemq.session import SessionOptions as VibemqOptions
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
 from sluicemq.protocols.vibemq.wire import MAX_BODY
+from sluicemq.security.access import Access
+from sluicemq.security.authenticator import Authenticator
 from sluicemq.server.auto import AutoSession
 from sluicemq.server.config import HttpSettings, JmqSettings
-from sluicemq.server.identity.authenticator import Authenticator
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.protocol_detection import PORT_MAPPER, detect_jmq_protocol
 from sluicemq.server.services import Opened, services

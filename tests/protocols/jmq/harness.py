@@ -13,7 +13,6 @@ from sluicemq.journal import FileJournal
 from sluicemq.model.access import EVERYBODY
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Property
-from sluicemq.protocols.access import Access, Open
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.header import QUEUE_CLASS, TOPIC_CLASS, encode_header
@@ -23,6 +22,7 @@ from sluicemq.protocols.jmq.packets import A, AckMode, DestType, P, PacketType, 
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet
 from sluicemq.protocols.transport import Transport
+from sluicemq.security.access import Access, Open
 from tests.journal.support import crash
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 

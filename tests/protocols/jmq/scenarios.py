@@ -14,13 +14,13 @@ from sluicemq.model.errors import (
     LoginBusy,
     TooManyFailures,
 )
-from sluicemq.protocols.access import Access
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.header import encode_header
 from sluicemq.protocols.jmq.ids import encode_blocks
 from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import A, I, P, PacketType, Status, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
+from sluicemq.security.access import Access
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, login, status, xid
 from tests.protocols.jmq.test_session import Users
 from tests.support.sessions import RecordedAccess

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.model.access import Identity
-from sluicemq.protocols.access import Open
 from sluicemq.protocols.jmq.clientids import ClientIds, expanded
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.security.access import Open
 from tests.protocols.jmq.harness import Harness, Peer
 
 SET = PacketType.SET_CLIENTID

@@ -9,9 +9,9 @@ import pytest
 from sluicemq.broker import Selector, compile_selector
 from sluicemq.model.access import EVERYBODY, Identity
 from sluicemq.model.destination import Address, Kind
-from sluicemq.protocols.access import Open
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.packets import PacketType, Status, XaFlag
+from sluicemq.security.access import Open
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, status, xid
 from tests.support.sessions import RecordedAccess
 

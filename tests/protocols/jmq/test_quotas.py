@@ -7,8 +7,8 @@ import pytest
 from sluicemq.broker import EngineSettings
 from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import TEMPORARY
-from sluicemq.protocols.access import Open
 from sluicemq.protocols.jmq.packets import PacketType, Status
+from sluicemq.security.access import Open
 from tests.protocols.jmq.harness import Harness, Peer, status
 
 EVERYTHING = [Permission("*", frozenset(Operation))]

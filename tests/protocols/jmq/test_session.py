@@ -14,12 +14,12 @@ from sluicemq.model.errors import (
     LoginBusy,
     TooManyFailures,
 )
-from sluicemq.protocols.access import Admitted, Credentials, Open
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import A, GoodbyeReason, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.transport import Login, SessionInfo
+from sluicemq.security.access import Admitted, Credentials, Open
 from tests.protocols.jmq.harness import Harness, login, status, string
 
 H = PacketType

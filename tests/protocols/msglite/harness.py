@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sluicemq.broker import EngineSettings
 from sluicemq.model.message import Durability
-from sluicemq.protocols.access import OPEN, Access
 from sluicemq.protocols.msglite import wire
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.transport import Transport
+from sluicemq.security.access import OPEN, Access
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 

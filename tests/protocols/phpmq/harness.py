@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sluicemq.model.message import Durability
-from sluicemq.protocols.access import OPEN, Access
 from sluicemq.protocols.phpmq import wire
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.transport import Transport
+from sluicemq.security.access import OPEN, Access
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 

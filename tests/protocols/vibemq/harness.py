@@ -8,13 +8,13 @@ from typing import Any
 
 from sluicemq.broker import Destination, EngineSettings
 from sluicemq.model.access import EVERYBODY
-from sluicemq.protocols.access import Access, Open
 from sluicemq.protocols.transport import Transport
 from sluicemq.protocols.vibemq import queues, wire
 from sluicemq.protocols.vibemq.offload import Offload
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
 from sluicemq.protocols.vibemq.session import SessionOptions, VibemqSession
 from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.security.access import Access, Open
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 

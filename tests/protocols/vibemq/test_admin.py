@@ -9,9 +9,9 @@ import pytest
 
 from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
-from sluicemq.protocols.access import Account, Admitted, Credentials, Done
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.security.access import Account, Admitted, Credentials, Done
 from tests.protocols.vibemq.harness import Harness, Peer
 
 OPERATIONS = [
@@ -27,7 +27,7 @@ OPERATIONS = [
 
 
 class Database:
-    """A double of sluicemq.protocols.access.Users; answers wait while it is `slow`."""
+    """A double of sluicemq.security.access.Users; answers wait while it is `slow`."""
 
     def __init__(self) -> None:
         self.passwords = {"root": "r", "ann": "a"}

@@ -25,13 +25,13 @@ from sluicemq.model.errors import (
     TooManyFailures,
 )
 from sluicemq.model.message import Durability
-from sluicemq.protocols.access import Access, Admitted, Credentials, Users
 from sluicemq.protocols.transport import Login
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.session import MOST_UNPACKED, SessionOptions
 from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
 from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.security.access import Access, Admitted, Credentials, Users
 from tests.protocols.vibemq.harness import Harness
 
 

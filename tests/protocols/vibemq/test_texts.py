@@ -9,10 +9,10 @@ import pytest
 
 from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
-from sluicemq.protocols.access import Admitted, Credentials
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.session import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.security.access import Admitted, Credentials
 from tests.protocols.vibemq.harness import Harness, Peer
 from tests.protocols.vibemq.test_admin import Database
 

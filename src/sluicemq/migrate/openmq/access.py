@@ -26,7 +26,7 @@ from sluicemq.migrate.plan import NewUser, Plan
 from sluicemq.migrate.source_files import Damage, read_settings
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
 from sluicemq.model.destination import Address, Kind
-from sluicemq.server.identity.records import UserRecord
+from sluicemq.security.records import UserRecord
 
 VERSION: Final = "JMQFileAccessControlModel/100"
 ADMIN: Final = "admin"

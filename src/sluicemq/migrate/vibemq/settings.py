@@ -13,7 +13,7 @@ from sluicemq.migrate.plan import NewUser, Plan
 from sluicemq.migrate.source_files import Damage
 from sluicemq.migrate.vibemq.layers import Values, beside
 from sluicemq.migrate.vibemq.listener import CONVERSIONS, TLS_CONVERSIONS, ConvertedOptions
-from sluicemq.server.identity.records import TokenRecord, UserRecord
+from sluicemq.security.records import TokenRecord, UserRecord
 
 TOKEN_USER: Final = "vibemq"
 """User that clients with the shared token of old versions log in as."""

@@ -19,8 +19,8 @@ from sluicemq.migrate.vibemq.layers import Values, beside
 from sluicemq.migrate.vibemq.settings import AUTHORIZATION
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
 from sluicemq.protocols.vibemq.admin import OPERATIONS
-from sluicemq.server.identity.legacy_hashes import COSTS, bcrypt_cost
-from sluicemq.server.identity.records import UserRecord
+from sluicemq.security.legacy_hashes import COSTS, bcrypt_cost
+from sluicemq.security.records import UserRecord
 
 USERS: Final = "auth.db"
 _COLUMNS: Final = frozenset({"username", "password_hash", "is_superuser", "created_at"})

@@ -9,13 +9,13 @@ from sluicemq.broker import Broker, CompiledSelector, Delivery, known_selector
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.errors import AccessDenied, ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Property
-from sluicemq.protocols.access import Access, demand
 from sluicemq.protocols.jmq.flow import UNLIMITED_BYTES, Outbound
 from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import LAST_MESSAGE_TYPE, A, Level, PacketType, Status
 from sluicemq.protocols.jmq.statuses import RejectedRequest, reply_properties, status_of
 from sluicemq.protocols.jmq.wire import Oversized, Packet, encode_reply
 from sluicemq.protocols.transport import Transport
+from sluicemq.security.access import Access, demand
 
 if TYPE_CHECKING:
     from sluicemq.protocols.jmq.consumers import JmsConsumer

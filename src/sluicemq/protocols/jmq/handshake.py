@@ -26,7 +26,6 @@ from typing import Final
 
 from sluicemq import __version__
 from sluicemq.model.errors import ProtocolError
-from sluicemq.protocols.access import Credentials
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import login
 from sluicemq.protocols.jmq.connection import (
@@ -40,6 +39,7 @@ from sluicemq.protocols.jmq.connection import (
 from sluicemq.protocols.jmq.packets import Level, PacketType, Status
 from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
+from sluicemq.security.access import Credentials
 
 DESTINATION_PROVIDER: Final = "GLASSFISH_MQ"
 """JMQDestinationProvider of clients that want Open MQ's own destinations."""

@@ -22,7 +22,6 @@ from typing import Final
 from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, TooManyConnections
-from sluicemq.protocols.access import OPEN, Access
 from sluicemq.protocols.jmq.acks import AckCommands
 from sluicemq.protocols.jmq.browsing import Browsing
 from sluicemq.protocols.jmq.clientids import expanded, in_use
@@ -64,6 +63,7 @@ from sluicemq.protocols.jmq.wire import (
     encode_packet,
 )
 from sluicemq.protocols.transport import Job, Login, SessionInfo, State, Timer, Transport
+from sluicemq.security.access import OPEN, Access
 
 REFUSED_SECONDS: Final = 0.25
 """Delay between a failed login and the close of the connection."""

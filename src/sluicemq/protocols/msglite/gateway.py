@@ -27,7 +27,6 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import CreatedBy, encode_name
 from sluicemq.model.errors import AccessDenied, BrokerError, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message
-from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.msglite.http import (
     GatewayRequest,
     HttpLimits,
@@ -38,6 +37,7 @@ from sluicemq.protocols.msglite.http import (
 from sluicemq.protocols.msglite.mapping import to_message, wire_body
 from sluicemq.protocols.msglite.replies import ReplyAddresses
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
+from sluicemq.security.access import OPEN, Access, demand
 
 ADDRESS: Final = "msglite.httpRequests"
 TIMEOUT: Final = 180

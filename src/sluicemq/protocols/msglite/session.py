@@ -39,7 +39,6 @@ from sluicemq.model.destination import (
 )
 from sluicemq.model.errors import AccessDenied, BrokerError
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.msglite.mapping import (
     ANSWER,
     read_address,
@@ -62,6 +61,7 @@ from sluicemq.protocols.msglite.wire import (
     message_head,
 )
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
+from sluicemq.security.access import OPEN, Access, demand
 
 __all__ = ["MsgliteSession", "ReplyAddresses"]
 

@@ -23,10 +23,10 @@ from sluicemq.broker import Broker, Consumer, Destination
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import AccessDenied
-from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.mapping import MessageIds
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
+from sluicemq.security.access import OPEN, Access, demand
 
 REFRESH_SECONDS: Final = 0.5
 LINE_LIMIT: Final = 4096

@@ -44,7 +44,6 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, CreatedBy, Kind, decode_name, is_temporary
 from sluicemq.model.errors import AccessDenied, BrokerError, LowDiskSpace
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.phpmq.mapping import (
     ANSWER,
     PROBE,
@@ -69,6 +68,7 @@ from sluicemq.protocols.phpmq.wire import (
 )
 from sluicemq.protocols.transcoding import answer_correlation
 from sluicemq.protocols.transport import Login, SessionInfo, State, Transport
+from sluicemq.security.access import OPEN, Access, demand
 
 MOST_WAITING: Final = 1024 * 1024
 """Bytes of sends waiting for disk space from which on the session reads no more."""

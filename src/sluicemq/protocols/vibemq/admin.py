@@ -27,7 +27,6 @@ import msgspec
 
 from sluicemq.model.access import MAX_USER, Identity, Operation, Permission, is_pattern
 from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
-from sluicemq.protocols.access import Done, Users
 from sluicemq.protocols.vibemq import error_texts
 from sluicemq.protocols.vibemq.mapping import is_queue_name
 from sluicemq.protocols.vibemq.wire import (
@@ -40,6 +39,7 @@ from sluicemq.protocols.vibemq.wire import (
     REVOKE_PERMISSION,
     Frame,
 )
+from sluicemq.security.access import Done, Users
 
 Answer = Callable[[bytes], None]
 """Called with the payload of the response."""

@@ -36,7 +36,6 @@ from sluicemq.model.errors import (
     TooManyFailures,
 )
 from sluicemq.model.message import Durability
-from sluicemq.protocols.access import Access, Credentials
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
 from sluicemq.protocols.vibemq import error_texts, queues
 from sluicemq.protocols.vibemq.admin import administer
@@ -75,6 +74,7 @@ from sluicemq.protocols.vibemq.wire import (
     LargeFrame,
     Limits,
 )
+from sluicemq.security.access import Access, Credentials
 
 REFUSED_SECONDS: Final = 0.25
 """Seconds between a failed login and the end of the connection."""

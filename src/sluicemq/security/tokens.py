@@ -9,8 +9,8 @@ import hashlib
 import secrets
 from typing import Final
 
-from sluicemq.protocols.access import TOKEN_PREFIX
-from sluicemq.server.identity.records import TokenRecord
+from sluicemq.security.access import TOKEN_PREFIX
+from sluicemq.security.records import TokenRecord
 
 _RANDOM_BYTES: Final = 32
 

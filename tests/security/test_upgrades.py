@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from sluicemq.model.errors import AuthenticationFailed
-from sluicemq.protocols.access import Credentials
-from sluicemq.server.identity import changes
-from sluicemq.server.identity.passwords import hash_password, verify
-from sluicemq.server.identity.records import Database, UserRecord, decode, encode
-from sluicemq.server.identity.upgrades import AT_ONCE
-from tests.server.identity.test_authenticator import AuthenticatorFixture
-from tests.server.identity.test_authenticator import log as log
-from tests.server.identity.test_legacy_hashes import bcrypt_of
+from sluicemq.security import changes
+from sluicemq.security.access import Credentials
+from sluicemq.security.passwords import hash_password, verify
+from sluicemq.security.records import Database, UserRecord, decode, encode
+from sluicemq.security.upgrades import AT_ONCE
+from tests.security.test_authenticator import AuthenticatorFixture
+from tests.security.test_authenticator import log as log
+from tests.security.test_legacy_hashes import bcrypt_of
 
 
 class MigratedUsers(AuthenticatorFixture):

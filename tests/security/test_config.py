@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.security import changes
+from sluicemq.security.records import UserRecord
+from sluicemq.security.store import UserStore
 from sluicemq.server.configuration_reference import render
-from sluicemq.server.identity import changes
-from sluicemq.server.identity.records import UserRecord
-from sluicemq.server.identity.store import UserStore
 from sluicemq.server.loading import load
 
 

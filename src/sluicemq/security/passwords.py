@@ -15,7 +15,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.server.identity.legacy_hashes import bcrypt_cost, equalise, verify_bcrypt
+from sluicemq.security.legacy_hashes import bcrypt_cost, equalise, verify_bcrypt
 
 MAX_PASSWORD: Final = 1024
 """Bytes in UTF-8."""

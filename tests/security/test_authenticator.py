@@ -23,23 +23,23 @@ from sluicemq.model.errors import (
     UserExists,
     UserNotFound,
 )
-from sluicemq.protocols.access import Credentials
-from sluicemq.server.address import Url
-from sluicemq.server.config import AuthSettings, BrokerSettings, Config
-from sluicemq.server.identity import changes
-from sluicemq.server.identity.authenticator import ADMIN, Authenticator, ConnectionAccess
-from sluicemq.server.identity.passwords import (
+from sluicemq.security import changes
+from sluicemq.security.access import Credentials
+from sluicemq.security.authenticator import ADMIN, Authenticator, ConnectionAccess
+from sluicemq.security.passwords import (
     NO_DIGEST,
     UNKNOWN,
     digest_answer,
     digest_form,
     page_digest_answer,
 )
-from sluicemq.server.identity.records import UserRecord
-from sluicemq.server.identity.store import UserStore
-from sluicemq.server.identity.tokens import make_token
+from sluicemq.security.records import UserRecord
+from sluicemq.security.store import UserStore
+from sluicemq.security.tokens import make_token
+from sluicemq.server.address import Url
+from sluicemq.server.config import AuthSettings, BrokerSettings, Config
 from sluicemq.server.listener_settings import Listener
-from tests.server.identity.test_login_queue import Loop
+from tests.security.test_login_queue import Loop
 
 ADMIN_TOKEN = "a-token-that-was-made-up"
 CONSUME = Permission("orders.*", frozenset({Operation.CONSUME}))
@@ -800,7 +800,7 @@ def test_a_change_that_cannot_be_written_is_reported_without_details(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sluicemq.server.identity.store.write_whole", full)
+    monkeypatch.setattr("sluicemq.security.store.write_whole", full)
     outcome = admin.do("create", "anna", "secret", False)
     assert type(outcome) is AccessError
     assert "No space" not in str(outcome)

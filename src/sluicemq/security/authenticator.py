@@ -1,4 +1,4 @@
-"""Authentication of connections: implements `sluicemq.protocols.access`.
+"""Authentication of connections: implements `sluicemq.security.access`.
 
     connection          protocol has logins              has none
     certificate         the user it names, and everybody if the broker knows no users
@@ -12,7 +12,7 @@ knows a user (required = auto), and from then on until it stops: a database that
 damaged meanwhile opens nothing.
 
 When logins become required, connections that act as everybody and would not do so any more are
-disconnected. Listeners of protocols without logins stay open, see `listener_settings.is_open`.
+disconnected. Listeners of protocols without logins stay open, see `settings.is_open`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ import structlog
 
 from sluicemq.model.access import ANONYMOUS, EVERYBODY, Identity, Permission
 from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.protocols.access import (
+from sluicemq.security import changes
+from sluicemq.security.access import (
     TOKEN_PREFIX,
     Account,
     Admitted,
@@ -38,25 +39,27 @@ from sluicemq.protocols.access import (
     LoginHandle,
     Users,
 )
-from sluicemq.protocols.transport import Transport
-from sluicemq.server.config import Config
-from sluicemq.server.identity import changes
-from sluicemq.server.identity.audit import Audit
-from sluicemq.server.identity.changes import Change
-from sluicemq.server.identity.login_queue import CallSoon, LoginCheck, Verify
-from sluicemq.server.identity.logins import ADMIN, Logins
-from sluicemq.server.identity.passwords import (
+from sluicemq.security.audit import Audit
+from sluicemq.security.changes import Change
+from sluicemq.security.login_queue import CallSoon, LoginCheck, Verify
+from sluicemq.security.logins import ADMIN, Logins
+from sluicemq.security.passwords import (
     digest_form,
     hash_password,
     read_secret_file,
     verify,
 )
-from sluicemq.server.identity.records import UserRecord
-from sluicemq.server.identity.store import UserStore
-from sluicemq.server.identity.tokens import fingerprint
-from sluicemq.server.identity.upgrades import PasswordUpgrades
-from sluicemq.server.identity.user_snapshot import UserSnapshot
-from sluicemq.server.listener_settings import Listener, is_open
+from sluicemq.security.records import UserRecord
+from sluicemq.security.settings import (
+    AuthConfig,
+    ClientConnection,
+    ListenerOptions,
+    is_open,
+)
+from sluicemq.security.store import UserStore
+from sluicemq.security.tokens import fingerprint
+from sluicemq.security.upgrades import PasswordUpgrades
+from sluicemq.security.user_snapshot import UserSnapshot
 
 LOCAL: Final = Identity("(local)", superuser=True)
 """Identity of clients of the admin socket: only the owner of the data can open it."""
@@ -88,7 +91,7 @@ class Authenticator:
 
     def __init__(
         self,
-        config: Config,
+        config: AuthConfig,
         call_soon: CallSoon,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -128,13 +131,15 @@ class Authenticator:
         """Return whether clients of protocols with logins have to log in."""
         self._decide()
 
-    def open(self, transport: Transport, listener: Listener, *, logs_in: bool) -> ConnectionAccess:
+    def open(
+        self, transport: ClientConnection, listener: ListenerOptions, *, logs_in: bool
+    ) -> ConnectionAccess:
         """The access of a new connection. `logs_in`: its protocol has logins."""
         return ConnectionAccess(
             self, transport, lambda: self._guest(listener, transport.peer_user, logs_in)
         )
 
-    def open_local(self, transport: Transport) -> ConnectionAccess:
+    def open_local(self, transport: ClientConnection) -> ConnectionAccess:
         """The access of a new connection to the admin socket."""
         return ConnectionAccess(self, transport, lambda: LOCAL)
 
@@ -205,7 +210,7 @@ class Authenticator:
         if disconnected:
             log.info("anonymous clients are disconnected", connections=disconnected)
 
-    def _guest(self, listener: Listener, certified: str, logs_in: bool) -> Identity | None:
+    def _guest(self, listener: ListenerOptions, certified: str, logs_in: bool) -> Identity | None:
         if certified:
             if not self.required:
                 return EVERYBODY
@@ -300,7 +305,7 @@ class Authenticator:
 
 
 class ConnectionAccess:
-    """The access of one connection; see `sluicemq.protocols.access.Access`.
+    """The access of one connection; see `sluicemq.security.access.Access`.
 
     Answers come in a turn of the broker, and a fault in what they set off costs this connection.
     """
@@ -319,7 +324,7 @@ class ConnectionAccess:
     def __init__(
         self,
         authenticator: Authenticator,
-        transport: Transport,
+        transport: ClientConnection,
         guest: Callable[[], Identity | None],
     ) -> None:
         """`guest` says whom it acts as without a login."""

@@ -4,8 +4,8 @@ import pytest
 
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
-from sluicemq.server.identity import changes
-from sluicemq.server.identity.records import Database, TokenRecord, UserRecord
+from sluicemq.security import changes
+from sluicemq.security.records import Database, TokenRecord, UserRecord
 
 READ = Permission("a.*", frozenset({Operation.CONSUME}))
 WRITE = Permission("a.*", frozenset({Operation.PRODUCE}))

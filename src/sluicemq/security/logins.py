@@ -34,30 +34,30 @@ from sluicemq.model.errors import (
     LoginBusy,
     TooManyFailures,
 )
-from sluicemq.protocols.access import TOKEN_PREFIX, Admitted, Credentials
-from sluicemq.server.identity.audit import Audit, audited_user
-from sluicemq.server.identity.failures import FailureTable, address_of
-from sluicemq.server.identity.legacy_hashes import bcrypt_cost
-from sluicemq.server.identity.login_queue import (
+from sluicemq.security.access import TOKEN_PREFIX, Admitted, Credentials
+from sluicemq.security.audit import Audit, audited_user
+from sluicemq.security.failures import FailureTable, address_of
+from sluicemq.security.legacy_hashes import bcrypt_cost
+from sluicemq.security.login_queue import (
     CallSoon,
     LoginCheck,
     LoginQueue,
     Verdict,
     Verify,
 )
-from sluicemq.server.identity.passwords import (
+from sluicemq.security.passwords import (
     MAX_PASSWORD,
     NO_DIGEST,
     UNKNOWN,
     digest_answer,
     page_digest_answer,
 )
-from sluicemq.server.identity.tokens import fingerprint
+from sluicemq.security.tokens import fingerprint
 
 if TYPE_CHECKING:
-    from sluicemq.server.config import AuthSettings
-    from sluicemq.server.identity.upgrades import PasswordUpgrades
-    from sluicemq.server.identity.user_snapshot import UserSnapshot
+    from sluicemq.security.settings import AuthSettings
+    from sluicemq.security.upgrades import PasswordUpgrades
+    from sluicemq.security.user_snapshot import UserSnapshot
 
 ADMIN: Final = Identity("(admin token)", superuser=True)
 """Name of the client that presents the admin token. No user can have that name."""

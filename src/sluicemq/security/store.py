@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from sluicemq.journal.writer import write_whole
 from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.server.identity.changes import Change
-from sluicemq.server.identity.records import VERSION, Database, decode, encode
+from sluicemq.security.changes import Change
+from sluicemq.security.records import VERSION, Database, decode, encode
 
 MAX_FILE: Final = 64 * 1024**2
 """Bytes; 10,000 users with many permissions take less."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from sluicemq.model.access import MAX_PATTERN, Permission, is_pattern, is_user_name
 from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
-from sluicemq.server.identity.records import Database, TokenRecord, UserRecord
+from sluicemq.security.records import Database, TokenRecord, UserRecord
 
 Change = Callable[[Database], Database]
 

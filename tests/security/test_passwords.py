@@ -9,8 +9,8 @@ from argon2.exceptions import VerifyMismatchError
 from argon2.low_level import Type, verify_secret
 
 from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.protocols.access import TOKEN_PREFIX
-from sluicemq.server.identity.passwords import (
+from sluicemq.security.access import TOKEN_PREFIX
+from sluicemq.security.passwords import (
     MAX_PASSWORD,
     UNKNOWN,
     digest_answer,
@@ -20,7 +20,7 @@ from sluicemq.server.identity.passwords import (
     read_secret_file,
     verify,
 )
-from sluicemq.server.identity.tokens import fingerprint, make_token
+from sluicemq.security.tokens import fingerprint, make_token
 
 
 def test_a_password_fits_its_hash_and_no_other() -> None:

@@ -25,11 +25,11 @@ from typing import Final
 import structlog
 
 from sluicemq.model.errors import AccessError
-from sluicemq.server.identity.changes import MOST_USERS, replace_hashes
-from sluicemq.server.identity.legacy_hashes import bcrypt_cost
-from sluicemq.server.identity.login_queue import CallSoon
-from sluicemq.server.identity.passwords import MAX_PASSWORD, hash_password
-from sluicemq.server.identity.store import UserStore
+from sluicemq.security.changes import MOST_USERS, replace_hashes
+from sluicemq.security.legacy_hashes import bcrypt_cost
+from sluicemq.security.login_queue import CallSoon
+from sluicemq.security.passwords import MAX_PASSWORD, hash_password
+from sluicemq.security.store import UserStore
 
 BY: Final = "the broker (bcrypt replaced by argon2id at the first login)"
 """Author of the changes in the audit log."""

@@ -20,7 +20,7 @@ import msgspec
 
 from sluicemq.model.access import Permission, is_pattern, is_user_name
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.identity.legacy_hashes import COSTS, bcrypt_cost
+from sluicemq.security.legacy_hashes import COSTS, bcrypt_cost
 
 VERSION: Final = 1
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sluicemq.server.identity.failures import FailureTable, address_of
+from sluicemq.security.failures import FailureTable, address_of
 
 
 class Clock:

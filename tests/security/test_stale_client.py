@@ -16,11 +16,11 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.errors import RequestRefused
 from sluicemq.protocols.jmq.packets import Status
-from sluicemq.server.identity import changes
-from sluicemq.server.identity.passwords import hash_password
-from sluicemq.server.identity.records import UserRecord
-from sluicemq.server.identity.store import UserStore
-from sluicemq.server.identity.tokens import make_token
+from sluicemq.security import changes
+from sluicemq.security.passwords import hash_password
+from sluicemq.security.records import UserRecord
+from sluicemq.security.store import UserStore
+from sluicemq.security.tokens import make_token
 from tests.protocols.jmq.raw import RawJmq, status_of
 from tests.protocols.jmq.raw import basic as jmq_basic
 from tests.server.conftest import Start

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sluicemq.model.access import ANONYMOUS, Identity
-from sluicemq.protocols.access import Account
-from sluicemq.server.identity.passwords import UNKNOWN
-from sluicemq.server.identity.records import Database, TokenRecord
+from sluicemq.security.access import Account
+from sluicemq.security.passwords import UNKNOWN
+from sluicemq.security.records import Database, TokenRecord
 
 
 class UserSnapshot:

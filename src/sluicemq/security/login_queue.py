@@ -26,7 +26,7 @@ from typing import Any
 import structlog
 
 from sluicemq.model.errors import AccessError, AuthenticationFailed, LoginBusy
-from sluicemq.server.identity.passwords import verify
+from sluicemq.security.passwords import verify
 
 CallSoon = Callable[..., Any]
 """Makes a call on the loop's thread: `loop.call_soon_threadsafe`."""

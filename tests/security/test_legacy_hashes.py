@@ -8,9 +8,9 @@ from typing import Any
 import bcrypt
 import pytest
 
-from sluicemq.server.identity import legacy_hashes, passwords
-from sluicemq.server.identity.legacy_hashes import bcrypt_cost
-from sluicemq.server.identity.passwords import UNKNOWN, hash_password, scheme_of, verify
+from sluicemq.security import legacy_hashes, passwords
+from sluicemq.security.legacy_hashes import bcrypt_cost
+from sluicemq.security.passwords import UNKNOWN, hash_password, scheme_of, verify
 
 VIBEMQ = "$2b$12$j8a3swuct5DkpugvSoWLb.mjnS.T/XmzrFJM4kIYZvevPkri6fOlK"
 """Written by VibeMQ 1.8 for the password `one-secret`."""

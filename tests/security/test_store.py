@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.server.identity import changes, store
-from sluicemq.server.identity.records import Database, TokenRecord, UserRecord, decode, encode
-from sluicemq.server.identity.store import UserStore
+from sluicemq.security import changes, store
+from sluicemq.security.records import Database, TokenRecord, UserRecord, decode, encode
+from sluicemq.security.store import UserStore
 
 _numbers = st.integers(0, 2**40)
 _names = st.text("abcÄ-_.@", min_size=1, max_size=8)
