@@ -107,6 +107,8 @@ class Lines:
 class NoUsers:
     """A user directory without users."""
 
+    operations = None
+
     def names(self) -> list[str]:
         return []
 

@@ -16,6 +16,7 @@ from sluicemq.model.access import Identity
 from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
 from sluicemq.security.access import TOKEN_PREFIX, Credentials
 from sluicemq.security.management import PermissionView
+from sluicemq.security.user_operations import UserChange
 
 
 class LoginRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +91,8 @@ class LoginEndpoints:
             raise AuthenticationFailed("a token is no password")
         if (await call.caller.login(Credentials(name, requested.current_password))).name != name:
             raise AuthenticationFailed("that is not the password")
-        await self._users.set_password(call.by, name, requested.new_password)
+        change = UserChange(password=requested.new_password)
+        await self._users.apply(call.by, self._users.operations.alter(name, change))
         if call.who.session is None:
             return answer(self._view(call.identity, None))
         self._sessions.end(call.who.session)

@@ -17,7 +17,9 @@ from sluicemq.admin.pagination import Page, PageQuery, page_of, page_with
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.model.access import MAX_PATTERN, Operation, Permission
 from sluicemq.model.errors import UserExists, UserNotFound
-from sluicemq.security.management import RoleView, UserChange, UserManagement, UserView
+from sluicemq.security.management import RoleView, UserManagement, UserView
+from sluicemq.security.passwords import password_warnings
+from sluicemq.security.user_operations import Preparation, UserChange
 
 Given = TypeVar("Given")
 Password = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -109,6 +111,7 @@ class UserEndpoints:
 
     def __init__(self, directory: UserManagement) -> None:
         self._directory = directory
+        self._operations = directory.operations
 
     async def list(self, call: Call) -> Page[UserView]:
         """GET /users"""
@@ -138,45 +141,47 @@ class UserEndpoints:
         if there and expect == "new":
             raise UserExists(f"there is a user {name} already")
         if there or expect == "existing":
-            warnings = await self._directory.alter(by, name, change)
+            await self._directory.apply(by, self._operations.alter(name, change))
         else:
-            warnings = await self._directory.add(by, name, change)
+            await self._directory.apply(by, self._operations.add(name, change))
             call.status = 201
+        warnings = password_warnings(change.password) if change.password else []
         return UserResult(**msgspec.structs.asdict(self._user(name)), warnings=warnings)
 
     async def delete(self, call: Call) -> None:
         """DELETE /users/{name}"""
-        await self._directory.remove(_changer(call), call.names["name"], call.query.force)
+        await self._apply(call, self._operations.remove(call.names["name"], call.query.force))
 
     async def grant(self, call: Call) -> UserView:
         """PUT /users/{name}/permissions"""
         name = call.names["name"]
         call.note = call.body.pattern
-        await self._directory.grant(_changer(call), name, _permission(call.body))
+        await self._apply(call, self._operations.grant(name, _permission(call.body)))
         return self._user(name)
 
     async def revoke(self, call: Call) -> None:
         """DELETE /users/{name}/permissions"""
         call.note = call.query.pattern
-        await self._directory.revoke(_changer(call), call.names["name"], call.query.pattern)
+        await self._apply(call, self._operations.revoke(call.names["name"], call.query.pattern))
 
     async def assign(self, call: Call) -> UserView:
         """PUT /users/{name}/roles/{role}"""
         name, role = call.names["name"], self._role(call.names["role"]).name
-        await self._directory.assign(_changer(call), role, name)
+        await self._apply(call, self._operations.assign(role, name))
         return self._user(name)
 
     async def withdraw(self, call: Call) -> None:
         """DELETE /users/{name}/roles/{role}"""
         role = self._role(call.names["role"]).name
-        await self._directory.withdraw(_changer(call), role, call.names["name"])
+        await self._apply(call, self._operations.withdraw(role, call.names["name"]))
 
     async def add_token(self, call: Call) -> TokenResult:
         """POST /users/{name}/tokens"""
         requested: TokenRequest = call.body
-        number, token = await self._directory.add_token(
-            _changer(call), call.names["name"], requested.label, requested.expires
+        prepare, number, token = self._operations.add_token(
+            call.names["name"], requested.label, requested.expires
         )
+        await self._apply(call, prepare)
         call.note = number
         return TokenResult(id=number, token=token, expires=requested.expires)
 
@@ -185,7 +190,7 @@ class UserEndpoints:
         name, number = call.names["name"], call.names["id"]
         if number not in [token.id for token in self._user(name).tokens]:
             raise ApiError(404, "token-not-found", f"{name} has no token {number[:100]!r}")
-        await self._directory.remove_token(_changer(call), name, number)
+        await self._apply(call, self._operations.remove_token(name, number))
 
     async def list_roles(self, call: Call) -> Page[RoleView]:
         """GET /roles"""
@@ -203,7 +208,7 @@ class UserEndpoints:
         by = _changer(call)
         name, expect = call.names["name"], call.query.expect
         if not self._directory.roles([name]) and expect != "existing":
-            await self._directory.add_role(by, name)
+            await self._directory.apply(by, self._operations.add_role(name))
             call.status = 201
         elif expect == "new":
             raise ApiError(409, "role-exists", f"there is a role {name} already")
@@ -211,20 +216,23 @@ class UserEndpoints:
 
     async def delete_role(self, call: Call) -> None:
         """DELETE /roles/{name}"""
-        await self._directory.remove_role(_changer(call), self._role(call.names["name"]).name)
+        await self._apply(call, self._operations.remove_role(self._role(call.names["name"]).name))
 
     async def grant_role(self, call: Call) -> RoleView:
         """PUT /roles/{name}/permissions"""
         name = self._role(call.names["name"]).name
         call.note = call.body.pattern
-        await self._directory.grant_role(_changer(call), name, _permission(call.body))
+        await self._apply(call, self._operations.grant_role(name, _permission(call.body)))
         return self._role(name)
 
     async def revoke_role(self, call: Call) -> None:
         """DELETE /roles/{name}/permissions"""
         name = self._role(call.names["name"]).name
         call.note = call.query.pattern
-        await self._directory.revoke_role(_changer(call), name, call.query.pattern)
+        await self._apply(call, self._operations.revoke_role(name, call.query.pattern))
+
+    async def _apply(self, call: Call, prepare: Preparation) -> None:
+        await self._directory.apply(_changer(call), prepare)
 
     def _user(self, name: str) -> UserView:
         found = self._directory.user(name)

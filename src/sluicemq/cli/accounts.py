@@ -16,13 +16,11 @@ from sluicemq.cli.api import Api, below
 from sluicemq.cli.broker_location import BrokerLocation
 from sluicemq.cli.serve import load_flags
 from sluicemq.model.access import Operation, Permission
-from sluicemq.model.errors import AccessDenied
-from sluicemq.security import changes
-from sluicemq.security.passwords import digest_form, hash_password, scheme_of
-from sluicemq.security.records import Database, UserRecord
+from sluicemq.security.passwords import hash_password, scheme_of
+from sluicemq.security.records import UserRecord
 from sluicemq.security.settings import is_open
 from sluicemq.security.store import UserStore
-from sluicemq.security.tokens import make_token
+from sluicemq.security.user_operations import Preparation, UserChange, UserOperations
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config
 from sluicemq.server.listener_settings import WITH_LOGINS
@@ -206,6 +204,10 @@ class FileAccounts:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._store = UserStore(config.users_file)
+        self._operations = UserOperations(
+            lambda password: hash_password(password, config.auth.min_password_length),
+            lambda: int(time.time()),
+        )
 
     def login_policy(self) -> LoginPolicy:
         required, insecure = self._config.auth.required, self._config.insecure_public
@@ -216,59 +218,35 @@ class FileAccounts:
         ]
         return LoginPolicy(False, required, found)
 
-    def _hash(self, password: str) -> str:
-        return hash_password(password, self._config.auth.min_password_length)
-
     def users(self) -> list[Item]:
         return [_user(name, user) for name, user in sorted(self._store.read().users.items())]
 
     def add(
         self, name: str, password: str, superuser: bool, roles: list[str], allow_digest: bool
     ) -> None:
-        now = int(time.time())
-        record = UserRecord(
-            password=self._hash(password) if password else "",
-            digest=digest_form(name, password) if allow_digest else "",
-            superuser=superuser,
-            roles=tuple(roles),
-            created=now,
-            updated=now,
-        )
-        self._change(lambda database: changes.add_user(database, name, record))
+        requested = UserChange(password, superuser, tuple(roles), allow_digest)
+        self._apply(self._operations.add(name, requested))
 
     def remove(self, name: str, force: bool) -> None:
-        def without(database: Database) -> Database:
-            if force:
-                return changes.without_user(database, name)
-            if [*database.users] == [name]:
-                raise AccessDenied(
-                    f"{name} is the last user; a broker started without users requires no login"
-                )
-            return changes.remove_user(database, name)
-
-        self._change(without)
+        self._apply(self._operations.remove(name, force))
 
     def set_password(self, name: str, password: str, allow_digest: bool | None) -> None:
-        now, hashed, digest = int(time.time()), self._hash(password), digest_form(name, password)
-        self._change(lambda db: changes.set_password(db, name, hashed, digest, now, allow_digest))
+        requested = UserChange(password, allow_digest=allow_digest)
+        self._apply(self._operations.alter(name, requested))
 
     def add_token(self, name: str, label: str, expires: int) -> Item:
-        now = int(time.time())
-        token, record = make_token(label, now, expires)
-        self._change(lambda database: changes.add_token(database, name, record, now))
-        return {"id": record.id, "token": token, "expires": record.expires}
+        prepare, number, token = self._operations.add_token(name, label, expires)
+        self._apply(prepare)
+        return {"id": number, "token": token, "expires": expires}
 
     def remove_token(self, name: str, token: str) -> None:
-        now = int(time.time())
-        self._change(lambda database: changes.remove_token(database, name, token, now))
+        self._apply(self._operations.remove_token(name, token))
 
     def grant(self, name: str, permission: Permission) -> None:
-        now = int(time.time())
-        self._change(lambda database: changes.grant(database, name, permission, now))
+        self._apply(self._operations.grant(name, permission))
 
     def revoke(self, name: str, pattern: str) -> None:
-        now = int(time.time())
-        self._change(lambda database: changes.revoke(database, name, pattern, now))
+        self._apply(self._operations.revoke(name, pattern))
 
     def roles(self) -> list[Item]:
         database = self._store.read()
@@ -284,32 +262,31 @@ class FileAccounts:
         ]
 
     def add_role(self, role: str) -> None:
-        self._change(lambda database: changes.add_role(database, role))
+        self._apply(self._operations.add_role(role))
 
     def remove_role(self, role: str) -> None:
-        self._change(lambda database: changes.remove_role(database, role))
+        self._apply(self._operations.remove_role(role))
 
     def grant_role(self, role: str, permission: Permission) -> None:
-        self._change(lambda database: changes.grant_role(database, role, permission))
+        self._apply(self._operations.grant_role(role, permission))
 
     def revoke_role(self, role: str, pattern: str) -> None:
-        self._change(lambda database: changes.revoke_role(database, role, pattern))
+        self._apply(self._operations.revoke_role(role, pattern))
 
     def assign(self, role: str, name: str) -> None:
-        now = int(time.time())
-        self._change(lambda database: changes.assign(database, role, name, now))
+        self._apply(self._operations.assign(role, name))
 
     def unassign(self, role: str, name: str) -> None:
-        now = int(time.time())
-        self._change(lambda database: changes.withdraw(database, role, name, now))
+        self._apply(self._operations.withdraw(role, name))
 
-    def _change(self, what: changes.Change) -> None:
+    def _apply(self, prepare: Preparation) -> None:
+        change = prepare()
         self._store.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             name = getpass.getuser()
         except (KeyError, OSError):
             name = str(os.getuid())
-        self._store.change(what, f"{name} on the command line")
+        self._store.change(change, f"{name} on the command line")
 
 
 def _stays_open(

@@ -29,7 +29,6 @@ import structlog
 
 from sluicemq.model.access import ANONYMOUS, EVERYBODY, Identity, Permission
 from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.security import changes
 from sluicemq.security.access import (
     TOKEN_PREFIX,
     Account,
@@ -40,16 +39,13 @@ from sluicemq.security.access import (
     Users,
 )
 from sluicemq.security.audit import Audit
-from sluicemq.security.changes import Change
 from sluicemq.security.login_queue import CallSoon, LoginCheck, Verify
 from sluicemq.security.logins import ADMIN, Logins
 from sluicemq.security.passwords import (
-    digest_form,
     hash_password,
     read_secret_file,
     verify,
 )
-from sluicemq.security.records import UserRecord
 from sluicemq.security.settings import (
     AuthConfig,
     ClientConnection,
@@ -59,6 +55,7 @@ from sluicemq.security.settings import (
 from sluicemq.security.store import UserStore
 from sluicemq.security.tokens import fingerprint
 from sluicemq.security.upgrades import PasswordUpgrades
+from sluicemq.security.user_operations import Preparation, UserChange, UserOperations
 from sluicemq.security.user_snapshot import UserSnapshot
 
 LOCAL: Final = Identity("(local)", superuser=True)
@@ -86,6 +83,7 @@ class Authenticator:
         "_user_snapshot",
         "_wall",
         "audit",
+        "operations",
         "required",
     )
 
@@ -129,6 +127,7 @@ class Authenticator:
         )
         self.required = False
         """Return whether clients of protocols with logins have to log in."""
+        self.operations = UserOperations(self.hash, self.now)
         self._decide()
 
     def open(
@@ -271,7 +270,7 @@ class Authenticator:
         """
         return hash_password(password, self._config.auth.min_password_length)
 
-    def change(self, prepare: Callable[[], Change], by: str, done: Done) -> None:
+    def change(self, prepare: Preparation, by: str, done: Done) -> None:
         """Carry out the change that `prepare` makes, both off the loop. Changes keep their order.
 
         `done` is called on the loop's thread.
@@ -282,7 +281,7 @@ class Authenticator:
         self._under_way += 1
         self._changes.submit(self._change, prepare, by, done)
 
-    def _change(self, prepare: Callable[[], Change], by: str, done: Done) -> None:
+    def _change(self, prepare: Preparation, by: str, done: Done) -> None:
         outcome: AccessError | None = None
         try:
             self._store.change(prepare(), by)
@@ -409,45 +408,25 @@ class ConnectionUsers:
 
     def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
         """Create a user (`Users`)."""
-        now = self._authenticator.now()
-
-        def prepare() -> Change:
-            user = UserRecord(
-                password=self._authenticator.hash(password),
-                superuser=superuser,
-                created=now,
-                updated=now,
-            )
-            return partial(changes.add_user, name=name, user=user)
-
-        self._change(prepare, done)
+        requested = UserChange(password=password, superuser=superuser)
+        self._with_password(self._authenticator.operations.add(name, requested), password, done)
 
     def remove(self, name: str, done: Done) -> None:
         """Delete a user (`Users`)."""
-        self._change(lambda: partial(changes.remove_user, name=name), done)
+        self._apply(self._authenticator.operations.remove(name), done)
 
     def set_password(self, name: str, password: str, done: Done) -> None:
         """Change a user's password (`Users`), and the digest form if the user has one."""
-        now = self._authenticator.now()
-
-        def prepare() -> Change:
-            hashed = self._authenticator.hash(password)
-            digest = digest_form(name, password)
-            return lambda database: changes.set_password(database, name, hashed, digest, now)
-
-        self._change(prepare, done)
+        prepare = self._authenticator.operations.alter(name, UserChange(password))
+        self._with_password(prepare, password, done)
 
     def grant(self, name: str, permission: Permission, done: Done) -> None:
         """Replace the user's permission for exactly this pattern (`Users`)."""
-        now = self._authenticator.now()
-        self._change(
-            lambda: partial(changes.grant, name=name, permission=permission, now=now), done
-        )
+        self._apply(self._authenticator.operations.grant(name, permission), done)
 
     def revoke(self, name: str, pattern: str, done: Done) -> None:
         """Remove the permission of this pattern, if there is one (`Users`)."""
-        now = self._authenticator.now()
-        self._change(lambda: partial(changes.revoke, name=name, pattern=pattern, now=now), done)
+        self._apply(self._authenticator.operations.revoke(name, pattern), done)
 
     def accounts(self) -> list[Account]:
         """Return all users, sorted by name (`Users`)."""
@@ -460,7 +439,14 @@ class ConnectionUsers:
         database = self._authenticator.user_snapshot.database
         return list(database.rights(name)) if name in database.users else []
 
-    def _change(self, prepare: Callable[[], Change], done: Done) -> None:
+    def _with_password(self, prepare: Preparation, password: str, done: Done) -> None:
+        """Apply a change with a password; users without one are not made over a protocol."""
+        if password:
+            self._apply(prepare, done)
+        else:
+            self._access.answer(partial(done, AccessError("a password must not be empty")))
+
+    def _apply(self, prepare: Preparation, done: Done) -> None:
         access = self._access
         self._authenticator.change(
             prepare, access.by(), lambda outcome: access.answer(partial(done, outcome))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Collection
 
 import msgspec
 
 from sluicemq.model.access import Operation, Permission
-from sluicemq.model.errors import AccessDenied, AccessError
-from sluicemq.security import changes
+from sluicemq.model.errors import AccessError
 from sluicemq.security.authenticator import Authenticator
-from sluicemq.security.changes import Change
-from sluicemq.security.passwords import digest_form, password_warnings, scheme_of
+from sluicemq.security.passwords import scheme_of
 from sluicemq.security.records import Database, UserRecord
-from sluicemq.security.tokens import make_token
+from sluicemq.security.user_operations import Preparation
 
 
 class PermissionView(msgspec.Struct, frozen=True):
@@ -61,26 +57,15 @@ class RoleView(msgspec.Struct, frozen=True, kw_only=True):
     users: list[str]
 
 
-class UserChange(NamedTuple):
-    """Changes to a user; None = unchanged. An empty password removes the password. `allow_digest`:
-    True if the data that digest logins need is stored."""
-
-    password: str | None = None
-    superuser: bool | None = None
-    roles: tuple[str, ...] | None = None
-    allow_digest: bool | None = None
-
-
 class UserManagement:
     """Users and roles, for the administration. Called on the event loop's thread.
 
-    Changes are on disk when the method returns; `by` is the user who makes the change, for the
-    audit log. Methods raise UserNotFound, UserExists, AccessDenied (the last superuser) and
-    AccessError.
+    operations  prepare the changes that `apply` applies
     """
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
+        self.operations = authenticator.operations
 
     # --- queries -----------------------------------------------------------------------------
 
@@ -125,129 +110,11 @@ class UserManagement:
         self._authenticator.refresh()
         return self._authenticator.user_snapshot.database
 
-    # --- changes -----------------------------------------------------------------------------
+    async def apply(self, by: str, prepare: Preparation) -> None:
+        """Apply a change of `operations` and wait until it is on disk.
 
-    async def add(self, by: str, name: str, requested: UserChange) -> list[str]:
-        """Create a user; return warnings about its password."""
-        now = self._authenticator.now()
-        password = requested.password
-
-        def prepare() -> Change:
-            user = UserRecord(
-                password=self._authenticator.hash(password) if password else "",
-                digest=digest_form(name, password) if password and requested.allow_digest else "",
-                superuser=bool(requested.superuser),
-                roles=requested.roles or (),
-                created=now,
-                updated=now,
-            )
-            return partial(changes.add_user, name=name, user=user)
-
-        await self._change(by, prepare)
-        return password_warnings(password) if password else []
-
-    async def alter(self, by: str, name: str, requested: UserChange) -> list[str]:
-        """Change a user; return warnings about its password."""
-        now = self._authenticator.now()
-        password = requested.password
-
-        def prepare() -> Change:
-            hashed = self._authenticator.hash(password) if password else ""
-            digest = digest_form(name, password) if password else ""
-
-            def change(database: Database) -> Database:
-                if password is not None:
-                    database = changes.set_password(
-                        database, name, hashed, digest, now, requested.allow_digest
-                    )
-                elif requested.allow_digest is not None:
-                    database = changes.allow_digest(database, name, now, requested.allow_digest)
-                if requested.superuser is not None:
-                    database = changes.set_superuser(database, name, now, requested.superuser)
-                if requested.roles is not None:
-                    database = changes.set_roles(database, name, now, requested.roles)
-                return database
-
-            return change
-
-        await self._change(by, prepare)
-        return password_warnings(password) if password else []
-
-    async def set_password(self, by: str, name: str, password: str) -> None:
-        """Change a user's password."""
-        await self.alter(by, name, UserChange(password=password))
-
-    async def remove(self, by: str, name: str, force: bool) -> None:
-        """Delete a user; the last one only with `force`."""
-
-        def remove(database: Database) -> Database:
-            if force:
-                return changes.without_user(database, name)
-            if [*database.users] == [name]:
-                raise AccessDenied(
-                    f"{name} is the last user; a broker started without users requires no login"
-                )
-            return changes.remove_user(database, name)
-
-        await self._change(by, lambda: remove)
-
-    async def grant(self, by: str, name: str, permission: Permission) -> None:
-        """Replace a user's permission for exactly this pattern."""
-        now = self._authenticator.now()
-        grant = partial(changes.grant, name=name, permission=permission, now=now)
-        await self._change(by, lambda: grant)
-
-    async def revoke(self, by: str, name: str, pattern: str) -> None:
-        """Remove a user's permission for this pattern."""
-        revoke = partial(changes.revoke, name=name, pattern=pattern, now=self._authenticator.now())
-        await self._change(by, lambda: revoke)
-
-    async def assign(self, by: str, role: str, name: str) -> None:
-        """Assign a role to a user."""
-        assign = partial(changes.assign, role=role, name=name, now=self._authenticator.now())
-        await self._change(by, lambda: assign)
-
-    async def withdraw(self, by: str, role: str, name: str) -> None:
-        """Withdraw a role from a user."""
-        withdraw = partial(changes.withdraw, role=role, name=name, now=self._authenticator.now())
-        await self._change(by, lambda: withdraw)
-
-    async def add_token(self, by: str, name: str, label: str, expires: int) -> tuple[str, str]:
-        """Create a token; return its id and the token."""
-        now = self._authenticator.now()
-        if expires and expires <= now:
-            raise AccessError("the token would have expired already")
-        token, record = make_token(label, now, expires)
-        add = partial(changes.add_token, name=name, token=record, now=now)
-        await self._change(by, lambda: add)
-        return record.id, token
-
-    async def remove_token(self, by: str, name: str, token: str) -> None:
-        """Delete a user's token by its id."""
-        remove = partial(
-            changes.remove_token, name=name, token_id=token, now=self._authenticator.now()
-        )
-        await self._change(by, lambda: remove)
-
-    async def add_role(self, by: str, role: str) -> None:
-        """Create a role."""
-        await self._change(by, lambda: partial(changes.add_role, role=role))
-
-    async def remove_role(self, by: str, role: str) -> None:
-        """Delete a role."""
-        await self._change(by, lambda: partial(changes.remove_role, role=role))
-
-    async def grant_role(self, by: str, role: str, permission: Permission) -> None:
-        """Replace a role's permission for exactly this pattern."""
-        grant = partial(changes.grant_role, role=role, permission=permission)
-        await self._change(by, lambda: grant)
-
-    async def revoke_role(self, by: str, role: str, pattern: str) -> None:
-        """Remove a role's permission for this pattern."""
-        revoke = partial(changes.revoke_role, role=role, pattern=pattern)
-        await self._change(by, lambda: revoke)
-
-    async def _change(self, by: str, prepare: Callable[[], Change]) -> None:
+        `by` is the user who makes it, for the audit log. Raises as the operation.
+        """
         future: asyncio.Future[AccessError | None] = asyncio.get_running_loop().create_future()
 
         def done(outcome: AccessError | None) -> None:
