@@ -444,7 +444,7 @@ class ConnectionUsers:
         if password:
             self._apply(prepare, done)
         else:
-            self._access.answer(partial(done, AccessError("a password must not be empty")))
+            self._access.answer(partial(done, AccessError("a password cannot be empty")))
 
     def _apply(self, prepare: Preparation, done: Done) -> None:
         access = self._access
