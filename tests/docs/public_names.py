@@ -21,6 +21,8 @@ from sluicemq.admin.metrics.exposition import Shape
 from sluicemq.admin.metrics.families import ALL
 from sluicemq.admin.openapi import document
 from sluicemq.admin.routing import Endpoint
+from sluicemq.broker import BatchPart, describe
+from sluicemq.broker.codec import encode
 from sluicemq.cli.main import app
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.model.destination import DestinationSettings
@@ -186,7 +188,12 @@ def dump_fields() -> Uses:
     body = text[text.index("def describe_entry(") : text.index("def _line(")]
     pattern = r'^        "(\w+)":|document\["(\w+)"\]|yield "(\w+)"|"(\w+)"[,)]'
     found = re.findall(pattern, body, re.M)
-    return _plain(name for groups in found for name in groups if name)
+    part = encode(BatchPart("w", 1, 0, 0, True, 0, 1))
+    described = [
+        *describe(RecordType.BATCH_PART, part),
+        *describe(RecordType.CLOCK_STEP, bytes(8)),
+    ]
+    return _plain([*(name for groups in found for name in groups if name), *described])
 
 
 def events() -> Uses:
