@@ -150,6 +150,27 @@ def test_flush_deletes_dispatched_messages_too(harness: Harness, terminal: Termi
     assert harness.find("nowhere") is None
 
 
+def test_a_long_flush_is_answered_at_its_end_and_later_commands_wait(
+    harness: Harness, terminal: Terminal
+) -> None:
+    address = Address(Kind.QUEUE, "q")
+    queue = harness.broker.destinations.resolve(address)
+    for _ in range(1000):
+        harness.broker.publish(queue, Message(address, b"x", durability=Durability.NONE))
+    harness.turn()
+    harness.scan_time.limit = 7  # enough for five empty priorities and a slice
+    terminal.session.receive(b"flush q\nq\n")
+    terminal.session.end_of_input()
+    assert 0 < queue.waiting < 1000
+    assert not terminal.transport.written
+    harness.broker.publish(queue, Message(address, b"later", durability=Durability.NONE))
+    harness.turn()
+    first, second = plain(terminal.transport.taken().decode()).split("OK\n")
+    assert not first
+    assert "1.2.3" in second
+    assert [harness.bodies("q"), terminal.transport.closed_because] == [[b"later"], ""]
+
+
 def test_flush_needs_a_name(harness: Harness, terminal: Terminal) -> None:
     harness.connect().send(b"q", b"1")
     assert "incomplete command: flush" in terminal.enter(b"flush")
