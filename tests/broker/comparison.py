@@ -16,8 +16,8 @@ import pytest
 from sluicemq import broker as engine
 from sluicemq.broker.clock import ManualClock
 from sluicemq.broker.codec import BatchPart, decode_prepared
-from sluicemq.broker.cursor import Cursor
-from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN
+from sluicemq.broker.pending.cursor import Cursor
+from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.port import Journal
@@ -128,10 +128,10 @@ class ModelComparison:
         )
         self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
         broker.core.tries_first, broker.core.tries = self.tries
-        commits = broker.transactions.commits
-        commits.slice_seconds, commits.part_deliveries = 0.0, 1
-        self.apply = commits.apply_part
-        commits.apply_part = self.perform
+        transactions = broker.transactions
+        transactions.commits.slice_seconds, transactions.commits.part_deliveries = 0.0, 1
+        self.apply = transactions.apply_part
+        transactions.apply_part = self.perform
         journal.snapshot_source = lambda: snapshot(broker)
         self.confirm = journal.on_durable
         journal.on_durable = self.durable

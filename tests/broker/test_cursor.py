@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq.broker import Delivery, Destination, EngineSettings
-from sluicemq.broker.cursor import RUN_COST, Cursor
-from sluicemq.broker.delivery import READY, TAKEN
-from sluicemq.broker.requeued import CHUNK, Requeued
+from sluicemq.broker.pending.cursor import RUN_COST, Cursor
+from sluicemq.broker.pending.entry import READY, TAKEN
+from sluicemq.broker.pending.requeued import CHUNK, Requeued
+from sluicemq.broker.subscription import take_out, withdraw
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType
 
@@ -89,10 +90,10 @@ def line_of(
             if waiting:
                 delivery = waiting[how[0] % len(waiting)]
                 queue.queue.everything.pull(delivery)
-                queue.queue.withdraw(delivery)
+                withdraw(delivery)
         elif what == "take out":
             for delivery in list(queue.queue.everything)[how[0] : how[0] + how[1]]:
-                queue.queue.take_out(delivery)
+                take_out(delivery)
         else:
             queue.queue.everything.compact()
     return fixture, queue
@@ -242,7 +243,7 @@ def test_a_late_durable_message_precedes_chunks_of_later_messages() -> None:
         fixture.broker.publish(queue, message)
     line = queue.queue.everything
     for delivery in list(line)[-2:]:
-        queue.queue.take_out(delivery)
+        take_out(delivery)
     line.compact()
     assert not line.fifos[4]
     fixture.broker.flush()

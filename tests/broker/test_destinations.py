@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.broker import Broker, Consumer, Destination, EngineSettings, Window
-from sluicemq.broker.delivery import DELAYED, READY, TAKEN
+from sluicemq.broker.pending.entry import DELAYED, READY, TAKEN
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from sluicemq.broker import Broker, ManualClock
-from sluicemq.broker.delivery import RECORDED, Delivery
 from sluicemq.broker.event_recorder import EventRecorder
+from sluicemq.broker.pending.entry import RECORDED
+from sluicemq.broker.state import Delivery
 from sluicemq.journal import Cause, FileJournal, JournalOptions
 from sluicemq.journal.format import (
     MAX_COMPLETED,
@@ -220,18 +221,18 @@ def test_a_long_list_becomes_several_records() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
     fixture.send(queue, "a")
-    event_recorder = EventRecorder(fixture.disk, fixture.clock, None)
+    event_recorder = EventRecorder(fixture.disk, fixture.clock)
     deliveries = [
         Delivery(queue.queue, sequence, None, 4, 1, RECORDED, 0, 0)
         for sequence in range(MAX_COMPLETED + 2)
     ]
     for delivery in deliveries:
         delivery.attempts = 1
-    event_recorder.deliver(queue.queue, deliveries)
+    event_recorder.deliver(queue.number, queue.number, deliveries)
     assert event_recorder.end_iteration()
     for delivery in deliveries:
         delivery.attempts = 5
-    event_recorder.deliver(queue.queue, deliveries)
+    event_recorder.deliver(queue.number, queue.number, deliveries)
     event_recorder.write()
     assert not event_recorder.end_iteration()
     fixture.broker.flush()

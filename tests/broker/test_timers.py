@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.broker.delivery import GONE, TAKEN, UNJOURNALED, Delivery
+from sluicemq.broker.pending.entry import GONE, TAKEN, UNJOURNALED
+from sluicemq.broker.state import Delivery
 from sluicemq.broker.timers import NEVER, ExpiryWheel, Timers
 from tests.support.broker import BrokerFixture
 

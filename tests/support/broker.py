@@ -18,7 +18,7 @@ from sluicemq.broker import (
     Subscription,
     Window,
 )
-from sluicemq.broker.cursor import Cursor
+from sluicemq.broker.pending.cursor import Cursor
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message

@@ -442,7 +442,9 @@ def damaged(broker: Broker, delivery: Delivery, state: State, position: int | No
     return msgspec.structs.replace(view, body_kind="none", damaged=True)
 
 
-async def _skip(subscription: Subscription, cursor: Cursor, count: int, slices: TimeSlices) -> int:
+async def _skip(
+    subscription: Subscription, cursor: Cursor[Delivery], count: int, slices: TimeSlices
+) -> int:
     """Skip `count` messages; return how many of them did not exist."""
     while count and cursor.priority >= 0:
         count -= cursor.skip(count, subscription.clean, SKIP_BUDGET)

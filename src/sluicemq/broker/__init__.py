@@ -8,16 +8,13 @@ from sluicemq.broker.broker import Broker
 from sluicemq.broker.build import COMPILED
 from sluicemq.broker.clock import Clock, ManualClock
 from sluicemq.broker.codec import BatchPart, describe
-from sluicemq.broker.consumer import Consumer, Sink, Window
-from sluicemq.broker.cursor import NO_END, Cursor
 from sluicemq.broker.dead_letters import DeadLetterPolicy
-from sluicemq.broker.delivery import Delivery
-from sluicemq.broker.destination import Destination
-from sluicemq.broker.events import ACKNOWLEDGED, REDELIVERED, RELEASED, Observer
 from sluicemq.broker.offline_import import OfflineImport
 from sluicemq.broker.operations import is_held
-from sluicemq.broker.pending_queue import Selector
+from sluicemq.broker.outcomes import ACKNOWLEDGED, REDELIVERED, RELEASED
+from sluicemq.broker.pending.cursor import NO_END, Cursor
 from sluicemq.broker.recovery import recover, snapshot
+from sluicemq.broker.routing import Selector
 from sluicemq.broker.scans import Deadline, Scans, StartDeadline
 from sluicemq.broker.selectors import (
     CompiledSelector,
@@ -26,8 +23,16 @@ from sluicemq.broker.selectors import (
     known_selector,
 )
 from sluicemq.broker.settings import EngineSettings
+from sluicemq.broker.state import (
+    Consumer,
+    Delivery,
+    Destination,
+    Observer,
+    Sink,
+    Subscription,
+    Window,
+)
 from sluicemq.broker.stats import DestinationStats
-from sluicemq.broker.subscription import Subscription
 from sluicemq.broker.timers import NEVER
 from sluicemq.broker.transaction import Transaction, TransactionState
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.dispatch import dispatch
-from sluicemq.broker.pending_queue import PendingQueue, Selector
+from sluicemq.broker.pending.queue import PendingQueue
 from sluicemq.broker.redelivery import release
 from sluicemq.broker.selector_rescan import SelectorRescan
+from sluicemq.broker.state import Consumer, Window
+from sluicemq.broker.subscription import enter_line
 from sluicemq.model.errors import DestinationPrivate, LimitExceeded, SubscriptionInUse
 
 if TYPE_CHECKING:
-    from sluicemq.broker.destination import Destination
-    from sluicemq.broker.subscription import Subscription
+    from sluicemq.broker.routing import Selector
+    from sluicemq.broker.state import Delivery, Destination, Sink, Subscription
 
 
 def attach(
@@ -58,7 +59,7 @@ def attach(
     window.consumers.append(consumer)
     if settings.active_consumers:
         elect(subscription)
-    subscription.enter_line(consumer)
+    enter_line(consumer)
     dispatch(subscription)
     return consumer
 
@@ -95,7 +96,7 @@ def reselect(consumer: Consumer, selector: Selector) -> None:
     _leave_pending_queue(consumer)
     consumer.pending_queue = _pending_queue(subscription, selector)
     consumer.pending_queue.consumers += 1
-    subscription.enter_line(consumer)
+    enter_line(consumer)
 
 
 def elect(subscription: Subscription) -> None:
@@ -105,7 +106,7 @@ def elect(subscription: Subscription) -> None:
     for place, consumer in enumerate(sorted(consumers, key=_by_rank)):
         consumer.active = place < limit
         if consumer.active:
-            subscription.enter_line(consumer)
+            enter_line(consumer)
         else:
             consumer.pending_queue.line.pop(consumer, None)
 
@@ -138,7 +139,9 @@ def expect_load(destination: Destination, load: int) -> None:
         )
 
 
-def _pending_queue(subscription: Subscription, selector: Selector | None) -> PendingQueue:
+def _pending_queue(
+    subscription: Subscription, selector: Selector | None
+) -> PendingQueue[Delivery, Consumer]:
     if selector is None:
         return subscription.everything
     pending_queue = subscription.pending_queues.get(selector.text)

@@ -48,8 +48,9 @@ from sluicemq.model.errors import (
 from sluicemq.model.rows import DIGEST_MASK
 
 if TYPE_CHECKING:
-    from sluicemq.broker.broker import Broker
-    from sluicemq.broker.destination import Destination
+    from sluicemq.broker.destinations import Destinations
+    from sluicemq.broker.publishing import Publisher
+    from sluicemq.broker.state import Core, Destination
     from sluicemq.model.destination import Address
     from sluicemq.model.message import Message
 
@@ -145,8 +146,10 @@ class BatchWriterState:
 class Batches:
     """Registry of batch writers by name, ordered by their last write, the latest at the end."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, destinations: Destinations, publisher: Publisher) -> None:
+        self._core = core
+        self._destinations = destinations
+        self._publisher = publisher
         self.writers: OrderedDict[str, BatchWriterState] = OrderedDict()
 
     def owner_of(self, writer: str) -> str:
@@ -216,21 +219,20 @@ class Batches:
         planned, refused = self._plan(messages, creator)
         if refused:
             raise BatchRefused(refused, len(messages))
-        broker = self._broker
         accepted = []
         for destination, message, queue in planned:
             if queue is not None:
-                message = broker.publisher.redirect(message, destination, queue)
+                message = self._publisher.redirect(message, destination, queue)
                 destination = queue
             if message.durability:
                 # numbering appends records of its own, which must not become part of the unit
-                broker.destinations.number(destination)
+                self._destinations.number(destination)
             accepted.append((destination, message))
         for destination, message in accepted:
-            broker.publisher.accept(destination, message, last=False)
-        wall = broker.clock.wall
-        sequence = broker.core.records.batch_part(part)
-        broker.publisher.show_unit()
+            self._publisher.accept(destination, message, last=False)
+        wall = self._core.clock.wall
+        sequence = self._core.records.batch_part(part)
+        self._publisher.show_unit()
         self.remember(part, wall, sequence)
         return BatchAnswer(False, sequence)
 
@@ -240,24 +242,23 @@ class Batches:
         """Return the destination of each message with its dead-letter queue if it goes there; and
         refusals.
         """
-        broker = self._broker
-        if broker.stopping:
+        if self._core.stopping:
             raise BrokerStopping("the broker is shutting down")
         planned: list[tuple[Destination, Message, Destination | None]] = []
         refused: list[Refusal] = []
         for row, (address, message) in enumerate(messages):
             try:
-                destination = broker.destinations.resolve(
+                destination = self._destinations.resolve(
                     address, creator=creator, by=CreatedBy.MANAGEMENT
                 )
                 verdict: Destination | None = destination
                 if destination.limited or destination.parked:
-                    verdict = broker.publisher.judge(destination, message, False)
-                broker.publisher.record_transient(destination, message)
+                    verdict = self._publisher.judge(destination, message, False)
+                self._publisher.record_transient(destination, message)
                 if not message.durability:
-                    broker.publisher.expect_memory()
-                elif broker.publisher.low_space:
-                    broker.publisher.expect_space(message)
+                    self._publisher.expect_memory()
+                elif self._publisher.low_space:
+                    self._publisher.expect_space(message)
             except (DestinationNotFound, MessageTooLarge, QuotaExceeded) as error:
                 refused.append(Refusal(row, error, False))
             except BrokerError as error:
@@ -285,7 +286,7 @@ class Batches:
         writers = self.writers
         while next(iter(writers.values())).seen <= wall - RETENTION_MS:
             writers.popitem(last=False)
-        while len(writers) > self._broker.settings.max_batch_writers:
+        while len(writers) > self._core.settings.max_batch_writers:
             oldest = next(name for name, each in writers.items() if each.owner == latest.owner)
             if oldest == latest.writer:  # the owner has no other writer
                 oldest = next(iter(writers))

@@ -16,26 +16,42 @@ from sluicemq.broker.batches import BatchAnswer, Batches
 from sluicemq.broker.browse import BrowseSnapshot, scan
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.codec import BatchPart
-from sluicemq.broker.consumer import Consumer, Sink, Window
-from sluicemq.broker.core import Core
 from sluicemq.broker.dead_letters import DeadLetters
-from sluicemq.broker.delivery import GONE, Delivery
 from sluicemq.broker.depth_sampler import DepthSampler
-from sluicemq.broker.destination import Destination
 from sluicemq.broker.destinations import Destinations, creator_text
 from sluicemq.broker.dispatch import dispatch, serve_one
-from sluicemq.broker.events import Observer
+from sluicemq.broker.fan_out import join, leave
 from sluicemq.broker.group_commit import GroupCommit
 from sluicemq.broker.heldmessages import HeldMessages
 from sluicemq.broker.operations import Operations
-from sluicemq.broker.pending_queue import Selector
+from sluicemq.broker.pending.entry import GONE
 from sluicemq.broker.publishing import Publisher
+from sluicemq.broker.routing import Selector
 from sluicemq.broker.scans import Scans, StartDeadline, unlimited
 from sluicemq.broker.selectors import CompiledSelector, compile_selector
 from sluicemq.broker.settings import EngineSettings
+from sluicemq.broker.state import (
+    DURABLE_SUBSCRIPTION,
+    Consumer,
+    Core,
+    Delivery,
+    Destination,
+    Observer,
+    Sink,
+    Subscription,
+    Window,
+)
 from sluicemq.broker.stats import Traffic
 from sluicemq.broker.stats_sampler import StatsSampler
-from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
+from sluicemq.broker.subscription import (
+    dead_letter,
+    enter_line,
+    expire,
+    flush_acks,
+    purge,
+    settle,
+    settle_any,
+)
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause
 from sluicemq.journal.port import Journal
@@ -78,7 +94,7 @@ class Broker:
 
         `compile_selector` compiles the selectors of durable subscriptions recovered from the
         journal; `start_deadline` limits the duration of scans (scans.py); `observer` is notified
-        of the stages of messages (events.py).
+        of the stages of messages (state.Observer).
         """
         self.journal = journal
         self.clock = clock
@@ -91,13 +107,17 @@ class Broker:
         self.durable_subscriptions: dict[int, Subscription] = {}
         self.next_subscription = 1
         self.restored_selector = compile_selector
-        self.transactions = Transactions(self)
-        self.batches = Batches(self)
-        self.operations = Operations(self)
+        self.transactions = Transactions(
+            self.core, self.destinations, self.publisher, self.group_commit
+        )
+        self.batches = Batches(self.core, self.destinations, self.publisher)
+        self.operations = Operations(
+            self.core, self.destinations, self.publisher, self.transactions
+        )
         self.depth_sampler = DepthSampler(self.core, self.destinations)
         self.traffic: dict[str, Traffic] = {}
         """Traffic by protocol, for protocols that have had clients."""
-        self.stats_sampler = StatsSampler(self)
+        self.stats_sampler = StatsSampler(self.destinations, self.traffic, self.reap)
         journal.on_durable = self.group_commit.on_durable
         journal.on_written = self.group_commit.on_written
         journal.on_space = self.publisher.on_space
@@ -198,7 +218,7 @@ class Broker:
     def _close(self, subscription: Subscription) -> list[Consumer]:
         """Close a subscription, drop its messages, and return its detached consumers."""
         subscription.closed = True
-        subscription.purge(True, Cause.DISCARDED)
+        purge(subscription, Cause.DISCARDED)
         return self._take_consumers(subscription)
 
     def _take_consumers(self, subscription: Subscription) -> list[Consumer]:
@@ -244,7 +264,7 @@ class Broker:
         """Return the subscription `name` of a topic, creating it if needed.
 
         A new subscription receives messages published from now on. A `member` of the group of a
-        topic that holds messages (see destination.py) is neither durable nor shared and has no
+        topic that holds messages (see fan_out.py) is neither durable nor shared and has no
         selector; the first member also receives the held messages.
 
         `owner` is the user that owns a new subscription, "" = none yet; an existing one keeps its
@@ -276,7 +296,7 @@ class Broker:
             raise LimitExceeded(f"{topic.address} has {limit} subscriptions, the limit")
         if member:
             self.form_group(topic)
-            return topic.join(name)
+            return join(topic, name)
         number = 0
         if durable:
             self._check_subscriptions(name, creator)
@@ -287,7 +307,7 @@ class Broker:
         )
         if durable:
             self.durable_subscriptions[number] = subscription
-            self._note_subscription(subscription)
+            self.destinations.note_subscription(subscription, True)
         topic.subscribe(subscription)
         if (
             topic.settings.retain_without_subscriptions
@@ -324,11 +344,7 @@ class Broker:
             return
         subscription.owner = owner
         if subscription.durable:
-            self._note_subscription(subscription)
-
-    def _note_subscription(self, subscription: Subscription) -> None:
-        self.destinations.number(subscription.destination)
-        self.core.settled = self.core.records.subscription(subscription, True)
+            self.destinations.note_subscription(subscription, True)
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Delete a subscription of a topic with its messages.
@@ -343,13 +359,13 @@ class Broker:
         if self.keeps(subscription):
             orphans = self._take_consumers(subscription)
             if not self.core.stopping:
-                topic.leave(subscription)
+                leave(subscription)
         else:
             orphans = self._close(subscription)
             topic.unsubscribe(subscription)
         if subscription.durable:
             del self.durable_subscriptions[subscription.number]
-            self.core.settled = self.core.records.subscription(subscription, False)
+            self.destinations.note_subscription(subscription, False)
         topic.touch()
         for consumer in orphans:
             consumer.sink.detached(consumer)
@@ -499,7 +515,7 @@ class Broker:
             elif window.credit <= 0:
                 return
             subscription = consumer.subscription
-            subscription.enter_line(consumer)
+            enter_line(consumer)
             if consumer.pending_queue.mask:
                 dispatch(subscription)
 
@@ -522,15 +538,15 @@ class Broker:
         """Resume delivery to a suspended consumer whose connection accepts bytes again."""
         if consumer.suspended:
             consumer.suspended = False
-            consumer.subscription.enter_line(consumer)
+            enter_line(consumer)
 
     def settle(self, consumer: Consumer, sequence: int) -> bool:
         """Acknowledge a message; return False if the consumer does not hold it."""
-        return consumer.subscription.settle(consumer, sequence)
+        return settle(consumer, sequence)
 
     def settle_any(self, subscription: Subscription, sequence: int) -> bool:
         """Acknowledge a message that has been delivered, regardless of its present consumer."""
-        return subscription.settle_any(sequence)
+        return settle_any(subscription, sequence)
 
     def release(
         self,
@@ -572,7 +588,7 @@ class Broker:
         self, subscription: Subscription, sequence: int, reason: str, *, force: bool = False
     ) -> bool:
         """Remove a delivered message; `force` dead-letters it even if `dead_letter` is not set."""
-        return subscription.dead_letter(sequence, reason, force)
+        return dead_letter(subscription, sequence, reason, force)
 
     # --- batches -----------------------------------------------------------------------------
 
@@ -607,7 +623,7 @@ class Broker:
                 core.event_recorder.write()
                 settling, core.settling = core.settling, {}
                 for subscription in settling:
-                    subscription.flush_acks()
+                    flush_acks(subscription)
             self.group_commit.commit()
             if not (core.dirty or core.unblocking or core.settling):
                 break
@@ -623,7 +639,7 @@ class Broker:
         now = self.clock.steady
         for delivery in self.core.wheel.due(now):
             if delivery.state != GONE:  # the end of one delivery may end another
-                delivery.subscription.expire(delivery)
+                expire(delivery)
         self.core.timers.run(now)
 
     def deadline(self) -> int:

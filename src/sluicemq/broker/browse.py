@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.cursor import Cursor
-from sluicemq.broker.delivery import DELAYED, TAKEN, place
+from sluicemq.broker.pending.cursor import Cursor
+from sluicemq.broker.pending.entry import DELAYED, TAKEN, place
 
 if TYPE_CHECKING:
-    from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.subscription import Subscription
+    from sluicemq.broker.state import Delivery, Subscription
     from sluicemq.model.message import Message
 
 STEP: Final = 50

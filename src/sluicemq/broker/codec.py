@@ -7,14 +7,20 @@ UTF-8 (surrogate escapes, see model/destination.py) is encoded as in the message
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.msgpack import Ext
 
-from sluicemq.journal.format import RecordType
+from sluicemq.journal.format import (
+    DEPTH,
+    MAX_COMPLETED,
+    RecordType,
+    encode_completed,
+    encode_redelivered,
+)
 from sluicemq.journal.meta import decode_meta, encode_meta, escape_text, unescape
 from sluicemq.model.destination import (
     Address,
@@ -22,16 +28,12 @@ from sluicemq.model.destination import (
     Kind,
     Provenance,
     decode_name,
-    encode_name,
 )
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 
 if TYPE_CHECKING:
     from sluicemq.broker.clock import Clock
-    from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.destination import Destination
-    from sluicemq.broker.subscription import Subscription
     from sluicemq.journal.port import Journal
 
 
@@ -81,26 +83,6 @@ class StoredSettings(msgspec.Struct, array_like=True):
     default_settings: bool = False
     grouped: bool = False
 
-    @classmethod
-    def of(cls, destination: Destination, defaults: DestinationSettings) -> StoredSettings:
-        """Return the entry of a destination; `defaults` are the broker's default settings."""
-        name = destination.name
-        is_text = _is_utf8(name)
-        return cls(
-            destination.address.kind,
-            name if is_text else "",
-            destination.settings,
-            destination.temporary,
-            destination.automatic,
-            destination.created,
-            b"" if is_text else encode_name(name),
-            destination.paused,
-            destination.creator,
-            destination.provenance,
-            destination.automatic and destination.settings == defaults,
-            destination.grouped,
-        )
-
     @property
     def address(self) -> Address:
         """Address of the destination."""
@@ -121,19 +103,6 @@ class SubscriptionEntry(msgspec.Struct, array_like=True):
     exclude: Text = ""
     shared: bool = False
     owner: str = ""
-
-    @classmethod
-    def of(cls, subscription: Subscription) -> SubscriptionEntry:
-        """Return the entry of a durable subscription."""
-        return cls(
-            subscription.number,
-            escape_text(subscription.destination.name),
-            escape_text(subscription.name),
-            escape_text(subscription.selector.text if subscription.selector else ""),
-            escape_text(str(subscription.exclude) if subscription.exclude is not None else ""),
-            subscription.shared,
-            subscription.owner,
-        )
 
     @property
     def address(self) -> Address:
@@ -319,7 +288,8 @@ def as_text(written: Text) -> str:
         raise JournalDamaged(f"the journal holds text that cannot be read: {error}") from error
 
 
-def _is_utf8(name: str) -> bool:
+def is_utf8(name: str) -> bool:
+    """Return whether a name can be encoded as UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -399,6 +369,65 @@ def describe(type: int, payload: bytes) -> dict[str, Any]:
     return {}
 
 
+class BufferedRecord(NamedTuple):
+    """Record that waits until something else is written (event_recorder.py).
+
+    time         wall ms
+    destination  number of the destination
+    """
+
+    type: int
+    body: bytes
+    time: int
+    destination: int
+
+
+def delivered_records(
+    subscription: int, destination: int, sequences: list[int], wall: int
+) -> list[BufferedRecord]:
+    """Return the records of first deliveries in the subscription with that number."""
+    return [
+        BufferedRecord(
+            RecordType.DELIVERED, encode_completed(subscription, part), wall, destination
+        )
+        for part in _parts(sequences)
+    ]
+
+
+def redelivered_records(
+    subscription: int, destination: int, deliveries: list[tuple[int, int]], wall: int
+) -> list[BufferedRecord]:
+    """Return the records of redeliveries, given as (sequence, attempts)."""
+    return [
+        BufferedRecord(
+            RecordType.REDELIVERED,
+            encode_redelivered(
+                subscription, [each[0] for each in part], [each[1] for each in part]
+            ),
+            wall,
+            destination,
+        )
+        for part in _parts(deliveries)
+    ]
+
+
+def depth_record(
+    destination: int, ready: int, unacked: int, consumers: int, wall: int
+) -> BufferedRecord:
+    """Return the record of a destination's depth."""
+    body = DEPTH.pack(ready, unacked, consumers, 0)
+    return BufferedRecord(RecordType.DEPTH, body, wall, destination)
+
+
+_Item = TypeVar("_Item")
+
+
+def _parts(items: list[_Item]) -> Iterator[list[_Item]]:
+    """Split a list into lists that fit in one record each."""
+    for start in range(0, len(items), MAX_COMPLETED):
+        yield items[start : start + MAX_COMPLETED]
+
+
 class RecordWriter:
     """Appends the records that only the engine decodes. Each method returns the sequence."""
 
@@ -413,28 +442,30 @@ class RecordWriter:
         payload = encode(Attempts(subscription, counts))
         return self._append(RecordType.DELIVERY_ATTEMPTS, payload, last=last)
 
-    def requeued(self, delivery: Delivery, expiration: int) -> int:
-        """Record the requeue of a delivery at the tail, with a new expiration in wall ms."""
-        subscription = delivery.subscription
+    def requeued(
+        self, subscription: int, destination: int, sequence: int, expiration: int, attempts: int
+    ) -> int:
+        """Record the requeue of message `sequence` at the tail, with a new expiration in wall
+        ms.
+        """
         return self._append(
             RecordType.REQUEUED,
-            encode(Requeue(subscription.number, expiration, delivery.attempts)),
-            reference=delivery.sequence,
-            destination=subscription.destination.number,
+            encode(Requeue(subscription, expiration, attempts)),
+            reference=sequence,
+            destination=destination,
         )
 
-    def settings(self, destination: Destination, defaults: DestinationSettings) -> int:
-        """Record the settings of a destination that has a number."""
-        payload = encode(StoredSettings.of(destination, defaults))
+    def settings(self, destination: int, settings: StoredSettings) -> int:
+        """Record the settings of the destination with that number."""
         type = RecordType.DESTINATION_SETTINGS
-        return self._append(type, payload, destination=destination.number)
+        return self._append(type, encode(settings), destination=destination)
 
-    def subscription(self, subscription: Subscription, created: bool) -> int:
+    def subscription(self, destination: int, entry: SubscriptionEntry, created: bool) -> int:
         """Record the creation, a new owner, or the deletion of a durable subscription."""
         return self._append(
             RecordType.SUBSCRIPTION_CREATED if created else RecordType.SUBSCRIPTION_DELETED,
-            encode(SubscriptionEntry.of(subscription)),
-            destination=subscription.destination.number,
+            encode(entry),
+            destination=destination,
         )
 
     def prepared(self, payload: bytes, last: bool = True) -> int:

@@ -9,11 +9,9 @@ from sluicemq.model.dead_letters import dead_letter_of, is_dead_letter, note_top
 from sluicemq.model.message import Message, Origin
 
 if TYPE_CHECKING:
-    from sluicemq.broker.core import Core
-    from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.destination import Destination
     from sluicemq.broker.destinations import Destinations
     from sluicemq.broker.publishing import Publisher
+    from sluicemq.broker.state import Core, Delivery, Destination
 
 
 class DeadLetterPolicy(Protocol):
@@ -76,7 +74,7 @@ class DeadLetters:
     def fits(self, source: Destination, size: int) -> bool:
         """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""
         queue = self._destinations.find(source.dead_letter_address)
-        return queue is None or queue is source or takes_dead_letter(queue, size)
+        return queue is None or queue is source or queue.takes_dead_letter(size)
 
     def move(self, delivery: Delivery, reason: str, force: bool) -> bool | None:
         """Replace a delivery by its dead letter.
@@ -92,17 +90,9 @@ class DeadLetters:
         if is_dead_letter(message) or not self.keeps(message, source, usual):
             return False
         queue = self._destinations.dead_letter_queue(source)
-        if queue is not source and not takes_dead_letter(queue, delivery.size):
+        if queue is not source and not queue.takes_dead_letter(delivery.size):
             return False if reason == "overflow" else None
         dead = self.make(message, source, reason, delivery.attempts, delivery.subscription.name)
         source.statistics.dead_lettered += 1
         self._publisher.replace(delivery, queue, dead, Cause.DEAD_LETTERED)
         return True
-
-
-def takes_dead_letter(queue: Destination, size: int) -> bool:
-    """Return whether the limits of a dead-letter queue allow another body of `size` bytes."""
-    if queue.drops or not (queue.limited or queue.parked):
-        return True
-    largest = queue.settings.max_message_bytes
-    return not (queue.parked or queue.full(size) or (largest and size > largest))

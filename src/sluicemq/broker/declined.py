@@ -3,7 +3,7 @@
 A consumer may be unable to process a message dispatched to it, such as one too large for its
 protocol. It calls `decline` and names its kind: consumers of one kind can process the same
 messages. From then on the broker treats it as a consumer with a selector that does not match the
-messages declined by its kind (pending_queue.py). So a declined message blocks no other message, is
+messages declined by its kind (pending/queue.py). So a declined message blocks no other message, is
 not dispatched to that kind again, and costs other queues nothing.
 
     another attached consumer can process it    it waits in its position
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.attachment import reselect
 from sluicemq.broker.redelivery import release
+from sluicemq.broker.subscription import dead_letter
 from sluicemq.model.dead_letters import is_dead_letter
 
 if TYPE_CHECKING:
-    from sluicemq.broker.consumer import Consumer
     from sluicemq.broker.selectors.equality import Equality
-    from sluicemq.broker.subscription import Subscription
+    from sluicemq.broker.state import Consumer, Subscription
     from sluicemq.model.message import Message
 
 MOST_DECLINED: Final = 4096
@@ -106,5 +106,5 @@ def decline(consumer: Consumer, sequences: Iterable[int], kind: str, reason: str
         if selector.waits(message):
             returned.append(sequence)
         else:
-            subscription.dead_letter(sequence, reason, True)
+            dead_letter(subscription, sequence, reason, True)
     release(consumer, returned, attempted=False)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from sluicemq.broker.core import Core
-    from sluicemq.broker.destination import Destination
     from sluicemq.broker.destinations import Destinations
+    from sluicemq.broker.state import Core, Destination
 
 SHARE: Final = 100
 """Destinations examined together if the round has enough time. Each takes about 1 µs."""
@@ -70,4 +69,4 @@ class DepthSampler:
         known = destination.number and not destination.temporary and not destination.removed
         if known and destination.recorded_depth != standing:
             destination.recorded_depth = standing
-            self._core.event_recorder.record_depth(destination, *standing)
+            self._core.event_recorder.record_depth(destination.number, *standing)

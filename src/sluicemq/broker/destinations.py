@@ -9,8 +9,9 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from sluicemq.broker.attachment import elect
-from sluicemq.broker.core import Core
-from sluicemq.broker.destination import Destination
+from sluicemq.broker.codec import StoredSettings, SubscriptionEntry, is_utf8
+from sluicemq.broker.state import Core, Destination, Subscription
+from sluicemq.journal.meta import escape_text
 from sluicemq.model.destination import (
     USUAL,
     Address,
@@ -19,6 +20,7 @@ from sluicemq.model.destination import (
     Kind,
     Provenance,
     differing,
+    encode_name,
     is_temporary,
 )
 from sluicemq.model.errors import (
@@ -268,8 +270,16 @@ class Destinations:
 
     def note_settings(self, destination: Destination) -> None:
         """Journal the settings that a destination is to have after a restart."""
-        self.number(destination)
-        self._core.records.settings(destination, self._core.settings.defaults)
+        number = self.number(destination)
+        settings = stored_settings(destination, self._core.settings.defaults)
+        self._core.records.settings(number, settings)
+
+    def note_subscription(self, subscription: Subscription, created: bool) -> None:
+        """Journal the creation, a new owner, or the deletion of a durable subscription."""
+        number = self.number(subscription.destination)
+        self._core.settled = self._core.records.subscription(
+            number, subscription_entry(subscription), created
+        )
 
     def expect_pair(
         self, address: Address, settings: DestinationSettings, creator: str | None
@@ -402,8 +412,41 @@ class Destinations:
             number = self._core.journal.destination(destination.address)
             destination.set_number(number)
             if destination.owner is not None or destination.automatic:
-                self._core.records.settings(destination, self._core.settings.defaults)
+                settings = stored_settings(destination, self._core.settings.defaults)
+                self._core.records.settings(number, settings)
         return number
+
+
+def stored_settings(destination: Destination, defaults: DestinationSettings) -> StoredSettings:
+    """Return the entry of a destination; `defaults` are the broker's default settings."""
+    is_text = is_utf8(destination.name)
+    return StoredSettings(
+        destination.address.kind,
+        destination.name if is_text else "",
+        destination.settings,
+        destination.temporary,
+        destination.automatic,
+        destination.created,
+        b"" if is_text else encode_name(destination.name),
+        destination.paused,
+        destination.creator,
+        destination.provenance,
+        destination.automatic and destination.settings == defaults,
+        destination.grouped,
+    )
+
+
+def subscription_entry(subscription: Subscription) -> SubscriptionEntry:
+    """Return the entry of a durable subscription."""
+    return SubscriptionEntry(
+        subscription.number,
+        escape_text(subscription.destination.name),
+        escape_text(subscription.name),
+        escape_text(subscription.selector.text if subscription.selector else ""),
+        escape_text(str(subscription.exclude) if subscription.exclude is not None else ""),
+        subscription.shared,
+        subscription.owner,
+    )
 
 
 def _change(counter: Counter[_Key], key: _Key, change: int) -> None:

@@ -1,19 +1,76 @@
-"""Dispatch of a subscription's ready messages to its consumers."""
+"""Dispatch of a subscription's messages to its consumers, on arrival or from the pending queues."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.core import ITERATION_BYTES, ITERATION_DELIVERIES
-from sluicemq.broker.delivery import TAKEN
-from sluicemq.broker.redelivery import watch
+from sluicemq.broker.pending.entry import GONE, TAKEN
+from sluicemq.broker.redelivery import record_deliveries, watch
+from sluicemq.broker.state import Consumer, Delivery, Subscription
+from sluicemq.broker.subscription import enter, expire, expire_uncounted, put_back, shed, tidy
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 
 if TYPE_CHECKING:
-    from sluicemq.broker.consumer import Consumer
-    from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.pending_queue import PendingQueue
-    from sluicemq.broker.subscription import Subscription
+    from sluicemq.broker.pending.queue import PendingQueue
+    from sluicemq.model.message import Message
+
+ITERATION_DELIVERIES: Final = 1000
+ITERATION_BYTES: Final = 1 << 20
+"""Limits per consumer and iteration, so that no backlog blocks the other connections."""
+
+
+def add(subscription: Subscription, message: Message, journaled: int, alone: bool = False) -> None:
+    """Add a message that has become visible to a subscription.
+
+    `alone` states that no other subscription has received messages that could be ordered before it.
+    """
+    core = subscription.core
+    destination = subscription.destination
+    now = core.clock.steady
+    size = len(message.body)
+    expiration = message.expiration
+    expires = max(1, expiration - message.epoch) if expiration else 0
+    due = message.deliver_at - message.epoch if message.deliver_at else 0
+    delivery = Delivery(
+        subscription,
+        message.sequence,
+        message,
+        destination.priority(message.priority),
+        size,
+        journaled,
+        expiration,
+        expires,
+    )
+    if not message.references:
+        core.memory += size + core.overhead
+    message.references += 1
+    pending_queue = subscription.everything
+    if (
+        alone
+        and pending_queue.line
+        and not pending_queue.mask
+        and len(subscription.pending_queues) == 1
+        and (not expires or expires > now)
+        and due <= now
+        and not destination.paused
+        and not core.halted
+        and not (destination.limited and destination.full(size))
+    ):
+        consumer = next(iter(pending_queue.line))
+        if consumer.window.credit == 1:
+            _hand_over(consumer, delivery)
+            return
+    if expires and expires <= now:
+        expire_uncounted(delivery)  # it came too late to displace another
+    else:
+        enter(delivery, due)
+    if destination.limited:
+        shed(subscription)
+    if core.memory > core.memory_budget and journaled and delivery.state != GONE:
+        if message.sequence <= core.journal.durable:
+            core.page_out(delivery)
+        else:
+            core.unpaged.append(delivery)
 
 
 def dispatch(subscription: Subscription) -> None:
@@ -49,12 +106,12 @@ def dispatch(subscription: Subscription) -> None:
     if first is not None:
         text = first.selector.text if first.selector is not None else ""
         subscription.pending_queues[text] = subscription.pending_queues.pop(text)
-    subscription.tidy()
+    tidy(subscription)
     if subscription.rescan is not None:
         subscription.rescan.resume()
 
 
-def hand_over(consumer: Consumer, delivery: Delivery) -> None:
+def _hand_over(consumer: Consumer, delivery: Delivery) -> None:
     """Deliver to the first consumer in line, whose credit is 1, without a pending queue.
 
     With that credit, waiting for the end of the iteration could not make the batch larger. The
@@ -84,7 +141,7 @@ def hand_over(consumer: Consumer, delivery: Delivery) -> None:
     statistics.delivered_bytes += size
     consumer.delivered += 1
     given = [delivery]
-    subscription.core.event_recorder.deliver(subscription, given)
+    record_deliveries(subscription, given)
     consumer.sink.deliver(consumer, given)
 
 
@@ -114,11 +171,13 @@ def serve_one(consumer: Consumer) -> bool:
     subscription.waiting_bytes -= delivery.size
     if destination.parked:
         subscription.core.unblocking[destination] = None
-    hand_over(consumer, delivery)
+    _hand_over(consumer, delivery)
     return True
 
 
-def _take(subscription: Subscription, pending_queue: PendingQueue) -> Delivery | None:
+def _take(
+    subscription: Subscription, pending_queue: PendingQueue[Delivery, Consumer]
+) -> Delivery | None:
     """Remove and return the first delivery that has not expired, with its message, or None.
 
     Raises JournalDamaged, RecordNotFound.
@@ -129,18 +188,20 @@ def _take(subscription: Subscription, pending_queue: PendingQueue) -> Delivery |
         if delivery is None:
             return None
         if delivery.expires and delivery.expires <= core.clock.steady:
-            subscription.expire(delivery)
+            expire(delivery)
             continue
         if delivery.message is None:
             try:
                 core.load(delivery)
             except (JournalDamaged, RecordNotFound):
-                subscription.put_back(delivery)
+                put_back(delivery)
                 raise
         return delivery
 
 
-def _serve(subscription: Subscription, pending_queue: PendingQueue, limit: int) -> int:
+def _serve(
+    subscription: Subscription, pending_queue: PendingQueue[Delivery, Consumer], limit: int
+) -> int:
     """Dispatch up to `limit` deliveries per consumer and return the number dispatched."""
     line = pending_queue.line
     if not line or not pending_queue.mask:
@@ -213,6 +274,6 @@ def _serve(subscription: Subscription, pending_queue: PendingQueue, limit: int) 
         for consumer, batch in batches.items():
             if batch:
                 consumer.delivered += len(batch)
-                core.event_recorder.deliver(subscription, batch)
+                record_deliveries(subscription, batch)
                 consumer.sink.deliver(consumer, batch)
     return given

@@ -6,9 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sluicemq.broker.pending.entry import DELAYED, READY
+
 if TYPE_CHECKING:
-    from sluicemq.broker.core import Core
     from sluicemq.broker.publishing import Publisher
+    from sluicemq.broker.state import Core
 
 
 class GroupCommit:
@@ -100,9 +102,19 @@ class GroupCommit:
             core.observer.durable(sequence)
         self._publisher.show_durable(sequence)
         if core.unpaged:
-            core.page_out_until(sequence)
+            _page_out_until(core, sequence)
         confirmations = self._confirmations
         while confirmations and confirmations[0][0] <= sequence:
             confirmations.popleft()[1]()
         if not self._committing:
             core.wake()
+
+
+def _page_out_until(core: Core, durable: int) -> None:
+    """Page out bodies over the budget that have become durable."""
+    unpaged = core.unpaged
+    while unpaged and unpaged[0].sequence <= durable:
+        delivery = unpaged.popleft()
+        waits = delivery.state == READY or delivery.state == DELAYED
+        if waits and delivery.message is not None and core.memory > core.memory_budget:
+            core.page_out(delivery)

@@ -1,6 +1,6 @@
 """Transfer of messages held by a topic without subscriptions to the first matching subscription.
 
-Members of the topic's group need no scan: see destination.py.
+Members of the topic's group need no scan: see fan_out.py.
 """
 
 from __future__ import annotations
@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.cursor import Cursor
-from sluicemq.broker.delivery import DELAYED, UNJOURNALED
+from sluicemq.broker.fan_out import give_held
+from sluicemq.broker.pending.cursor import Cursor
+from sluicemq.broker.pending.entry import DELAYED, UNJOURNALED
+from sluicemq.broker.subscription import forget, tidy, withdraw
 from sluicemq.journal.format import Cause
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.model.message import Durability
 
 if TYPE_CHECKING:
-    from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.subscription import Subscription
+    from sluicemq.broker.state import Delivery, Subscription
 
 
 class HeldMessages:
@@ -73,10 +74,10 @@ class HeldMessages:
             return
         if ready:
             held.everything.pull(delivery)
-        held.withdraw(delivery)
+        withdraw(delivery)
         journaled, delivery.journaled = delivery.journaled, UNJOURNALED
-        held.forget(delivery, Cause.MOVED)
+        forget(delivery, Cause.MOVED)
         if journaled:
             message.durability = message.durability or Durability.SYNC
-        subscription.destination.hand_over(message, subscription)
-        held.tidy()
+        give_held(message, subscription)
+        tidy(held)

@@ -20,9 +20,19 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN, Delivery
-from sluicemq.broker.pending_queue import PRIORITIES
+from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN
+from sluicemq.broker.pending.queue import PRIORITIES
 from sluicemq.broker.redelivery import release, relocate
+from sluicemq.broker.state import Delivery
+from sluicemq.broker.subscription import (
+    end_delay,
+    end_recorded,
+    forget,
+    take_from_holder,
+    take_out,
+    tidy,
+    withdraw,
+)
 from sluicemq.journal.format import Cause
 from sluicemq.model.dead_letters import DeadLetterOrigin, without_dead_letter_properties
 from sluicemq.model.destination import CreatedBy
@@ -37,9 +47,10 @@ from sluicemq.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from sluicemq.broker.broker import Broker
-    from sluicemq.broker.destination import Destination
-    from sluicemq.broker.subscription import Subscription
+    from sluicemq.broker.destinations import Destinations
+    from sluicemq.broker.publishing import Publisher
+    from sluicemq.broker.state import Core, Destination, Subscription
+    from sluicemq.broker.transaction import Transactions
     from sluicemq.model.message import Message
 
 
@@ -62,10 +73,19 @@ def _ignore(count: int) -> None:
 class Operations:
     """Operations of administrators on the messages of a broker."""
 
-    __slots__ = ("_broker",)
+    __slots__ = ("_core", "_destinations", "_publisher", "_transactions")
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        core: Core,
+        destinations: Destinations,
+        publisher: Publisher,
+        transactions: Transactions,
+    ) -> None:
+        self._core = core
+        self._destinations = destinations
+        self._publisher = publisher
+        self._transactions = transactions
 
     def find(self, subscription: Subscription, sequence: int) -> Delivery | None:
         """Return the delivery of a message, waiting, delayed, unacked or in a transaction, or None.
@@ -80,7 +100,7 @@ class Operations:
             delivery = consumer.unacked.get(sequence)
             if delivery is not None:
                 return delivery
-        requeued = self._broker.core.requeued.get((subscription.number, sequence))
+        requeued = self._core.requeued.get((subscription.number, sequence))
         order = sequence if requeued is None else requeued.order
         for priority in range(PRIORITIES):
             delivery = subscription.everything.find(priority, order)
@@ -101,7 +121,7 @@ class Operations:
 
     def in_transactions(self, subscription: Subscription) -> Iterator[Delivery]:
         """Yield the deliveries acknowledged in transactions that have not ended."""
-        transactions = self._broker.transactions
+        transactions = self._transactions
         for transaction in (*transactions.open.values(), *transactions.prepared.values()):
             for delivery, _ in transaction.acks:
                 if delivery.subscription is subscription:
@@ -127,21 +147,12 @@ class Operations:
             if delivery.journaled == RECORDED:
                 recorded.append(delivery.sequence)
             if delivery.state == TAKEN:
-                subscription.take_from_holder(delivery.sequence)
+                take_from_holder(subscription, delivery.sequence)
             else:
-                subscription.take_out(delivery)
-            subscription.forget(delivery, Cause.PURGED)
-        subscription.tidy()
-        if not recorded:
-            return 0
-        self._broker.core.event_recorder.write()
-        return self._broker.journal.append_completed(
-            subscription.number,
-            subscription.destination.number,
-            Cause.PURGED,
-            recorded,
-            self._broker.clock.wall,
-        )
+                take_out(delivery)
+            forget(delivery, Cause.PURGED)
+        tidy(subscription)
+        return end_recorded(subscription, Cause.PURGED, recorded)
 
     def move(self, delivery: Delivery, target: Destination) -> int:
         """Move a message. Raises ActionRefused if it is unacked or the target is full."""
@@ -160,7 +171,7 @@ class Operations:
         """
         message, _ = self._to_move(delivery)
         try:
-            target = self._broker.destinations.resolve(
+            target = self._destinations.resolve(
                 origin.address, creator=creator, by=CreatedBy.MANAGEMENT
             )
         except (DestinationNotFound, LimitExceeded) as error:
@@ -179,32 +190,31 @@ class Operations:
 
     def copy(self, delivery: Delivery, target: Destination) -> int:
         """Publish a copy of a message to `target`. Raises ActionRefused if the target is full."""
-        message = self._broker.core.read(delivery)
+        message = self._core.read(delivery)
         copy = message.copy(target.address, self._expiration(delivery))
         copy.deliver_at = self._deliver_at(delivery, message)
         where, copy = self._admit(target, copy)
         if not copy.durability:
-            self._broker.publisher.expect_memory()
+            self._publisher.expect_memory()
         elif not where.number:
-            self._broker.destinations.number(where)
-        self._broker.publisher.accept(where, copy)
+            self._destinations.number(where)
+        self._publisher.accept(where, copy)
         return copy.sequence if copy.durability else 0
 
     def redeliver(self, delivery: Delivery) -> int:
         """Make a message deliverable as soon as possible, see the module. Raises ActionRefused."""
-        subscription = delivery.subscription
         if delivery.state == TAKEN:
             if not is_held(delivery):
                 raise _in_transaction(delivery)
             assert delivery.consumer is not None
             release(delivery.consumer, [delivery.sequence], True, True)
         elif delivery.state == DELAYED:
-            scheduled = self._deliver_at(delivery, self._broker.core.glance(delivery))
+            scheduled = self._deliver_at(delivery, self._core.glance(delivery))
             if scheduled and delivery.journaled == RECORDED:
                 # otherwise it would be delayed again after a restart
-                subscription.withdraw(delivery)
+                withdraw(delivery)
                 return relocate(delivery, delivery.expiration)
-            subscription.end_delay(delivery)
+            end_delay(delivery)
         return 0
 
     def _to_move(self, delivery: Delivery) -> tuple[Message, int]:
@@ -213,13 +223,13 @@ class Operations:
             if not is_held(delivery):
                 raise _in_transaction(delivery)
             raise ActionRefused("in-flight", "a consumer has it; it can be redelivered, or deleted")
-        return self._broker.core.read(delivery), self._expiration(delivery)
+        return self._core.read(delivery), self._expiration(delivery)
 
     def _expiration(self, delivery: Delivery) -> int:
         """Return the expiration in present wall time; the clock may have been set since the
         publication.
         """
-        return delivery.expires + self._broker.clock.epoch if delivery.expires else 0
+        return delivery.expires + self._core.clock.epoch if delivery.expires else 0
 
     def _deliver_at(self, delivery: Delivery, message: Message) -> int:
         """Return the delivery time in present wall time if it is in the future, else 0.
@@ -228,9 +238,9 @@ class Operations:
         """
         if not message.deliver_at:
             return 0
-        epoch = message.epoch or self._broker.core.clock_log.epoch_of(delivery.sequence)
+        epoch = message.epoch or self._core.clock_log.epoch_of(delivery.sequence)
         due = message.deliver_at - epoch
-        return due + self._broker.clock.epoch if due > self._broker.clock.steady else 0
+        return due + self._core.clock.epoch if due > self._core.clock.steady else 0
 
     def _replace(
         self,
@@ -244,9 +254,9 @@ class Operations:
             where, message = self._admit(target, message)
             if where is not target:
                 target, chosen = where, None
-        subscription.take_out(delivery)
-        sequence = self._broker.publisher.replace(delivery, target, message, Cause.MOVED, chosen)
-        subscription.tidy()
+        take_out(delivery)
+        sequence = self._publisher.replace(delivery, target, message, Cause.MOVED, chosen)
+        tidy(subscription)
         return sequence
 
     def _admit(self, target: Destination, message: Message) -> tuple[Destination, Message]:
@@ -254,17 +264,17 @@ class Operations:
 
         Raises ActionRefused.
         """
-        if self._broker.stopping:
+        if self._core.stopping:
             raise BrokerStopping("the broker is shutting down")
-        if self._broker.publisher.low_space:
+        if self._publisher.low_space:
             try:
-                self._broker.publisher.expect_space(message)  # the operation writes another record
+                self._publisher.expect_space(message)  # the operation writes another record
             except LowDiskSpace as error:
                 raise ActionRefused("low-disk-space", str(error)) from None
         if not target.limited and not target.parked:
             return target, message
         try:
-            where = self._broker.publisher.judge(target, message, False)
+            where = self._publisher.judge(target, message, False)
         except MessageTooLarge as error:
             raise ActionRefused("too-large", str(error)) from None
         except LimitExceeded as error:
@@ -274,7 +284,7 @@ class Operations:
         assert where is not None  # may_wait is False
         if where is target:
             return target, message
-        return where, self._broker.publisher.redirect(message, target, where)
+        return where, self._publisher.redirect(message, target, where)
 
     def purge(
         self, destination: Destination, unacked: bool, done: Callable[[int], None] = _ignore
@@ -285,12 +295,12 @@ class Operations:
         `done` is called at the end with their number, at once if one slice is enough.
         """
         subscriptions = [destination.queue, *destination.subscriptions.values()]
-        until = self._broker.journal.next_sequence()
+        until = self._core.journal.next_sequence()
         slices = _slices(subscriptions, until, unacked)
-        self._broker.core.scans.begin(partial(self._purge, slices, 0, done))
+        self._core.scans.begin(partial(self._purge, slices, 0, done))
 
     def _purge(self, slices: Iterator[Slice], count: int, done: Callable[[int], None]) -> None:
-        scans = self._broker.core.scans
+        scans = self._core.scans
         for subscription, deliveries in slices:
             if deliveries and not subscription.closed:
                 self.delete(subscription, deliveries)

@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from sluicemq.broker.core import Core
-from sluicemq.broker.dead_letters import takes_dead_letter
-from sluicemq.broker.delivery import RECORDED, UNJOURNALED, Delivery
-from sluicemq.broker.destination import Destination, Parked
 from sluicemq.broker.destinations import Destinations
-from sluicemq.broker.subscription import Subscription
+from sluicemq.broker.dispatch import add
+from sluicemq.broker.fan_out import fan_out, holds, reserve
+from sluicemq.broker.pending.entry import RECORDED, UNJOURNALED
+from sluicemq.broker.state import Core, Delivery, Destination, Parked, Subscription
+from sluicemq.broker.subscription import forget
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Overflow
@@ -144,7 +144,7 @@ class Publisher:
         held = False
         if destination.topic:
             targets = destination.targets(message) if chosen is None else [chosen]
-            held = destination.holds(targets)
+            held = holds(destination, targets)
         message.arrival = self._clock.wall
         if (message.expiration or message.deliver_at) and not message.epoch:
             message.epoch = self._clock.epoch
@@ -154,7 +154,7 @@ class Publisher:
         else:
             number = destination.number or self._destinations.number(destination)
             if targets is not None:
-                references = destination.reserve(message, targets, held)
+                references = reserve(destination, message, targets, held)
             self._journal.append_message(message, number, references, last)
             if durability == Durability.SYNC:
                 destination.staged += 1
@@ -166,9 +166,9 @@ class Publisher:
         if not last:
             self._unit.append((message, destination, targets, held))
         elif targets is None:
-            destination.queue.add(message, RECORDED if durability else UNJOURNALED, alone=True)
+            add(destination.queue, message, RECORDED if durability else UNJOURNALED, alone=True)
         else:
-            destination.fan_out(message, targets, held)
+            fan_out(destination, message, targets, held)
         if observer is not None and traced:
             observer.visible(message)
 
@@ -178,9 +178,9 @@ class Publisher:
         for message, destination, targets, held in unit:
             if targets is None:
                 journaled = RECORDED if message.durability else UNJOURNALED
-                destination.queue.add(message, journaled)
+                add(destination.queue, message, journaled)
             else:
-                destination.fan_out(message, targets, held)
+                fan_out(destination, message, targets, held)
 
     def admit(
         self, destination: Destination, message: Message, unblocked: Callable[[], None] | None
@@ -234,7 +234,7 @@ class Publisher:
                 if queue is not destination and self._core.dead_letters.keeps(
                     message, destination, True
                 ):
-                    if takes_dead_letter(queue, size):
+                    if queue.takes_dead_letter(size):
                         return queue
                     destination.statistics.rejected += 1
                     raise LimitExceeded(
@@ -327,7 +327,7 @@ class Publisher:
             if targets is not None:
                 self._fan_out(message, destination, targets, held)
             elif not destination.removed:
-                destination.queue.add(message, RECORDED)
+                add(destination.queue, message, RECORDED)
             else:
                 self._discard(message, destination.queue)
 
@@ -341,7 +341,7 @@ class Publisher:
         if closed:
             targets = [target for target in targets if not target.closed]
         if not topic.removed:
-            topic.fan_out(message, targets, held)
+            fan_out(topic, message, targets, held)
         elif held:
             self._discard(message, topic.queue)
         for target in closed:
@@ -390,5 +390,5 @@ class Publisher:
                 self._clock.wall,
             )
             self.show_unit()
-        subscription.forget(delivery, cause)
+        forget(delivery, cause)
         return sequence

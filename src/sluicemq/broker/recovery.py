@@ -35,14 +35,16 @@ from sluicemq.broker.codec import (
     decode_subscription,
     encode,
 )
-from sluicemq.broker.delivery import GONE, RECORDED, SHARED, TAKEN, Delivery
-from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
+from sluicemq.broker.destinations import stored_settings, subscription_entry
+from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, TAKEN
+from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Subscription
+from sluicemq.broker.subscription import restore, restore_requeued
 from sluicemq.journal.format import Cause, RecordType, decode_redelivered
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, SelectorError
 
 if TYPE_CHECKING:
-    from sluicemq.broker.destination import Destination
+    from sluicemq.broker.state import Destination
     from sluicemq.journal.recovery import LiveRow, Recovery
 
 
@@ -71,11 +73,11 @@ def snapshot(broker: Broker) -> bytes:
     for destination in broker.destinations.values():
         for subscription in (destination.queue, *destination.subscriptions.values()):
             if subscription.number:
-                counts = list(subscription.failures())
+                counts = list(_failures(subscription))
                 if counts:
                     attempts.append(Attempts(subscription.number, counts))
                 if subscription.unacked and broker.core.event_recorder.recording:
-                    flying.setdefault(subscription.number, []).extend(subscription.in_flight())
+                    flying.setdefault(subscription.number, []).extend(_in_flight(subscription))
     transactions = broker.transactions
     for transaction in (*transactions.open.values(), *transactions.prepared.values()):
         for delivery, _ in transaction.acks:
@@ -89,11 +91,11 @@ def snapshot(broker: Broker) -> bytes:
                     flying[number].append(delivery)
     state = EngineState(
         [
-            StoredSettings.of(d, broker.settings.defaults)
+            stored_settings(d, broker.settings.defaults)
             for d in broker.destinations.values()
             if d.number or d.paused or d.stays or not (d.temporary or d.automatic)
         ],
-        [SubscriptionEntry.of(s) for s in broker.durable_subscriptions.values()],
+        [subscription_entry(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
         attempts,
         [
@@ -133,6 +135,26 @@ def _may_hold(topic: Destination) -> bool:
 def _recorded(subscription: Subscription) -> Iterator[int]:
     """Return the sequences of deliveries whose end this subscription alone journals."""
     return (d.sequence for d in subscription.browse() if d.journaled == RECORDED)
+
+
+def _failures(subscription: Subscription) -> Iterator[tuple[int, int]]:
+    """Yield (sequence, failed attempts) of journaled deliveries that have failed at least
+    once.
+    """
+    for delivery in subscription.back.values():
+        if delivery.journaled >= SHARED:
+            yield delivery.sequence, delivery.attempts
+    for delivery in _in_flight(subscription):
+        if delivery.attempts > 1:
+            yield delivery.sequence, delivery.attempts - 1
+
+
+def _in_flight(subscription: Subscription) -> Iterator[Delivery]:
+    """Yield the unacked deliveries that are journaled."""
+    for consumer in subscription.holders:
+        for delivery in consumer.unacked.values():
+            if delivery.journaled >= SHARED:
+                yield delivery
 
 
 def recover(broker: Broker, recovery: Recovery) -> int:
@@ -492,10 +514,10 @@ class _Recovery:
         elif place is not None:
             delivery.order = place[0]
             self.broker.core.requeued[key] = delivery
-            subscription.recover_requeued(delivery)
+            restore_requeued(delivery)
         else:
             due = self.broker.journal.fetch(sequence).deliver_at - epoch if delayed else 0
-            subscription.recover(delivery, due)
+            restore(delivery, due)
 
     def _decode_prepared(self) -> None:
         journal = self.broker.journal

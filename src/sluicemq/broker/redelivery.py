@@ -10,12 +10,24 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.delivery import GONE, RECORDED, SHARED, Delivery, place
+from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, place
+from sluicemq.broker.state import Delivery
+from sluicemq.broker.subscription import (
+    delay,
+    drop,
+    end,
+    enter,
+    expire_uncounted,
+    let_go,
+    put_back,
+    refilled,
+    seize,
+    shed,
+)
 from sluicemq.journal.format import Cause
 
 if TYPE_CHECKING:
-    from sluicemq.broker.consumer import Consumer
-    from sluicemq.broker.subscription import Subscription
+    from sluicemq.broker.state import Consumer, Subscription
 
 
 def release(
@@ -49,45 +61,45 @@ def time_out(consumer: Consumer, sequences: Iterable[int]) -> None:
         delivery = consumer.unacked.pop(sequence, None)
         if delivery is None:
             continue
-        delay = 0
+        wait = 0
         if settings.retry_delay:
-            delay = settings.retry_delay << min(delivery.attempts - 1, 40)
-            delay = min(delay, settings.retry_delay_max or delay)
-        _return(consumer, [delivery], True, delay)
+            wait = settings.retry_delay << min(delivery.attempts - 1, 40)
+            wait = min(wait, settings.retry_delay_max or wait)
+        _return(consumer, [delivery], True, wait)
 
 
 def _return(
     consumer: Consumer,
     returned: list[Delivery],
     attempted: bool,
-    delay: int,
+    wait: int,
     spared: bool = False,
 ) -> None:
     subscription = consumer.subscription
-    subscription.let_go(consumer)
-    give_back(subscription, returned, attempted, delay, spared)
+    let_go(consumer)
+    give_back(subscription, returned, attempted, wait, spared)
     window = consumer.window
     if window.refill:
         window.credit += len(returned)
-        subscription.refilled(window)
+        refilled(window)
 
 
 def give_back(
     subscription: Subscription,
     returned: list[Delivery],
     attempted: bool,
-    delay: int = 0,
+    wait: int = 0,
     spared: bool = False,
 ) -> None:
-    """Make unacked deliveries removed from their consumer ready, delayed, expired or dead-
-    lettered.
+    """Make unacked deliveries removed from their consumer ready, delayed by `wait` ms, expired or
+    dead-lettered.
     """
     for delivery in returned:
         subscription.unacked -= 1
         subscription.unacked_bytes -= delivery.size
     if subscription.closed:
         for delivery in returned:
-            subscription.end(delivery, Cause.DISCARDED)
+            end(delivery, Cause.DISCARDED)
         return
     core = subscription.core
     now = core.clock.steady
@@ -98,10 +110,10 @@ def give_back(
         if not attempted:
             delivery.attempts -= 1
         if delivery.expires and delivery.expires <= now:
-            subscription.expire_uncounted(delivery)
+            expire_uncounted(delivery)
             continue
         if attempted and limit and delivery.attempts >= limit and not spared:
-            subscription.drop(delivery, "max-attempts", False)
+            drop(delivery, "max-attempts", False)
             if delivery.state != GONE and delivery.journaled == RECORDED:
                 counted.append((delivery.sequence, delivery.attempts))
             continue
@@ -111,12 +123,12 @@ def give_back(
         subscription.waiting_bytes += delivery.size
         if delivery.expires:
             core.wheel.add(delivery, now)  # handed-over deliveries are not in the wheel yet
-        if delay:
+        if wait:
             if delivery.attempts:
                 subscription.back[delivery.sequence] = delivery
-            subscription.delay(delivery, delay)
+            delay(delivery, wait)
         else:
-            subscription.put_back(delivery)
+            put_back(delivery)
         if core.memory > core.memory_budget and delivery.journaled and delivery.message:
             core.page_out(delivery)
     _journal_attempts(subscription, counted)
@@ -152,12 +164,23 @@ def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list
         sent.append(delivery)
     _journal_attempts(subscription, counted)
     if sent:
-        subscription.core.event_recorder.deliver(subscription, sent)
+        record_deliveries(subscription, sent)
     if ended:
         _return(consumer, ended, attempted, 0)
     if sent and consumer.ack_timeout and not consumer.watched:
         watch(consumer)
     return sent
+
+
+def record_deliveries(subscription: Subscription, deliveries: list[Delivery]) -> None:
+    """Notify the observer of deliveries just dispatched to a consumer, and record them."""
+    core = subscription.core
+    if core.observer is not None:
+        core.observer.delivered(subscription, deliveries)
+    if core.event_recorder.recording and subscription.number:
+        core.event_recorder.deliver(
+            subscription.number, subscription.destination.number, deliveries
+        )
 
 
 def _journal_attempts(subscription: Subscription, counted: list[tuple[int, int]]) -> None:
@@ -204,7 +227,7 @@ def _check_acks(consumer: Consumer) -> None:
 
 def requeue(subscription: Subscription, sequence: int, expiration: int) -> bool:
     """Move a delivered message to the tail with a new expiration (wall ms, 0 = never)."""
-    old = subscription.seize(sequence)
+    old = seize(subscription, sequence)
     if old is None:
         return False
     relocate(old, expiration)
@@ -234,14 +257,20 @@ def relocate(old: Delivery, expiration: int) -> int:
         expires,
     )
     if old.journaled == RECORDED:
-        new.order = core.records.requeued(old, expiration)
+        new.order = core.records.requeued(
+            subscription.number,
+            subscription.destination.number,
+            old.sequence,
+            expiration,
+            old.attempts,
+        )
         core.note_requeued(new)
     else:
         new.order = core.journal.next_sequence()
     new.attempts = old.attempts
     if new.attempts:
         subscription.back[new.sequence] = new
-    subscription.enter(new, 0)
+    enter(new, 0)
     if subscription.destination.limited:
-        subscription.shed()
+        shed(subscription)
     return new.order

@@ -14,17 +14,30 @@ each publisher pays for the selectors of all consumers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from sluicemq.broker.selectors.equality import Bucket, Equality, bucket_of, field_reader
 
 if TYPE_CHECKING:
-    from sluicemq.broker.pending_queue import Selector
     from sluicemq.broker.selectors.fields import Read
     from sluicemq.model.message import Message
 
 
 _Taker = TypeVar("_Taker")
+
+
+class Selector(Protocol):
+    """Predicate over messages. Two selectors with equal `text` are the same selector.
+
+    Every message that it matches fulfils each of `equalities`. The evaluation time is proportional
+    to `nodes`, at least 1.
+    """
+
+    text: str
+    nodes: int
+    equalities: tuple[Equality, ...]
+
+    def __call__(self, message: Message) -> bool: ...
 
 
 class Route(Generic[_Taker]):

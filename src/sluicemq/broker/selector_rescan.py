@@ -16,15 +16,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.core import ITERATION_DELIVERIES
-from sluicemq.broker.cursor import Cursor
-from sluicemq.broker.delivery import READY
+from sluicemq.broker.dispatch import ITERATION_DELIVERIES
+from sluicemq.broker.pending.cursor import Cursor
+from sluicemq.broker.pending.entry import READY
 from sluicemq.broker.routing import Routes
 
 if TYPE_CHECKING:
-    from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.pending_queue import PendingQueue, Selector
-    from sluicemq.broker.subscription import Subscription
+    from sluicemq.broker.pending.queue import PendingQueue
+    from sluicemq.broker.routing import Selector
+    from sluicemq.broker.state import Consumer, Delivery, Subscription
+
+    Pending = PendingQueue[Delivery, Consumer]
 
 ENOUGH: Final = 1000
 """Number of deliveries in a pending queue that needs no more for now."""
@@ -56,15 +58,15 @@ class SelectorRescan:
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
-        self._pending_queues: dict[PendingQueue, None] = {}
+        self._pending_queues: dict[Pending, None] = {}
         """Pending queues of the present pass."""
-        self._routes: Routes[PendingQueue] = Routes()
+        self._routes: Routes[Pending] = Routes()
         """Routes to the pending queues of the present pass."""
-        self._following: dict[PendingQueue, None] = {}
+        self._following: dict[Pending, None] = {}
         """Pending queues that wait for the next pass."""
-        self._expected: Routes[PendingQueue] = Routes()
+        self._expected: Routes[Pending] = Routes()
         """Routes to the pending queues that wait for the next pass."""
-        self._kept: list[tuple[PendingQueue, Delivery]] = []
+        self._kept: list[tuple[Pending, Delivery]] = []
         """Matching deliveries that arrived since the pass began."""
         self._armed = False
         self._last = 0
@@ -73,7 +75,7 @@ class SelectorRescan:
         """Number of iterations that had ended at the last slice."""
         self._cursor = self._begin()
 
-    def _begin(self) -> Cursor:
+    def _begin(self) -> Cursor[Delivery]:
         subscription = self._subscription
         return Cursor(subscription.everything, subscription.core.journal.next_sequence())
 
@@ -83,7 +85,7 @@ class SelectorRescan:
         """
         return self._expected.load_with(selector)
 
-    def join(self, pending_queue: PendingQueue) -> None:
+    def join(self, pending_queue: Pending) -> None:
         """Match the waiting messages against the selector of a new pending queue."""
         if self._pending_queues:
             self._following[pending_queue] = None
@@ -99,13 +101,13 @@ class SelectorRescan:
         else:
             self._try(core.tries_first)
 
-    def _enter(self, pending_queue: PendingQueue) -> None:
+    def _enter(self, pending_queue: Pending) -> None:
         """Add a pending queue to this pass and route arriving messages to it."""
         self._pending_queues[pending_queue] = None
         self._routes.add(pending_queue, pending_queue.selector)
         self._subscription.selective.add(pending_queue, pending_queue.selector)
 
-    def leave(self, pending_queue: PendingQueue) -> bool:
+    def leave(self, pending_queue: Pending) -> bool:
         """Stop the rescan of an unused pending queue; return whether it was waiting for its
         pass.
         """
@@ -120,7 +122,7 @@ class SelectorRescan:
                 self._next()
         return False
 
-    def defers(self, pending_queue: PendingQueue, delivery: Delivery) -> bool:
+    def defers(self, pending_queue: Pending, delivery: Delivery) -> bool:
         """Return whether a matching delivery must not enter the pending queue yet.
 
         True if the pass will reach the delivery, or has to complete its priority first.

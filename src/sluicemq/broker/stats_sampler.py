@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from sluicemq.broker.stats import DestinationStats, kept
 
 if TYPE_CHECKING:
-    from sluicemq.broker.broker import Broker
-    from sluicemq.broker.destination import Destination
+    from sluicemq.broker.destinations import Destinations
+    from sluicemq.broker.state import Destination
+    from sluicemq.broker.stats import Traffic
 
 SHARE: Final = 100
 """Destinations examined together. Each takes about 3 µs."""
@@ -78,10 +79,27 @@ class BrokerTotals:
 class StatsSampler:
     """Sampler of all destinations. `totals` are those of the last completed round."""
 
-    __slots__ = ("_broker", "_gone", "_late", "_left", "_under_way", "totals")
+    __slots__ = (
+        "_destinations",
+        "_gone",
+        "_late",
+        "_left",
+        "_reap",
+        "_traffic",
+        "_under_way",
+        "totals",
+    )
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        destinations: Destinations,
+        traffic: dict[str, Traffic],
+        reap: Callable[[Destination], None],
+    ) -> None:
+        """Create a sampler; `reap` deletes an automatic destination that has been idle."""
+        self._destinations = destinations
+        self._traffic = traffic
+        self._reap = reap
         self._left: dict[Destination, None] = {}
         """Destinations that this round has still to examine."""
         self._gone = DestinationStats()
@@ -90,7 +108,7 @@ class StatsSampler:
         """Statistics of destinations deleted after this round had counted them."""
         self._under_way = False
         self.totals = BrokerTotals()
-        broker.destinations.removals.append(self._removed)
+        destinations.removals.append(self._removed)
 
     def round(
         self, seconds: float, on_destination: DestinationCallback | None = None
@@ -99,12 +117,11 @@ class StatsSampler:
 
         A caller that returned to the event loop begins a broker iteration before it continues.
         """
-        broker = self._broker
         keep = kept(seconds)
-        for traffic in broker.traffic.values():
+        for traffic in self._traffic.values():
             traffic.sample(seconds, keep)
         totals = BrokerTotals()
-        self._left = left = dict.fromkeys(broker.destinations.values())
+        self._left = left = dict.fromkeys(self._destinations.values())
         self._under_way = True
         share = 0
         while left:
@@ -115,7 +132,7 @@ class StatsSampler:
             if on_destination is not None:
                 on_destination(destination, waiting, unacked)
             if destination.automatic:
-                broker.reap(destination)
+                self._reap(destination)
             share += 1
             if share >= SHARE:
                 share = 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Generic
 
-from sluicemq.broker.delivery import DELAYED, READY, Delivery
+from sluicemq.broker.pending.entry import DELAYED, READY, AnyEntry
 
 NEVER: Final = 1 << 62
 
@@ -39,7 +39,7 @@ class Timers:
             call(argument)
 
 
-class ExpiryWheel:
+class ExpiryWheel(Generic[AnyEntry]):
     """Waiting deliveries by the tenth of a second in which they expire.
 
     Dispatch checks expiry exactly; the wheel only removes messages that no consumer requests, so it
@@ -56,12 +56,12 @@ class ExpiryWheel:
     __slots__ = ("_coarse", "_coarse_heap", "_fine", "_fine_heap")
 
     def __init__(self) -> None:
-        self._fine: dict[int, dict[Delivery, None]] = {}
+        self._fine: dict[int, dict[AnyEntry, None]] = {}
         self._fine_heap: list[int] = []
-        self._coarse: dict[int, dict[Delivery, None]] = {}
+        self._coarse: dict[int, dict[AnyEntry, None]] = {}
         self._coarse_heap: list[int] = []
 
-    def add(self, delivery: Delivery, now: int) -> None:
+    def add(self, delivery: AnyEntry, now: int) -> None:
         """Add a delivery whose `expires` is set."""
         key = delivery.expires // self.SLOT_MS + 1
         coarse = key >> self.COARSE_BITS
@@ -75,7 +75,7 @@ class ExpiryWheel:
         else:
             slot[delivery] = None
 
-    def _add_fine(self, delivery: Delivery, key: int) -> None:
+    def _add_fine(self, delivery: AnyEntry, key: int) -> None:
         slot = self._fine.get(key)
         if slot is None:
             self._fine[key] = {delivery: None}
@@ -83,7 +83,7 @@ class ExpiryWheel:
         else:
             slot[delivery] = None
 
-    def discard(self, delivery: Delivery) -> None:
+    def discard(self, delivery: AnyEntry) -> None:
         """Remove a delivery that has ended before its expiry."""
         key = delivery.expires // self.SLOT_MS + 1
         slot = self._fine.get(key)
@@ -99,14 +99,14 @@ class ExpiryWheel:
         key = min(fine, coarse)
         return key * self.SLOT_MS if key < NEVER else NEVER
 
-    def due(self, now: int) -> list[Delivery]:
+    def due(self, now: int) -> list[AnyEntry]:
         """Remove and return deliveries that have expired while READY or DELAYED."""
         key = now // self.SLOT_MS
         coarse = self._coarse_heap
         while coarse and coarse[0] <= key >> self.COARSE_BITS:
             for delivery in self._coarse.pop(heappop(coarse)):
                 self._add_fine(delivery, delivery.expires // self.SLOT_MS + 1)
-        expired: list[Delivery] = []
+        expired: list[AnyEntry] = []
         while self._fine_heap and self._fine_heap[0] <= key:
             for delivery in self._fine.pop(heappop(self._fine_heap)):
                 if delivery.state == READY or delivery.state == DELAYED:

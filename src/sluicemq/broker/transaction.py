@@ -9,9 +9,19 @@ Other clients see no effect of a transaction before its commit. After a crash a 
 either completely or not at all. A prepared transaction is in the journal and belongs to no
 connection: it survives a restart. The callers decide by its owner which users may end it.
 
-A small commit is one journal unit. A large one (commits.py) is written and applied in slices, so
+A small commit is one journal unit. A large one is written and applied in slices (commits.py), so
 that it does not block the event loop; it is COMMITTING meanwhile and cannot be undone. In the same
 way a large transaction is PREPARING until its PREPARED record is written.
+
+The contents of a large transaction are first written in *parts*: PREPARED records without an xid.
+One more record decides: a PREPARED record with the xid (for `prepare`), or one with `decided` set
+(for a commit). Only then the parts of a commit are applied, each as one journal unit that ends with
+the RESOLVED record of the part:
+
+    PREPARED part 1 … | PREPARED decided, parts 1 … n | MESSAGE … RESOLVED part 1 | …
+
+So recovery completes a decided commit and undoes an undecided one; other records may be between the
+units. Parts are small.
 
 The messages of open and prepared transactions count against `memory_limit`, and each transaction
 has limits of its own (BrokerSettings.max_transaction_bytes, max_transaction_messages).
@@ -20,16 +30,17 @@ has limits of its own (BrokerSettings.max_transaction_bytes, max_transaction_mes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from itertools import count
-from typing import TYPE_CHECKING
+from itertools import count, islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sluicemq.broker.codec import PreparedMessage, PreparedTransaction, encode
-from sluicemq.broker.commits import CommitPart, Commits, recorded, stored_acks
-from sluicemq.broker.consumer import Consumer
-from sluicemq.broker.delivery import Delivery
+from sluicemq.broker.commits import Commits
+from sluicemq.broker.pending.entry import RECORDED
 from sluicemq.broker.redelivery import give_back, hold
+from sluicemq.broker.state import Consumer, Delivery
+from sluicemq.broker.subscription import forget, let_go, refilled
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import is_temporary
 from sluicemq.model.errors import (
@@ -41,9 +52,27 @@ from sluicemq.model.errors import (
 from sluicemq.model.message import Message
 
 if TYPE_CHECKING:
-    from sluicemq.broker.broker import Broker
-    from sluicemq.broker.destination import Destination
-    from sluicemq.broker.subscription import Subscription
+    from sluicemq.broker.destinations import Destinations
+    from sluicemq.broker.group_commit import GroupCommit
+    from sluicemq.broker.publishing import Publisher
+    from sluicemq.broker.state import Core, Destination, Subscription
+
+
+SLICE_BYTES: Final = 4 << 20
+PART_BYTES: Final = 256 << 10
+
+
+class CommitPart(NamedTuple):
+    """Sends and acks of a large transaction in one PREPARED record without an xid.
+
+    record  sequence of that record
+    sends   number of messages
+    acks    number of deliveries
+    """
+
+    record: int
+    sends: int
+    acks: int
 
 
 class TransactionState(Enum):
@@ -140,16 +169,27 @@ class Transactions:
     A transaction stays in its table until a preparation or commit in progress is done.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        core: Core,
+        destinations: Destinations,
+        publisher: Publisher,
+        group_commit: GroupCommit,
+    ) -> None:
+        self._core = core
+        self._destinations = destinations
+        self._publisher = publisher
+        self._group_commit = group_commit
         self._numbers = count(1)
         self.open: dict[int, Transaction] = {}
         self.prepared: dict[bytes, Transaction] = {}
-        self.commits = Commits(broker, self)
+        self.commits = Commits(core, group_commit)
+        self.apply_part: Callable[[Transaction, int, int, int], int] = self.perform
+        """Applies a whole transaction, or its next part."""
 
     def begin(self, owner: str = "") -> Transaction:
         """Begin an empty transaction owned by the user `owner`."""
-        transaction = Transaction(next(self._numbers), self._broker.clock.wall, owner)
+        transaction = Transaction(next(self._numbers), self._core.clock.wall, owner)
         self.open[transaction.number] = transaction
         return transaction
 
@@ -161,14 +201,14 @@ class Transactions:
         TransactionError if it has ended, or is prepared or committed.
         """
         self._expect(transaction, TransactionState.OPEN)
-        self._broker.publisher.expect_space(message)
+        self._publisher.expect_space(message)
         self._check_limits(transaction, self._size(message))
-        self._broker.publisher.record_transient(destination, message)
+        self._publisher.record_transient(destination, message)
         if destination.limited or destination.parked:
-            admitted = self._broker.publisher.admit(destination, message, None)
+            admitted = self._publisher.admit(destination, message, None)
             assert admitted is not None  # without a callback nothing is parked
             destination, message = admitted
-        message.epoch = self._broker.clock.epoch
+        message.epoch = self._core.clock.epoch
         self._add(transaction, destination, message)
 
     def _add(self, transaction: Transaction, destination: Destination, message: Message) -> None:
@@ -176,15 +216,15 @@ class Transactions:
         transaction.destinations[destination] = destination
         size = self._size(message)
         transaction.bytes += size
-        self._broker.core.memory += size
+        self._core.memory += size
 
     def _size(self, message: Message) -> int:
         """Return the bytes of memory that the message counts while it waits for the commit."""
-        return len(message.body) + len(message.native) + self._broker.core.overhead
+        return len(message.body) + len(message.native) + self._core.overhead
 
     def _check_limits(self, transaction: Transaction, size: int) -> None:
         """Raise LimitExceeded unless the transaction may grow by a message of `size` bytes."""
-        settings = self._broker.settings
+        settings = self._core.settings
         most = settings.max_transaction_messages
         if most and len(transaction.sends) >= most:
             raise LimitExceeded(
@@ -197,7 +237,7 @@ class Transactions:
                 f"the transaction holds {transaction.bytes} bytes and cannot take {size} more: the "
                 f"limit is {most} (broker.max_transaction_bytes); commit or roll it back"
             )
-        if self._broker.core.memory + size > settings.memory_limit:
+        if self._core.memory + size > settings.memory_limit:
             raise LimitExceeded(
                 "messages in memory, those of open transactions included, have reached the limit "
                 "(broker.memory_limit); commit or roll back, or try again later"
@@ -208,7 +248,7 @@ class Transactions:
         destination, message = transaction.sends.popleft()
         size = self._size(message)
         transaction.bytes -= size
-        self._broker.core.memory -= size
+        self._core.memory -= size
         return transaction.destinations[destination], message
 
     def settle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
@@ -220,14 +260,13 @@ class Transactions:
         if delivery is None:
             return False
         transaction.acks.append((delivery, consumer))
-        consumer.subscription.let_go(consumer)
+        let_go(consumer)
         window = consumer.window
         if window.refill:
             window.credit += 1
             if window.credit == 1:
-                for peer in window.consumers:
-                    peer.subscription.enter_line(peer)
-            self._broker.core.dirty[consumer.subscription] = None
+                refilled(window)
+            self._core.dirty[consumer.subscription] = None
         return True
 
     def unsettle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
@@ -262,22 +301,22 @@ class Transactions:
             transaction.done.append(done)
             return
         if transaction.xid == xid and transaction.state is TransactionState.PREPARED:
-            self._broker.when_durable(transaction.record, done)
+            self._group_commit.when_durable(transaction.record, done)
             return
         self._expect(transaction, TransactionState.OPEN)
         if xid in self.prepared:
             raise TransactionError(f"a transaction with xid {xid.hex()} is prepared already")
-        self._broker.publisher.expect_space(*(message for _, message in transaction.sends))
+        self._publisher.expect_space(*(message for _, message in transaction.sends))
         transaction.xid = xid
-        if self.commits.is_large(transaction):
+        if self._is_large(transaction):
             transaction.state = TransactionState.PREPARING
             transaction.done.append(done)
-            self.commits.prepare(transaction)
+            self.commits.start(self._prepare(transaction))
         else:
             self.record_prepared(
                 transaction, PreparedTransaction(xid, *stored(transaction), owner=transaction.owner)
             )
-            self._broker.when_durable(transaction.record, done)
+            self._group_commit.when_durable(transaction.record, done)
         del self.open[transaction.number]
         self.prepared[xid] = transaction
 
@@ -302,7 +341,7 @@ class Transactions:
         return self.resolve(transaction, before, True)
 
     def _append_prepared(self, payload: bytes, last: bool = True) -> int:
-        return self._broker.core.records.prepared(payload, last)
+        return self._core.records.prepared(payload, last)
 
     def adopt(
         self, record: int, payload: bytes, xid: bytes, created: int, owner: str
@@ -334,15 +373,14 @@ class Transactions:
         `deliveries` are the acknowledged ones. Messages to temporary destinations, which were
         deleted with their connections, are dropped.
         """
-        broker = self._broker
         before = len(transaction.sends)
         for send in sends:
             message = send.message(record)
             address = message.destination
             if is_temporary(address.name):
                 continue
-            destination = broker.destinations.find(address) or broker.destinations.create(
-                address, broker.settings.defaults, None, True
+            destination = self._destinations.find(address) or self._destinations.create(
+                address, self._core.settings.defaults, None, True
             )
             self._add(transaction, destination, message)
         transaction.acks.extend((delivery, None) for delivery in deliveries)
@@ -379,29 +417,30 @@ class Transactions:
             return
         if transaction.state is TransactionState.PREPARING:
             raise TransactionError(f"transaction {transaction.number} is still being prepared")
-        broker = self._broker
-        if broker.publisher.low_space and transaction.state is TransactionState.OPEN:
-            broker.publisher.expect_space(*(message for _, message in transaction.sends))
+        if self._publisher.low_space and transaction.state is TransactionState.OPEN:
+            self._publisher.expect_space(*(message for _, message in transaction.sends))
         destinations = transaction.destinations
         for destination in destinations:
             if destination.removed:
                 if transaction.record and destination.temporary:
                     continue  # a late reply, which must not prevent the commit of the branch
-                destinations[destination] = self._broker.destinations.resolve(
+                destinations[destination] = self._destinations.resolve(
                     destination.address,
                     creator=destination.creator,
                     by=destination.provenance.created_by,
                 )
-        if transaction.parts or (not transaction.record and self.commits.is_large(transaction)):
+        if transaction.parts or (not transaction.record and self._is_large(transaction)):
             transaction.state = TransactionState.COMMITTING
             transaction.done.append(done)
-            self.commits.commit(transaction)
+            for destination in destinations.values():
+                destination.committing += 1
+            self.commits.start(self._commit(transaction))
             return
-        sequence = self.commits.apply_part(
+        sequence = self.apply_part(
             transaction, len(transaction.sends), len(transaction.acks), transaction.record
         )
         self.end(transaction, True)
-        self._broker.when_durable(sequence, done)
+        self._group_commit.when_durable(sequence, done)
 
     def perform(self, transaction: Transaction, sends: int, acks: int, record: int) -> int:
         """Publish the first `sends` messages and end the first `acks` deliveries in one journal
@@ -411,7 +450,6 @@ class Transactions:
         for (0 = none). A message to a destination deleted since the commit began goes to the
         destination of its other messages.
         """
-        broker = self._broker
         accepted = []
         for _ in range(sends):
             destination, message = self._remove_send(transaction)
@@ -419,25 +457,25 @@ class Transactions:
                 continue
             if message.durability:
                 # numbering appends records of its own, which must not become part of the unit
-                broker.destinations.number(destination)
+                self._destinations.number(destination)
             accepted.append((destination, message))
         ended = [transaction.acks.popleft()[0] for _ in range(acks)]
         acked = recorded(ended)
         if acked:
-            broker.core.event_recorder.write()
+            self._core.event_recorder.write()
         left = sum(1 for _, message in accepted if message.durability) + len(acked) + bool(record)
         sequence = 0
         for destination, message in accepted:
             if message.durability:
                 left -= 1
-                broker.publisher.accept(destination, message, last=left == 0)
+                self._publisher.accept(destination, message, last=left == 0)
                 sequence = message.sequence
             else:
-                broker.publisher.accept(destination, message, last=False)
-        wall = broker.clock.wall
+                self._publisher.accept(destination, message, last=False)
+        wall = self._core.clock.wall
         for subscription, sequences in acked.items():
             left -= 1
-            sequence = broker.journal.append_completed(
+            sequence = self._core.journal.append_completed(
                 subscription.number,
                 subscription.destination.number,
                 Cause.ACKNOWLEDGED,
@@ -447,13 +485,13 @@ class Transactions:
             )
         if record:
             sequence = self.resolve(transaction, record, True)
-        broker.publisher.show_unit()
+        self._publisher.show_unit()
         for delivery in ended:
             subscription = delivery.subscription
             subscription.unacked -= 1
             subscription.unacked_bytes -= delivery.size
             subscription.destination.statistics.acknowledged += 1
-            subscription.forget(delivery, Cause.ACKNOWLEDGED)
+            forget(delivery, Cause.ACKNOWLEDGED)
         return sequence
 
     def rollback(self, transaction: Transaction) -> int:
@@ -482,7 +520,7 @@ class Transactions:
 
     def resolve(self, transaction: Transaction, record: int, committed: bool) -> int:
         """Journal the end of the PREPARED record at `record`."""
-        return self._broker.core.records.resolved(transaction.xid, committed, record)
+        return self._core.records.resolved(transaction.xid, committed, record)
 
     def end(self, transaction: Transaction, committed: bool) -> None:
         """Remove a transaction that was committed or rolled back."""
@@ -490,7 +528,7 @@ class Transactions:
         self.open.pop(transaction.number, None)
         if self.prepared.get(transaction.xid) is transaction:
             del self.prepared[transaction.xid]
-        self._broker.core.memory -= transaction.bytes
+        self._core.memory -= transaction.bytes
         transaction.bytes = 0
         transaction.sends.clear()
         transaction.acks.clear()
@@ -512,6 +550,89 @@ class Transactions:
                 f"transaction {transaction.number} is {transaction.state.value}, not {state.value}"
             )
 
+    def _is_large(self, transaction: Transaction) -> bool:
+        """Return whether an immediate commit of the transaction could block the event loop."""
+        sends = len(transaction.sends)
+        if sends + len(transaction.acks) <= 1:
+            return False
+        widest = max((len(d.subscriptions) for d in transaction.destinations), default=0)
+        deliveries = sends * max(1, widest) + len(transaction.acks)
+        return deliveries > self.commits.slice_deliveries or transaction.bytes > SLICE_BYTES
+
+    # --- slices: each yields the sequence to wait for before the next one -----------------------
+
+    def _prepare(self, transaction: Transaction) -> Iterator[int]:
+        yield from self._write_parts(transaction)
+        parts = [part.record for part in transaction.parts]
+        self.record_prepared(
+            transaction,
+            PreparedTransaction(transaction.xid, [], [], owner=transaction.owner, parts=parts),
+        )
+        yield transaction.record
+        _call_done(transaction)
+
+    def _commit(self, transaction: Transaction) -> Iterator[int]:
+        destinations = list(transaction.destinations.values())
+        if not transaction.parts:
+            yield from self._write_parts(transaction)
+        yield self.record_decision(transaction)
+        yield from self._apply(transaction)
+        sequence = self.resolve(transaction, transaction.record, True)
+        for destination in destinations:
+            destination.committing -= 1
+        self.end(transaction, True)
+        yield sequence
+        _call_done(transaction)
+
+    def _write_parts(self, transaction: Transaction) -> Iterator[int]:
+        sends = iter(transaction.sends)
+        acks = iter(transaction.acks)
+        elapsed = self._core.clock.elapsed
+        left = len(transaction.sends) + len(transaction.acks)
+        done = 0
+        end = elapsed() + self.commits.slice_seconds
+        while left:
+            messages = []
+            ended = []
+            deliveries = size = 0
+            while deliveries < self.commits.part_deliveries and size < PART_BYTES:
+                send = next(sends, None)
+                if send is not None:
+                    messages.append(PreparedMessage.of(send[1]))
+                    deliveries += max(1, len(send[0].subscriptions))
+                    size += len(send[1].body)
+                    continue
+                ack = next(acks, None)
+                if ack is None:
+                    break
+                ended.append(ack[0])
+                deliveries += 1
+            record = self._core.records.prepared(
+                encode(PreparedTransaction(b"", messages, stored_acks(ended)))
+            )
+            transaction.parts.append(CommitPart(record, len(messages), len(ended)))
+            left -= len(messages) + len(ended)
+            done += deliveries
+            if left and (done >= self.commits.slice_deliveries or elapsed() >= end):
+                yield record
+                done = 0
+                end = elapsed() + self.commits.slice_seconds
+
+    def _apply(self, transaction: Transaction) -> Iterator[int]:
+        elapsed = self._core.clock.elapsed
+        done = 0
+        end = elapsed() + self.commits.slice_seconds
+        while transaction.parts:
+            part = transaction.parts.popleft()
+            done += part.acks
+            for destination, _ in islice(transaction.sends, part.sends):
+                done += max(1, len(destination.subscriptions))
+            sequence = self.apply_part(transaction, part.sends, part.acks, part.record)
+            if transaction.parts and (done >= self.commits.slice_deliveries or elapsed() >= end):
+                yield sequence
+                done = 0
+                end = elapsed() + self.commits.slice_seconds
+
 
 def stored(
     transaction: Transaction,
@@ -521,3 +642,23 @@ def stored(
         [PreparedMessage.of(message) for _, message in transaction.sends],
         stored_acks(delivery for delivery, _ in transaction.acks),
     )
+
+
+def stored_acks(deliveries: Iterable[Delivery]) -> list[tuple[int, list[int]]]:
+    """Return acknowledged deliveries in the form of a PREPARED record."""
+    return [(s.number, sequences) for s, sequences in recorded(deliveries).items()]
+
+
+def recorded(deliveries: Iterable[Delivery]) -> dict[Subscription, list[int]]:
+    """Return the sequences of deliveries whose end is journaled, by subscription."""
+    found: dict[Subscription, list[int]] = {}
+    for delivery in deliveries:
+        if delivery.journaled == RECORDED:
+            found.setdefault(delivery.subscription, []).append(delivery.sequence)
+    return found
+
+
+def _call_done(transaction: Transaction) -> None:
+    done, transaction.done = transaction.done, []
+    for callback in done:
+        callback()

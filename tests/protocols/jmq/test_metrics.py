@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluicemq.broker import Broker, Delivery, ManualClock
-from sluicemq.broker.consumer import Consumer, Window
+from sluicemq.broker.state import Consumer, Window
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message

@@ -378,7 +378,7 @@ class JmsConsumer:
             self.passed = written
         holder = delivery.consumer
         if holder is not None and holder.sink is self:
-            delivery.subscription.settle(holder, delivery.sequence)
+            self._broker.settle(holder, delivery.sequence)
         if self._outbound.safe:
             self._outbound.acknowledged()
         if self._full:
@@ -413,7 +413,7 @@ class JmsConsumer:
         """Complete a delivery without acknowledgements: its bytes have been sent."""
         holder = delivery.consumer
         if holder is not None and holder.sink is self:
-            delivery.subscription.settle(holder, delivery.sequence)
+            self._broker.settle(holder, delivery.sequence)
 
     # --- redelivery --------------------------------------------------------------------------
 

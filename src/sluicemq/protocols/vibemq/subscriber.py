@@ -441,7 +441,7 @@ class Subscriber:
 
     def acknowledge(self, consumer: Consumer, delivery: Delivery) -> None:
         """Acknowledge a delivery of `consumer`, which is or was this subscription's."""
-        if not consumer.subscription.settle(consumer, delivery.sequence):
+        if not self._broker.settle(consumer, delivery.sequence):
             return
         timeouts = self._context.unacked.timeouts
         at = delivery.delivered

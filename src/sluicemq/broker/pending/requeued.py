@@ -10,24 +10,22 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic
 
-from sluicemq.broker.chunks import Chunk, QueueRun, ready_of, run_of
-
-if TYPE_CHECKING:
-    from sluicemq.broker.delivery import Delivery
+from sluicemq.broker.pending.chunks import Chunk, QueueRun, ready_of, run_of
+from sluicemq.broker.pending.entry import AnyEntry
 
 CHUNK: Final = 512
 """Deliveries in a chunk; a chunk of twice that size is split."""
 
 
-class Requeued:
+class Requeued(Generic[AnyEntry]):
     """Sorted collection of requeued deliveries with distinct orders."""
 
     __slots__ = ("_chunks", "_lasts", "_length")
 
     def __init__(self) -> None:
-        self._chunks: list[Chunk] = []
+        self._chunks: list[Chunk[AnyEntry]] = []
         self._lasts: list[int] = []
         """Order of the last delivery of each chunk."""
         self._length = 0
@@ -35,11 +33,11 @@ class Requeued:
     def __len__(self) -> int:
         return self._length
 
-    def __iter__(self) -> Iterator[Delivery]:
+    def __iter__(self) -> Iterator[AnyEntry]:
         for chunk in self._chunks:
             yield from chunk.deliveries
 
-    def add(self, delivery: Delivery) -> None:
+    def add(self, delivery: AnyEntry) -> None:
         """Insert a delivery at the position of its order, which must not be present."""
         order = delivery.order
         lasts = self._lasts
@@ -61,11 +59,11 @@ class Requeued:
             self._chunks.insert(place + 1, chunk.split(CHUNK))
             lasts.insert(place, chunk.last)
 
-    def first(self) -> Delivery:
+    def first(self) -> AnyEntry:
         """Return the delivery with the lowest order. There must be one."""
         return self._chunks[0].deliveries[0]
 
-    def pop(self) -> Delivery:
+    def pop(self) -> AnyEntry:
         """Remove and return the delivery with the lowest order."""
         chunk = self._chunks[0]
         delivery = chunk.pop()
@@ -89,14 +87,14 @@ class Requeued:
             del self._chunks[place], self._lasts[place]
         return True
 
-    def find(self, order: int) -> Delivery | None:
+    def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state, or None."""
         place = bisect_left(self._lasts, order)
         return self._chunks[place].find(order) if place < len(self._lasts) else None
 
-    def after(self, order: int, count: int) -> list[Delivery]:
+    def after(self, order: int, count: int) -> list[AnyEntry]:
         """Return the first `count` deliveries behind that order, in any state."""
-        found: list[Delivery] = []
+        found: list[AnyEntry] = []
         for chunk in islice(self._chunks, bisect_right(self._lasts, order), None):
             found += chunk.after(order, count - len(found))
             if len(found) >= count:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Generic
 
-from sluicemq.broker.chunks import QueueRun, ready_of
-from sluicemq.broker.pending_queue import PRIORITIES
-
-if TYPE_CHECKING:
-    from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.pending_queue import PendingQueue
+from sluicemq.broker.pending.chunks import QueueRun, ready_of
+from sluicemq.broker.pending.entry import AnyEntry
+from sluicemq.broker.pending.queue import PRIORITIES, PendingQueue
 
 NO_END: Final = (1 << 62) - 1
 """Order beyond all others: the cursor includes messages that arrive during the scan."""
@@ -19,7 +16,7 @@ RUN_COST: Final = 20
 """Cost of passing over a chunk, in deliveries examined."""
 
 
-class Cursor:
+class Cursor(Generic[AnyEntry]):
     """Cursor over the deliveries that stay READY from the beginning to the end of a scan.
 
     The order is by priority, highest first, then by order.
@@ -32,7 +29,11 @@ class Cursor:
     __slots__ = ("_pending_queue", "last", "priority", "until")
 
     def __init__(
-        self, pending_queue: PendingQueue, until: int, priority: int = PRIORITIES - 1, last: int = 0
+        self,
+        pending_queue: PendingQueue[AnyEntry, Any],
+        until: int,
+        priority: int = PRIORITIES - 1,
+        last: int = 0,
     ) -> None:
         """Create a cursor; `priority` and `last` are those of an earlier cursor to continue."""
         self._pending_queue = pending_queue
@@ -44,7 +45,7 @@ class Cursor:
         self.priority -= 1
         self.last = 0
 
-    def step(self, count: int) -> list[Delivery]:
+    def step(self, count: int) -> list[AnyEntry]:
         """Return up to `count` READY deliveries of one priority; none at the end of the scan.
 
         Some may be temporary objects: PendingQueue.pull makes them permanent.
@@ -55,7 +56,7 @@ class Cursor:
                 return ready
         return []
 
-    def look(self, count: int) -> list[Delivery]:
+    def look(self, count: int) -> list[AnyEntry]:
         """Examine at most `count` deliveries and return the READY ones.
 
         The list may be empty although the scan has not ended.
@@ -77,7 +78,7 @@ class Cursor:
             Cursor(self._pending_queue, self.until, self.priority, self.last).step(1)
         )
 
-    def back_to(self, delivery: Delivery) -> None:
+    def back_to(self, delivery: AnyEntry) -> None:
         """Continue behind a delivery that the last step returned: later ones were not processed."""
         self.last = delivery.order
 
@@ -136,7 +137,7 @@ class Cursor:
         if count:
             self.last = sorted(orders)[count - 1]
 
-    def is_before(self, delivery: Delivery) -> bool:
+    def is_before(self, delivery: AnyEntry) -> bool:
         """Return whether the scan has yet to reach the position of this delivery."""
         return delivery.order <= self.until and (
             delivery.priority < self.priority

@@ -5,20 +5,17 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import Generic
 
-from sluicemq.broker.delivery import READY
-
-if TYPE_CHECKING:
-    from sluicemq.broker.delivery import Delivery
+from sluicemq.broker.pending.entry import READY, AnyEntry
 
 
-class Chunk:
+class Chunk(Generic[AnyEntry]):
     """Sorted, non-empty list of deliveries. The owner ensures that it is not empty."""
 
     __slots__ = ("deliveries", "orders")
 
-    def __init__(self, deliveries: list[Delivery]) -> None:
+    def __init__(self, deliveries: list[AnyEntry]) -> None:
         """Create a chunk of `deliveries`, which are sorted by order."""
         self.deliveries = deliveries
         self.orders = array("Q", [delivery.order for delivery in deliveries])
@@ -26,7 +23,7 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.deliveries)
 
-    def __iter__(self) -> Iterator[Delivery]:
+    def __iter__(self) -> Iterator[AnyEntry]:
         return iter(self.deliveries)
 
     @property
@@ -34,18 +31,18 @@ class Chunk:
         """Order of the last delivery."""
         return self.orders[-1]
 
-    def add(self, delivery: Delivery) -> None:
+    def add(self, delivery: AnyEntry) -> None:
         """Insert a delivery at the position of its order."""
         place = bisect_left(self.orders, delivery.order)
         self.orders.insert(place, delivery.order)
         self.deliveries.insert(place, delivery)
 
-    def append(self, delivery: Delivery) -> None:
+    def append(self, delivery: AnyEntry) -> None:
         """Append a delivery with the highest order."""
         self.orders.append(delivery.order)
         self.deliveries.append(delivery)
 
-    def pop(self) -> Delivery:
+    def pop(self) -> AnyEntry:
         """Remove and return the first delivery."""
         del self.orders[0]
         return self.deliveries.pop(0)
@@ -58,20 +55,20 @@ class Chunk:
         del self.orders[place], self.deliveries[place]
         return True
 
-    def split(self, place: int) -> Chunk:
+    def split(self, place: int) -> Chunk[AnyEntry]:
         """Remove the deliveries from index `place` on and return them as another chunk."""
         others = Chunk(self.deliveries[place:])
         del self.deliveries[place:], self.orders[place:]
         return others
 
-    def find(self, order: int) -> Delivery | None:
+    def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state, or None."""
         place = bisect_left(self.orders, order)
         if place < len(self.orders) and self.orders[place] == order:
             return self.deliveries[place]
         return None
 
-    def after(self, order: int, count: int) -> list[Delivery]:
+    def after(self, order: int, count: int) -> list[AnyEntry]:
         """Return the first `count` deliveries behind that order, in any state."""
         start = bisect_right(self.orders, order)
         return self.deliveries[start : start + count]
@@ -97,13 +94,13 @@ class QueueRun:
         self.cost = cost
 
 
-def run_of(chunk: Chunk, clean: bool) -> QueueRun:
+def run_of(chunk: Chunk[AnyEntry], clean: bool) -> QueueRun:
     """Return the run of a chunk; `clean` states that all its deliveries are READY."""
     return QueueRun(
         chunk.orders if clean else chunk.ready(), chunk.last, 0 if clean else len(chunk)
     )
 
 
-def ready_of(deliveries: Iterable[Delivery]) -> list[Delivery]:
+def ready_of(deliveries: Iterable[AnyEntry]) -> list[AnyEntry]:
     """Return the READY deliveries."""
     return [delivery for delivery in deliveries if delivery.state == READY]

@@ -12,16 +12,13 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Generic
 
-from sluicemq.broker.chunks import Chunk, QueueRun, ready_of, run_of
-from sluicemq.broker.delivery import Delivery
-
-if TYPE_CHECKING:
-    from sluicemq.broker.subscription import Subscription
+from sluicemq.broker.pending.chunks import Chunk, QueueRun, ready_of, run_of
+from sluicemq.broker.pending.entry import AnyEntry
 
 
-class PackedChunk:
+class PackedChunk(Generic[AnyEntry]):
     """Deliveries that differ in sequence and size only.
 
     They are READY, have not been attempted, never expire, are in their original position and in
@@ -31,20 +28,17 @@ class PackedChunk:
     last    order of the last one, even after its removal
     """
 
-    __slots__ = ("_journaled", "_priority", "_sizes", "_subscription", "last", "orders")
+    __slots__ = ("_sizes", "_template", "last", "orders")
 
-    def __init__(self, deliveries: list[Delivery]) -> None:
-        """Pack `deliveries`, for which `alike` must be True."""
-        first = deliveries[0]
-        self._subscription: Subscription = first.subscription
-        self._priority = first.priority
-        self._journaled = first.journaled
+    def __init__(self, deliveries: list[AnyEntry], template: AnyEntry) -> None:
+        """Pack `deliveries`, for which `alike` must be True, and which are like `template`."""
+        self._template = template
         self.orders = array("Q", [delivery.sequence for delivery in deliveries])
         self._sizes = array("I", [delivery.size for delivery in deliveries])
         self.last = deliveries[-1].order
 
     @staticmethod
-    def alike(deliveries: list[Delivery]) -> bool:
+    def alike(deliveries: list[AnyEntry]) -> bool:
         """Return whether deliveries, at least one, all READY and of one priority, can be packed."""
         journaled = deliveries[0].journaled
         return bool(journaled) and all(
@@ -59,20 +53,20 @@ class PackedChunk:
     def __len__(self) -> int:
         return len(self.orders)
 
-    def __iter__(self) -> Iterator[Delivery]:
+    def __iter__(self) -> Iterator[AnyEntry]:
         """Iterate over the deliveries as new objects."""
         return self.after(0, len(self.orders))
 
-    def after(self, order: int, count: int) -> Iterator[Delivery]:
+    def after(self, order: int, count: int) -> Iterator[AnyEntry]:
         """Yield the first `count` deliveries behind that order."""
-        subscription, priority, journaled = self._subscription, self._priority, self._journaled
+        template = self._template
         start = bisect_right(self.orders, order)
         sequences = self.orders[start : start + count]
         sizes = self._sizes[start : start + count]
         for sequence, size in zip(sequences, sizes, strict=True):
-            yield Delivery(subscription, sequence, None, priority, size, journaled, 0, 0)
+            yield template.like(sequence, size)
 
-    def find(self, order: int) -> Delivery | None:
+    def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, or None."""
         found = list(self.after(order - 1, 1))
         return found[0] if found and found[0].order == order else None
@@ -87,28 +81,33 @@ class PackedChunk:
         return True
 
 
-class Backlog:
+class Backlog(Generic[AnyEntry]):
     """Deliveries before the newest part of a pending queue: objects, then chunks, in order.
 
     packed  number of deliveries in packed chunks
     """
 
-    __slots__ = ("_chunks", "_front", "packed")
+    __slots__ = ("_chunks", "_front", "_template", "packed")
 
     def __init__(self) -> None:
-        self._front: deque[Delivery] = deque()
-        self._chunks: deque[PackedChunk | Chunk] = deque()
+        self._front: deque[AnyEntry] = deque()
+        self._chunks: deque[PackedChunk[AnyEntry] | Chunk[AnyEntry]] = deque()
+        self._template: AnyEntry | None = None
+        """Entry for the creation of those in packed chunks."""
         self.packed = 0
 
-    def add(self, deliveries: list[Delivery], pack: bool) -> None:
+    def add(self, deliveries: list[AnyEntry], pack: bool) -> None:
         """Append deliveries, at least one; packed if `pack` is set and possible."""
         if pack and PackedChunk.alike(deliveries):
-            self._chunks.append(PackedChunk(deliveries))
+            template = self._template
+            if template is None or template.journaled != deliveries[0].journaled:
+                template = self._template = deliveries[0]
+            self._chunks.append(PackedChunk(deliveries, template))
             self.packed += len(deliveries)
         else:
             self._chunks.append(Chunk(deliveries))
 
-    def front(self) -> deque[Delivery]:
+    def front(self) -> deque[AnyEntry]:
         """Return the next deliveries, to be taken from the left end; empty when none are left."""
         while not self._front and self._chunks:
             chunk = self._chunks.popleft()
@@ -117,7 +116,7 @@ class Backlog:
             self._front.extend(chunk)
         return self._front
 
-    def __iter__(self) -> Iterator[Delivery]:
+    def __iter__(self) -> Iterator[AnyEntry]:
         """Iterate over all deliveries in order; those in chunks as temporary objects for
         reading.
         """
@@ -125,7 +124,7 @@ class Backlog:
         for chunk in self._chunks:
             yield from chunk
 
-    def after(self, order: int, count: int) -> list[Delivery]:
+    def after(self, order: int, count: int) -> list[AnyEntry]:
         """Return the first `count` deliveries behind that order; those in chunks as temporary
         objects.
         """
@@ -149,7 +148,7 @@ class Backlog:
             else:
                 yield run_of(chunk, clean)
 
-    def find(self, order: int) -> Delivery | None:
+    def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state, or None."""
         if self._front and self._front[-1].order >= order:
             return at(self._front, order)
@@ -199,7 +198,7 @@ class Backlog:
         """Remove the objects that are no longer READY; return the number of deliveries left."""
         self._front = deque(ready_of(self._front))
         left = len(self._front) + self.packed
-        chunks: deque[PackedChunk | Chunk] = deque()
+        chunks: deque[PackedChunk[AnyEntry] | Chunk[AnyEntry]] = deque()
         for chunk in self._chunks:
             if isinstance(chunk, PackedChunk):
                 if chunk:
@@ -213,13 +212,13 @@ class Backlog:
         return left
 
 
-def behind(line: deque[Delivery], order: int, count: int) -> list[Delivery]:
+def behind(line: deque[AnyEntry], order: int, count: int) -> list[AnyEntry]:
     """Return the first `count` deliveries of an ordered deque behind that order."""
     start = bisect_right(line, order, key=_order) if line else 0
     return list(islice(line, start, start + count))
 
 
-def at(line: deque[Delivery], order: int) -> Delivery | None:
+def at(line: deque[AnyEntry], order: int) -> AnyEntry | None:
     """Return the delivery of an ordered deque with that order, or None."""
     place = bisect_left(line, order, key=_order)
     if place < len(line) and line[place].order == order:
@@ -227,22 +226,24 @@ def at(line: deque[Delivery], order: int) -> Delivery | None:
     return None
 
 
-def _order(delivery: Delivery) -> int:
+def _order(delivery: AnyEntry) -> int:
     return delivery.order
 
 
-def _last(chunk: PackedChunk | Chunk) -> int:
+def _last(chunk: PackedChunk[AnyEntry] | Chunk[AnyEntry]) -> int:
     return chunk.last
 
 
-def oldest(line: deque[Delivery], count: int) -> tuple[list[Delivery], int]:
+def oldest(line: deque[AnyEntry], count: int) -> tuple[list[AnyEntry], int]:
     """Remove the first `count` deliveries; return the READY ones, and the number of others."""
     taken = [line.popleft() for _ in range(count)]
     ready = ready_of(taken)
     return ready, count - len(ready)
 
 
-def chained(backlog: Backlog | None, line: Iterable[Delivery] | None) -> Iterator[Delivery]:
+def chained(
+    backlog: Backlog[AnyEntry] | None, line: Iterable[AnyEntry] | None
+) -> Iterator[AnyEntry]:
     """Iterate over the backlog, if there is one, and the rest of the pending queue."""
     if backlog is not None:
         yield from backlog

@@ -15,17 +15,18 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from heapq import merge
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from sluicemq.broker.backlog import Backlog, at, behind, chained, oldest
-from sluicemq.broker.chunks import Chunk, QueueRun, ready_of, run_of
-from sluicemq.broker.delivery import READY, Delivery
-from sluicemq.broker.requeued import Requeued
+from sluicemq.broker.pending.backlog import Backlog, at, behind, chained, oldest
+from sluicemq.broker.pending.chunks import Chunk, QueueRun, ready_of, run_of
+from sluicemq.broker.pending.entry import READY, AnyEntry
+from sluicemq.broker.pending.requeued import Requeued
 
 if TYPE_CHECKING:
-    from sluicemq.broker.consumer import Consumer
-    from sluicemq.broker.selectors.equality import Equality
-    from sluicemq.model.message import Message
+    pass
+
+if TYPE_CHECKING:
+    from sluicemq.broker.routing import Selector
 
 PRIORITIES: Final = 10
 LOOSE: Final = 1024
@@ -33,22 +34,10 @@ LOOSE: Final = 1024
 FEW: Final = 8
 """Deliveries examined together to find the first READY one."""
 
-
-class Selector(Protocol):
-    """Predicate over messages. Two selectors with equal `text` are the same selector.
-
-    Every message that it matches fulfils each of `equalities`. The evaluation time is proportional
-    to `nodes`, at least 1.
-    """
-
-    text: str
-    nodes: int
-    equalities: tuple[Equality, ...]
-
-    def __call__(self, message: Message) -> bool: ...
+AnyConsumer = TypeVar("AnyConsumer")
 
 
-class PendingQueue:
+class PendingQueue(Generic[AnyEntry, AnyConsumer]):
     """Ready deliveries of one selector. `line` holds the consumers that can take a message now.
 
     fifos     newest part of the FIFO, by priority
@@ -78,20 +67,20 @@ class PendingQueue:
         """Create an empty pending queue; `chunk_size` is the number of deliveries in a chunk."""
         self._chunk_size = chunk_size
         self.selector = selector
-        self.backlogs: list[Backlog | None] = [None] * PRIORITIES
+        self.backlogs: list[Backlog[AnyEntry] | None] = [None] * PRIORITIES
         self.has_backlog = False
         """True if a priority may have a backlog."""
         self.pinned = False
         """True if other pending queues may contain some of its deliveries too."""
-        self.fifos: list[deque[Delivery] | None] = [None] * PRIORITIES
-        self.requeued: list[Requeued | None] = [None] * PRIORITIES
+        self.fifos: list[deque[AnyEntry] | None] = [None] * PRIORITIES
+        self.requeued: list[Requeued[AnyEntry] | None] = [None] * PRIORITIES
         self.mask = 0
         self.length = 0
         self.limit = LOOSE
-        self.line: OrderedDict[Consumer, None] = OrderedDict()
+        self.line: OrderedDict[AnyConsumer, None] = OrderedDict()
         self.consumers = 0
 
-    def push(self, delivery: Delivery) -> None:
+    def push(self, delivery: AnyEntry) -> None:
         """Append a delivery, in O(1) if its order is the highest of its priority.
 
         It is not the highest if other messages overtook it while it was staged.
@@ -115,7 +104,7 @@ class PendingQueue:
         if len(fifo) > 2 * self._chunk_size:
             self._move_to_backlog(priority, fifo)
 
-    def _move_to_backlog(self, priority: int, fifo: deque[Delivery]) -> None:
+    def _move_to_backlog(self, priority: int, fifo: deque[AnyEntry]) -> None:
         """Move the older half of a long FIFO to the backlog."""
         ready, others = oldest(fifo, self._chunk_size)
         self.length -= others
@@ -133,12 +122,12 @@ class PendingQueue:
                 self.has_backlog = True
             backlog.add(ready, packing)
 
-    def share(self, delivery: Delivery) -> None:
+    def share(self, delivery: AnyEntry) -> None:
         """Mark a delivery object of this queue that will be in another pending queue too."""
         delivery.pinned = True
         self.pinned = True
 
-    def pull(self, delivery: Delivery) -> None:
+    def pull(self, delivery: AnyEntry) -> None:
         """Keep this object of a READY delivery in the pending queue, because another holder needs
         it.
 
@@ -150,7 +139,7 @@ class PendingQueue:
             self.length -= 1
             self._insert(delivery)
 
-    def discard(self, delivery: Delivery) -> None:
+    def discard(self, delivery: AnyEntry) -> None:
         """Remove a READY delivery without taking it.
 
         Among the newest deliveries and the next ones it may remain until it is skipped as no longer
@@ -171,7 +160,7 @@ class PendingQueue:
         if backlog is None and requeued is None and not self.fifos[priority]:
             self.mask &= ~(1 << priority)
 
-    def after(self, priority: int, order: int, count: int) -> list[Delivery]:
+    def after(self, priority: int, order: int, count: int) -> list[AnyEntry]:
         """Return the first `count` deliveries of a priority behind that order, in any state.
 
         Those in chunks are temporary objects.
@@ -201,7 +190,7 @@ class PendingQueue:
         if fifo and fifo[-1].order > order:
             yield run_of(Chunk(list(fifo)), clean)
 
-    def find(self, priority: int, order: int) -> Delivery | None:
+    def find(self, priority: int, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state; one in a chunk as a temporary
         object.
         """
@@ -216,7 +205,7 @@ class PendingQueue:
         backlog = self.backlogs[priority]
         return backlog.find(order) if backlog is not None else None
 
-    def reinsert(self, delivery: Delivery) -> None:
+    def reinsert(self, delivery: AnyEntry) -> None:
         """Insert a delivery at the position of its order, unless it is there already.
 
         A delivery taken through another pending queue stays in this one until it is skipped.
@@ -225,7 +214,7 @@ class PendingQueue:
             return
         self._insert(delivery)
 
-    def _insert(self, delivery: Delivery) -> None:
+    def _insert(self, delivery: AnyEntry) -> None:
         priority = delivery.priority
         requeued = self.requeued[priority]
         if requeued is None:
@@ -234,7 +223,7 @@ class PendingQueue:
         self.mask |= 1 << priority
         self.length += 1
 
-    def take(self) -> Delivery | None:
+    def take(self) -> AnyEntry | None:
         """Remove and return the first READY delivery of the highest priority."""
         while self.mask:
             priority = self.mask.bit_length() - 1
@@ -251,7 +240,7 @@ class PendingQueue:
                 return delivery
         return None
 
-    def take_lowest(self) -> Delivery | None:
+    def take_lowest(self) -> AnyEntry | None:
         """Remove and return the oldest READY delivery of the lowest priority."""
         while self.mask:
             delivery = self._pop((self.mask & -self.mask).bit_length() - 1)
@@ -259,7 +248,7 @@ class PendingQueue:
                 return delivery
         return None
 
-    def take_oldest(self) -> Delivery | None:
+    def take_oldest(self) -> AnyEntry | None:
         """Remove and return the READY delivery with the lowest order, regardless of its
         priority.
         """
@@ -276,7 +265,7 @@ class PendingQueue:
                 return delivery
         return None
 
-    def head(self) -> Delivery | None:
+    def head(self) -> AnyEntry | None:
         """Return the delivery that `take` would return, without removing it."""
         while self.mask:
             priority = self.mask.bit_length() - 1
@@ -286,11 +275,11 @@ class PendingQueue:
             self._pop(priority)
         return None
 
-    def eldest(self) -> Delivery | None:
+    def eldest(self) -> AnyEntry | None:
         """Return the READY delivery with the lowest order, perhaps as a temporary object."""
-        best: Delivery | None = None
+        best: AnyEntry | None = None
         for priority in range(PRIORITIES):
-            ready: list[Delivery] = []
+            ready: list[AnyEntry] = []
             last = 0
             while self.mask >> priority & 1 and not ready:
                 found = self.after(priority, last, FEW)
@@ -302,7 +291,7 @@ class PendingQueue:
                 best = ready[0]
         return best
 
-    def _front(self, priority: int) -> deque[Delivery] | None:
+    def _front(self, priority: int) -> deque[AnyEntry] | None:
         """Return the deque at the front of the FIFO, None if there is none."""
         backlog = self.backlogs[priority]
         if backlog is not None:
@@ -313,7 +302,7 @@ class PendingQueue:
             self.has_backlog = any(self.backlogs)
         return self.fifos[priority]
 
-    def _head(self, priority: int) -> Delivery:
+    def _head(self, priority: int) -> AnyEntry:
         fifo = self._front(priority)
         requeued = self.requeued[priority]
         if requeued is not None:
@@ -323,7 +312,7 @@ class PendingQueue:
         assert fifo
         return fifo[0]
 
-    def _pop(self, priority: int) -> Delivery:
+    def _pop(self, priority: int) -> AnyEntry:
         fifo = self._front(priority)
         requeued = self.requeued[priority]
         if requeued is not None and not (fifo and fifo[0].order < requeued.first().order):
@@ -338,7 +327,7 @@ class PendingQueue:
             self.mask &= ~(1 << priority)
         return delivery
 
-    def __iter__(self) -> Iterator[Delivery]:
+    def __iter__(self) -> Iterator[AnyEntry]:
         """Iterate over READY deliveries in the order of `take`; the objects are for reading
         only.
         """
@@ -396,5 +385,5 @@ class PendingQueue:
         self.limit = LOOSE
 
 
-def _order(delivery: Delivery) -> int:
+def _order(delivery: AnyEntry) -> int:
     return delivery.order

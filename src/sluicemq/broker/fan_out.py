@@ -1,0 +1,129 @@
+"""Fan-out: the subscriptions that receive a message of a topic, and the topic's group.
+
+A topic that retains messages (`settings.retain_without_subscriptions`) may have a *group*:
+subscriptions whose messages stay with the topic when the last of them is deleted. The journal
+treats a group as one durable subscription that has the topic's number and ends a message once all
+of its members have:
+
+    members    subscriptions with a message of the group   journaled when it ends for
+    0          the topic's own subscription, `queue`       `queue` (RECORDED)
+    1          the member                                  the member (RECORDED)
+    2 or more  each member present at publication          the last of them (SHARED)
+
+The last member to leave becomes `queue`, with all its ready and unacked messages; the first member
+to join takes the place of `queue`. So no messages are moved, whatever their number, and their
+order, attempts and expiry are unchanged. The copies of a member that leaves other members behind
+end. After a restart there are no members: every message that at least one member had not
+acknowledged is in `queue`.
+
+Other subscriptions are independent of the group. Only at a topic that never had a member do
+nondurable subscriptions act as the group (each copy is SHARED): no message is held as long as any
+subscription matches it, and the first subscription that matches a held message takes it out of
+`queue`.
+"""
+
+from __future__ import annotations
+
+from sluicemq.broker.dispatch import add
+from sluicemq.broker.pending.entry import RECORDED, SHARED, UNJOURNALED
+from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Destination, Subscription
+from sluicemq.model.message import Message
+
+
+def join(topic: Destination, name: str) -> Subscription:
+    """Add a member to the group and return it; the first member receives all held messages."""
+    if topic.members:
+        member = Subscription(topic.core, topic, name, topic.number, shared=False)
+    else:
+        member = topic.queue
+        member.name = name
+        member.shared = False
+        topic.queue = Subscription(topic.core, topic, number=topic.number)
+    member.member = True
+    topic.members[member] = None
+    topic.subscribe(member)
+    return member
+
+
+def leave(member: Subscription) -> None:
+    """Remove the last member, which has no consumers, from the group; the topic holds its
+    messages.
+    """
+    topic = member.destination
+    topic.unsubscribe(member)
+    topic.queue.closed = True  # it is empty: held messages are the member's
+    member.name = ""
+    member.shared = True
+    topic.queue = member
+
+
+def give_held(message: Message, subscription: Subscription) -> None:
+    """Add a held message just removed from `queue` to a subscription that is not in the group."""
+    if message.durability:
+        subscription.destination.held[message.sequence] = 1
+    add(subscription, message, SHARED if message.durability else UNJOURNALED)
+
+
+def holds(topic: Destination, targets: list[Subscription]) -> bool:
+    """Return whether the group is among the targets of a message."""
+    if not topic.settings.retain_without_subscriptions:
+        return False
+    return any(_is_of_group(topic, target) for target in targets)
+
+
+def _is_of_group(topic: Destination, target: Subscription) -> bool:
+    if target.member or target is topic.queue:
+        return True
+    return not (topic.grouped or target.durable or topic.settings.auto_ack)
+
+
+def reserve(topic: Destination, message: Message, targets: list[Subscription], held: bool) -> int:
+    """Return the number of ends of deliveries that the journal awaits before it deletes the
+    message.
+
+    The message has its number; `held` as in `fan_out`.
+    """
+    routes = [t.number for t in targets if t.number >= DURABLE_SUBSCRIPTION]
+    if held:
+        routes.append(topic.number)
+    message.routes = tuple(routes)
+    return len(routes)
+
+
+def fan_out(topic: Destination, message: Message, targets: list[Subscription], held: bool) -> None:
+    """Add a visible message to its subscriptions, none of which is closed.
+
+    `held` states that it was published to the group and journaled so, regardless of the present
+    settings.
+    """
+    group: list[Subscription] = []
+    if held:
+        group = [target for target in targets if _is_of_group(topic, target)]
+        targets = [target for target in targets if not _is_of_group(topic, target)]
+    if message.durability:
+        passing = sum(1 for target in targets if not target.durable)
+        if passing:  # before the group, where an expired message is completed at once
+            topic.core.journal.retain(message.sequence, passing)
+    if held:
+        _give_group(topic, message, group)
+    for target in targets:
+        add(target, message, target.journaling(message))
+
+
+def _give_group(topic: Destination, message: Message, group: list[Subscription]) -> None:
+    """Add a message to the members it was published to that still exist, or else to the present
+    ones.
+    """
+    if not group:
+        group = list(topic.members) or [topic.queue]
+    if group[0] is topic.queue and not topic.grouped:
+        # no subscription matched at publication; one may match now that the message is visible
+        group = topic.routes.targets(message) or group
+    journaled = UNJOURNALED
+    if message.durability:
+        journaled = RECORDED
+        if len(group) > 1 or not (group[0].member or group[0] is topic.queue):
+            journaled = SHARED
+            topic.held[message.sequence] = len(group)
+    for target in group:
+        add(target, message, journaled)

@@ -1,0 +1,1 @@
+"""Pending queues: the deliveries of a subscription that wait for a consumer."""

@@ -1,0 +1,80 @@
+"""Entry of a pending queue: what the queue knows of a delivery."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+if TYPE_CHECKING:
+    from sluicemq.model.message import Message
+
+READY: Final = 0
+TAKEN: Final = 1
+DELAYED: Final = 2
+GONE: Final = 3
+
+# Journaling modes of a delivery.
+UNJOURNALED: Final = 0
+"""Not journaled: the message is in memory only."""
+HELD: Final = 1
+"""The record must stay readable while this delivery exists, but its end is not journaled."""
+SHARED: Final = 2
+"""The end of the last of several such deliveries of a message is journaled."""
+RECORDED: Final = 3
+"""The end of the delivery is journaled, so that it is known after a restart."""
+
+
+class Entry:
+    """Base of a delivery (state.py), which sets these attributes and adds its owners.
+
+    sequence    identity of the message
+    order       position in the queue; equals `sequence` until the message is requeued at the tail
+    message     None while paged out; always present while unacked
+    priority    0-9
+    attempts    deliveries so far, this one included
+    expires     steady ms, 0 = never
+    expiration  the same in wall ms since the epoch
+    size        body bytes
+    journaled   journaling mode, one of the above
+    pinned      True once it is in more than one pending queue, so that it must stay an object
+    state       READY, TAKEN, DELAYED or GONE
+    """
+
+    __slots__ = (
+        "attempts",
+        "expiration",
+        "expires",
+        "journaled",
+        "message",
+        "order",
+        "pinned",
+        "priority",
+        "sequence",
+        "size",
+        "state",
+    )
+
+    sequence: int
+    order: int
+    message: Message | None
+    priority: int
+    attempts: int
+    expires: int
+    expiration: int
+    size: int
+    journaled: int
+    pinned: bool
+    state: int
+
+    def like(self, sequence: int, size: int) -> Self:
+        """Return a READY entry that differs from this one in sequence and size, without message,
+        attempts and expiration.
+        """
+        raise NotImplementedError
+
+
+AnyEntry = TypeVar("AnyEntry", bound=Entry)
+
+
+def place(entry: Entry) -> tuple[int, int]:
+    """Return the sort key for queue order."""
+    return -entry.priority, entry.order

@@ -1,0 +1,904 @@
+"""State of the engine: the records that refer to each other.
+
+Deliveries, consumers, subscriptions and destinations, and the core that they share, are in one
+module, so that no import cycle is needed. Methods here compute, look up and count. What happens to
+a delivery is in subscription.py, redelivery.py and dispatch.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
+from itertools import chain, count
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from sluicemq.broker.clocklog import ClockLog
+from sluicemq.broker.codec import RecordWriter
+from sluicemq.broker.event_recorder import EventRecorder
+from sluicemq.broker.pending.cursor import NO_END, Cursor
+from sluicemq.broker.pending.entry import (
+    DELAYED,
+    GONE,
+    HELD,
+    READY,
+    RECORDED,
+    TAKEN,
+    UNJOURNALED,
+    Entry,
+    place,
+)
+from sluicemq.broker.pending.queue import PRIORITIES, PendingQueue
+from sluicemq.broker.routing import Routes, Selector
+from sluicemq.broker.scans import Scans, StartDeadline
+from sluicemq.broker.stats import DestinationStats
+from sluicemq.broker.timers import ExpiryWheel, Timers
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow, Provenance
+from sluicemq.model.message import DEFAULT_PRIORITY
+
+if TYPE_CHECKING:
+    from sluicemq.broker.clock import Clock
+    from sluicemq.broker.settings import EngineSettings
+    from sluicemq.journal.port import Journal
+    from sluicemq.model.message import Message
+
+DURABLE_SUBSCRIPTION: Final = 1 << 31
+"""Bit set in the numbers of durable subscriptions; without it the number is a destination's."""
+SHORT_BYTES: Final = 4096
+"""Reading a body of up to this size costs less than leaving it out."""
+TRIES: Final = 60
+"""Reading and matching one takes some 5 µs, so that two thirds of the time remain for other
+work.
+"""
+TRIES_FIRST: Final = 500
+REQUEUED_LIMIT: Final = 1024
+"""Number of requeued deliveries recorded before those that have ended are removed."""
+
+_DROPPING: Final = frozenset({Overflow.DROP_OLDEST, Overflow.DROP_LOWEST})
+_numbers: Final = count(1)
+
+
+class Delivery(Entry):
+    """One message in one subscription.
+
+    Millions of deliveries wait in memory, so the object is small and drops the message if the body
+    can be read back from the journal.
+
+    consumer    consumer that holds it while unacked
+    delivered   steady ms of the last delivery; while DELAYED, of the end of the delay
+    """
+
+    __slots__ = ("consumer", "delivered", "subscription")
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        sequence: int,
+        message: Message | None,
+        priority: int,
+        size: int,
+        journaled: int,
+        expiration: int,
+        expires: int,
+    ) -> None:
+        self.subscription = subscription
+        self.sequence = sequence
+        self.order = sequence
+        self.message = message
+        self.priority = priority
+        self.size = size
+        self.journaled = journaled
+        self.expiration = expiration
+        self.expires = expires
+        self.pinned = False
+        self.attempts = 0
+        self.state = READY
+        self.consumer: Consumer | None = None
+        self.delivered = 0
+
+    def like(self, sequence: int, size: int) -> Delivery:
+        """Return a READY delivery in the same subscription, see Entry."""
+        return Delivery(
+            self.subscription, sequence, None, self.priority, size, self.journaled, 0, 0
+        )
+
+    @property
+    def ready(self) -> bool:
+        """True if it waits for a consumer."""
+        return self.state == READY
+
+    @property
+    def scheduled(self) -> bool:
+        """True if it waits for the end of a delay."""
+        return self.state == DELAYED
+
+    @property
+    def taken(self) -> bool:
+        """True if a consumer or a transaction holds it."""
+        return self.state == TAKEN
+
+    @property
+    def ended(self) -> bool:
+        """True once it is acknowledged or removed."""
+        return self.state == GONE
+
+    @property
+    def recorded(self) -> bool:
+        """True if its end is journaled, so that it is known after a restart."""
+        return self.journaled == RECORDED
+
+    def __repr__(self) -> str:
+        state = ("ready", "taken", "delayed", "gone")[self.state]
+        return f"<Delivery {self.sequence} of {self.subscription.destination.name}, {state}>"
+
+
+class Sink(Protocol):
+    """Receiver of a consumer's deliveries."""
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Accept one or more deliveries, in order. Must only queue bytes, never block or raise."""
+
+    def detached(self, consumer: Consumer) -> None:
+        """Handle the deletion of the consumer's destination or subscription by another client.
+
+        Called after the deletion, so that attaching again is possible.
+        """
+
+
+class Window:
+    """Credit: number of further deliveries that its consumers may receive.
+
+    credit    deliveries allowed now, >= 0; below 0 only if acknowledgements were withdrawn in a
+              transaction after the credit they restored had been used
+    refill    True: each acknowledged delivery restores one (prefetch); False: only grants add
+    consumers consumers that share it: msglite's ready command covers several addresses with it
+    """
+
+    __slots__ = ("consumers", "credit", "refill")
+
+    def __init__(self, credit: int, refill: bool) -> None:
+        self.credit = credit
+        self.refill = refill
+        self.consumers: list[Consumer] = []
+
+
+class Consumer:
+    """Consumer attached to one subscription.
+
+    number       number among all consumers since the process began
+    delivered    number of deliveries it has received
+    unacked      deliveries it holds, oldest delivery first
+    ack_timeout  ms after which an unacked delivery is redelivered, 0 = never
+    rank         higher is preferred among failover consumers
+    active       False while it is a standby for an active consumer
+    suspended    True while its connection cannot accept more bytes
+    retired      True once it is detached, though it may still hold deliveries
+    """
+
+    __slots__ = (
+        "ack_timeout",
+        "active",
+        "delivered",
+        "number",
+        "pending_queue",
+        "rank",
+        "retired",
+        "sink",
+        "subscription",
+        "suspended",
+        "unacked",
+        "watched",
+        "window",
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        sink: Sink,
+        window: Window,
+        pending_queue: PendingQueue[Delivery, Consumer],
+        rank: int,
+        ack_timeout: int,
+    ) -> None:
+        self.number: int = next(_numbers)
+        self.subscription = subscription
+        self.sink = sink
+        self.window = window
+        self.pending_queue = pending_queue
+        self.rank = rank
+        self.ack_timeout = ack_timeout
+        self.unacked: dict[int, Delivery] = {}
+        self.delivered = 0
+        self.active = True
+        self.suspended = False
+        self.retired = False
+        self.watched = False
+        """True while a timer runs for its oldest unacked delivery."""
+
+
+class Rescan(Protocol):
+    """Matching of ready messages against new selectors (selector_rescan.py)."""
+
+    def load_with(self, selector: Selector) -> int:
+        """Return the load (routing.py) of the pending queues that wait for a pass, and of
+        `selector`.
+        """
+
+    def join(self, pending_queue: PendingQueue[Delivery, Consumer]) -> None:
+        """Match the waiting messages against the selector of a new pending queue."""
+
+    def leave(self, pending_queue: PendingQueue[Delivery, Consumer]) -> bool:
+        """Stop the rescan of an unused pending queue; return whether it was waiting for its
+        pass.
+        """
+
+    def defers(self, pending_queue: PendingQueue[Delivery, Consumer], delivery: Delivery) -> bool:
+        """Return whether a matching delivery must not enter the pending queue yet."""
+
+    def resume(self) -> None:
+        """Resume a paused pass after deliveries were taken from the pending queues."""
+
+
+class Subscription:
+    """One independent cursor over a destination's messages, with its consumers.
+
+    name      "" for a queue's own subscription; otherwise unique within the topic
+    number    number in the journal, 0 = none; members of a group have their topic's number
+    member    member of its topic's group (see Destination.members)
+    exclude   no-local token: messages of this sender are not delivered
+    owner     user that owns it; "" = no owner yet, or not owned by a user
+    waiting   number of READY and DELAYED deliveries; waiting_bytes = size of their bodies
+    unacked   number of TAKEN deliveries; unacked_bytes = size of their bodies
+    back      READY and DELAYED deliveries that were delivered before, by sequence: the consumer may
+              still acknowledge them by their id
+    pending_queues  by the text of the selector; "" is `everything`, which has no selector
+    selective routes to pending queues, except those that still wait for a rescan pass
+    retired   consumers that are detached and still hold deliveries
+    refused   DELAYED deliveries that have ended and wait for capacity in the dead-letter queue, by
+              sequence, with the reason and whether they are dead-lettered unconditionally
+    retrying  True while a timer runs that offers the refused deliveries again
+    rescan    matches ready messages against the selectors of new pending queues, or None
+    closed    True once the subscription is deleted: returned deliveries are dropped
+    acked     sequences to journal as acknowledged in this iteration
+    """
+
+    __slots__ = (
+        "acked",
+        "back",
+        "closed",
+        "consumers",
+        "core",
+        "delayed",
+        "destination",
+        "everything",
+        "exclude",
+        "member",
+        "name",
+        "number",
+        "owner",
+        "pending_queues",
+        "refused",
+        "rescan",
+        "retired",
+        "retrying",
+        "selective",
+        "selector",
+        "shared",
+        "unacked",
+        "unacked_bytes",
+        "waiting",
+        "waiting_bytes",
+    )
+
+    def __init__(
+        self,
+        core: Core,
+        destination: Destination,
+        name: str = "",
+        number: int = 0,
+        selector: Selector | None = None,
+        exclude: object = None,
+        shared: bool = True,
+        owner: str = "",
+    ) -> None:
+        self.core = core
+        self.destination = destination
+        self.name = name
+        self.number = number
+        self.member = False
+        self.selector = selector
+        self.exclude = exclude
+        self.shared = shared
+        self.owner = owner
+        self.everything: PendingQueue[Delivery, Consumer] = PendingQueue(core.chunk_deliveries)
+        self.pending_queues: dict[str, PendingQueue[Delivery, Consumer]] = {"": self.everything}
+        self.selective: Routes[PendingQueue[Delivery, Consumer]] = Routes()
+        self.rescan: Rescan | None = None
+        self.consumers: dict[Consumer, None] = {}
+        self.retired: dict[Consumer, None] = {}
+        self.delayed: dict[int, Delivery] = {}
+        self.back: dict[int, Delivery] = {}
+        self.refused: dict[int, tuple[Delivery, str, bool]] = {}
+        self.retrying = False
+        self.acked: list[int] = []
+        self.closed = False
+        self.waiting = 0
+        self.waiting_bytes = 0
+        self.unacked = 0
+        self.unacked_bytes = 0
+
+    @property
+    def holders(self) -> list[Consumer]:
+        """Return the consumers that may hold a delivery."""
+        return [*self.consumers, *self.retired]
+
+    def browse(self, unacked: bool = True) -> Iterator[Delivery]:
+        """Iterate over the deliveries in queue order: unacked ones in their position, delayed ones
+        last.
+
+        The iterator is read-only and valid until the next change of the subscription.
+        """
+        flight: list[Delivery] = []
+        if unacked:
+            for consumer in self.holders:
+                flight.extend(consumer.unacked.values())
+            flight.sort(key=place)
+        return chain(merge(self.everything, flight, key=place), self.delayed.values())
+
+    def cursor(
+        self, until: int = NO_END, priority: int = PRIORITIES - 1, last: int = 0
+    ) -> Cursor[Delivery]:
+        """Return a cursor over the ready deliveries; arguments as in Cursor."""
+        return Cursor(self.everything, until, priority, last)
+
+    def head(self) -> Delivery | None:
+        """Return the next delivery to dispatch to a consumer without a selector, or None."""
+        return self.everything.head()
+
+    def eldest(self) -> Delivery | None:
+        """Return the ready delivery that was published first, or None."""
+        return self.everything.eldest()
+
+    def oldest(self) -> int:
+        """Return the arrival time (wall ms) of the next message to deliver; 0 if none is ready."""
+        head = self.everything.head()
+        return self.core.read(head).arrival if head else 0
+
+    @property
+    def ready(self) -> int:
+        """Number of deliveries that wait and are not delayed."""
+        return self.waiting - len(self.delayed)
+
+    @property
+    def clean(self) -> bool:
+        """True if every delivery in the main pending queue is READY."""
+        return self.everything.length == self.ready
+
+    def accepts(self, message: Message) -> bool:
+        """Return whether the selector matches and the message's sender is not excluded."""
+        if self.exclude is not None and message.sender == self.exclude:
+            return False
+        return self.selector is None or self.selector(message)
+
+    @property
+    def durable(self) -> bool:
+        """True if it belongs to a topic and outlives its consumers and the process."""
+        return self.number >= DURABLE_SUBSCRIPTION
+
+    def journaling(self, message: Message) -> int:
+        """Return the journaling mode of this message's delivery here, outside a group."""
+        if not message.durability:
+            return UNJOURNALED
+        return RECORDED if self.durable else HELD
+
+    @property
+    def hungry(self) -> bool:
+        """True if a consumer waits in a line and no ready message is pending for it."""
+        return any(
+            pending_queue.line and not pending_queue.mask
+            for pending_queue in self.pending_queues.values()
+        )
+
+
+class Parked(NamedTuple):
+    """Message that waits for capacity, and the callback for its acceptance."""
+
+    message: Message
+    unblocked: Callable[[], None]
+
+
+class Destination:
+    """Queue or topic with its settings, subscriptions and counters. Created by the Broker only.
+
+    number         number in the journal; 0 until something about it is journaled
+    queue          a queue's own subscription; for a topic, the one that holds messages while it
+                   has no subscribers (settings.retain_without_subscriptions)
+    subscriptions  a topic's subscriptions by name; changed by `subscribe` and `unsubscribe` only
+    members        subscriptions in the group, in order of arrival
+    grouped        True once the topic has had a member, or will have one (Broker.form_group)
+    owner          token of the connection that owns a temporary destination
+    automatic      created by use, and therefore removed when idle
+    creator        user whose quota it counts against, "" = anonymous users; None = no quota
+    created        wall ms since the epoch
+    provenance     creator, and the settings that were set explicitly
+    staged         messages written to the journal but not yet durable, and so not yet visible
+    parked         messages of blocked publishers, in order of arrival
+    committing     number of commits in progress that will publish here
+    dead_letters   queue of its dead letters; None if it has none or is that queue itself
+    recorded_depth waiting, unacked and consumers as last journaled; None = not known
+    removed        True once it is deleted: holders of a reference must look it up again
+    """
+
+    __slots__ = (
+        "address",
+        "automatic",
+        "committing",
+        "core",
+        "created",
+        "creator",
+        "dead_letters",
+        "grouped",
+        "held",
+        "idle_since",
+        "limited",
+        "members",
+        "name",
+        "number",
+        "owner",
+        "parked",
+        "paused",
+        "provenance",
+        "queue",
+        "recorded_depth",
+        "removed",
+        "routes",
+        "settings",
+        "staged",
+        "staged_bytes",
+        "statistics",
+        "subscriptions",
+        "topic",
+        "used",
+    )
+
+    def __init__(
+        self,
+        core: Core,
+        address: Address,
+        settings: DestinationSettings,
+        owner: object = None,
+        automatic: bool = False,
+        created: int = 0,
+        creator: str | None = None,
+        provenance: Provenance | None = None,
+    ) -> None:
+        self.core = core
+        self.created = created or core.clock.wall
+        self.creator = creator
+        self.provenance = Provenance() if provenance is None else provenance
+        self.address = address
+        self.name = address.name
+        self.number = 0
+        self.owner = owner
+        self.automatic = automatic
+        self.topic = address.kind is Kind.TOPIC
+        self.subscriptions: dict[str, Subscription] = {}
+        self.members: dict[Subscription, None] = {}
+        self.grouped = False
+        self.routes: Routes[Subscription] = Routes()
+        self.statistics = DestinationStats()
+        self.paused = False
+        self.removed = False
+        self.recorded_depth: tuple[int, int, int] | None = (0, 0, 0)
+        self.staged = 0
+        self.staged_bytes = 0
+        self.parked: deque[Parked] = deque()
+        self.committing = 0
+        self.held: dict[int, int] = {}
+        """Number of SHARED deliveries of each message that has any, by sequence."""
+        self.idle_since = core.clock.steady
+        self.used = 0
+        self.dead_letters: Address | None = None
+        self.apply(settings)
+        self.queue: Subscription = Subscription(core, self)
+
+    def __repr__(self) -> str:
+        return f"<Destination {self.address}>"
+
+    def apply(self, settings: DestinationSettings) -> None:
+        """Apply new settings; they take effect for messages and consumers from now on."""
+        self.settings = settings
+        self.limited = bool(
+            settings.max_messages
+            or settings.max_bytes
+            or settings.max_message_bytes
+            or settings.message_ttl
+        )
+        keeps = settings.dead_letter and not self.temporary and not self.removed
+        self.point_dead_letters(self.dead_letter_address if keeps else None)
+
+    @property
+    def dead_letter_address(self) -> Address:
+        """Address of its dead-letter queue, if dead letters are enabled."""
+        return Address(Kind.QUEUE, self.settings.dead_letter_queue or f"{self.name}.dlq")
+
+    def point_dead_letters(self, queue: Address | None) -> None:
+        """Register the queue that receives its dead letters, None = none."""
+        if queue == self.address:
+            queue = None
+        if queue == self.dead_letters:
+            return
+        queues = self.core.dead_letter_queues
+        if self.dead_letters is not None:
+            sources = queues[self.dead_letters]
+            del sources[self]
+            if not sources:
+                del queues[self.dead_letters]
+        if queue is not None:
+            queues.setdefault(queue, {})[self] = None
+        self.dead_letters = queue
+
+    @property
+    def for_dead_letters(self) -> bool:
+        """True if it is the dead-letter queue of an existing destination."""
+        return self.address in self.core.dead_letter_queues
+
+    @property
+    def drops(self) -> bool:
+        """True if it drops messages when full.
+
+        The limits of a dead-letter queue refuse messages instead, regardless of its policy, unless
+        its protocol requires that they drop.
+        """
+        if self.settings.overflow not in _DROPPING:
+            return False
+        return not self.for_dead_letters or self.address in self.core.dropping_dead_letter_queues
+
+    def priority(self, priority: int) -> int:
+        """Return the priority at which a message is queued."""
+        return priority if self.settings.priority_ordering else DEFAULT_PRIORITY
+
+    def takes_dead_letter(self, size: int) -> bool:
+        """Return whether its limits allow another dead letter with a body of `size` bytes."""
+        if self.drops or not (self.limited or self.parked):
+            return True
+        largest = self.settings.max_message_bytes
+        return not (self.parked or self.full(size) or (largest and size > largest))
+
+    @property
+    def temporary(self) -> bool:
+        """True if it is deleted with the connection that created it."""
+        return self.owner is not None
+
+    @property
+    def stays(self) -> bool:
+        """True if it was created by use and is never deleted for being idle, nor by a restart."""
+        return self.automatic and self.settings.idle_timeout == 0
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting messages; for a topic, those of its longest subscription."""
+        waiting = self.queue.waiting
+        if self.subscriptions:
+            for subscription in self.subscriptions.values():
+                waiting = max(waiting, subscription.waiting)
+        return waiting + self.staged
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Body bytes waiting; for a topic, those of its largest subscription."""
+        waiting = self.queue.waiting_bytes
+        for subscription in self.subscriptions.values():
+            waiting = max(waiting, subscription.waiting_bytes)
+        return waiting + self.staged_bytes
+
+    @property
+    def unacked(self) -> int:
+        """Number of unacked deliveries."""
+        return self.queue.unacked + sum(s.unacked for s in self.subscriptions.values())
+
+    @property
+    def bytes(self) -> int:
+        """Body bytes of waiting and unacked messages."""
+        flight = self.queue.unacked_bytes
+        flight += sum(s.unacked_bytes for s in self.subscriptions.values())
+        return self.waiting_bytes + flight
+
+    @property
+    def consumers(self) -> int:
+        """Number of attached consumers."""
+        return len(self.queue.consumers) + sum(
+            len(s.consumers) for s in self.subscriptions.values()
+        )
+
+    def full(self, size: int) -> bool:
+        """Return whether a message of `size` bytes would exceed max_messages or max_bytes."""
+        limits = self.settings
+        if limits.max_messages and self.waiting >= limits.max_messages:
+            return True
+        return bool(limits.max_bytes and self.waiting_bytes + size > limits.max_bytes)
+
+    def touch(self) -> None:
+        """Restart the idle time."""
+        self.idle_since = self.core.clock.steady
+
+    def busy(self) -> bool:
+        """Return whether it is in use, or has been published to since the last call."""
+        if self.statistics.published != self.used:
+            self.used = self.statistics.published
+            self.touch()
+        return bool(
+            self.consumers
+            or self.waiting
+            or self.unacked
+            or self.parked
+            or self.committing
+            or self.subscriptions
+            or self.paused
+        )
+
+    # --- routing -----------------------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Route messages to this subscription from now on; it replaces one of the same name."""
+        replaced = self.subscriptions.get(subscription.name)
+        if replaced is not None:
+            self.routes.remove(replaced, replaced.selector)
+        self.subscriptions[subscription.name] = subscription
+        self.routes.add(subscription, subscription.selector, subscription.exclude)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Stop routing messages to this subscription, which must be among `subscriptions`."""
+        del self.subscriptions[subscription.name]
+        self.routes.remove(subscription, subscription.selector)
+        if subscription.member:
+            del self.members[subscription]
+            subscription.member = False
+
+    # --- the group, see fan_out.py -----------------------------------------------------------
+
+    @property
+    def keeps_group(self) -> bool:
+        """Return whether messages that the last member has not acknowledged stay for the next
+        member.
+        """
+        settings = self.settings
+        return self.grouped and settings.retain_without_subscriptions and not settings.auto_ack
+
+    def targets(self, message: Message) -> list[Subscription]:
+        """Return the subscriptions that match the message, and `queue` if the topic holds the
+        message.
+        """
+        chosen = self.routes.targets(message)
+        if (
+            self.settings.retain_without_subscriptions
+            and not self.members
+            and (not chosen or self.keeps_group)
+        ):
+            chosen.append(self.queue)
+        return chosen
+
+    def set_number(self, number: int) -> None:
+        """Set the number that the journal has assigned to the destination."""
+        self.number = self.queue.number = number
+        for member in self.members:
+            member.number = number
+
+    def is_last_copy(self, sequence: int) -> bool:
+        """Count the end of a SHARED delivery of that message; return whether it was the last."""
+        left = self.held.pop(sequence) - 1
+        if left:
+            self.held[sequence] = left
+        return not left
+
+
+class DeadLetterMover(Protocol):
+    """Mover of undeliverable messages to their dead-letter queues (dead_letters.py)."""
+
+    def keeps(self, message: Message, source: Destination, usual: bool) -> bool:
+        """Return whether an undeliverable message becomes a dead letter.
+
+        The policy of the message's protocol decides; without a decision of the policy, `usual`
+        does.
+        """
+
+    def make(
+        self,
+        message: Message,
+        source: Destination,
+        reason: str,
+        attempts: int,
+        subscription: str = "",
+    ) -> Message:
+        """Return the dead letter of a message that was in `source`, in its `subscription`."""
+
+    def fits(self, source: Destination, size: int) -> bool:
+        """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""
+
+    def move(self, delivery: Delivery, reason: str, force: bool) -> bool | None:
+        """Replace a delivery by its dead letter.
+
+        Return False if the delivery gets no dead letter, None if the dead-letter queue has no
+        capacity.
+        """
+
+
+class Observer(Protocol):
+    """Receiver of the notifications. Its methods must not raise."""
+
+    def accepted(self, destination: Destination, message: Message) -> bool:
+        """Handle a message before it is accepted; properties may be added until this returns.
+
+        Return False to skip the message: `visible` and `staged` are then not called for it.
+        """
+
+    def visible(self, message: Message) -> None:
+        """Handle a message that has its sequence and may be delivered, or already has been.
+
+        For a message that must first be durable (SYNC) the broker calls `staged` instead.
+        """
+
+    def staged(self, message: Message) -> None:
+        """Handle a message that has its sequence and becomes visible once it is durable."""
+
+    def durable(self, sequence: int) -> None:
+        """Handle a sync: every record up to `sequence` is on disk."""
+
+    def delivered(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
+        """Handle deliveries just dispatched to a consumer of the subscription."""
+
+    def ended(self, subscription: Subscription, sequence: int, outcome: str) -> None:
+        """Handle the end of a delivery attempt. Also called for messages that are not unacked."""
+
+
+class Core:
+    """Shared state of one broker.
+
+    memory          bytes of messages held in memory: their bodies, and `overhead` for each
+    chunk_deliveries  deliveries in a chunk of a backlog
+    memory_budget   above it, journaled bodies are paged out and read back when they are dispatched
+    dirty           subscriptions that may be able to dispatch
+    again           subscriptions that have used up their share of this iteration
+    event_recorder  recorder of deliveries and depths, which cause no writes of their own
+    selector_load   nodes of selectors that one message may be evaluated with; 0 = no limit
+    settling        subscriptions with acknowledgements not yet journaled
+    settled         sequence number of the last record of acknowledgements, or of a change of the
+                    durable subscriptions
+    tries           deliveries that a subscription matches against new selectors per ms
+    tries_first     the same for the first slice of a new selector
+    iterations      event loop iterations of the broker so far
+    requeued        deliveries whose position differs from that of their sequence, by
+                    (subscription, sequence), and some that have ended since
+    scans           time available for scans, and the scans that wait for it
+    unpaged         deliveries over the budget that cannot be paged out before they are durable
+    halted          True while nothing is delivered: there is no space to record acknowledgements
+    unblocking      destinations with parked messages that may have capacity again
+    dead_letters    moves undeliverable messages to their dead-letter queues; set by the broker
+    observer        observer of the stages of messages, or None
+    stopping        True once no more messages are accepted
+    wake            called if a flush is needed outside of an event loop iteration
+    records         appends the records that only the engine decodes
+    refused_retry   ms after which a dead letter is offered again to a full dead-letter queue
+    dead_letter_queues  destinations that send their dead letters to each queue
+    dropping_dead_letter_queues  those whose limits drop messages, as their protocol requires
+    """
+
+    __slots__ = (
+        "again",
+        "chunk_deliveries",
+        "clock",
+        "clock_log",
+        "dead_letter_queues",
+        "dead_letters",
+        "dirty",
+        "dropping_dead_letter_queues",
+        "event_recorder",
+        "halted",
+        "iterations",
+        "journal",
+        "memory",
+        "memory_budget",
+        "observer",
+        "overhead",
+        "records",
+        "refused_retry",
+        "requeued",
+        "requeued_limit",
+        "scans",
+        "selector_load",
+        "settings",
+        "settled",
+        "settling",
+        "stopping",
+        "timers",
+        "tries",
+        "tries_first",
+        "unblocking",
+        "unpaged",
+        "wake",
+        "wheel",
+    )
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        settings: EngineSettings,
+        start_deadline: StartDeadline,
+        observer: Observer | None = None,
+    ) -> None:
+        self.journal = journal
+        self.settings = settings
+        self.wake: Callable[[], None] = _nothing
+        self.scans = Scans(start_deadline, lambda: self.wake())
+        self.stopping = False
+        self.observer = observer
+        self.dead_letters: DeadLetterMover
+        self.clock = clock
+        self.memory = 0
+        self.memory_budget = settings.memory_budget
+        self.overhead = settings.message_overhead
+        self.chunk_deliveries = settings.chunk_deliveries
+        self.selector_load = settings.selector_load
+        self.refused_retry = settings.dead_letter_retry
+        self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
+        self.dropping_dead_letter_queues: set[Address] = set()
+        self.records = RecordWriter(journal, clock)
+        self.event_recorder = EventRecorder(journal, clock)
+        self.clock_log = ClockLog(self.records, clock)
+        self.timers = Timers()
+        self.wheel: ExpiryWheel[Delivery] = ExpiryWheel()
+        self.dirty: dict[Subscription, None] = {}
+        self.again: dict[Subscription, None] = {}
+        self.settling: dict[Subscription, None] = {}
+        self.settled = 0
+        self.requeued: dict[tuple[int, int], Delivery] = {}
+        self.requeued_limit = REQUEUED_LIMIT
+        self.tries = TRIES
+        self.tries_first = TRIES_FIRST
+        self.iterations = 0
+        self.halted = False
+        self.unpaged: deque[Delivery] = deque()
+        self.unblocking: dict[Destination, None] = {}
+
+    def read(self, delivery: Delivery) -> Message:
+        """Return the message of a delivery, for reading. Raises JournalDamaged or
+        RecordNotFound.
+        """
+        return delivery.message or self.journal.fetch(delivery.sequence)
+
+    def glance(self, delivery: Delivery) -> Message:
+        """Return the message of a delivery, possibly without its body if that is long."""
+        if delivery.message is not None or delivery.size <= SHORT_BYTES:
+            return self.read(delivery)
+        return self.journal.head(delivery.sequence)
+
+    def load(self, delivery: Delivery) -> Message:
+        """Load a paged-out message into memory. Raises JournalDamaged or RecordNotFound."""
+        message = self.journal.fetch(delivery.sequence)
+        message.sequence = delivery.sequence
+        if not message.references:
+            self.memory += delivery.size + self.overhead
+        message.references += 1
+        delivery.message = message
+        return message
+
+    def page_out(self, delivery: Delivery) -> None:
+        """Drop the body of a delivery that can be read back from the journal."""
+        message = delivery.message
+        assert message is not None
+        message.references -= 1
+        if message.references == 0:
+            self.memory -= delivery.size + self.overhead
+        delivery.message = None
+
+    def note_requeued(self, delivery: Delivery) -> None:
+        """Record a delivery outside its original position, for the next snapshot."""
+        self.requeued[delivery.subscription.number, delivery.sequence] = delivery
+        if len(self.requeued) > self.requeued_limit:
+            self.requeued = {key: d for key, d in self.requeued.items() if d.state != GONE}
+            self.requeued_limit = 2 * len(self.requeued) + REQUEUED_LIMIT
+
+
+def _nothing() -> None:
+    return None
