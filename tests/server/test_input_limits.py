@@ -24,8 +24,8 @@ from sluicemq.protocols.phpmq.wire import encode_send
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.server.address import Url
+from sluicemq.server.admission import Admission
 from sluicemq.server.input import InputBudget
-from sluicemq.server.listener import OpenListener
 from sluicemq.server.listener_settings import Listener
 from tests.server.conftest import Start
 from tests.support.polling import wait_until
@@ -322,7 +322,7 @@ def test_connections_of_an_address_are_limited(start: Start) -> None:
 def test_connections_of_a_user_are_counted() -> None:
     options = Listener(url=Url.parse("vibemq://"), max_connections_per_user=2)
     nothing: Any = None
-    listener = OpenListener(options, nothing, nothing, InputBudget(MIB, 30.0))
+    listener: Admission[Any] = Admission(options, nothing, nothing, InputBudget(MIB, 30.0))
     found: list[Any] = [
         SimpleNamespace(claimed="", received_bytes=0, sent_bytes=0) for _ in range(4)
     ]

@@ -585,7 +585,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             yield "there is no listener; add one, for example --listen phpmq://127.0.0.1:9100"
         for listener in self.listeners:
             yield from address_problems(listener)
-            yield from tls_problems(listener)
+            found = list(tls_problems(listener))
+            yield from found
+            if listener.url.tls and not found:
+                # Only where there is TLS: the library that reads certificates is slow to load.
+                from sluicemq.server import tls
+
+                yield from tls.problems(listener)
         yield from self._auth_problems()
         if not _INSTANCE.match(self.jmq.instance):
             yield (

@@ -24,7 +24,7 @@ from sluicemq.server.peer_identity import name_of, peer_user
 
 if TYPE_CHECKING:
     from sluicemq.broker import Consumer
-    from sluicemq.server.listener import OpenListener
+    from sluicemq.server.admission import Admission
 
 LINGER_SECONDS: Final = 2.0
 """Time for the peer to close after the last bytes are sent. Closing a socket with unread input
@@ -42,6 +42,7 @@ class Connection(asyncio.Protocol):
     """Client connection; the `sluicemq.protocols.transport.Transport` of its session."""
 
     __slots__ = (
+        "_admission",
         "_batch",
         "_blocked",
         "_closing",
@@ -50,7 +51,6 @@ class Connection(asyncio.Protocol):
         "_ended",
         "_hastens",
         "_input_at",
-        "_listener",
         "_login_at",
         "_login_used",
         "_out",
@@ -73,9 +73,9 @@ class Connection(asyncio.Protocol):
         "suspended",
     )
 
-    def __init__(self, listener: OpenListener) -> None:
-        self._listener = listener
-        self._batch = listener.batch
+    def __init__(self, admission: Admission[Connection]) -> None:
+        self._admission = admission
+        self._batch = admission.batch
         self._session: Session | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         """Steady ms of the last login check. `_login_used`: ms of the deadline used by then."""
         self._login_used = 0
         self.claimed = ""
-        """User whose connection limit counts this connection (OpenListener.claim_user)."""
+        """User whose connection limit counts this connection (Admission.claim_user)."""
         self.active_at = 0
         """Steady ms of the last bytes in either direction."""
         self.received_bytes = 0
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
         self.active_at = self._batch.broker.clock.steady
         self._login_at = self.active_at
         self.since = self._batch.broker.clock.wall
-        session_factory = self._listener.admit(self)
+        session_factory = self._admission.admit(self)
         if session_factory is None:
             self._ended = True
             self._transport.abort()
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
             self._hastens = raw.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
         certificate = transport.get_extra_info("peercert")
         if certificate:
-            kind = self._listener.options.client_user
+            kind = self._admission.options.client_user
             self.peer_user = peer_user(certificate, kind)
             if not self.peer_user:
                 # without a user name the client would be treated as anonymous
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
                 self.abort("its certificate names no user")
                 return
         try:
-            self._session = session_factory(self, self._listener.options)
+            self._session = session_factory(self, self._admission.options)
         except TooManyConnections as error:
             log.info("turned away", peer=self.peer, reason=str(error))
             self.abort(str(error))
@@ -159,11 +159,11 @@ class Connection(asyncio.Protocol):
             self._fault(error)
             return
         if self._session.login is not Login.DONE:
-            self._listener.logging_in.add(self)
+            self._admission.logging_in.add(self)
         log.debug(
             "connected",
             peer=self.peer,
-            listener=str(self._listener.url),
+            listener=str(self._admission.url),
             **({"certified": self.peer_user} if self.peer_user else {}),
         )
 
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
         self._release()
         # A flush may be scheduled, and another connection may use the descriptor by then.
         self._ended = True
-        self._listener.leave(self)
+        self._admission.leave(self)
         if self._stuck is not None:
             self._stuck.cancel()
         reason = self._reason or (str(exc) if exc else "")
@@ -216,7 +216,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._blocked = True
-        timeout = self._listener.options.output_timeout
+        timeout = self._admission.options.output_timeout
         if timeout and self._stuck is None:
             self._stuck = self._batch.loop.call_later(timeout, self._cut_off)
 
@@ -257,12 +257,12 @@ class Connection(asyncio.Protocol):
         if not self._ended:
             if not self.suspended:
                 self._transport.pause_reading()
-            self._listener.unread.add(self)
+            self._admission.unread.add(self)
             if self.held:
-                self._listener.budget.balance()
+                self._admission.budget.balance()
 
     def resume_reading(self) -> None:
-        self._listener.unread.discard(self)
+        self._admission.unread.discard(self)
         session = self._session
         if self.held and session is not None:
             self._input_at = self._batch.broker.clock.steady
@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
         return self._batch.loop.call_later(delay, self._call, callback)
 
     def claim_user(self, user: str) -> None:
-        self._listener.claim_user(self, user)
+        self._admission.claim_user(self, user)
 
     def _call(self, callback: Callable[[], None]) -> None:
         self._batch.begin()
@@ -303,13 +303,13 @@ class Connection(asyncio.Protocol):
         return (
             self._closing
             or session is None
-            or self in self._listener.unread
+            or self in self._admission.unread
             # complete requests do not wait for input
             or not session.incomplete
         )
 
     def set_suspended(self, suspended: bool) -> None:
-        if self._ended or self in self._listener.unread:
+        if self._ended or self in self._admission.unread:
             return
         if suspended:
             self._transport.pause_reading()
@@ -324,18 +324,18 @@ class Connection(asyncio.Protocol):
         self._report_input(session, session.buffered)
         if not self.held or self.suspended or self._closing:
             return
-        options = self._listener.options
+        options = self._admission.options
         timeout = options.frame_timeout
         if (
             timeout
             and now - self._input_at > timeout * 1000
-            and self not in self._listener.unread
+            and self not in self._admission.unread
             and session.incomplete
         ):
             why = f"an unfinished frame, and nothing more of it for {timeout:g} s"
             self.end("frame-timeout", why)
             return
-        timeout = self._listener.budget.stall_timeout
+        timeout = self._admission.budget.stall_timeout
         if exhausted_since >= 0 and now - max(self._input_at, exhausted_since) > timeout * 1000:
             why = f"{self.held} bytes of unfinished input without progress for {timeout:g} s"
             self.end("input-stalled", f"{why}, while memory for input was exhausted")
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
         login = session.login
         if login is Login.DUE:
             self._login_used += elapsed
-            timeout = self._listener.options.login_timeout
+            timeout = self._admission.options.login_timeout
             if timeout and self._login_used > timeout * 1000:
                 self.end("login-timeout", f"no login within {timeout:g} s")
                 return True
@@ -365,12 +365,12 @@ class Connection(asyncio.Protocol):
         before = self.held
         if buffered == before:
             return
-        budget = self._listener.budget
+        budget = self._admission.budget
         if not budget.report(self, buffered):
             why = f"unfinished input of all connections exceeds {budget.ceiling} bytes"
             self.end("input-limit", f"{why}; try again later")
         elif buffered > before:
-            limit = self._listener.options.max_login_bytes
+            limit = self._admission.options.max_login_bytes
             if buffered > limit and session.login is not Login.DONE:
                 why = f"more than {limit} bytes of unfinished input before the login"
                 self.end("login-bytes", why)
@@ -379,7 +379,7 @@ class Connection(asyncio.Protocol):
         session = self._session
         if session is not None:
             session.discard_input()
-        self._listener.budget.release(self)
+        self._admission.budget.release(self)
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -440,7 +440,7 @@ class Connection(asyncio.Protocol):
         if self._congested or self._ended or self._session is None:
             return
         waiting = self._transport.get_write_buffer_size() + sum(map(len, self._out))
-        if waiting > self._listener.options.output_high_watermark:
+        if waiting > self._admission.options.output_high_watermark:
             self._congested = True
             self._session.pause_delivery()
 
@@ -448,10 +448,10 @@ class Connection(asyncio.Protocol):
         """Abort the connection: the peer has read nothing for `output_timeout`."""
         self._stuck = None
         if not self._ended:
-            timeout = self._listener.options.output_timeout
+            timeout = self._admission.options.output_timeout
             self._reason = f"took none of the bytes sent to it for {timeout:g} s"
             log.info("cut off", peer=self.peer, reason=self._reason)
-            self._listener.closed["output-timeout"] += 1
+            self._admission.closed["output-timeout"] += 1
             self._abort()
 
     # --- closing -----------------------------------------------------------------------------
@@ -462,7 +462,7 @@ class Connection(asyncio.Protocol):
         self._ended = True
         if self._transport.can_write_eof():
             self._transport.write_eof()
-            self._listener.unread.discard(self)
+            self._admission.unread.discard(self)
             self._transport.resume_reading()
             self._batch.loop.call_later(LINGER_SECONDS, self._transport.abort)
         else:
@@ -487,7 +487,7 @@ class Connection(asyncio.Protocol):
 
     def end(self, code: str, reason: str) -> None:
         """Disconnect because of a limit or deadline, and count it as `code`."""
-        self._listener.closed[code] += 1
+        self._admission.closed[code] += 1
         log.info("closing", peer=self.peer, reason=reason)
         self.disconnect(reason)
 
@@ -520,7 +520,7 @@ class Connection(asyncio.Protocol):
         """
         if self._closing or self._ended or self._session is None:
             return "closing"
-        if self.suspended or self in self._listener.unread:
+        if self.suspended or self in self._admission.unread:
             return "blocked"
         if self._congested:
             return "slow"
@@ -529,7 +529,7 @@ class Connection(asyncio.Protocol):
     def session_info(self) -> SessionInfo:
         """Return protocol, user, client id and state of the connection."""
         if self._session is None:
-            return SessionInfo(self._listener.url.protocol, self.peer_user)
+            return SessionInfo(self._admission.url.protocol, self.peer_user)
         return self._session.session_info()
 
     def consumers(self) -> Iterable[Consumer]:
@@ -538,7 +538,7 @@ class Connection(asyncio.Protocol):
 
     def _release(self) -> None:
         session, self._session = self._session, None
-        self._listener.budget.release(self)
+        self._admission.budget.release(self)
         if session is None:
             return
         session.discard_input()

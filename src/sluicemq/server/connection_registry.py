@@ -24,17 +24,17 @@ class ConnectionRegistry:
         self._budget = budget
 
     def __len__(self) -> int:
-        return sum(len(listener.connections) for listener in self._listeners)
+        return sum(len(listener.admission.connections) for listener in self._listeners)
 
     def __iter__(self) -> Iterator[ConnectionView]:
         for listener in list(self._listeners):
-            for connection in list(listener.connections):
+            for connection in list(listener.admission.connections):
                 yield _view(listener, connection)
 
     def consumers(self) -> Iterator[AttachedConsumer]:
         """Return the consumers of all connections."""
         for listener in list(self._listeners):
-            for connection in list(listener.connections):
+            for connection in list(listener.admission.connections):
                 found = connection.consumers()
                 if found:
                     session_info = connection.session_info()
@@ -47,7 +47,7 @@ class ConnectionRegistry:
         """Return the number of connections by protocol."""
         counts: dict[str, int] = {}
         for listener in self._listeners:
-            for connection in listener.connections:
+            for connection in listener.admission.connections:
                 protocol = connection.session_info().protocol
                 counts[protocol] = counts.get(protocol, 0) + 1
         return counts
@@ -59,14 +59,15 @@ class ConnectionRegistry:
                 str(each.url),
                 each.url.protocol,
                 each.url.tls,
-                len(each.connections),
+                len(each.admission.connections),
                 each.options.max_connections,
-                each.accepted,
-                each.refused,
-                each.received_bytes
-                + sum(connection.received_bytes for connection in each.connections),
-                each.sent_bytes + sum(connection.sent_bytes for connection in each.connections),
-                dict(each.closed),
+                each.admission.accepted,
+                each.admission.refused,
+                each.admission.received_bytes
+                + sum(connection.received_bytes for connection in each.admission.connections),
+                each.admission.sent_bytes
+                + sum(connection.sent_bytes for connection in each.admission.connections),
+                dict(each.admission.closed),
             )
             for each in self._listeners
         ]
@@ -91,7 +92,7 @@ class ConnectionRegistry:
 
     def _find(self, number: int) -> tuple[OpenListener, Connection] | None:
         for listener in self._listeners:
-            for connection in listener.connections:
+            for connection in listener.admission.connections:
                 if connection.number == number:
                     return listener, connection
         return None

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sluicemq.broker import NEVER, Broker
 
-if TYPE_CHECKING:
-    from sluicemq.server.connection import Connection
+
+class Output(Protocol):
+    """Connection with bytes to write."""
+
+    def flush(self) -> None:
+        """Write the bytes."""
 
 
 class EventLoopBatch:
@@ -31,7 +35,7 @@ class EventLoopBatch:
         self._failed = failed
         self._open = False
         self.dead = False
-        self._outgoing: dict[Connection, None] = {}
+        self._outgoing: dict[Output, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = NEVER
         broker.on_wake(self.begin)
@@ -43,7 +47,7 @@ class EventLoopBatch:
             self.broker.refresh()
             self.loop.call_soon(self._end)
 
-    def outgoing(self, connection: Connection) -> None:
+    def outgoing(self, connection: Output) -> None:
         """Schedule a write of the connection's bytes at the end of the batch."""
         self._outgoing[connection] = None
         if not self._open:

@@ -7,14 +7,13 @@ import contextlib
 import os
 import socket
 import stat
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from sluicemq.model.errors import ConfigurationError, TooManyConnections
-from sluicemq.security.failures import address_of
+from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
+from sluicemq.server.admission import Admission
 from sluicemq.server.connection import Connection
 from sluicemq.server.event_loop_batch import EventLoopBatch
 from sluicemq.server.input import InputBudget
@@ -31,7 +30,7 @@ log = structlog.get_logger("sluicemq.listener")
 
 
 class OpenListener:
-    """Open listener. `url` has the port that the operating system chose for port 0."""
+    """Open listener; its connections are in `admission`."""
 
     def __init__(
         self,
@@ -47,29 +46,10 @@ class OpenListener:
         None closes these connections immediately.
         """
         self.options = options
-        self.budget = budget
-        self.session_factory = session_factory
-        self._refusing = refusing
-        self.refusals: set[Connection] = set()
-        """Connections beyond the limit, whose sessions send an error. `connections` does not
-        contain them; the login timeout bounds their lifetime."""
         self.batch = batch
-        self.url: Url = options.url
-        self.connections: set[Connection] = set()
-        self.unread: set[Connection] = set()
-        """Connections whose reading is paused."""
-        self.logging_in: set[Connection] = set()
-        """Connections whose client has not logged in."""
-        self.closed: Counter[str] = Counter()
-        """Number of connections closed because of a limit or deadline, by its code."""
-        self._by_address: Counter[str] = Counter()
-        """Number of connections by client address; empty without a limit per address."""
-        self._by_user: Counter[str] = Counter()
-        self.accepted = 0
-        self.refused = 0
-        self.received_bytes = 0
-        """Bytes received from closed connections."""
-        self.sent_bytes = 0
+        self.admission: Admission[Connection] = Admission(
+            options, session_factory, batch, budget, refusing
+        )
         self._servers: list[asyncio.Server] = []
         self._tls_acceptor: TlsAcceptor | None = None
         self.tls: Tls | None = None
@@ -85,9 +65,10 @@ class OpenListener:
             self.tls = Tls(self.options)
         sockets = await bind(loop, self.options)
         if not self.options.url.path:
-            self.url = self.options.url._replace(port=sockets[0].getsockname()[1])
+            port = sockets[0].getsockname()[1]
+            self.admission.url = self.options.url._replace(port=port)
         if self.tls is not None:
-            self._tls_acceptor = TlsAcceptor(self, self.tls, sockets)
+            self._tls_acceptor = TlsAcceptor(self.admission, self._connect, self.tls, sockets)
         elif self.url.path:
             self._servers.append(await loop.create_unix_server(self._connect, sock=sockets[0]))
         else:
@@ -95,119 +76,34 @@ class OpenListener:
                 self._servers.append(await loop.create_server(self._connect, sock=each))
         log.info("listening", url=str(self.url))
 
+    @property
+    def url(self) -> Url:
+        """Address with the port that the operating system chose for port 0."""
+        return self.admission.url
+
     def _connect(self) -> Connection:
-        return Connection(self)
-
-    def admit(self, connection: Connection) -> SessionFactory | None:
-        """Count a connection in and return what makes its session. Beyond `max_connections` that is
-        a session which refuses, for up to `max_rejections` connections; None for the others."""
-        reached = self._limit_reached(connection.peer)
-        if not reached:
-            self.connections.add(connection)
-            self.accepted += 1
-            if self.options.max_connections_per_address:
-                self._by_address[address_of(connection.peer)] += 1
-            return self.session_factory
-        self._refuse(reached)
-        if reached != "max_connections" or len(self.refusals) >= self.options.max_rejections:
-            return None
-        if self._refusing is not None:
-            self.refusals.add(connection)
-        return self._refusing
-
-    def may_arrive(self, peer: str, arrivals: int) -> bool:
-        """Return whether a connection from `peer` may begin its handshake, beside `arrivals` that
-        have: it will be admitted, or can be told that there are too many."""
-        reached = self._limit_reached(peer, arrivals)
-        if not reached:
-            return True
-        if reached == "max_connections" and self._refusing is not None:
-            present = len(self.connections) + len(self.refusals) + arrivals
-            if present < self.options.max_connections + self.options.max_rejections:
-                return True
-        self._refuse(reached)
-        return False
-
-    def _limit_reached(self, peer: str, arrivals: int = 0) -> str:
-        """Return the setting that allows no more connection from `peer`, beside `arrivals` whose
-        handshake goes on; "" if one more may connect."""
-        options = self.options
-        limit = options.max_connections_per_address
-        if limit:
-            address = address_of(peer)
-            if address and self._by_address[address] >= limit:
-                return "max_connections_per_address"
-        present = len(self.connections) + arrivals
-        return "max_connections" if present >= options.max_connections else ""
-
-    def _refuse(self, setting: str) -> None:
-        """Count a refused connection; log the first, second, fourth, eighth ... of them."""
-        self.refused += 1
-        if self.refused & (self.refused - 1) == 0:
-            log.warning(
-                "connection refused: too many",
-                url=str(self.url),
-                refused=self.refused,
-                **{setting: getattr(self.options, setting)},
-            )
-
-    def claim_user(self, connection: Connection, user: str) -> None:
-        """Count a connection as one of `user`, and of no other user any more. Raises
-        TooManyConnections."""
-        limit = self.options.max_connections_per_user
-        if not limit or user == connection.claimed:
-            return
-        if user and self._by_user[user] >= limit:
-            self.closed["user-limit"] += 1
-            raise TooManyConnections(f"{user} has {limit} connections already, which is the limit")
-        self._forget_user(connection)
-        if user:
-            self._by_user[user] += 1
-            connection.claimed = user
-
-    def _forget_user(self, connection: Connection) -> None:
-        user, connection.claimed = connection.claimed, ""
-        if user:
-            self._by_user[user] -= 1
-            if not self._by_user[user]:
-                del self._by_user[user]
-
-    def leave(self, connection: Connection) -> None:
-        """Count a connection out."""
-        self.unread.discard(connection)
-        self.logging_in.discard(connection)
-        self.refusals.discard(connection)
-        if connection in self.connections:
-            self.connections.remove(connection)
-            self.received_bytes += connection.received_bytes
-            self.sent_bytes += connection.sent_bytes
-            self._forget_user(connection)
-            if self.options.max_connections_per_address:
-                address = address_of(connection.peer)
-                self._by_address[address] -= 1
-                if not self._by_address[address]:
-                    del self._by_address[address]
+        return Connection(self.admission)
 
     def sweep(self, now: int) -> None:
         """Find connections that have ended unread, and close those that have sent nothing for the
         listener's idle time, or have not logged in in time. `now` is steady ms."""
-        for connection in list(self.unread):
+        for connection in list(self.admission.unread):
             connection.look_for_the_end()
-        for connection in list(self.logging_in):
+        for connection in list(self.admission.logging_in):
             if connection.review_login(now):
-                self.logging_in.discard(connection)
+                self.admission.logging_in.discard(connection)
         timeout = self.options.idle_timeout
         if timeout:
-            for connection in list(self.connections):
+            for connection in list(self.admission.connections):
                 if now - connection.active_at > timeout * 1000:
-                    self.closed["idle-timeout"] += 1
+                    self.admission.closed["idle-timeout"] += 1
                     connection.abort(f"idle for {timeout:g} s")
 
     async def stop_accepting(self) -> None:
         """Close the listening sockets; connections stay."""
         if not self._servers and self._tls_acceptor is None:
             return
-        for connection in list(self.refusals):
+        for connection in list(self.admission.refusals):
             connection.abort("the broker stops")
         servers, self._servers = self._servers, []
         for server in servers:

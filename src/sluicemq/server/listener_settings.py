@@ -486,6 +486,7 @@ def address_problems(listener: Listener) -> Iterator[str]:
 
 
 def tls_problems(listener: Listener) -> Iterator[str]:
+    """Yield the errors in the TLS settings, apart from those in the contents of the files."""
     url = listener.url
     if not url.tls:
         for name in TLS_SETTINGS:
@@ -493,22 +494,14 @@ def tls_problems(listener: Listener) -> Iterator[str]:
                 secure = url._replace(tls=True)
                 yield f"{url}: {name} has a meaning only with TLS; write {secure}"
         return
-    found = list(_tls_file_problems(listener))
+    yield from _tls_file_problems(listener)
     if listener.client_certificate != "none" and listener.client_ca is None:
-        found.append(
+        yield (
             f"{url}: client_certificate = {listener.client_certificate} needs client_ca: the "
             "authorities whose certificates are trusted"
         )
     if listener.client_ca is not None and listener.client_certificate == "none":
-        found.append(
-            f"{url}: client_ca has no effect unless client_certificate is optional or required"
-        )
-    yield from found
-    if not found:
-        # Only where there is TLS: the library that reads certificates is slow to load.
-        from sluicemq.server import tls
-
-        yield from tls.problems(listener)
+        yield f"{url}: client_ca has no effect unless client_certificate is optional or required"
 
 
 def _tls_file_problems(listener: Listener) -> Iterator[str]:

@@ -372,7 +372,7 @@ class Server:
 
     def clients(self) -> int:
         """Return the number of connections of all listeners."""
-        return sum(len(listener.connections) for listener in self.listeners)
+        return sum(len(listener.admission.connections) for listener in self.listeners)
 
     async def _run_maintenance(
         self,
@@ -434,7 +434,7 @@ class Server:
                 log.error("the broker stops: internal error", exc_info=error)
             self._batch.halt()
             for listener in self._all_listeners():
-                for connection in list(listener.connections):
+                for connection in list(listener.admission.connections):
                     connection.abort("the broker has failed")
             self._stop.set()
 
@@ -450,13 +450,13 @@ class Server:
         broker.stop()
         batch.begin()
         for listener in self.listeners:
-            for connection in list(listener.connections):
+            for connection in list(listener.admission.connections):
                 connection.shutdown()
         deadline = time.monotonic() + self.config.broker.shutdown_timeout
         while self.clients() and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         for listener in self._all_listeners():
-            for connection in list(listener.connections):
+            for connection in list(listener.admission.connections):
                 connection.abort("the broker has stopped")
         await asyncio.sleep(0)
         if not self.exit_code:

@@ -14,16 +14,17 @@ import socket
 import ssl
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from sluicemq.server.connection import Connection
 from sluicemq.server.handshake import ARRIVING
 from sluicemq.server.peer_identity import name_of
 
 if TYPE_CHECKING:
-    from sluicemq.server.listener import OpenListener
+    from sluicemq.server.admission import Admission
+    from sluicemq.server.connection import Connection
     from sluicemq.server.tls import Tls
 
 HANDSHAKE_SECONDS: Final = 10.0
@@ -59,10 +60,18 @@ class Arrival:
 class TlsAcceptor:
     """Acceptor for the sockets of one TLS listener."""
 
-    def __init__(self, listener: OpenListener, tls: Tls, sockets: list[socket.socket]) -> None:
-        self._listener = listener
+    def __init__(
+        self,
+        admission: Admission[Connection],
+        connect: Callable[[], Connection],
+        tls: Tls,
+        sockets: list[socket.socket],
+    ) -> None:
+        """Accept from now on; `connect` creates the connection of a complete handshake."""
+        self._admission = admission
+        self._connect = connect
         self._tls = tls
-        self._loop = listener.batch.loop
+        self._loop = admission.batch.loop
         self._sockets = sockets
         self._silent: set[Arrival] = set()
         self._waiting: deque[Arrival] = deque()
@@ -94,11 +103,11 @@ class TlsAcceptor:
             except ConnectionError:
                 continue  # the peer has gone before it was accepted
             except OSError as error:
-                log.error("cannot accept", url=str(self._listener.url), error=str(error))
+                log.error("cannot accept", url=str(self._admission.url), error=str(error))
                 await asyncio.sleep(EXHAUSTED_SECONDS)
                 continue
             peer = name_of(address)
-            if self._listener.may_arrive(peer, self.arrivals):
+            if self._admission.may_arrive(peer, self.arrivals):
                 self._receive(Arrival(connection, peer))
             else:
                 connection.close()
@@ -147,7 +156,7 @@ class TlsAcceptor:
             if arrival.socket.family != socket.AF_UNIX:
                 arrival.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(
-                lambda: Connection(self._listener),
+                self._connect,
                 arrival.socket,
                 ssl=self._tls.context,
                 ssl_handshake_timeout=left,
@@ -171,7 +180,7 @@ class TlsAcceptor:
         self._turn_away(arrival.peer, f"no handshake within {HANDSHAKE_SECONDS:g} s")
 
     def _turn_away(self, peer: str, why: str) -> None:
-        log.info("turned away", peer=peer, url=str(self._listener.url), reason=why)
+        log.info("turned away", peer=peer, url=str(self._admission.url), reason=why)
 
 
 def reason(error: OSError) -> str:

@@ -4,7 +4,7 @@ The protocol has no credit, so the broker limits how many messages, and how many
 bodies, may be unacked at a time. (A batch is not divided, so the limit in bytes may be exceeded by
 one batch, 1 MiB at most.)
 
-The acknowledgement timeout is managed per connection, see ack_timeouts.py. When the connection
+The acknowledgement timeout is managed per connection, see unacked.py. When the connection
 closes, deliveries that the client has begun (there: passed or current) have had an attempt, which
 may have been their last. Queued deliveries also count an attempt, but are requeued however many
 they had: a client that crashes on one message must not dead-letter all messages behind it.
@@ -29,7 +29,6 @@ from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.errors import BrokerError
 from sluicemq.model.message import BodyKind, Origin
 from sluicemq.protocols.transport import Timer, Transport
-from sluicemq.protocols.vibemq.ack_timeouts import Copy
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
 from sluicemq.protocols.vibemq.mapping import wire_id
 from sluicemq.protocols.vibemq.offload import LARGE
@@ -41,7 +40,7 @@ from sluicemq.protocols.vibemq.outgoing import (
 )
 from sluicemq.protocols.vibemq.queues import find
 from sluicemq.protocols.vibemq.templates import DeliverTemplate
-from sluicemq.protocols.vibemq.unacked import UnackedDeliveries
+from sluicemq.protocols.vibemq.unacked import Copy, UnackedDeliveries
 from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, compressed
 
 WINDOW: Final = 256
