@@ -69,7 +69,9 @@ class Others:
                 client.send("forwarded", question.body, 60, question.reply_to)
 
     def _dotnet(self) -> None:
-        with BlockingClient(VibeMQClient.connect, port=self._ports["vibemq"]) as client:
+        with BlockingClient(
+            VibeMQClient.connect, port=self._ports["vibemq"], reconnect=None
+        ) as client:
             subscription = client.subscribe("others-dotnet")
             while True:
                 question = subscription.receive(PATIENCE)
@@ -85,7 +87,9 @@ class Others:
             client.send("told-by-shell", answer.body, PATIENCE)
 
     def _publish(self) -> None:
-        with BlockingClient(VibeMQClient.connect, port=self._ports["vibemq"]) as client:
+        with BlockingClient(
+            VibeMQClient.connect, port=self._ports["vibemq"], reconnect=None
+        ) as client:
             subscription = client.subscribe("dotnet-answers")
             headers = {
                 "replyTo": "dotnet-answers",
