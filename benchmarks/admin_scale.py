@@ -109,7 +109,7 @@ async def serve(directory: Path, pipe: Connection) -> None:
     def asked() -> None:
         with suppress(EOFError):
             pipe.recv()
-            pipe.send((*watch.taken(), len(server.listeners[1].connections)))
+            pipe.send((*watch.taken(), len(server.listeners[1].admission.connections)))
             return
         loop.remove_reader(pipe.fileno())
         server._stop.set()

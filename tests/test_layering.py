@@ -6,6 +6,7 @@ import ast
 import shutil
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,40 @@ def test_the_state_shared_by_the_parts_of_the_engine_is_read_by_them_only() -> N
             if isinstance(node, ast.Attribute) and node.attr == "core":
                 owner = ast.unparse(node.value)
                 assert not owner.endswith("broker"), f"{path}: {owner}.core"
+
+
+def test_no_module_is_in_an_import_cycle() -> None:
+    source = ROOT / "src"
+    modules = {_name(path.relative_to(source)): path for path in source.rglob("*.py")}
+    assert len(modules) > 200
+    sorter = TopologicalSorter(
+        {name: _imports(name, path) & (modules.keys() - {name}) for name, path in modules.items()}
+    )
+    sorter.prepare()  # raises CycleError, which shows the cycle
+
+
+def test_an_import_cycle_is_found() -> None:
+    with pytest.raises(CycleError):
+        TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()
+
+
+def _name(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imports(name: str, path: Path) -> set[str]:
+    """Return the modules that a module imports, also in functions and for type annotations."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import"
+            assert node.module
+            for each in node.names:
+                inner = Path(*node.module.split("."), each.name)
+                source = ROOT / "src" / inner
+                is_module = source.is_dir() or source.with_suffix(".py").exists()
+                found.add(f"{node.module}.{each.name}" if is_module else node.module)
+    return found

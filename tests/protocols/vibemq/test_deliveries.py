@@ -155,7 +155,7 @@ def test_ids_of_deliveries_that_ended_without_notice_are_forgotten_in_the_end(
     peer.subscribe("q")
     for turn in range(60):
         peer.publish("q", *(f"{turn}-{n}" for n in range(100)))
-        harness.destination("q").queue.purge(True)
+        harness.broker.operations.purge(harness.destination("q"), True)
     gc.collect()
     assert sum(isinstance(each, Delivery) for each in gc.get_objects()) < 1200
 
