@@ -28,7 +28,7 @@ help:
 	@echo "make lint           ruff, mypy --strict, import layers"
 	@echo "make docs           build the site of the documentation into build/site"
 	@echo "make screenshots    take the screenshots of docs/console.md; needs Chromium"
-	@echo "make bench          measure throughput and latency (BENCH_ARGS='matrix --size 100' to choose)"
+	@echo "make bench          measure throughput and latency (BENCH_ARGS='--url URL' for a running broker)"
 	@echo "make compiled       the same program, its hot modules compiled, in $(COMPILED_VENV); needs a C compiler"
 	@echo "make test-compiled  run the tests on that"
 	@echo "make clean          remove everything that was built"

@@ -40,7 +40,7 @@ _DATA: Final = "The data"
 COMMANDS: Final = {
     "serve": LazyCommand("sluicemq.cli.serve", "serve", _RUN),
     "demo": LazyCommand("sluicemq.cli.demo", "demo", _RUN),
-    "bench": LazyCommand("sluicemq.cli.bench.command", "app", _RUN),
+    "bench": LazyCommand("sluicemq.cli.bench.command", "bench", _RUN),
     "send": LazyCommand("sluicemq.cli.send_receive", "send", _MESSAGES),
     "receive": LazyCommand("sluicemq.cli.send_receive", "receive", _MESSAGES),
     "messages": LazyCommand("sluicemq.cli.messages", "app", _MESSAGES),
@@ -116,8 +116,13 @@ def _group(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; `arguments` None = those of the process. Returns the exit code."""
+    return run_app(app, "sluicemq", arguments)
+
+
+def run_app(app: typer.Typer, name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run a command of a program called `name`, report its errors, and return the exit code."""
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="sluicemq")
+        app(args=None if arguments is None else list(arguments), prog_name=name)
     except SystemExit as finished:
         return finished.code if isinstance(finished.code, int) else Exit.OK
     except BrokenPipeError:

@@ -6,6 +6,8 @@ increments it. `benchmarks/README.md` documents it.
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 import msgspec
 
 SCHEMA = 1
@@ -109,80 +111,8 @@ class QueryMeasurement(LoadSettings, frozen=True, kw_only=True, tag_field="scena
     run: TransferResult
 
 
-class AtDepth(ResultPart, frozen=True, kw_only=True):
-    """Cost of messages while others are ready in a queue.
-
-    waiting     number of ready messages
-    elsewhere   sent and received through another queue
-    through     sent to the end of that queue while as many are received from its head
-    publish     sent to the end of that queue without consumers
-    """
-
-    waiting: int
-    elsewhere: TransferResult
-    through: TransferResult
-    publish: TransferResult
-
-
-class RecoveryResult(ResultPart, frozen=True, kw_only=True):
-    """Seconds since the start of the new process after kill -9.
-
-    serving_seconds         until the broker reports on its admin socket that it is ready
-    first_message_seconds   until a consumer has a message
-    messages                number of recovered messages
-    resident_bytes          memory of the broker then
-    """
-
-    serving_seconds: float
-    first_message_seconds: float
-    messages: int
-    resident_bytes: int
-
-
-class BacklogResult(LoadSettings, frozen=True, kw_only=True, tag_field="scenario", tag="backlog"):
-    """A queue with a backlog.
-
-    messages             number of messages in the backlog
-    live                 flood through an empty broker
-    shallow, deep        costs with few and with `messages` ready
-    fill                 `messages` sent until all are ready
-    bytes_per_message    growth of the broker's memory per message, the body included
-    drain                all of them received by one consumer
-    drain_ratio          drain.rate / live.rate
-    recovery             filled again and killed
-    drain_recovered      drained once more, now from the journal
-    """
-
-    messages: int
-    live: TransferResult
-    shallow: AtDepth
-    fill: TransferResult
-    bytes_per_message: float
-    deep: AtDepth
-    drain: TransferResult
-    drain_ratio: float
-    recovery: RecoveryResult
-    drain_recovered: TransferResult
-
-
-class Idle(LoadSettings, frozen=True, kw_only=True, tag_field="scenario", tag="idle"):
-    """Idle connections, and one active pair beside them.
-
-    connections            number of idle connections, each a consumer of one queue
-    connect_rate           connections per second
-    bytes_per_connection   growth of the broker's memory per connection
-    before, beside, after  the pair at a steady rate: before, with, and after the idle connections
-    """
-
-    connections: int
-    connect_rate: int
-    bytes_per_connection: float
-    before: TransferResult
-    beside: TransferResult
-    after: TransferResult
-
-
-Result = Cell | QueryMeasurement | BacklogResult | Idle
+Result = Cell | QueryMeasurement
+AnyResult = TypeVar("AnyResult", bound=LoadSettings)
 
 
 class Machine(ResultPart, frozen=True, kw_only=True):
@@ -200,13 +130,13 @@ class Machine(ResultPart, frozen=True, kw_only=True):
     libraries: dict[str, str]
 
 
-class Document(ResultPart, frozen=True, kw_only=True):
-    """Document that `sluicemq bench … --json` prints.
+class Document(ResultPart, Generic[AnyResult], frozen=True, kw_only=True):
+    """Document that `sluicemq bench --json` and the scenarios in `benchmarks/` print.
 
     schema    SCHEMA
     version   of SluiceMQ
     started   ISO 8601, UTC
-    command   such as `sluicemq bench matrix`
+    command   such as `sluicemq bench`
     options   of the command, defaults included
     """
 
@@ -216,4 +146,4 @@ class Document(ResultPart, frozen=True, kw_only=True):
     command: str
     machine: Machine
     options: dict[str, str | int | float]
-    results: list[Result]
+    results: list[AnyResult]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import resource
 import socket
 import time
+from collections.abc import Sequence
 from typing import Final
+
+from rich.table import Table
 
 from sluicemq.cli.bench.load import Load
 from sluicemq.cli.bench.meter import memory_bytes
-from sluicemq.cli.bench.result import Idle
+from sluicemq.cli.bench.report import COST, LATENCY, cost, latency, name, table
+from sluicemq.cli.bench.result import LoadSettings, TransferResult
 from sluicemq.cli.bench.server import BenchmarkBroker, dialect, fresh
 from sluicemq.cli.bench.sockets import STALLED_SECONDS
+from sluicemq.cli.tables import size as bytes_text
 from sluicemq.model.errors import ConfigurationError, ConnectionLost
 
 QUEUE: Final = b"idle"
@@ -19,6 +24,23 @@ SPARE: Final = 200
 """Number of open files of a process besides its idle connections."""
 
 _LOOK_SECONDS: Final = 0.01
+
+
+class Idle(LoadSettings, frozen=True, kw_only=True, tag_field="scenario", tag="idle"):
+    """Idle connections, and one active pair beside them.
+
+    connections            number of idle connections, each a consumer of one queue
+    connect_rate           connections per second
+    bytes_per_connection   growth of the broker's memory per connection
+    before, beside, after  the pair at a steady rate: before, with, and after the idle connections
+    """
+
+    connections: int
+    connect_rate: int
+    bytes_per_connection: float
+    before: TransferResult
+    beside: TransferResult
+    after: TransferResult
 
 
 def idle(
@@ -105,3 +127,21 @@ def _allow_open_files(number: int) -> None:
             "raise the limit (ulimit -n) or ask for fewer connections"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+
+
+def idle_table(idles: Sequence[Idle]) -> Table:
+    """Return the table of the results."""
+    grid = table(
+        "Idle connections, and a pair that works beside them",
+        ("Protocol", "Idle"),
+        ("Memory each", "Rate", *COST[1:], *LATENCY),
+    )
+    for result in idles:
+        grown = bytes_text(result.bytes_per_connection)
+        for title, memory, run in (
+            ("0, before", "", result.before),
+            (f"{result.connections:,}", grown, result.beside),
+            ("0, after", "", result.after),
+        ):
+            grid.add_row(name(result), title, memory, *cost(run), *latency(run))
+    return grid

@@ -1,10 +1,7 @@
-"""Matrix scenario: protocol, transport, durability, size, producers, consumers, window. Each cell
-runs on a broker of its own: a flood for the throughput, then a steady rate for the latency."""
+"""Cell of a benchmark: a flood for the throughput, then a steady rate for the latency."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
 from typing import NamedTuple
 
 from sluicemq.cli.bench.load import Load
@@ -29,23 +26,6 @@ class Spec(NamedTuple):
             f"{self.protocol} over {self.transport}, {self.durability or 'durability as it is'}, "
             f"{self.size:,} bytes, {self.producers} to {self.consumers}"
         )
-
-
-def cells(
-    protocols: list[tuple[str, str]],
-    durabilities: list[str],
-    sizes: list[int],
-    producers: list[int],
-    consumers: list[int],
-    windows: dict[str, list[int]],
-) -> Iterator[Spec]:
-    """Return the product of the lists. `protocols` are (protocol, transport); windows are by
-    protocol."""
-    for protocol, transport in protocols:
-        for durability, size, sending, receiving, window in product(
-            durabilities, sizes, producers, consumers, windows[protocol]
-        ):
-            yield Spec(protocol, transport, durability, size, sending, receiving, window)
 
 
 def measure(

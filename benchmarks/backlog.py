@@ -7,12 +7,16 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from rich.table import Table
+
 from sluicemq.cli.bench.load import Load
 from sluicemq.cli.bench.meter import Meter, memory_bytes
 from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.result import AtDepth, BacklogResult, RecoveryResult, TransferResult
+from sluicemq.cli.bench.report import COST, Note, cost, name, table
+from sluicemq.cli.bench.result import LoadSettings, ResultPart, TransferResult
 from sluicemq.cli.bench.server import BenchmarkBroker, again, fresh
 from sluicemq.cli.bench.sockets import STALLED_SECONDS
+from sluicemq.cli.tables import size
 from sluicemq.model.errors import ConnectionLost
 
 PROTOCOL: Final = "phpmq"
@@ -27,7 +31,61 @@ _THROUGH_WINDOW: Final = 200
 stays constant."""
 _LOOK_SECONDS: Final = 0.01
 
-Note = Callable[[str], None]
+
+class AtDepth(ResultPart, frozen=True, kw_only=True):
+    """Cost of messages while others are ready in a queue.
+
+    waiting     number of ready messages
+    elsewhere   sent and received through another queue
+    through     sent to the end of that queue while as many are received from its head
+    publish     sent to the end of that queue without consumers
+    """
+
+    waiting: int
+    elsewhere: TransferResult
+    through: TransferResult
+    publish: TransferResult
+
+
+class RecoveryResult(ResultPart, frozen=True, kw_only=True):
+    """Seconds since the start of the new process after kill -9.
+
+    serving_seconds         until the broker reports on its admin socket that it is ready
+    first_message_seconds   until a consumer has a message
+    messages                number of recovered messages
+    resident_bytes          memory of the broker then
+    """
+
+    serving_seconds: float
+    first_message_seconds: float
+    messages: int
+    resident_bytes: int
+
+
+class BacklogResult(LoadSettings, frozen=True, kw_only=True, tag_field="scenario", tag="backlog"):
+    """A queue with a backlog.
+
+    messages             number of messages in the backlog
+    live                 flood through an empty broker
+    shallow, deep        costs with few and with `messages` ready
+    fill                 `messages` sent until all are ready
+    bytes_per_message    growth of the broker's memory per message, the body included
+    drain                all of them received by one consumer
+    drain_ratio          drain.rate / live.rate
+    recovery             filled again and killed
+    drain_recovered      drained once more, now from the journal
+    """
+
+    messages: int
+    live: TransferResult
+    shallow: AtDepth
+    fill: TransferResult
+    bytes_per_message: float
+    deep: AtDepth
+    drain: TransferResult
+    drain_ratio: float
+    recovery: RecoveryResult
+    drain_recovered: TransferResult
 
 
 def backlog(
@@ -176,3 +234,42 @@ class _Scene:
             if time.monotonic() > end:
                 raise ConnectionLost("the broker did not reach the expected state in time")
             time.sleep(_LOOK_SECONDS)
+
+
+def backlog_table(result: BacklogResult) -> Table:
+    """Return the table of one result."""
+    grid = table(
+        f"Backlog: {result.messages:,} messages of {result.size:,} bytes, {name(result)}, "
+        f"{result.durability}",
+        ("Step",),
+        ("Messages", *COST),
+    )
+    for title, run in (
+        ("live, nothing waits", result.live),
+        *_at_depth(result, deep=False),
+        ("fill", result.fill),
+        *_at_depth(result, deep=True),
+        ("drain", result.drain),
+        ("drain after the restart", result.drain_recovered),
+    ):
+        grid.add_row(title, f"{run.messages:,}", *cost(run))
+    recovery = result.recovery
+    grid.caption_justify = "left"
+    grid.caption = (
+        f"drain / live: {result.drain_ratio:.2f}; memory per ready message: "
+        f"{result.bytes_per_message:,.0f} bytes\n"
+        f"after kill -9: serving in {recovery.serving_seconds:.2f} s, first message in "
+        f"{recovery.first_message_seconds:.2f} s, {recovery.messages:,} messages, "
+        f"{size(recovery.resident_bytes)}"
+    )
+    return grid
+
+
+def _at_depth(result: BacklogResult, *, deep: bool) -> tuple[tuple[str, TransferResult], ...]:
+    costs = result.deep if deep else result.shallow
+    waiting = f"{costs.waiting:,} ready"
+    return (
+        (f"{waiting}: another queue", costs.elsewhere),
+        (f"{waiting}: through the queue", costs.through),
+        (f"{waiting}: sent only", costs.publish),
+    )

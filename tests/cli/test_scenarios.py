@@ -1,0 +1,178 @@
+"""The scenarios of `benchmarks/`, run for real and short: what they print is the documented
+document."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from benchmarks import backlog, idle, scenarios
+from benchmarks.backlog import BacklogResult
+from benchmarks.idle import Idle
+
+from sluicemq.cli.bench import result
+from sluicemq.cli.bench.result import Cell, Document, QueryMeasurement, TransferResult
+from sluicemq.cli.main import run_app
+from tests.cli.conftest import Result, RunningBroker
+from tests.cli.conftest import Run as Call
+
+README = Path(__file__).parents[2] / "benchmarks" / "README.md"
+SHORT = ("--seconds", "0.05")
+Results = Document[Cell | QueryMeasurement | BacklogResult | Idle]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Call the scenarios."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str) -> Result:
+        capfd.readouterr()
+        code = run_app(scenarios.app, "benchmarks.scenarios", arguments)
+        return Result(code, *capfd.readouterr())
+
+    return call
+
+
+def document(answer: Result) -> Results:
+    """Decode the output; unknown, missing and mistyped fields are errors."""
+    assert answer.code == 0, answer.err
+    return msgspec.json.decode(answer.out, type=Results)
+
+
+def check(run: TransferResult, *, steady: bool = False, watched: bool = True) -> None:
+    assert run.messages > 0
+    assert run.seconds > 0
+    assert run.rate == pytest.approx(run.messages / run.seconds, rel=0.05, abs=1)
+    assert run.generator_us > 0
+    assert (run.resident_bytes > 1_000_000) is watched
+    assert run.peak_bytes >= run.resident_bytes
+    assert (run.asked > 0) is steady
+    if steady:
+        assert run.latency is not None
+    if run.latency is not None:
+        latency = run.latency
+        assert 0 < latency.p50 <= latency.p99 <= latency.p999 <= latency.maximum
+
+
+def test_matrix(run: Call) -> None:
+    answer = run(
+        *("matrix", "--protocol", "phpmq,msglite+unix,vibemq,jmq", "--durability", "lazy"),
+        *("--size", "1KiB", "--producers", "2", "--consumers", "3", "--pipeline", "4"),
+        *("--window", "50", "--confirms", "7", "--replies", "8", *SHORT, "--json"),
+    )
+    found = document(answer)
+    assert found.schema == result.SCHEMA
+    assert found.command == "benchmarks.scenarios matrix"
+    assert found.options["producers"] == "2"
+    assert found.machine.cores >= 1
+    cells = [each for each in found.results if isinstance(each, Cell)]
+    assert [(c.protocol, c.transport, c.durability, c.size, c.window) for c in cells] == [
+        ("phpmq", "tcp", "lazy", 1024, 50),
+        ("msglite", "unix", "lazy", 1024, 4),
+        ("vibemq", "tcp", "lazy", 1024, 7),
+        ("jmq", "tcp", "lazy", 1024, 8),
+    ]
+    assert {(c.producers, c.consumers, c.repetition) for c in cells} == {(2, 3, 1)}
+    for cell in cells:
+        check(cell.flood)
+        check(cell.steady, steady=True)
+
+
+def test_query_and_a_running_broker(run: Call, broker: RunningBroker) -> None:
+    found = document(run("query", "--url", broker.msglite, *SHORT, "--json"))
+    (asked,) = found.results
+    assert isinstance(asked, QueryMeasurement)
+    assert (asked.transport, asked.durability) == ("unix", "")
+    check(asked.run, watched=False)
+    found = document(
+        run(
+            *("matrix", "--url", broker.phpmq, "--size", "8", "--producers", "1"),
+            *("--consumers", "1", "--rate", "500", *SHORT, "--json"),
+        )
+    )
+    (cell,) = found.results
+    assert isinstance(cell, Cell)
+    assert cell.steady.asked == 500
+    check(cell.steady, steady=True, watched=False)
+
+
+def test_backlog(run: Call) -> None:
+    found = document(run("backlog", "--messages", "1000", *SHORT, "--json"))
+    (backlog,) = found.results
+    assert isinstance(backlog, BacklogResult)
+    assert backlog.recovery.messages == backlog.messages == backlog.fill.messages == 1000
+    assert 0 < backlog.recovery.serving_seconds <= backlog.recovery.first_message_seconds
+    assert backlog.shallow.waiting == 1000
+    assert backlog.deep.waiting == 1000
+    for costs in (backlog.shallow, backlog.deep):
+        for each in (costs.elsewhere, costs.through, costs.publish):
+            check(each)
+    # one of them was received to see how long that takes
+    assert backlog.drain_recovered.messages == 999
+    assert backlog.drain_ratio == pytest.approx(backlog.drain.rate / backlog.live.rate, abs=0.001)
+
+
+def test_idle(run: Call) -> None:
+    protocols = ["phpmq", "msglite", "jmq"]
+    found = document(
+        run(
+            *("idle", "--connections", "30", "--rate", "300", *SHORT, "--json"),
+            *("--protocol", ",".join(protocols)),
+        )
+    )
+    assert [each.protocol for each in found.results] == protocols
+    for measured in found.results:
+        assert isinstance(measured, Idle)
+        assert measured.connections == 30
+        for each in (measured.before, measured.beside, measured.after):
+            check(each, steady=True)
+            assert each.messages == 15
+
+
+def test_the_document_is_documented() -> None:
+    explained = set(re.findall(r"`([a-z0-9_]+)`", README.read_text(encoding="utf-8")))
+    records = [
+        each
+        for module in (result, backlog, idle)
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, result.ResultPart)
+    ]
+    fields = {name for record in records for name in record.__struct_fields__}
+    assert len(records) > 10
+    assert fields - explained == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["matrix", "--size", "7"], "7 is not from 8 to 1,048,576 bytes"),
+        (["matrix", "--size", "2MiB"], "2MiB is not from 8"),
+        (["matrix", "--size", "big"], "'big' is not a number of bytes"),
+        (["matrix", "--size", "100,,200"], "no list of values"),
+        (["matrix", "--producers", "0"], "'0' is not a number from 1"),
+        (["matrix", "--consumers", "1,-4"], "'-4' is not a number from 1"),
+        (["matrix", "--consumers", "9" * 50], "is not a number from 1"),
+        (["matrix", "--pipeline", "x"], "'x' is not a number"),
+        (["matrix", "--protocol", "phpmq,http"], "'http' is not one of phpmq, phpmq+unix, msglite"),
+        (["matrix", "--durability", "most"], "'most' is not one of sync, lazy, none"),
+        (["matrix", "--seconds", "0"], "--seconds"),
+        (["matrix", "--url", "http://127.0.0.1:1"], "bench speaks phpmq, msglite, vibemq, jmq,"),
+        (["matrix", "--url", "phpmq://127.0.0.1:1/orders"], "a queue of its own"),
+        (["matrix", "--url", "phpmq://:1", "--protocol", "phpmq"], "--url says it"),
+        (["matrix", "--url", "phpmq://:1", "--durability", "sync"], "a running broker has its own"),
+        (["query", "--protocol", "phpmq"], "only msglite has queries"),
+        (["query", "--url", "phpmq://:1"], "only msglite has queries"),
+        (["backlog", "--durability", "none"], "--durability"),
+        (["backlog", "--size", "100,200"], "takes one value here"),
+        (["idle", "--connections", "999999"], "open files are needed"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error(run: Call, arguments: list[str], says: str) -> None:
+    answer = run(*arguments)
+    assert answer.code == 2
+    assert says in re.sub(r"[\s│]+", " ", answer.err)
+    assert answer.out == ""
