@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.msgpack import Ext
 
@@ -654,25 +653,6 @@ def test_a_durable_subscription_whose_names_are_not_utf8(disk: Disk, sealed: boo
     disk.sync()
     disk.crash()
     assert address not in disk.broker.destinations
-
-
-def test_entries_of_a_journal_from_before_jms() -> None:
-    """Version 0.1 wrote these: names as text, and all fields of a prepared message in one array."""
-    subscription = decode_subscription(msgspec.msgpack.encode([7, "t", "s", "a = 1", "me", True]))
-    assert subscription.address == TOPIC
-    assert [
-        as_text(text) for text in (subscription.name, subscription.selector, subscription.exclude)
-    ] == ["s", "a = 1", "me"]
-    message = [1, "q", b"body", 3, 2, 2, 10, 20, 7, 30, "id", "correlation", [2, "t"], "type"]
-    message += [{"a": 1}, b"native"]
-    [stored] = decode_prepared(msgspec.msgpack.encode([b"xid", [message], []])).sends
-    sent = stored.message(1)
-    assert (sent.destination, sent.body, sent.kind) == (QUEUE, b"body", BodyKind.BYTES)
-    assert (sent.origin, sent.durability, sent.timestamp) == (Origin.VIBEMQ, Durability.SYNC, 10)
-    assert (sent.expiration, sent.priority, sent.deliver_at) == (20, 7, 30)
-    assert (sent.message_id, sent.correlation_id, sent.reply_to) == ("id", "correlation", TOPIC)
-    assert (sent.type, sent.properties, sent.native) == ("type", {"a": 1}, b"native")
-    assert sent.sender is None
 
 
 @pytest.mark.parametrize("text", [Ext(1, b"\xff"), Ext(9, b"a")])

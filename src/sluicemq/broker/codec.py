@@ -1,8 +1,7 @@
 """Payloads of the journal records that only the engine decodes, as MessagePack arrays.
 
-Text that is not
-UTF-8 (surrogate escapes, see model/destination.py) is encoded as in the messages' metadata
-(journal/meta.py), except in fields that are older than that encoding.
+Text that is not UTF-8 (surrogate escapes, see model/destination.py) is encoded as in the messages'
+metadata (journal/meta.py), except in names of destinations.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class SubscriptionEntry(msgspec.Struct, array_like=True):
 class PreparedMessage(msgspec.Struct, array_like=True):
     """Message inside a prepared transaction.
 
-    meta    message_id to native, encoded as in the journal's messages; own fields in older journals
+    meta    other fields, encoded as in the journal's messages
     sender  text of the sender's no-local token; None = none
     """
 
@@ -127,12 +126,6 @@ class PreparedMessage(msgspec.Struct, array_like=True):
     expiration: int
     priority: int
     deliver_at: int
-    message_id: str = ""
-    correlation_id: str = ""
-    reply_to: tuple[Kind, str] | None = None
-    type: str = ""
-    properties: dict[str, Any] | None = None
-    native: bytes = b""
     meta: bytes = b""
     sender: Text | None = None
 
@@ -150,8 +143,8 @@ class PreparedMessage(msgspec.Struct, array_like=True):
             message.expiration,
             message.priority,
             message.deliver_at,
-            meta=encode_meta(message),
-            sender=escape_text(str(message.sender)) if message.sender is not None else None,
+            encode_meta(message),
+            escape_text(str(message.sender)) if message.sender is not None else None,
         )
 
     def message(self, record: int) -> Message:
@@ -168,13 +161,7 @@ class PreparedMessage(msgspec.Struct, array_like=True):
             self.expiration,
             self.priority,
             self.deliver_at,
-            self.message_id,
-            self.correlation_id,
-            Address(*self.reply_to) if self.reply_to else None,
-            self.type,
-            self.properties,
-            self.native,
-            as_text(self.sender) if self.sender is not None else None,
+            sender=as_text(self.sender) if self.sender is not None else None,
         )
         if self.meta:
             decode_meta(message, self.meta, record)
