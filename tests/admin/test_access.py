@@ -89,8 +89,8 @@ def test_users_and_their_permissions(
         both = [row("jobs.a", b"1"), row("other", b"2"), row("other", b"3")]
         refused = anna.write(both)
         assert (refused.status, refused.code) == (409, "rejected")
-        assert [each["row"] for each in refused.json()["error"]["rejected"]] == [1, 2]
-        assert "anna may not produce 'other'" in refused.json()["error"]["message"]
+        assert [each["row"] for each in refused.json()["rejected"]] == [1, 2]
+        assert "anna may not produce 'other'" in refused.json()["detail"]
         # the dead-letter queue requires permission, too
         assert anna.write(both, bad_rows="dead-letter").code == "forbidden"
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "jobs.bad"}
@@ -131,7 +131,7 @@ def test_wrong_credentials(start: Start, command: Command) -> None:
         answer = client.get("/status", Authorization=basic("ghost", "wrong"))
         assert (answer.status, answer.code) == (429, "too-many-failures")
         assert 1 <= int(answer.headers["retry-after"]) <= 60
-        assert "for this user from this address" in answer.json()["error"]["message"]
+        assert "for this user from this address" in answer.json()["detail"]
         # requests without credentials are never throttled
         assert client.get("/status").status == 401
     assert ("login failed", "anna") in audit(broker)

@@ -192,6 +192,6 @@ def test_a_failure_is_reported_in_the_last_line(broker: LocalBroker, home: Path)
         path.write_text(json.dumps({**manifest, "identity": "00" * 16}))
         last = back_up(client, "two", incremental_from="one")[-1]
         assert last["state"] == "failed"
-        assert "another journal" in last["error"]["message"]
+        assert "another journal" in last["error"]["detail"]
         assert not (home / "two").exists()
         assert read_manifest(home / "one")

@@ -91,7 +91,7 @@ def test_ranges(start: Start) -> None:
             answer = client.segment(first, byte_range)
             assert (answer.status, answer.code) == (416, "range-not-satisfiable")
             assert answer.headers["content-range"] == f"bytes */{size}"
-            assert answer.json()["error"]["size"] == size
+            assert answer.json()["size"] == size
         for byte_range in ("9-3", "a-b", "-", "", "1-2,4-5", "1" * 30 + "-"):
             answer = client.get(f"/journal/segments/{first}", Range=f"bytes={byte_range}")
             assert (answer.status, answer.code) == (400, "bad-range"), byte_range

@@ -198,13 +198,19 @@ def test_the_document() -> None:
         "200",
         "201",
         "4XX",
-        "503",
+        "5XX",
     ]
 
 
 def test_invalid_utf8_in_an_error_is_escaped() -> None:
     response = json.loads(refusal(ApiError(404, "not-found", "there is no \udcff")).body)
-    assert response == {"error": {"code": "not-found", "message": "there is no \\udcff"}}
+    assert response == {
+        "type": "/problems/not-found",
+        "title": "Not found",
+        "status": 404,
+        "detail": "there is no \\udcff",
+        "code": "not-found",
+    }
 
 
 def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:

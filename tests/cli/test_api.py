@@ -87,7 +87,7 @@ def api(stub: Stub, tmp_path: Path) -> Iterator[Api]:
 
 
 def refusal(code: str, message: str) -> bytes:
-    return json.dumps({"error": {"code": code, "message": message}}).encode()
+    return json.dumps({"code": code, "detail": message}).encode()
 
 
 def asked(stub: Stub) -> list[str]:
@@ -168,7 +168,7 @@ def test_errors_name_the_cause_the_broker_and_advice(
     assert advice in "".join(getattr(caught.value, "__notes__", [""]))
     if isinstance(caught.value, ApiRefused):
         assert (caught.value.status, caught.value.code) == (status, code)
-        assert caught.value.document["error"]["code"] == code
+        assert caught.value.document["code"] == code
 
 
 @pytest.mark.parametrize(

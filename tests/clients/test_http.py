@@ -95,9 +95,7 @@ def test_patience_ends(stand: Stand) -> None:
     with HttpClient(stand.target, patience=0) as remote, pytest.raises(ConnectionLost) as raised:
         remote.request("GET", "/")
     assert str(stand.target) in str(raised.value)
-    stand.answers = [
-        (503, b'{"error": {"code": "temporarily-unavailable", "message": "the queue is full"}}')
-    ]
+    stand.answers = [(503, b'{"code": "temporarily-unavailable", "detail": "the queue is full"}')]
     with (
         HttpClient(stand.target, patience=0) as remote,
         pytest.raises(HttpRefusal, match="the queue is full"),
@@ -109,7 +107,7 @@ def test_patience_ends(stand: Stand) -> None:
     ("status", "error"), [(401, AuthenticationFailed), (403, AccessDenied), (409, HttpRefusal)]
 )
 def test_refusals_are_not_tried_again(stand: Stand, status: int, error: type[Exception]) -> None:
-    stand.answers = [(status, b'{"error": {"code": "c", "message": "so it is", "more": 1}}')]
+    stand.answers = [(status, b'{"code": "c", "detail": "so it is", "more": 1}')]
     with HttpClient(stand.target) as remote, pytest.raises(error, match="so it is") as raised:
         remote.request("GET", "/")
     assert "geheim" not in str(raised.value)

@@ -29,11 +29,14 @@ class Answer(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Return the error code; errors are always JSON."""
-        assert self.headers["content-type"] == "application/json"
-        error = self.json()["error"]
-        assert error["message"]
-        return str(error["code"])
+        """Return the error code; errors are always problem documents."""
+        assert self.headers["content-type"] == "application/problem+json"
+        problem = self.json()
+        assert problem["type"] == f"/problems/{problem['code']}"
+        assert problem["title"]
+        assert problem["detail"]
+        assert problem["status"] == self.status
+        return str(problem["code"])
 
 
 class Client:

@@ -5,7 +5,7 @@ A backup takes minutes. The response is therefore a stream of lines, each a JSON
 
     {"state": "copying", "processed": bytes, "total": bytes}        now and then
     {"state": "done", "backup": …}                             the last one, or
-    {"state": "failed", "error": {"code": …, "message": …}}
+    {"state": "failed", "error": {"type": …, "code": …, "detail": …, …}}
 
 Closing the connection cancels the backup. Only one backup runs at a time.
 """
@@ -28,7 +28,7 @@ from msgspec import Meta
 from starlette.responses import StreamingResponse
 
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.errors import ApiError
+from sluicemq.admin.errors import ApiError, problem
 from sluicemq.admin.journal import kept
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.server_interface import Backups
@@ -209,7 +209,7 @@ class _Work:
             if not isinstance(error, JournalError | OSError):
                 log.error("internal error", exc_info=error)
             log.warning("backup failed", name=name, error=str(error), peer=peer)
-            line = {"state": "failed", "error": {"code": code, "message": str(error)}}
+            line = {"state": "failed", "error": problem(500, code, str(error))}
         finally:
             _running.release()
         self._report(line)

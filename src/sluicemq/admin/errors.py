@@ -1,7 +1,10 @@
-"""Error responses: `{"error": {"code": …, "message": …}}`.
+"""Error responses: problem documents (RFC 9457).
+
+    {"type": "/problems/user-not-found", "title": "User not found",
+     "detail": "there is no user anna", "code": "user-not-found", "status": 404}
 
 raised                       status  code
-Problem                      its own
+ApiError                     its own
 AuthenticationMissing        401     authentication-required
 TooManyFailures              429     too-many-failures
 LoginBusy                    503     too-many-logins
@@ -52,6 +55,7 @@ from sluicemq.model.errors import (
 )
 
 MEDIA_TYPE: Final = "application/json"
+PROBLEM_TYPE: Final = "application/problem+json"
 CHALLENGE: Final = 'Basic realm="sluicemq", charset="UTF-8", Bearer realm="sluicemq"'
 RETRY_SECONDS: Final = 1
 """Value of `Retry-After` while the broker stops or too many logins are pending, in seconds."""
@@ -61,7 +65,7 @@ log = structlog.get_logger("sluicemq.http")
 
 class ApiError(SluiceError):
     """Error response with a status. `code` is for programs, the message for people; `more` holds
-    additional fields of the error object."""
+    extension members of the problem document."""
 
     def __init__(
         self,
@@ -78,11 +82,16 @@ class ApiError(SluiceError):
         self.more = dict(more or {})
 
 
-def document(code: str, message: str, more: Mapping[str, Any] | None = None) -> bytes:
-    """Return the JSON body of an error response."""
-    # the message may quote names that are not UTF-8
-    message = message.encode("utf-8", "backslashreplace").decode()
-    return msgspec.json.encode({"error": {"code": code, "message": message, **(more or {})}})
+def problem(status: int, code: str, detail: str) -> dict[str, Any]:
+    """Return a problem document without extension members other than `code`. Bytes of the detail
+    that are not UTF-8, as in names that it quotes, are escaped."""
+    return {
+        "type": f"/problems/{code}",
+        "title": code.replace("-", " ").capitalize(),
+        "status": status,
+        "detail": detail.encode("utf-8", "backslashreplace").decode(),
+        "code": code,
+    }
 
 
 def answer(content: Any, status: int = 200) -> Response:
@@ -92,13 +101,9 @@ def answer(content: Any, status: int = 200) -> Response:
 
 def refusal(error: Exception) -> Response:
     """Return the error response for an exception."""
-    problem = _problem(error)
-    return Response(
-        document(problem.code, str(problem), problem.more),
-        problem.status,
-        problem.headers,
-        MEDIA_TYPE,
-    )
+    found = _api_error(error)
+    body = {**problem(found.status, found.code, str(found)), **found.more}
+    return Response(msgspec.json.encode(body), found.status, found.headers, PROBLEM_TYPE)
 
 
 _KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
@@ -120,7 +125,7 @@ _KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
 )
 
 
-def _problem(error: Exception) -> ApiError:
+def _api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):

@@ -19,13 +19,14 @@ import logging
 from typing import TYPE_CHECKING, Final, cast
 
 import h11
+import msgspec
 import structlog
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from sluicemq.admin.caller import Caller
-from sluicemq.admin.errors import MEDIA_TYPE, document
+from sluicemq.admin.errors import PROBLEM_TYPE, problem
 from sluicemq.admin.strict_http import StrictReceiveBuffer
 from sluicemq.protocols.transport import Login, SessionInfo, Timer, Transport
 from sluicemq.security.access import Access
@@ -124,7 +125,7 @@ class UvicornTransport(asyncio.Transport):
 
 class Http11(H11Protocol):
     """uvicorn's HTTP/1.1 protocol with strict parsing (`strict_http`). Its own error responses
-    have the JSON format of the API."""
+    are problem documents like those of the API."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to read requests from `transport`."""
@@ -156,9 +157,9 @@ class Http11(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = document(code, message)
+            body = msgspec.json.encode(problem(status, code, message))
             headers = [
-                ("Content-Type", MEDIA_TYPE),
+                ("Content-Type", PROBLEM_TYPE),
                 ("Content-Length", str(len(body))),
                 ("Connection", "close"),
             ]

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from sluicemq import __version__
 from sluicemq.admin.browser_sessions import COOKIE
-from sluicemq.admin.errors import MEDIA_TYPE
+from sluicemq.admin.errors import MEDIA_TYPE, PROBLEM_TYPE
 from sluicemq.admin.routing import KINDS, PREFIX, Call, Endpoint, Need, RawBody
 from sluicemq.model.access import Operation
 
@@ -22,24 +22,21 @@ PLACE: Final = "#/components/schemas/{name}"
 _WORD: Final = re.compile(r"[A-Za-z0-9]+")
 
 
-class Error(msgspec.Struct, frozen=True):
-    """Description of an error. `code` is for programs, `message` for people; some errors have
-    further fields."""
+class Problem(msgspec.Struct, frozen=True):
+    """Problem document of a request that was not carried out (RFC 9457). `type` and `code` are for
+    programs, `title` and `detail` for people; some errors have further members."""
 
+    type: str
+    title: str
+    status: int
+    detail: str
     code: str
-    message: str
-
-
-class ErrorResponse(msgspec.Struct, frozen=True):
-    """A request that was not carried out."""
-
-    error: Error
 
 
 def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     """Return the document as JSON values."""
     documented = [endpoint for endpoint in endpoints if endpoint.prefix == PREFIX]
-    types = [ErrorResponse, *_types(documented)]
+    types = [Problem, *_types(documented)]
     found, schemas = schema_components(types, ref_template=PLACE)
     refs = {id(kind): schema for kind, schema in zip(types, found, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
@@ -57,6 +54,12 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": schemas,
+            "responses": {
+                "Problem": {
+                    "description": "The request was not carried out.",
+                    "content": {PROBLEM_TYPE: {"schema": refs[id(Problem)]}},
+                }
+            },
             "securitySchemes": {
                 "basic": {"type": "http", "scheme": "basic"},
                 "token": {"type": "http", "scheme": "bearer"},
@@ -142,10 +145,7 @@ def _in_query(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
 
 
 def _responses(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
-    refused = {
-        "description": "Not done.",
-        "content": {MEDIA_TYPE: {"schema": refs[id(ErrorResponse)]}},
-    }
+    refused = {"$ref": "#/components/responses/Problem"}
     done: dict[str, Any] = {"description": "Done."}
     if endpoint.answer is not None:
         done["content"] = {endpoint.media: {"schema": refs[id(endpoint.answer)]}}
@@ -157,7 +157,7 @@ def _responses(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
     return {
         **{str(status): response for status, response in statuses.items()},
         "4XX": refused,
-        "503": refused,
+        "5XX": refused,
     }
 
 

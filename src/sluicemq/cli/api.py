@@ -272,11 +272,7 @@ class Api:
             return noted(denied, _PERMIT) if " may not " in message else denied
         if not code:
             return self._stranger()
-        try:
-            document = msgspec.json.decode(answer.body, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            document = {}
-        error = ApiRefused(text, answer.status, code, document)
+        error = ApiRefused(text, answer.status, code, msgspec.json.decode(answer.body))
         return noted(error, _ADVICE[code]) if code in _ADVICE else error
 
 

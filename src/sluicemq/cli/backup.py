@@ -264,7 +264,7 @@ def _ask(
             if line["state"] == "done":
                 return msgspec.convert(line["backup"], Manifest)
             if line["state"] == "failed":
-                raise JournalError(line["error"]["message"])
+                raise JournalError(line["error"]["detail"])
             advance(line["processed"] - done, line["total"])
             done = line["processed"]
     raise ConnectionLost("the broker closed the connection, and the backup is incomplete")

@@ -18,7 +18,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -316,19 +316,11 @@ class HttpClient:
         self.close()
 
 
-class _Error(msgspec.Struct):
-    code: str
-    message: str
-
-
-class _Failed(msgspec.Struct):
-    error: _Error
-
-
 def error_in(answer: HttpResponse) -> tuple[str, str]:
-    """Return the code and text of an error response."""
+    """Return the code and the detail of a problem document; no code and the start of the body if
+    the response is something else."""
     try:
-        error = msgspec.json.decode(answer.body, type=_Failed).error
-    except (msgspec.MsgspecError, UnicodeError):
+        problem = msgspec.json.decode(answer.body, type=dict[str, Any])
+        return str(problem["code"]), str(problem["detail"])
+    except (msgspec.MsgspecError, UnicodeError, KeyError):
         return "", answer.body[:_MOST_REASON].decode(errors="replace") or "no reason given"
-    return error.code, error.message

@@ -9,11 +9,10 @@ const TIMEOUT_MS = 15_000;
 
 /** A refusal, in the words of the API. `status` 0: there was no answer at all. */
 export class Refusal extends Error {
-  constructor(status, code, message, more = {}) {
+  constructor(status, code, message) {
     super(message);
     this.status = status;
     this.code = code;
-    this.more = more;
   }
 }
 
@@ -34,12 +33,12 @@ export function address(path, query = {}) {
 async function refusalOf(response) {
   let details = {};
   try {
-    details = (await response.json()).error ?? {};
+    details = await response.json();
   } catch {
     // a proxy may have answered; then there is only the status
   }
-  const { code = "no-code", message = `the broker responded with status ${response.status}` } = details;
-  return new Refusal(response.status, code, message, details);
+  const { code = "no-code", detail = `the broker responded with status ${response.status}` } = details ?? {};
+  return new Refusal(response.status, code, detail);
 }
 
 /**
@@ -48,7 +47,7 @@ async function refusalOf(response) {
  * `query` and `body` as objects; `signal` abandons it. Throws Refusal.
  */
 export async function call(method, path, { query, body, signal } = {}) {
-  const headers = { Accept: "application/json", "X-Requested-With": "console" };
+  const headers = { Accept: "application/json, application/problem+json", "X-Requested-With": "console" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (method !== "GET" && session.csrfToken) headers["X-CSRF-Token"] = session.csrfToken;
   const limit = AbortSignal.timeout(TIMEOUT_MS);
