@@ -47,13 +47,13 @@ from sluicemq.server.run import Server
 TICK_SECONDS: Final = 0.001
 STREAMS: Final = 4
 PAGES: Final = {
-    "destinations by name": "/api/v1/destinations?page_size=100",
-    "destinations by name, last page": "/api/v1/destinations?page_size=100&page={last}",
-    "destinations by waiting": "/api/v1/destinations?sort=waiting&order=desc&page_size=100",
-    "destinations by text": "/api/v1/destinations?filter=.77&page_size=100",
-    "connections": "/api/v1/connections?page_size=100",
-    "connections by bytes": "/api/v1/connections?sort=sent_bytes&order=desc&page_size=100",
-    "consumers": "/api/v1/consumers?page_size=100",
+    "destinations by name": "/api/v1/destinations?limit=100",
+    "destinations by name, last page": "/api/v1/destinations?limit=100&offset={last}",
+    "destinations by waiting": "/api/v1/destinations?sort=waiting&order=desc&limit=100",
+    "destinations by text": "/api/v1/destinations?filter=.77&limit=100",
+    "connections": "/api/v1/connections?limit=100",
+    "connections by bytes": "/api/v1/connections?sort=sent_bytes&order=desc&limit=100",
+    "consumers": "/api/v1/consumers?limit=100",
     "consumers of one": "/api/v1/consumers?destination=scale.00077",
     "subscriptions": "/api/v1/subscriptions",
     "overview": "/api/v1/overview",
@@ -206,7 +206,7 @@ class Scene:
 def measure(scene: Scene, pipe: Connection, rounds: int) -> Iterator[tuple[str, dict[str, float]]]:
     """Request each page several times."""
     connection = http.client.HTTPConnection("127.0.0.1", scene.http, timeout=60)
-    last = -(-len(scene.names) // 100)
+    last = (len(scene.names) - 1) // 100 * 100
     for name, path in PAGES.items():
         pipe.send("")
         pipe.recv()

@@ -100,8 +100,8 @@ class Lines:
         )
         self.lines.append(line)
 
-    def recent(self, limit: int) -> list[AuditEntry]:
-        return self.lines[::-1][:limit]
+    def recent(self) -> list[AuditEntry]:
+        return self.lines[::-1]
 
 
 class NoUsers:

@@ -72,7 +72,7 @@ def test_a_backup_is_created_reported_and_listed(broker: LocalBroker, home: Path
     assert not document["running"]
     assert "[broker]" in document["configuration"]
     assert document["users_file"].endswith("users.json")
-    [one, two] = document["backups"]
+    [one, two] = document["items"]
     assert (one["name"], one["complete"]) == ("one", True)
     assert (two["name"], two["incremental_from"]) == ("two", "one")
     assert one["last_sequence"] == made["last_sequence"]
@@ -121,7 +121,7 @@ def test_without_a_directory_there_are_no_backups(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
         assert refused(client, "one") == (409, "no-backup-directory")
-        assert client.get("/backups").json()["backups"] == []
+        assert client.get("/backups").json()["items"] == []
 
 
 def test_without_a_journal_there_are_no_backups(start: Start, home: Path) -> None:

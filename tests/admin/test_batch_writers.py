@@ -13,9 +13,8 @@ def test_writers_are_sorted_by_their_latest_batch(start: Start) -> None:
     with Client(broker.port("http")) as client:
         assert client.get("/batches").json() == {
             "items": [],
-            "page": 1,
-            "page_size": 100,
             "total": 0,
+            "next_cursor": None,
         }
         rows = [row("orders", b"x")] * 3
         client.write(rows, writer="one", batch=4)
@@ -35,9 +34,9 @@ def test_a_page_of_writers(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
         for number in range(5):
             assert client.write([row("q", b"")], writer=f"w{number}").status == 200
-        answer = client.get("/batches?page=2&page_size=2").json()
+        answer = client.get("/batches?offset=2&limit=2").json()
         assert [item["writer"] for item in answer["items"]] == ["w2", "w1"]
         assert answer["total"] == 5
-        answer = client.get("/batches?order=asc&page_size=2").json()
+        answer = client.get("/batches?order=asc&limit=2").json()
         assert [item["writer"] for item in answer["items"]] == ["w0", "w1"]
         assert client.get("/batches?sort=name").status == 400

@@ -249,18 +249,18 @@ async def test_pages_orders_and_filters(api_fixture: ApiFixture) -> None:
     connect(api_fixture, *views)
     http_client = api_fixture.http_client()
     assert await numbers(http_client) == [1, 2, 3, 4, 5, 6, 7]
-    assert await numbers(http_client, "order=desc&page_size=3") == [7, 6, 5]
-    assert await numbers(http_client, "page_size=3&page=3") == [7]
-    assert await numbers(http_client, "page_size=3&page=4") == []
+    assert await numbers(http_client, "order=desc&limit=3") == [7, 6, 5]
+    assert await numbers(http_client, "limit=3&offset=6") == [7]
+    assert await numbers(http_client, "limit=3&offset=9") == []
     assert await numbers(http_client, "sort=started") == [7, 6, 5, 4, 3, 2, 1]
     assert await numbers(http_client, "sort=consumers") == [3, 6, 1, 4, 7, 2, 5]
     assert await numbers(http_client, "protocol=jmq") == [3]
     assert await numbers(http_client, "filter=report") == [3]
     assert await numbers(http_client, "filter=bert") == [3]
     assert await numbers(http_client, "filter=10.0.0.5") == [5]
-    answer = await http_client.ask("GET", "/connections?page_size=2&protocol=phpmq")
+    answer = await http_client.ask("GET", "/connections?limit=2&protocol=phpmq")
     assert answer.json()["total"] == 6
-    for wrong in ("sort=password", "page=0", "page_size=501", "order=up", "nothing=1"):
+    for wrong in ("sort=password", "offset=-1", "limit=501", "order=up", "nothing=1"):
         answer = await http_client.ask("GET", f"/connections?{wrong}")
         assert (answer.status, answer.code) == (400, "bad-parameter"), wrong
 

@@ -86,7 +86,7 @@ async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
     assert await ids("kind=queue&order=desc") == [second, first]
     assert await ids("connection=2") == [second, third]
     assert await ids("destination=nothing") == []
-    assert await ids("page_size=1&page=2") == [second]
+    assert await ids("limit=1&offset=1") == [second]
 
 
 @looped

@@ -25,9 +25,9 @@ class Pages:
 
     async def page(self, identity: Identity, query: DestinationQuery) -> dict[str, Any]:
         self.at.append(time.perf_counter())
-        self.asked.append((identity.name, query.page))
+        self.asked.append((identity.name, query.offset))
         await asyncio.sleep(self.seconds)
-        return {"page": query.page}
+        return {"offset": query.offset}
 
 
 @looped
@@ -36,14 +36,14 @@ async def test_equal_queries_share_one_page(api_fixture: ApiFixture) -> None:
     cache = DestinationPageCache(pages)
     query = DestinationQuery()
     responses = await asyncio.gather(*(cache.of(EVERYBODY, DestinationQuery()) for _ in range(20)))
-    assert set(responses) == {b'{"page":1}'}
-    assert pages.asked == [("", 1)]
+    assert set(responses) == {b'{"offset":0}'}
+    assert pages.asked == [("", 0)]
     anna = Identity("anna")
     await cache.of(anna, query)
-    await cache.of(EVERYBODY, DestinationQuery(page=2))
+    await cache.of(EVERYBODY, DestinationQuery(offset=100))
     # identities with the same name do not share pages
     await cache.of(Identity("anna"), query)
-    assert pages.asked == [("", 1), ("anna", 1), ("", 2), ("anna", 1)]
+    assert pages.asked == [("", 0), ("anna", 0), ("", 100), ("anna", 0)]
 
 
 @looped
@@ -61,7 +61,7 @@ async def test_a_stale_page_is_not_returned(api_fixture: ApiFixture) -> None:
 async def test_queries_are_spaced_by_their_duration(api_fixture: ApiFixture) -> None:
     pages: Any = Pages(0.01)
     cache = DestinationPageCache(pages)
-    queries = [DestinationQuery(page=number) for number in range(1, 4)]
+    queries = [DestinationQuery(offset=number) for number in range(1, 4)]
     await asyncio.gather(*(cache.of(EVERYBODY, query) for query in queries))
     first, second, third = pages.at
     assert second - first >= 0.09
@@ -79,7 +79,7 @@ async def test_a_client_that_disconnects_stops_waiting(api_fixture: ApiFixture) 
     assert await waiting is None
     pages.seconds = 0.0
     # other clients are not delayed
-    assert await cache.unless(asyncio.Event(), EVERYBODY, DestinationQuery()) == b'{"page":1}'
+    assert await cache.unless(asyncio.Event(), EVERYBODY, DestinationQuery()) == b'{"offset":0}'
 
 
 @looped

@@ -39,19 +39,27 @@ async def test_a_list_in_pages_filtered_and_sorted(api_fixture: ApiFixture) -> N
         send(queue(broker, f"jobs.{number:02}"), *["x"] * (number % 5), broker=broker)
     send(topic(broker, "News"), "x", broker=broker)
     http_client = api_fixture.http_client(local=True)
-    assert await names(http_client, "?page_size=3") == ["News", "jobs.00", "jobs.01"]
-    assert await names(http_client, "?page_size=10&page=3") == [f"jobs.{n}" for n in range(19, 25)]
-    assert await names(http_client, "?order=desc&page_size=1") == ["jobs.24"]
-    assert await names(http_client, "?sort=ready&order=desc&page_size=2") == [
+    assert await names(http_client, "?limit=3") == ["News", "jobs.00", "jobs.01"]
+    assert await names(http_client, "?limit=10&offset=20") == [f"jobs.{n}" for n in range(19, 25)]
+    assert await names(http_client, "?order=desc&limit=1") == ["jobs.24"]
+    assert await names(http_client, "?sort=ready&order=desc&limit=2") == [
         "jobs.24",
         "jobs.19",
     ]
     assert await names(http_client, "?filter=OBS.1") == [f"jobs.{n}" for n in range(10, 20)]
     assert await names(http_client, "?filter=*S.*4") == ["jobs.04", "jobs.14", "jobs.24"]
     assert await names(http_client, "?kind=topic") == ["News"]
-    answer = (await http_client.ask("GET", "/destinations?kind=queue&page_size=2")).json()
-    assert (answer["total"], answer["page"], answer["page_size"]) == (25, 1, 2)
-    assert await names(http_client, "?page=9") == []
+    answer = (await http_client.ask("GET", "/destinations?kind=queue&limit=2")).json()
+    assert (answer["total"], answer["next_cursor"]) == (25, "2")
+    assert await names(http_client, "?offset=800") == []
+    found, path = [], "/destinations?limit=10"
+    while path:
+        page = (await http_client.ask("GET", path)).json()
+        found.append(len(page["items"]))
+        path = f"/destinations?limit=10&cursor={page['next_cursor']}" * bool(page["next_cursor"])
+    assert found == [10, 10, 6]
+    for wrong in ("offset=1&cursor=10", "cursor=x", "limit=0"):
+        assert (await http_client.ask("GET", f"/destinations?{wrong}")).code == "bad-parameter"
 
 
 @looped

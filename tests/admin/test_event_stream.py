@@ -138,7 +138,7 @@ def test_destinations_are_streamed(start: Start) -> None:
             peer.send(queue, b"x")
         peer.send("b", b"y")
     port = broker.port("http")
-    query = "destinations=true&overview=false&sort=ready&order=desc&page_size=2"
+    query = "destinations=true&overview=false&sort=ready&order=desc&limit=2"
     with contextlib.closing(Stream(port, query)) as stream:
         [name, page] = next(stream.events())
         assert name == "destinations"

@@ -38,7 +38,7 @@ async def test_move_by_id(api_fixture: ApiFixture, durability: Durability) -> No
     requested = [f"{prefix}{numbers[2]}", f"{prefix}{numbers[0]}", f"{prefix}{numbers[0]}", "77"]
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="move", ids=requested, target=TARGET)
-    assert (done["processed"], done["next"]) == (2, None)
+    assert (done["processed"], done["next_cursor"]) == (2, None)
     assert done["failed"] == [{"id": "77", "reason": "not-found"}]
     assert waiting(broker) == ["b"]
     assert waiting(broker, "target") == ["c", "a"]
@@ -88,8 +88,10 @@ async def test_move_all_keeps_the_order_and_skips_later_messages(
     send(jobs, "new", broker=broker)
     rounds = 1
     object.__setattr__(api_fixture.context, "limits", ApiLimits(action_seconds=0.001))
-    while done["next"] is not None:
-        done = await act(http_client, action="move", all=True, target=TARGET, after=done["next"])
+    while done["next_cursor"] is not None:
+        done = await act(
+            http_client, action="move", all=True, target=TARGET, cursor=done["next_cursor"]
+        )
         total += done["processed"]
         rounds += 1
     assert (total, done["failed"]) == (501, [])
@@ -122,11 +124,13 @@ async def test_a_selector_with_a_limit(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="delete", selector="n >= 10", limit=5)
     assert done["processed"] == 5
-    done = await act(http_client, action="delete", selector="n >= 10", limit=5, after=done["next"])
+    done = await act(
+        http_client, action="delete", selector="n >= 10", limit=5, cursor=done["next_cursor"]
+    )
     assert done["processed"] == 5
     assert waiting(broker) == [str(number) for number in (*range(10), *range(20, 30))]
     done = await act(http_client, action="copy", selector="n = 3", target=TARGET)
-    assert (done["processed"], done["next"]) == (1, None)
+    assert (done["processed"], done["next_cursor"]) == (1, None)
     assert waiting(broker, "target") == ["3"]
     assert len(waiting(broker)) == 20
 
@@ -207,7 +211,7 @@ async def test_a_full_target_ends_a_move(api_fixture: ApiFixture) -> None:
     done = await act(http_client, action="move", all=True, target=TARGET)
     assert done["processed"] == 2
     assert [each["reason"] for each in done["failed"]] == ["target-full"]
-    assert done["next"] is None
+    assert done["next_cursor"] is None
     assert waiting(broker) == ["c", "d"]
     assert waiting(broker, "target") == ["a", "b"]
 
@@ -279,7 +283,7 @@ async def test_ambiguous_requests_are_rejected(api_fixture: ApiFixture) -> None:
         {"action": "delete", "all": True, "target": TARGET},
         {"action": "move", "all": True, "target": {"kind": "queue"}},
         {"action": "explode", "all": True},
-        {"action": "delete", "all": True, "after": "x"},
+        {"action": "delete", "all": True, "cursor": "x"},
         {"action": "delete", "ids": ["1"] * 1001},
         {"action": "delete", "selector": "n ="},
         {"action": "delete", "all": True, "limit": -1},

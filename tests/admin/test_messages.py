@@ -50,7 +50,7 @@ async def test_any_page_by_its_offset(api_fixture: ApiFixture) -> None:
             range(offset, min(offset + 7, max(90, offset)))
         )
         assert found["total"] == 90
-        assert (found["next"] is None) == (offset + 7 >= 90)
+        assert (found["next_cursor"] is None) == (offset + 7 >= 90)
 
 
 @pytest.mark.parametrize("query", ["", "&selector=priority%20IS%20NULL%20OR%201=1"])
@@ -61,13 +61,13 @@ async def test_pages_by_cursor_while_messages_change(api_fixture: ApiFixture, qu
     send(jobs, *[str(number) for number in range(40)], broker=broker)
     http_client = api_fixture.http_client(local=True)
     seen: list[str] = []
-    after = ""
+    cursor = ""
     while True:
-        found = await page(http_client, f"?limit=10&body=true&after={after}{query}")
+        found = await page(http_client, f"?limit=10&body=true&cursor={cursor}{query}")
         seen += [each["body"]["value"] for each in found["items"]]
-        if found["next"] is None:
+        if found["next_cursor"] is None:
             break
-        after = found["next"]
+        cursor = found["next_cursor"]
         reader = read(broker, jobs, 3)
         reader.settle()
         reader.detach()
@@ -95,8 +95,8 @@ async def test_a_selector_page_ends_at_its_limit_and_continues(api_fixture: ApiF
     assert found["scanned"] < 60
     assert found["total"] is None
     rounds, texts = 1, []
-    while found["next"] is not None:
-        found = await page(http_client, f"{asked}&after={found['next']}")
+    while found["next_cursor"] is not None:
+        found = await page(http_client, f"{asked}&cursor={found['next_cursor']}")
         texts += [each["body"]["value"] for each in found["items"]]
         rounds += 1
     assert texts == [str(number) for number in range(71, 100, 2)]
@@ -109,12 +109,12 @@ async def test_invalid_selectors_cursors_and_offsets(api_fixture: ApiFixture) ->
     http_client = api_fixture.http_client(local=True)
     for query, code in (
         ("?selector=n%20%3E", "bad-selector"),
-        ("?after=nonsense", "bad-cursor"),
-        ("?after=5.1.99999999999999999999", "bad-cursor"),
-        ("?after=4.9999999999999999999.0", "bad-cursor"),
+        ("?cursor=nonsense", "bad-cursor"),
+        ("?cursor=5.1.99999999999999999999", "bad-cursor"),
+        ("?cursor=4.9999999999999999999.0", "bad-cursor"),
         ("?offset=-1", "bad-parameter"),
         ("?limit=501", "bad-parameter"),
-        ("?offset=1&after=4.0.0", "bad-parameter"),
+        ("?offset=1&cursor=4.0.0", "bad-parameter"),
         ("?offset=1&selector=n=1", "bad-parameter"),
         ("?state=lost", "bad-parameter"),
     ):
@@ -158,7 +158,7 @@ async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
     assert [each["redelivered"] for each in later] == [False, True]
     assert await bodies(http_client, "?state=unacked&offset=1&limit=1") == ["d"]
     first = await page(http_client, "?state=unacked&limit=2")
-    assert await bodies(http_client, f"?state=unacked&after={first['next']}") == ["b"]
+    assert await bodies(http_client, f"?state=unacked&cursor={first['next_cursor']}") == ["b"]
     assert await bodies(http_client, "?state=scheduled&selector=JMSPriority=9") == []
     assert await bodies(http_client, "?state=scheduled&selector=JMSPriority=4") == [
         "scheduled",

@@ -191,7 +191,7 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
     assert (graveyard["sources"], graveyard["scanned"]) == (["a", "b"], 5)
     assert graveyard["oldest_ms"] == 250
     read(broker, broker.destinations.queue("graveyard"), 2)
-    answer = await http_client.ask("GET", "/dead-letters?sort=ready&order=desc&page_size=1")
+    answer = await http_client.ask("GET", "/dead-letters?sort=ready&order=desc&limit=1")
     [graveyard] = answer.json()["items"]
     assert (graveyard["ready"], sum(graveyard["reasons"].values())) == (3, 3)
 

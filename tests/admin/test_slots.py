@@ -26,14 +26,14 @@ def test_the_life_of_a_slot_seen_by_two_clients(start: Start) -> None:
         assert status == 200
         assert (slot["name"], slot["position"], slot["limit_bytes"]) == ("spark.1", 5, 1000)
         assert slot["lost"] is False
-        assert other.get("/journal/slots").json() == {"slots": [slot]}
+        assert other.get("/journal/slots").json()["items"] == [slot]
         assert put(other, "spark.1", 7)[1]["position"] == 7
         assert put(other, "spark.1", 7)[0] == 200
         assert one.get("/journal/slots/spark.1").json()["position"] == 7
         status, refused = put(one, "spark.1", 6)
         assert (status, refused["code"]) == (409, "slot-ahead")  # type: ignore[index]
         assert put(one, "b", 0)[0] == 200
-        names = [slot["name"] for slot in other.get("/journal/slots").json()["slots"]]
+        names = [slot["name"] for slot in other.get("/journal/slots").json()["items"]]
         assert names == ["b", "spark.1"]
         assert one.ask("DELETE", "/journal/slots/b").status == 204
         for method in ("GET", "DELETE"):
@@ -63,7 +63,7 @@ def test_invalid_slots(start: Start) -> None:
         for name, body, code in NO_SLOTS:
             answer = client.ask("PUT", f"/journal/slots/{name}", body)
             assert (answer.status, answer.code) == (400, code), (name, body[:20])
-        assert client.get("/journal/slots").json() == {"slots": []}
+        assert client.get("/journal/slots").json()["items"] == []
 
 
 def test_concurrent_advances_never_move_a_slot_back(start: Start) -> None:

@@ -82,7 +82,7 @@ async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
     assert await names("destination=a") == ["jobs", "y"]
     assert await names("destination=nothing") == []
     assert await names("filter=anna/jobs") == ["jobs"]
-    assert await names("filter=b&page_size=1&page=2") == ["x"]
+    assert await names("filter=b&limit=1&offset=1") == ["x"]
     assert await names("destination_base64=YQ") == ["jobs", "y"]
 
 

@@ -65,7 +65,7 @@ async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) 
     }
     assert await listed(http_client, "state=prepared") == [second]
     assert await listed(http_client, "order=desc") == [second, first]
-    assert await listed(http_client, "sort=publishes&page_size=1&page=2") == [second]
+    assert await listed(http_client, "sort=publishes&limit=1&offset=1") == [second]
 
 
 @looped

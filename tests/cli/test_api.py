@@ -126,25 +126,28 @@ def test_parameters_that_are_none_are_left_out(api: Api, stub: Stub) -> None:
 
 def test_all_pages_of_a_list(api: Api, stub: Stub) -> None:
     pages = [list(range(500)), list(range(500, 1000)), list(range(1000, 1003))]
-    stub.answers = [(200, json.dumps({"items": items, "total": 1003}).encode()) for items in pages]
+    stub.answers = [
+        (200, json.dumps({"items": items, "next_cursor": cursor}).encode())
+        for items, cursor in zip(pages, ("500", "1000", None), strict=True)
+    ]
     assert list(api.items("/things", kind="queue")) == list(range(1003))
     queries = [parse_qs(urlsplit(path).query) for path in asked(stub)]
-    assert [query["page"] for query in queries] == [["1"], ["2"], ["3"]]
+    assert [query.get("cursor") for query in queries] == [None, ["500"], ["1000"]]
     assert all(query["kind"] == ["queue"] for query in queries)
 
 
 def test_list_ends_if_items_are_removed_meanwhile(api: Api, stub: Stub) -> None:
     stub.answers = [
-        (200, json.dumps({"items": [1] * 500, "total": 900}).encode()),
-        (200, json.dumps({"items": [], "total": 500}).encode()),
+        (200, json.dumps({"items": [1] * 500, "next_cursor": "500"}).encode()),
+        (200, json.dumps({"items": [], "next_cursor": None}).encode()),
     ]
     assert len(list(api.items("/things"))) == 500
 
 
 def test_the_first_of_a_list(api: Api, stub: Stub) -> None:
-    stub.answers = [(200, json.dumps({"items": [1, 2], "total": 900}).encode())]
+    stub.answers = [(200, json.dumps({"items": [1, 2], "next_cursor": "2"}).encode())]
     assert list(api.items("/things", 2)) == [1, 2]
-    assert asked(stub) == ["/api/v1/things?page=1&page_size=2"]
+    assert asked(stub) == ["/api/v1/things?limit=2"]
 
 
 @pytest.mark.parametrize(
@@ -230,11 +233,11 @@ def test_unreachable_broker_is_an_error_with_advice(tmp_path: Path) -> None:
 def test_partial_actions_are_requested_until_done(api: Api, stub: Stub) -> None:
     failed = {"id": "9", "reason": "in-flight"}
     stub.answers = [
-        (200, json.dumps({"processed": 2, "failed": [failed], "next": "c1"}).encode()),
-        (200, json.dumps({"processed": 1, "failed": [], "next": "c2"}).encode()),
+        (200, json.dumps({"processed": 2, "failed": [failed], "next_cursor": "c1"}).encode()),
+        (200, json.dumps({"processed": 1, "failed": [], "next_cursor": "c2"}).encode()),
     ]
     done = run_action(api, Address(Kind.QUEUE, "q"), "delete", {"all": True}, "deleted", limit=3)
     assert done.document == {"processed": 3, "failed": [failed]}
     assert done.code == 1
     bodies = [json.loads(body) for _, _, body in stub.requests]
-    assert [(body["limit"], body.get("after")) for body in bodies] == [(3, None), (1, "c1")]
+    assert [(body["limit"], body.get("cursor")) for body in bodies] == [(3, None), (1, "c1")]

@@ -101,7 +101,7 @@ def test_pages_selectors_and_states(ask: Run, name: str) -> None:
     assert (len(first["items"]), first["total"]) == (2, 5)
     output = ask("messages", "list", name, "--limit", "2").out
     assert "--after" in output
-    second = items(ask, name, "--limit", "2", "--after", first["next"])
+    second = items(ask, name, "--limit", "2", "--after", first["next_cursor"])
     assert [each["id"] for each in second] == [each["id"] for each in items(ask, name)[2:4]]
     assert bodies(ask, name, "--offset", "4") == ["m4"]
     assert bodies(ask, name, "--selector", "n > 2") == ["m3", "m4"]

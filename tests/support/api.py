@@ -131,7 +131,7 @@ class ApiFixture:
 
     def audit_lines(self) -> list[str]:
         """Return the events of the audit log in order, with user and operation."""
-        lines = reversed(self.authenticator.audit.recent(1000))
+        lines = reversed(self.authenticator.audit.recent())
         return [
             f"{each.event}: {each.user} {each.operation} {each.result}".strip() for each in lines
         ]

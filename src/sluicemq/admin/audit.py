@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import msgspec
-from msgspec import Meta
-
 from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.pagination import Page, PageQuery, page_of
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.security.audit import Audit, AuditEntry
-
-
-class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Maximum number of lines."""
-
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-
-
-class AuditEntryList(msgspec.Struct, frozen=True):
-    """Lines of the audit log, latest first."""
-
-    items: list[AuditEntry]
 
 
 class AuditEndpoints:
@@ -30,9 +14,9 @@ class AuditEndpoints:
     def __init__(self, log: Audit) -> None:
         self._log = log
 
-    async def list(self, call: Call) -> AuditEntryList:
-        """GET /audit"""
-        return AuditEntryList(self._log.recent(call.query.limit))
+    async def list(self, call: Call) -> Page[AuditEntry]:
+        """GET /audit, latest first"""
+        return page_of(self._log.recent(), call.query)
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
@@ -45,7 +29,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.list,
             "Last lines of the audit log",
             Need.SUPERUSER,
-            query=AuditQuery,
-            answer=AuditEntryList,
+            query=PageQuery,
+            answer=Page[AuditEntry],
         ),
     ]

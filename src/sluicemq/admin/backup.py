@@ -30,6 +30,7 @@ from starlette.responses import StreamingResponse
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import ApiError, problem
 from sluicemq.admin.journal import kept
+from sluicemq.admin.pagination import Page, PageQuery, page_of
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.server_interface import Backups
 from sluicemq.journal.backup import create
@@ -61,14 +62,13 @@ class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 0
 
 
-class BackupList(msgspec.Struct, frozen=True, kw_only=True):
+class BackupList(Page[BackupView], frozen=True, kw_only=True):
     """Backups in the configured directory, and the files that the next backup will include."""
 
     directory: str | None
     running: bool
     users_file: str
     configuration: Annotated[str, Meta(description="The settings in force, as TOML.")]
-    backups: list[BackupView]
 
 
 class BackupEndpoints:
@@ -84,12 +84,15 @@ class BackupEndpoints:
         found: list[BackupView] = []
         if directory is not None and directory.is_dir():
             found = await asyncio.to_thread(catalogue, directory)
+        page = page_of(found, call.query)
         return BackupList(
             directory=None if directory is None else str(directory),
             running=_running.locked(),
             users_file=str(backups.users_file),
             configuration=backups.configuration,
-            backups=found,
+            items=page.items,
+            total=page.total,
+            next_cursor=page.next_cursor,
         )
 
     async def create(self, call: Call) -> StreamingResponse:
@@ -250,6 +253,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             handlers.show,
             "List the backups",
             Need.SUPERUSER,
+            query=PageQuery,
             answer=BackupList,
         ),
         Endpoint(

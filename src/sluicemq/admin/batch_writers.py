@@ -9,12 +9,12 @@ import msgspec
 from msgspec import Meta
 
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.pagination import Page, PageQuery, page_with
+from sluicemq.admin.pagination import Page, SortedPageQuery, page_with
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.time_slices import TimeSlices
 
 
-class WritersQuery(PageQuery, kw_only=True, frozen=True):
+class WritersQuery(SortedPageQuery, kw_only=True, frozen=True):
     """Order of the writers, by the time of their last part."""
 
     order: Annotated[

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.pagination import Page, PageQuery, page_of
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.server_interface import Configuration, SettingView
 
 
-class ConfigurationQuery(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigurationQuery(PageQuery, frozen=True, kw_only=True):
     """Only settings whose names contain `filter`."""
 
     filter: str = ""
-
-
-class SettingList(msgspec.Struct, frozen=True):
-    """Settings in the order of the documentation."""
-
-    items: list[SettingView]
 
 
 class ConfigurationEndpoints:
@@ -27,12 +20,11 @@ class ConfigurationEndpoints:
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
 
-    async def list(self, call: Call) -> SettingList:
-        """GET /configuration"""
+    async def list(self, call: Call) -> Page[SettingView]:
+        """GET /configuration, in the order of the documentation"""
         substring = call.query.filter
-        return SettingList(
-            [each for each in self._configuration.settings() if substring in each.name]
-        )
+        found = [each for each in self._configuration.settings() if substring in each.name]
+        return page_of(found, call.query)
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:
@@ -46,6 +38,6 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "List the effective settings and their sources, except those of destinations",
             Need.SUPERUSER,
             query=ConfigurationQuery,
-            answer=SettingList,
+            answer=Page[SettingView],
         ),
     ]

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import ApiError
-from sluicemq.admin.pagination import Page, PageQuery, page_with
+from sluicemq.admin.pagination import Page, SortedPageQuery, page_with
 from sluicemq.admin.printable_names import printable
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.server_interface import ConnectionView
@@ -25,7 +25,7 @@ LONGEST_REASON: Final = 200
 _CLOSE_REASON: Final = "closed by an administrator"
 
 
-class ConnectionQuery(PageQuery, kw_only=True, frozen=True):
+class ConnectionQuery(SortedPageQuery, kw_only=True, frozen=True):
     """Selection and order of connections."""
 
     filter: Annotated[

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import sees
-from sluicemq.admin.pagination import Page, PageQuery, page_of
+from sluicemq.admin.pagination import Page, SortedPageQuery, page_of
 from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
 from sluicemq.admin.server_interface import AttachedConsumer
@@ -18,7 +18,7 @@ from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.model.destination import Kind, decode_name
 
 
-class ConsumerQuery(PageQuery, kw_only=True, frozen=True):
+class ConsumerQuery(SortedPageQuery, kw_only=True, frozen=True):
     """Selection and order of consumers."""
 
     destination: Annotated[str, Meta(description="Exact name of the destination.")] = ""

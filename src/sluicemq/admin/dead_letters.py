@@ -14,7 +14,7 @@ import msgspec
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import DestinationEndpoints, sees
-from sluicemq.admin.pagination import Page, PageQuery, page_with
+from sluicemq.admin.pagination import Page, SortedPageQuery, page_with
 from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
@@ -37,7 +37,7 @@ STEP: Final = 20
 OTHERS: Final = "(others)"
 
 
-class DeadLetterQuery(PageQuery, kw_only=True, frozen=True):
+class DeadLetterQuery(SortedPageQuery, kw_only=True, frozen=True):
     """Order of the dead-letter queues."""
 
     sort: Literal["name", "ready"] = "name"

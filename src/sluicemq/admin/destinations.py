@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.durability import wait_until_durable
 from sluicemq.admin.errors import ApiError
-from sluicemq.admin.pagination import Page, PageQuery, page_with
+from sluicemq.admin.pagination import Page, SortedPageQuery, page_with
 from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
@@ -61,7 +61,7 @@ Sort = Literal[
 ]
 
 
-class DestinationQuery(PageQuery, kw_only=True, frozen=True):
+class DestinationQuery(SortedPageQuery, kw_only=True, frozen=True):
     """Selection and order of destinations."""
 
     kind: Annotated[

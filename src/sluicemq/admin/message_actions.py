@@ -3,8 +3,8 @@
 A request selects messages by id, by a selector, or all of them. The broker handles each message as
 one unit of the journal (broker/operations.py) and responds when all units are on disk. If the
 broker ends meanwhile, each message is in exactly one place, and the client can repeat the request.
-Large sets are handled in time slices until a limit is reached; `next` in the response continues the
-action. Messages that arrive after the first request are not affected.
+Large sets are handled in time slices until a limit is reached; `next_cursor` in the response
+continues the action. Messages that arrive after the first request are not affected.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MessageActionRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unk
 
     target  destination of move and copy
     state   with `selector` or `all`: only ready messages, or only scheduled ones
-    after   `next` of the previous response
+    cursor  `next_cursor` of the previous response
     limit   maximum number of messages; 0 = all
     """
 
@@ -72,7 +72,7 @@ class MessageActionRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unk
     target: MessageTarget | None = None
     subscription: str = ""
     state: Literal["ready", "scheduled"] = "ready"
-    after: str = ""
+    cursor: str = ""
     limit: Annotated[int, Meta(ge=0)] = 0
 
 
@@ -86,15 +86,15 @@ class MessageActionFailure(msgspec.Struct, kw_only=True, frozen=True):
 class MessageActionResult(msgspec.Struct, kw_only=True, frozen=True):
     """Result of an action.
 
-    processed  number of messages that the action was applied to
-    scanned    number of messages examined
-    next       cursor to send as `after` to continue; null if there are no more messages
+    processed    number of messages that the action was applied to
+    scanned      number of messages examined
+    next_cursor  cursor to send to continue; null if there are no more messages
     """
 
     processed: int
     failed: list[MessageActionFailure]
     scanned: int
-    next: str | None
+    next_cursor: str | None
 
 
 class MessageSkipped(Exception):
@@ -151,10 +151,10 @@ class MessageActionRun:
         if self.slices.due:
             await self.slices.rest()
 
-    def answer(self, next: str | None) -> MessageActionResult:
+    def answer(self, next_cursor: str | None) -> MessageActionResult:
         """Return the response for the progress made so far."""
         return MessageActionResult(
-            processed=self.done, failed=self.failed, scanned=self.scanned, next=next
+            processed=self.done, failed=self.failed, scanned=self.scanned, next_cursor=next_cursor
         )
 
 
@@ -181,17 +181,17 @@ class ActionEndpoints:
         selector = await compiled(self._broker, body.selector)
         act = self._act(call, self._target(call, body))
         work = MessageActionRun(self._context, call, subscription)
-        next = None
+        next_cursor = None
         if body.ids is not None:
             await self._by_id(work, body.ids, act)
         elif body.state == "scheduled":
-            next = await self._delayed(work, selector, act)
+            next_cursor = await self._delayed(work, selector, act)
         else:
-            next = await self._waiting(work, selector, act)
+            next_cursor = await self._waiting(work, selector, act)
         await wait_until_durable(self._broker, self._broker.journal.next_sequence())
         where = f" to {printable(str(body.target.address))}" if body.target is not None else ""
         call.note = f"{body.action}{where}: done {work.done}, failed {len(work.failed)}"
-        return work.answer(next)
+        return work.answer(next_cursor)
 
     def _permit(self, call: Call) -> None:
         """Check the permissions that the action needs. Raises AccessDenied."""
@@ -277,8 +277,8 @@ class ActionEndpoints:
     ) -> str | None:
         """Act on ready messages in queue order, as they were at the first request."""
         body: MessageActionRequest = work.call.body
-        if body.after:
-            priority, last, until = read_cursor(body.after)
+        if body.cursor:
+            priority, last, until = read_cursor(body.cursor)
             cursor = work.subscription.cursor(until, priority, last)
         else:
             until = work.broker.journal.next_sequence()
@@ -304,11 +304,11 @@ class ActionEndpoints:
     async def _delayed(
         self, work: MessageActionRun, selector: Selector | None, act: Act
     ) -> str | None:
-        """Act on messages in ascending sequence number, so that `after` can refer to one."""
+        """Act on messages in ascending sequence number, so that a cursor can refer to one."""
         body: MessageActionRequest = work.call.body
         last, until = 0, work.broker.journal.next_sequence()
-        if body.after:
-            _, last, until = read_cursor(body.after)
+        if body.cursor:
+            _, last, until = read_cursor(body.cursor)
         delayed = work.subscription.delayed
         for sequence in sorted(each for each in delayed if last < each <= until):
             if work.over():

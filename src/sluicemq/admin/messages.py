@@ -1,11 +1,11 @@
 """Endpoints that list the messages of a queue or topic subscription and show one message.
 
-A request selects a page by its offset or by the cursor of the previous page (`next`, sent as
-`after`). The cursor is the position of that page's last message and survives concurrent changes.
+A request selects a page by its offset or by the cursor of the previous page. The cursor is the
+position of that page's last message and survives concurrent changes.
 Skipped messages are not read (broker/cursor.py).
 
 With a selector every message has to be examined. A request does so in time slices, within limits of
-time and of messages; then it returns the messages found so far, and `next` to continue.
+time and of messages; then it returns the messages found so far, and a cursor to continue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.destinations import MOST, found
+from sluicemq.admin.destinations import found
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.message_view import (
     PROTOCOLS,
@@ -36,6 +36,7 @@ from sluicemq.admin.message_view import (
     raw_body,
     view_of_body,
 )
+from sluicemq.admin.pagination import Page, PageQuery
 from sluicemq.admin.printable_names import printable
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.subscriptions import sees_subscription
@@ -68,15 +69,15 @@ _CURSOR: Final = re.compile(r"([0-9])\.([0-9]{1,19})\.([0-9]{1,19})")
 State = Literal["ready", "unacked", "scheduled"]
 
 
-class MessageQuery(msgspec.Struct, kw_only=True, frozen=True):
+class MessageQuery(PageQuery, kw_only=True, frozen=True):
     """Selection of messages."""
 
     subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
     selector: Annotated[str, Meta(description="Only messages that match this JMS selector.")] = ""
     state: State = "ready"
-    offset: Annotated[int, Meta(ge=0, le=MOST, description="Number of messages to skip.")] = 0
-    after: Annotated[str, Meta(description="`next` of the previous page; replaces `offset`.")] = ""
-    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+    cursor: Annotated[
+        str, Meta(description="`next_cursor` of the previous page; replaces `offset`.")
+    ] = ""
     body: Annotated[bool, Meta(description="Include the beginning of each body.")] = False
 
 
@@ -134,17 +135,10 @@ class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     body: BodyView | None = None
 
 
-class MessagePage(msgspec.Struct, kw_only=True, frozen=True):
-    """A page of messages.
+class MessagePage(Page[MessageItem], kw_only=True, frozen=True):
+    """A page of messages: `total` is the number of messages in the requested state, null with a
+    selector; `scanned` the number of messages examined."""
 
-    total    number of messages in the requested state; null with a selector
-    next     cursor to send as `after`; null if there are no more messages
-    scanned  number of messages examined
-    """
-
-    items: list[MessageItem]
-    total: int | None
-    next: str | None
     scanned: int
 
 
@@ -187,11 +181,11 @@ class MessageEndpoints:
         query: MessageQuery = call.query
         subscription = subscription_of(call, found(self._context, call), query.subscription)
         selector = await compiled(self._broker, query.selector)
-        if query.offset and (query.after or selector is not None):
+        if query.offset and selector is not None:
             raise ApiError(
                 400,
                 "bad-parameter",
-                "with after or a selector there is no offset: pages follow from one to the next",
+                "with a selector there is no offset: pages follow from one to the next",
             )
         if query.state == "ready":
             return await self._waiting(subscription, query, selector)
@@ -202,8 +196,8 @@ class MessageEndpoints:
     ) -> MessagePage:
         cursor, place = subscription.cursor(), query.offset
         slices = TimeSlices(self._broker)
-        if query.after:
-            priority, last, place = read_cursor(query.after)
+        if query.cursor:
+            priority, last, place = read_cursor(query.cursor)
             cursor = subscription.cursor(NO_END, priority, last)
         else:
             place -= await _skip(subscription, cursor, place, slices)
@@ -225,7 +219,9 @@ class MessageEndpoints:
         return MessagePage(
             items=items,
             total=subscription.ready if selector is None else None,
-            next=encode_cursor(cursor.priority, cursor.last, place) if cursor.more() else None,
+            next_cursor=encode_cursor(cursor.priority, cursor.last, place)
+            if cursor.more()
+            else None,
             scanned=budget.scanned,
         )
 
@@ -234,12 +230,12 @@ class MessageEndpoints:
     ) -> MessagePage:
         """Return a page of unacked or delayed messages, addressed by offset.
 
-        The pending queue does not contain them, so `next` holds an offset instead of a position.
+        The pending queue does not contain them, so the cursor is an offset instead of a position.
         """
         broker = self._broker
         place = query.offset
-        if query.after:
-            _, _, place = read_cursor(query.after)
+        if query.cursor:
+            _, _, place = read_cursor(query.cursor)
         in_step = STEP if selector is not None else query.limit
         slices = TimeSlices(self._broker)
         budget = ScanBudget(self._context)
@@ -267,7 +263,7 @@ class MessageEndpoints:
         return MessagePage(
             items=items,
             total=there if selector is None else None,
-            next=encode_cursor(0, 0, place) if place < there else None,
+            next_cursor=encode_cursor(0, 0, place) if place < there else None,
             scanned=budget.scanned,
         )
 
@@ -371,16 +367,18 @@ def delayed(subscription: Subscription, offset: int, count: int) -> list[Deliver
 
 
 def encode_cursor(priority: int, last: int, place: int) -> str:
-    """Encode a cursor as the text of `next`."""
+    """Encode a cursor as the text of `next_cursor`."""
     return f"{priority}.{last}.{place}"
 
 
 def read_cursor(text: str) -> tuple[int, int, int]:
-    """Decode the text of `next`. Raises Problem for any other text."""
+    """Decode the text of `next_cursor`. Raises Problem for any other text."""
     read = _CURSOR.fullmatch(text)
     numbers = [int(each) for each in read.groups()] if read is not None else []
     if not numbers or max(numbers) > NO_END:
-        raise ApiError(400, "bad-cursor", "that is no `next` of an earlier answer")
+        raise ApiError(
+            400, "bad-cursor", "the cursor is not the next_cursor of an earlier response"
+        )
     return numbers[0], numbers[1], numbers[2]
 
 

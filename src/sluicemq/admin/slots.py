@@ -15,6 +15,7 @@ from msgspec import Meta
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.journal import kept
+from sluicemq.admin.pagination import Page, PageQuery, page_of
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import Slot, Slots
 from sluicemq.journal.port import Journal
@@ -55,12 +56,6 @@ class SlotView(msgspec.Struct, frozen=True):
     idle_expired: bool
 
 
-class SlotList(msgspec.Struct, frozen=True):
-    """All slots, by name."""
-
-    slots: list[SlotView]
-
-
 class SlotEndpoints:
     """Handlers of `/journal/slots`, shared by all connections."""
 
@@ -68,10 +63,10 @@ class SlotEndpoints:
         self._journal = journal
         self._lock = asyncio.Lock()
 
-    async def list(self, call: Call) -> SlotList:
+    async def list(self, call: Call) -> Page[SlotView]:
         """GET /journal/slots"""
         found = await self._carry_out(self._slots.list)
-        return SlotList([_described(name, slot) for name, slot in found.items()])
+        return page_of([_described(name, slot) for name, slot in found.items()], call.query)
 
     async def show(self, call: Call) -> SlotView:
         """GET /journal/slots/{name}"""
@@ -149,7 +144,15 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
     one = "/journal/slots/{name}"
     need = Need.SUPERUSER
     return [
-        Endpoint("GET", "/journal/slots", handlers.list, "List the slots", need, answer=SlotList),
+        Endpoint(
+            "GET",
+            "/journal/slots",
+            handlers.list,
+            "List the slots",
+            need,
+            query=PageQuery,
+            answer=Page[SlotView],
+        ),
         Endpoint("GET", one, handlers.show, "A slot", need, answer=SlotView),
         Endpoint(
             "PUT",

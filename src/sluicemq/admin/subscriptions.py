@@ -19,7 +19,7 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import sees
 from sluicemq.admin.durability import wait_until_durable
 from sluicemq.admin.errors import ApiError
-from sluicemq.admin.pagination import Page, PageQuery, page_of
+from sluicemq.admin.pagination import Page, SortedPageQuery, page_of
 from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import Call, Endpoint, from_base64
 from sluicemq.admin.time_slices import TimeSlices
@@ -32,7 +32,7 @@ _OF_JMS: Final = re.compile(r"(?:shared-)?(?:durable|group|shared|consumer):([^/
 """Names of JMQ subscriptions: client id and name, percent-encoded."""
 
 
-class SubscriptionQuery(PageQuery, kw_only=True, frozen=True):
+class SubscriptionQuery(SortedPageQuery, kw_only=True, frozen=True):
     """Selection and order of subscriptions."""
 
     destination: Annotated[str, Meta(description="Exact name of the topic.")] = ""

@@ -24,7 +24,7 @@ from msgspec import Meta
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.durability import wait_until_called_back, wait_until_durable
 from sluicemq.admin.errors import ApiError
-from sluicemq.admin.pagination import Page, PageQuery, page_of
+from sluicemq.admin.pagination import Page, SortedPageQuery, page_of
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Transaction, TransactionState
@@ -36,7 +36,7 @@ _PROTOCOL = "jmq"
 """Protocol of all transactions: only JMQ has transactions that last longer than a request."""
 
 
-class TransactionQuery(PageQuery, kw_only=True, frozen=True):
+class TransactionQuery(SortedPageQuery, kw_only=True, frozen=True):
     """Selection and order of transactions."""
 
     state: Annotated[Literal["", "open", "prepared"], Meta(description='"" = both.')] = ""

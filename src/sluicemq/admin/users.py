@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import ApiError
-from sluicemq.admin.pagination import Page, PageQuery, page_of, page_with
+from sluicemq.admin.pagination import Page, SortedPageQuery, page_of
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.model.access import MAX_PATTERN, Operation, Permission
 from sluicemq.model.errors import UserExists, UserNotFound
@@ -37,7 +37,7 @@ Expect = Annotated[
 ]
 
 
-class ListQuery(PageQuery, kw_only=True, frozen=True):
+class ListQuery(SortedPageQuery, kw_only=True, frozen=True):
     """Selection of users or roles."""
 
     filter: Annotated[str, Meta(description="Only names that contain this text.")] = ""
@@ -118,7 +118,7 @@ class UserEndpoints:
         query: ListQuery = call.query
         page = _chosen(self._directory.names(), query)
         found = [user for name in page.items if (user := self._directory.user(name)) is not None]
-        return page_with(found, query, page.total)
+        return Page(items=found, total=page.total, next_cursor=page.next_cursor)
 
     async def show(self, call: Call) -> UserView:
         """GET /users/{name}"""
@@ -196,8 +196,8 @@ class UserEndpoints:
         """GET /roles"""
         query: ListQuery = call.query
         page = _chosen(self._directory.role_names(), query)
-        found = self._directory.roles(page.items)
-        return page_with(found[:: 1 if query.order == "asc" else -1], query, page.total)
+        found = self._directory.roles(page.items)[:: 1 if query.order == "asc" else -1]
+        return Page(items=found, total=page.total, next_cursor=page.next_cursor)
 
     async def show_role(self, call: Call) -> RoleView:
         """GET /roles/{name}"""

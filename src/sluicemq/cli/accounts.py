@@ -127,7 +127,7 @@ class ApiAccounts:
         self._api = api
 
     def login_policy(self) -> LoginPolicy:
-        items = self._api.get("/configuration")["items"]
+        items = self._api.items("/configuration")
         settings: Item = {item["name"]: item["value"] for item in items}
         required, insecure = settings["auth.required"], settings["insecure_public"]
         found: list[str] = []

@@ -175,18 +175,14 @@ class Api:
         self, path: str | Resource, most: int = 0, /, **query: str | int | bool | None
     ) -> Iterator[dict[str, Any]]:
         """Yield the items of a list from all of its pages; at most `most`."""
-        page = seen = 0
+        seen, cursor = 0, None
         while True:
-            page += 1
-            size = min(most - seen, PAGE_SIZE) if most and page == 1 else PAGE_SIZE
-            document = self.get(path, page=page, page_size=size, **query)
-            found = document["items"]
-            for item in found:
-                if most and seen == most:
-                    return
-                seen += 1
-                yield item
-            if len(found) < size or seen >= document.get("total", seen + 1) or seen == most:
+            limit = min(most - seen, PAGE_SIZE) if most else PAGE_SIZE
+            document = self.get(path, limit=limit, cursor=cursor, **query)
+            yield from document["items"]
+            seen += len(document["items"])
+            cursor = document["next_cursor"]
+            if cursor is None or seen == most:
                 return
 
     def close(self) -> None:

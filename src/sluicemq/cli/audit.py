@@ -30,7 +30,7 @@ def audit(
     ] = 50,
 ) -> QueryResult:
     """Show the last lines of the audit log: logins, refusals, changes; the latest is the last."""
-    found = api.get("/audit", limit=limit)["items"]
+    found = list(api.items("/audit", limit))
     if not found:
         return QueryResult([], None, "The audit log is empty since the broker started.")
     return QueryResult(found, table(COLUMNS, reversed(found)))

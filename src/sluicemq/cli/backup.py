@@ -150,7 +150,7 @@ def list_backups(
         if directory is not None:
             raise ConfigurationError("--url lists the broker's own backups; leave out DIR")
         with Api(place.target()) as api:
-            found = api.get("/backups")["backups"]
+            found = list(api.items("/backups"))
     if as_json:
         print_json(found)
     elif found:

@@ -129,7 +129,7 @@ def docs(
 
 def _show_live(place: BrokerLocation, explain: bool, as_json: bool) -> None:
     with Api(place.target()) as api:
-        found = api.get("/configuration")["items"]
+        found = list(api.items("/configuration"))
     if as_json:
         print_json(found)
         return

@@ -84,7 +84,7 @@ def show(
     """List the dead letters in a queue with reason and original destination."""
     address = address_of(name)
     at = destination(address) / "messages"
-    document = api.get(at, selector=selector, limit=limit, after=after)
+    document = api.get(at, selector=selector, limit=limit, cursor=after)
     items = document["items"]
     for item in items:
         # the list does not include these fields
@@ -97,7 +97,7 @@ def show(
     if not items:
         return QueryResult(document, None, f"There is no such message in {display_name(address)}.")
     found: RenderableType = table(_MESSAGES, items)
-    if following := document.get("next"):
+    if following := document.get("next_cursor"):
         found = Group(found, Text(f"The next ones: --after {following}", style="dim"))
     return QueryResult(document, found)
 

@@ -102,8 +102,8 @@ def run_action(
             done += answer["processed"]
             failed += answer.get("failed") or []
             status.update(f"{number(done)} {verb}")
-            body["after"] = answer.get("next")
-            if body["after"] is None or (limit and done >= limit):
+            body["cursor"] = answer.get("next_cursor")
+            if body["cursor"] is None or (limit and done >= limit):
                 break
     for each in failed[:MOST_LISTED_FAILURES]:
         complain(f"message {each['id']}: {_REASONS.get(each['reason'], each['reason'])}")

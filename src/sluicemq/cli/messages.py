@@ -89,7 +89,7 @@ def list_messages(
         subscription=subscription,
         limit=limit,
         offset=offset or None,
-        after=after,
+        cursor=after,
         body=body or None,
     )
     items = document["items"]
@@ -97,7 +97,7 @@ def list_messages(
         return QueryResult(document, None, f"There is no such message in {display_name(address)}.")
     columns = (*COLUMNS, Column("Body", beginning)) if body else COLUMNS
     output: RenderableType = table(columns, items)
-    if following := document.get("next"):
+    if following := document.get("next_cursor"):
         of = f" of {number(document['total'])}" if document.get("total") is not None else ""
         more = f"The next ones{of}: --after {following}"
         output = Group(output, Text(more, style="dim"))

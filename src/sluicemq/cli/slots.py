@@ -59,7 +59,7 @@ PositionOption = Annotated[
 @query_command(app, "list")
 def list_slots(api: Api) -> QueryResult:
     """List the slots."""
-    found = api.get("/journal/slots")["slots"]
+    found = list(api.items("/journal/slots"))
     if not found:
         return QueryResult([], None, "There are no slots. A pipeline's first run creates one.")
     return QueryResult(found, table(COLUMNS, found))

@@ -146,17 +146,17 @@ class TopData(NamedTuple):
 def fetch_top_data(api: Api, choice: ViewState, rows: int) -> TopData:
     """Request the data."""
     overview = api.get("/overview")
-    query: dict[str, Any] = {"page_size": rows, "filter": choice.filter or None}
+    query: dict[str, Any] = {"limit": rows, "filter": choice.filter or None}
     if choice.view.path == "/consumers":
         # it filters by pattern only
         query.pop("filter")
     if choice.sort:
         query |= {"sort": choice.sort, "order": "asc" if choice.ascending else "desc"}
-    found = api.get(choice.view.path, page=choice.page, **query)
+    found = api.get(choice.view.path, offset=(choice.page - 1) * rows, **query)
     last = max(1, -(-found["total"] // rows))
     if choice.page > last:
         choice.page = last
-        found = api.get(choice.view.path, page=choice.page, **query)
+        found = api.get(choice.view.path, offset=(choice.page - 1) * rows, **query)
     return TopData(overview, found["items"], found["total"], choice.page)
 
 

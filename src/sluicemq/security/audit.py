@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -102,9 +101,9 @@ class Audit:
             result=result,
         )
 
-    def recent(self, limit: int) -> list[AuditEntry]:
-        """The last lines, the latest first."""
-        return list(islice(reversed(self._kept), limit))
+    def recent(self) -> list[AuditEntry]:
+        """Return the last lines, the latest first."""
+        return list(reversed(self._kept))
 
     def changed(self, before: Database, after: Database) -> None:
         """The user database has changed, by whomever it names."""

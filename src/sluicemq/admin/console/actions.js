@@ -25,14 +25,14 @@ const REASONS = {
  */
 export async function carryOut(place, action, which, target = null) {
   const total = { processed: 0, failed: [] };
-  let after = null;
+  let cursor = null;
   do {
-    const body = { action, ...which, ...(target && { target }), ...(after && { after }) };
+    const body = { action, ...which, ...(target && { target }), ...(cursor && { cursor }) };
     const answer = await post(place.full("/messages/actions"), body);
     total.processed += answer.processed;
     total.failed.push(...(answer.failed ?? []));
-    after = answer.next ?? null;
-  } while (after);
+    cursor = answer.next_cursor;
+  } while (cursor);
   return total;
 }
 

@@ -72,8 +72,8 @@ export class List {
     const query = {
       ...this.fixed,
       ...this.chosen,
-      page: this.page,
-      page_size: this.size,
+      offset: (this.page - 1) * this.size,
+      limit: this.size,
       ...(this.sort && { sort: this.sort, order: this.order }),
     };
     const answer = await get(this.path, query, AbortSignal.any([request.signal, this.signal]));
@@ -89,7 +89,7 @@ export class List {
       return;
     }
     this.table.update(items);
-    this.pager.update(answer);
+    this.pager.update({ page: this.page, size: this.size, total });
     this.table.element.hidden = total === 0;
     const filtered = Object.values(this.chosen).some(Boolean);
     const state = total > 0 ? "" : `none ${filtered}`;

@@ -76,7 +76,7 @@ export class Search {
       .map(({ label, step }) => ({ label, note: "page", hash: `#/${step}` }));
     let named = [];
     try {
-      const query = { filter: text, page_size: MOST, sort: "name" };
+      const query = { filter: text, limit: MOST, sort: "name" };
       const { items } = await get("destinations", query, request.signal);
       named = items.map((item) => ({
         label: item.name,

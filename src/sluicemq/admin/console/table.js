@@ -120,7 +120,7 @@ export class Pager {
   }
 
   /** Show where one is; the buttons go where all is on one page. */
-  update({ page, page_size: size, total }) {
+  update({ page, size, total }) {
     this.page = page;
     const last = Math.max(1, Math.ceil(total / size));
     const first = (page - 1) * size + 1;

@@ -36,7 +36,7 @@ export function show({ signal }) {
   loading(
     content,
     async () => {
-      settings = (await get("configuration", {}, signal)).items;
+      settings = (await get("configuration", { limit: 500 }, signal)).items;
       update();
       if (content.firstChild !== table.element) put(content, table.element);
     },

@@ -73,9 +73,9 @@ class JournalPage {
   }
 
   async ask() {
-    const [journal, { slots }] = await Promise.all([
+    const [journal, { items: slots }] = await Promise.all([
       get("journal", {}, this.signal),
-      get("journal/slots", {}, this.signal),
+      get("journal/slots", { limit: 500 }, this.signal),
     ]);
     const { durable, segments } = journal;
     const size = segments.reduce((sum, segment) => sum + segment.size, 0);
@@ -98,7 +98,7 @@ class JournalPage {
   showSegments() {
     const from = (this.page - 1) * SIZE;
     this.segments.update(this.all.slice(from, from + SIZE));
-    this.pager.update({ page: this.page, page_size: SIZE, total: this.all.length });
+    this.pager.update({ page: this.page, size: SIZE, total: this.all.length });
   }
 
   async delete({ name, records, held }) {

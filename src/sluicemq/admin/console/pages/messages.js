@@ -93,7 +93,7 @@ class Messages {
 
   /** Messages of a topic are listed by subscription. */
   async choose(form) {
-    const query = { ...this.place.filterQuery(), page_size: 500 };
+    const query = { ...this.place.filterQuery(), limit: 500 };
     const { items } = await get("subscriptions", query, this.signal).catch(() => ({ items: [] }));
     const options = items.map(({ name, label }) => [name, label || name]);
     if (!options.some(([name]) => name === this.subscription)) this.subscription = "";
@@ -145,7 +145,7 @@ class Messages {
         subscription: this.subscription,
         limit: SIZE,
         body: this.strange ? "true" : "",
-        ...(this.selector ? cursor && { after: cursor } : { offset: this.offset || "" }),
+        ...(this.selector ? cursor && { cursor } : { offset: this.offset || "" }),
       }),
       this.signal,
     );
@@ -170,7 +170,7 @@ class Messages {
     if (this.rows.firstChild !== this.content) put(this.rows, this.content);
   }
 
-  pages({ items, total, next }) {
+  pages({ items, total, next_cursor: next }) {
     const from = this.selector
       ? ""
       : `${count(this.offset + 1)} to ${count(this.offset + items.length)} of ${count(total)}`;
@@ -216,7 +216,7 @@ class Messages {
 
   turn(step) {
     if (!this.selector) this.offset = Math.max(0, this.offset + step * SIZE);
-    else if (step > 0) this.cursors.push(this.answer.next);
+    else if (step > 0) this.cursors.push(this.answer.next_cursor);
     else this.cursors.pop();
     this.moved();
   }
@@ -270,11 +270,11 @@ class Messages {
   none() {
     if (this.selector) {
       return empty(
-        this.answer.next ? "No matches so far" : "No matching messages",
+        this.answer.next_cursor ? "No matches so far" : "No matching messages",
         h(
           "p",
           null,
-          this.answer.next
+          this.answer.next_cursor
             ? "The broker examines a limited number of messages per request; select Next to continue."
             : "A selector is a condition on headers and properties, as in JMS: color = 'red' AND size > 10.",
         ),

@@ -115,7 +115,7 @@ class Overview {
   async ask() {
     const [history, { items }] = await Promise.all([
       get("history", { minutes: this.minutes }, this.signal),
-      get("destinations", { sort: "ready", order: "desc", page_size: MOST }, this.signal),
+      get("destinations", { sort: "ready", order: "desc", limit: MOST }, this.signal),
     ]);
     this.draw(history);
     this.busiest.update(items);
