@@ -32,7 +32,7 @@ def test_slots_of_a_running_broker(ask: Run, broker: RunningBroker) -> None:
     assert ask("slots", "advance", "mine", "--position", "1").code == 0
     details = json.loads(ask("slots", "show", "mine", "--json").out)
     assert details["position"] == 1
-    assert details["behind"] >= 0
+    assert details["lag_records"] >= 0
     back = ask("slots", "advance", "mine", "--position", "0")
     assert back.code == 2
     assert "cannot go back" in back.err

@@ -13,7 +13,10 @@ LONG = "a.very.long.name." * 8
 TIME = 1_767_225_600_000
 VALUES: dict[str, Any] = {
     **dict.fromkeys(("publish_rate", "deliver_rate"), 1_234_567.8),
-    **dict.fromkeys(("ready", "unacked", "consumers", "delivered", "publishes", "acks"), 1_234_567),
+    **dict.fromkeys(
+        ("ready", "unacked", "consumers", "delivered", "publishes", "acks", "lag_records"),
+        1_234_567,
+    ),
     **dict.fromkeys(
         ("bytes", "size", "limit_bytes", "copied_bytes", "received_bytes"), 1023 * 1024
     ),

@@ -18,6 +18,7 @@ from sluicemq.admin.journal import kept
 from sluicemq.admin.pagination import Page, PageQuery, page_of
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import Slot, Slots
+from sluicemq.journal.lag import records_after
 from sluicemq.journal.port import Journal
 from sluicemq.journal.slots import is_slot_name
 from sluicemq.model.errors import RecordNotFound
@@ -41,6 +42,7 @@ class SlotRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SlotView(msgspec.Struct, frozen=True):
     """A slot.
 
+    lag_records    records after the position
     created        time of creation in ms since the epoch
     lost           true if segments that it needs may have been deleted
     idle_expired   true if it was lost because its reader did not advance it
@@ -49,6 +51,7 @@ class SlotView(msgspec.Struct, frozen=True):
 
     name: str
     position: int
+    lag_records: int
     limit_bytes: int
     created: int
     lost: bool
@@ -66,12 +69,12 @@ class SlotEndpoints:
     async def list(self, call: Call) -> Page[SlotView]:
         """GET /journal/slots"""
         found = await self._carry_out(self._slots.list)
-        return page_of([_described(name, slot) for name, slot in found.items()], call.query)
+        return page_of([await self._view(name, slot) for name, slot in found.items()], call.query)
 
     async def show(self, call: Call) -> SlotView:
         """GET /journal/slots/{name}"""
         name = _name(call)
-        return _described(name, await self._carry_out(self._slots.get, name))
+        return await self._view(name, await self._carry_out(self._slots.get, name))
 
     async def put(self, call: Call) -> SlotView:
         """PUT /journal/slots/{name}: create or advance a slot. Advancing is not written to the
@@ -79,11 +82,27 @@ class SlotEndpoints:
         name = _name(call)
         slot, created = await self._carry_out(_create_or_advance, self._slots, name, call.body)
         call.audited = created
-        return _described(name, slot)
+        return await self._view(name, slot)
 
     async def delete(self, call: Call) -> None:
         """DELETE /journal/slots/{name}"""
         await self._carry_out(self._slots.drop, _name(call))
+
+    async def _view(self, name: str, slot: Slot) -> SlotView:
+        journal = kept(self._journal)
+        lag = await asyncio.to_thread(
+            records_after, journal.directory, list(journal.segments), slot.position
+        )
+        return SlotView(
+            name,
+            slot.position,
+            lag,
+            slot.limit_bytes,
+            slot.created,
+            slot.lost,
+            slot.moved,
+            slot.abandoned,
+        )
 
     @property
     def _slots(self) -> Slots:
@@ -124,18 +143,6 @@ def _name(call: Call) -> str:
             "a slot's name has up to 63 characters of a-z 0-9 _ . - and no sign at the start",
         )
     return name
-
-
-def _described(name: str, slot: Slot) -> SlotView:
-    return SlotView(
-        name,
-        slot.position,
-        slot.limit_bytes,
-        slot.created,
-        slot.lost,
-        slot.moved,
-        slot.abandoned,
-    )
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:

@@ -32,6 +32,7 @@ app = typer.Typer(
 COLUMNS: Final = (
     Column("Slot", lambda item: str(item["name"])),
     Column("Position", lambda item: str(item["position"]), right=True),
+    Column("Lag", lambda item: number(item["lag_records"]), right=True),
     Column("Limit", lambda item: size(item["limit_bytes"]), right=True),
     Column("Created", lambda item: moment(item["created"]), whole=True, optional=True),
     Column(
@@ -67,13 +68,10 @@ def list_slots(api: Api) -> QueryResult:
 
 @query_command(app, "show")
 def show(api: Api, name: NameArgument) -> QueryResult:
-    """Show one slot, and how far behind the journal's end it is."""
+    """Show one slot, and the number of records that its reader has not processed (lag)."""
     slot = api.get(below("/journal/slots", name))
-    end = api.get("/journal")["durable"]["sequence"]
-    behind = max(0, end - slot["position"])
-    rows = [(column.title.lower(), str(column.of(slot))) for column in COLUMNS]
     return QueryResult(
-        {**slot, "behind": behind}, pairs([*rows, ("lag (records)", number(behind))])
+        slot, pairs([(column.title.lower(), str(column.of(slot))) for column in COLUMNS])
     )
 
 

@@ -364,7 +364,7 @@ SLOT_LAG: Final = _family(
     _GAUGE,
     "",
     ("slot",),
-    "Records between the position of the slot and the durable end.",
+    "Records that the reader has not processed.",
 )
 SLOT_BYTES: Final = _family(
     "sluicemq_journal_slot_lag_bytes",

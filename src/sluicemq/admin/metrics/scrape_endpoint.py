@@ -26,6 +26,7 @@ from sluicemq.admin.metrics.process import add_process
 from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import FileJournal, Slot
+from sluicemq.journal.lag import records_after
 from sluicemq.journal.liveness import LiveSegment
 from sluicemq.journal.slots import wall
 from sluicemq.model.access import Operation
@@ -125,8 +126,9 @@ class MetricsPage:
         if not isinstance(journal, FileJournal):
             return
         # run on a thread: a hanging file system must not block the event loop
-        sealed = [segment for segment in journal.segments if segment.sealed]
-        disk, slots, idle = await asyncio.to_thread(_on_disk, journal, sealed)
+        segments = list(journal.segments)
+        sealed = [segment for segment in segments if segment.sealed]
+        disk, slots, idle, lags = await asyncio.to_thread(_on_disk, journal, segments)
         into.add(f.DISK_FREE, disk.f_bavail * disk.f_frsize)
         into.add(f.DISK_SIZE, disk.f_blocks * disk.f_frsize)
         space = journal.space_state()
@@ -138,7 +140,7 @@ class MetricsPage:
             behind = stats.durable > slot.position
             lag = sum(each.size for each in sealed if each.last > slot.position)
             into.add(f.SLOT_POSITION, slot.position, name)
-            into.add(f.SLOT_LAG, max(0, stats.durable - slot.position), name)
+            into.add(f.SLOT_LAG, lags[name], name)
             into.add(f.SLOT_BYTES, lag + filling if behind else 0, name)
             into.add(f.SLOT_LIMIT, slot.limit_bytes, name)
             into.add(f.SLOT_LOST, int(slot.lost), name)
@@ -148,17 +150,20 @@ class MetricsPage:
 
 
 def _on_disk(
-    journal: FileJournal, sealed: list[LiveSegment]
-) -> tuple[os.statvfs_result, dict[str, Slot], dict[str, int]]:
-    """Return the file system's room, the slots, and for how many ms each has been idle."""
+    journal: FileJournal, segments: list[LiveSegment]
+) -> tuple[os.statvfs_result, dict[str, Slot], dict[str, int], dict[str, int]]:
+    """Return the file system's room, the slots, for how many ms each has been idle, and the number
+    of records that its reader has not processed."""
     slots = journal.slots.list()
     now = wall()
     idle = {}
+    lags = {}
     for name, slot in slots.items():
-        held = next((each for each in sealed if each.last > slot.position), None)
+        lags[name] = records_after(journal.directory, segments, slot.position)
+        held = next((each for each in segments if each.sealed and each.last > slot.position), None)
         if held is not None and not slot.lost:
             idle[name] = slot.idle(journal.completed(held), now)
-    return os.statvfs(journal.directory), slots, idle
+    return os.statvfs(journal.directory), slots, idle, lags
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:

@@ -119,8 +119,8 @@ class JournalPage {
 }
 
 /** How far a reader is behind: in records, and in bytes of the segments that it still needs. */
-function lag(slot, { durable, segments }) {
-  const records = Math.max(0, durable.sequence - slot.position);
+function lag(slot, { segments }) {
+  const records = slot.lag_records;
   const needed = segments.filter((segment, index) => {
     const next = segments[index + 1];
     return !next || next.first_sequence > slot.position + 1;

@@ -1,0 +1,47 @@
+"""The number of records that a reader has not processed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.journal import FileJournal
+from sluicemq.journal.lag import records_after
+from tests.journal.support import put, reopen
+
+
+def sequences(journal: FileJournal) -> list[int]:
+    """Return the sequence numbers of all records on disk, apart from the indexes."""
+    return [record.sequence for record in journal.read_from(0)]
+
+
+def check(journal: FileJournal) -> None:
+    """Compare the lag at every interesting position with the records that are there."""
+    found = sequences(journal)
+    segments = list(journal.segments)
+    positions = {0, *found, *(each - 1 for each in found), found[-1] + 1}
+    for position in positions:
+        expected = sum(1 for each in found if each > position)
+        assert records_after(journal.directory, segments, position) == expected
+
+
+@given(steps=st.lists(st.sampled_from(["record", "gap", "seal", "restart"]), max_size=12))
+def test_the_lag_counts_records(tmp_path_factory: pytest.TempPathFactory, steps: list[str]) -> None:
+    directory = tmp_path_factory.mktemp("journal")
+    journal = reopen(directory)
+    put(journal, b"first")
+    for step in steps:
+        if step == "record":
+            put(journal, b"x")
+        elif step == "gap":
+            journal.next_sequence()
+        elif step == "seal":
+            journal.seal()
+        else:
+            journal.close()
+            journal = reopen(directory)
+            put(journal, b"after the restart")
+    journal.sync()
+    check(journal)
+    journal.close()
