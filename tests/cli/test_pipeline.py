@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sluicemq.cli.pipeline_replay import lake_directory
 from tests.cli.conftest import Run
 
 
@@ -60,3 +61,16 @@ def test_without_spark(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.code == 2
     assert "the pipeline needs pyspark, which is not installed" in result.err
     assert "pip install 'sluicemq[pipeline]'" in result.err
+
+
+@pytest.mark.parametrize("lake", ["s3://bucket/x", "s3a://bucket/x", "gs://b/x", "file://host/x"])
+def test_a_lake_that_is_no_local_directory_is_an_error(run: Run, lake: str) -> None:
+    result = run("pipeline", "run", "--lake", lake, "--journal", "data")
+    assert result.code == 2
+    assert "local directory" in result.err
+    assert not list(Path().iterdir())
+
+
+def test_a_lake_may_be_a_file_url() -> None:
+    assert lake_directory("file:///srv/my%20lake") == Path("/srv/my lake")
+    assert lake_directory("lakes/a:b") == Path("lakes/a:b")

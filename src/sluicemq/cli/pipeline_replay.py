@@ -4,10 +4,12 @@ captured traffic."""
 from __future__ import annotations
 
 import os
+import re
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
+from urllib.parse import unquote, urlsplit
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -22,6 +24,8 @@ PASSWORD: Final = "PIPELINE_PASSWORD"
 TOKEN: Final = "PIPELINE_TOKEN"
 """Environment variables for secrets, which must not appear in the process list."""
 
+_SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")
+
 PasswordOption = Annotated[
     Path | None,
     typer.Option("--password-file", metavar="FILE", help=f"For --url; or the variable {PASSWORD}."),
@@ -30,7 +34,24 @@ TokenOption = Annotated[
     Path | None,
     typer.Option("--token-file", metavar="FILE", help=f"For --url; or the variable {TOKEN}."),
 ]
-LakeOption = Annotated[Path, typer.Option("--lake", metavar="DIR", help="Directory of the tables.")]
+
+
+def lake_directory(text: str) -> Path:
+    """Parse `--lake`: a path, or a `file:` URL of an absolute path. Raises BadParameter."""
+    if _SCHEME.match(text) is None:
+        return Path(text)
+    url = urlsplit(text)
+    if url.scheme != "file" or url.netloc or not url.path.startswith("/"):
+        raise typer.BadParameter(
+            f"{text}: the tables are in a local directory; write its path, or file:///path"
+        )
+    return Path(unquote(url.path))
+
+
+LakeOption = Annotated[
+    Path,
+    typer.Option("--lake", metavar="DIR", help="Directory of the tables.", parser=lake_directory),
+]
 FormatOption = Annotated[
     str, typer.Option("--format", help="Format of the tables: delta, iceberg or parquet.")
 ]
