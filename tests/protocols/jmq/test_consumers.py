@@ -10,7 +10,7 @@ from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.ids import encode_blocks
+from sluicemq.protocols.jmq.fields import encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, I, P, PacketType, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
 from tests.support.broker import purge

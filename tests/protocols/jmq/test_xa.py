@@ -8,7 +8,7 @@ import pytest
 
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq import branches
-from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import (
     I,

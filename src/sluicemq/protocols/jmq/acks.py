@@ -16,7 +16,7 @@ from typing import Final
 from sluicemq.broker import Delivery
 from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
 from sluicemq.protocols.jmq.consumers import GIVEN_UP, JmsConsumer, reroute
-from sluicemq.protocols.jmq.ids import INT_BLOCK, LONG_BLOCK, decode_blocks
+from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, decode_blocks
 from sluicemq.protocols.jmq.packets import (
     A,
     AckType,

@@ -23,7 +23,7 @@ from sluicemq.model.message import Message, Origin
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
 from sluicemq.protocols.jmq.destinations import address_of, missing, visible
-from sluicemq.protocols.jmq.ids import SYSID_SIZE, decode_sysids
+from sluicemq.protocols.jmq.fields import SYSID_SIZE, decode_sysids
 from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
 from sluicemq.protocols.jmq.metrics import counters, gauges
 from sluicemq.protocols.jmq.packets import DestType, L, Status

@@ -23,8 +23,8 @@ from sluicemq.protocols.jmq.destinations import (
     find_or_create,
     owns,
 )
+from sluicemq.protocols.jmq.fields import SYSID_SIZE
 from sluicemq.protocols.jmq.flow import UNLIMITED, ByteCredit
-from sluicemq.protocols.jmq.ids import SYSID_SIZE
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.jmq.session_registry import SessionRegistry
 from sluicemq.protocols.jmq.statuses import RejectedRequest

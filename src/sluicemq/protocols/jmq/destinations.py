@@ -46,7 +46,7 @@ from sluicemq.model.destination import (
 )
 from sluicemq.model.errors import DestinationNotFound
 from sluicemq.protocols.jmq.connection import JmqConnection, number, text
-from sluicemq.protocols.jmq.names import format_name, read_name
+from sluicemq.protocols.jmq.fields import format_name, read_name
 from sluicemq.protocols.jmq.packets import A, DestType, PacketType, Status, W
 from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard

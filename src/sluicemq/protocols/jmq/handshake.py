@@ -27,7 +27,7 @@ from typing import Final
 from sluicemq import __version__
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq import login
+from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.connection import (
     JmqConnection,
     byte_limit,
@@ -109,7 +109,7 @@ class Challenge:
     def __init__(self, connection: JmqConnection, before: int) -> None:
         self.way = connection.options.authentication
         self.before = before
-        self.nonce = secrets.token_hex(16) if self.way == login.DIGEST else ""
+        self.nonce = secrets.token_hex(16) if self.way == fields.DIGEST else ""
 
     def request(self, hello: Packet) -> bytes:
         """AUTHENTICATE_REQUEST, which goes to whoever waits for the answer to HELLO."""
@@ -130,13 +130,13 @@ class Challenge:
         """Return the credentials in AUTHENTICATE. Refused: INVALID_LOGIN."""
         try:
             given = text(packet, "JMQAuthType") or self.way
-            given = login.PAGE_SPELLINGS.get(given, given)
+            given = fields.PAGE_SPELLINGS.get(given, given)
             if given != self.way:
                 raise RejectedRequest(Status.INVALID_LOGIN, f"log in by {self.way}")
-            user, secret = login.read_body(packet.body)
-            if self.way == login.DIGEST:
+            user, secret = fields.read_login(packet.body)
+            if self.way == fields.DIGEST:
                 return Credentials(user, digest=secret, nonce=self.nonce)
-            return Credentials(user, login.password(secret))
+            return Credentials(user, fields.login_password(secret))
         except ProtocolError as error:
             why = f"this is no user name and password: {error}"
             raise RejectedRequest(Status.INVALID_LOGIN, why) from None

@@ -44,22 +44,21 @@ from sluicemq.model.errors import ProtocolError
 from sluicemq.model.identifiers import to_identifier
 from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
 from sluicemq.protocols.java import STREAM_HEADER, Long, encode_utf
-from sluicemq.protocols.jmq.header import (
+from sluicemq.protocols.jmq.fields import (
     DELIVERY_COUNT,
+    MAX_STRING,
     class_of,
     decode_header,
-    encode_header,
-)
-from sluicemq.protocols.jmq.header import MAX_STRING as MAX_HEADER_STRING
-from sluicemq.protocols.jmq.ids import make_sysid, origin_text
-from sluicemq.protocols.jmq.names import format_name
-from sluicemq.protocols.jmq.packets import MAGIC, VERSION, C, F, I, L, P, PacketType, Q
-from sluicemq.protocols.jmq.properties import (
-    MAX_STRING,
     decode_properties,
+    encode_header,
     encode_properties,
     extend_block,
+    format_name,
+    make_sysid,
+    origin_text,
 )
+from sluicemq.protocols.jmq.fields import MAX_HEADER_STRING as MAX_HEADER_STRING
+from sluicemq.protocols.jmq.packets import MAGIC, VERSION, C, F, I, L, P, PacketType, Q
 from sluicemq.protocols.jmq.wire import FIXED, FIXED_SIZE, Packet, encode_head
 from sluicemq.protocols.transcoding import COMPRESSION, plain_body, text_of_json
 

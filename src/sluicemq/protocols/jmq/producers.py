@@ -31,10 +31,8 @@ from sluicemq.protocols.jmq.destinations import (
     find_or_create,
     is_reserved,
 )
-from sluicemq.protocols.jmq.header import VariableHeader, encode_header
-from sluicemq.protocols.jmq.ids import make_sysid
+from sluicemq.protocols.jmq.fields import VariableHeader, encode_header, format_name, make_sysid
 from sluicemq.protocols.jmq.mapping import message_of, sysid_of
-from sluicemq.protocols.jmq.names import format_name
 from sluicemq.protocols.jmq.packets import (
     LAST_MESSAGE_TYPE,
     A,

@@ -20,7 +20,7 @@ from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.branches import Branch, Branches
 from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
 from sluicemq.protocols.jmq.consumers import JmsConsumer
-from sluicemq.protocols.jmq.ids import XID_SIZE, decode_xid, encode_xid
+from sluicemq.protocols.jmq.fields import XID_SIZE, decode_xid, encode_xid
 from sluicemq.protocols.jmq.packets import I, PacketType, ReportedTransactionState, Status, XaFlag
 from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.wire import Packet
