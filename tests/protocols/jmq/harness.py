@@ -14,6 +14,7 @@ from sluicemq.model.access import EVERYBODY
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Property
 from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.fields import (
     QUEUE_CLASS,
@@ -23,7 +24,6 @@ from sluicemq.protocols.jmq.fields import (
     encode_header,
     encode_xid,
 )
-from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import A, AckMode, DestType, P, PacketType, Q, Status
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.fields import encode_header
-from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import AckMode, C, F, P, PacketType, R, Status
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
 from tests.protocols.jmq.harness import Harness, Peer, blocks, status

@@ -8,20 +8,20 @@ import pytest
 
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq import branches
+from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.fields import encode_header
-from sluicemq.protocols.jmq.options import SessionOptions
 from sluicemq.protocols.jmq.packets import (
     I,
     PacketType,
     Q,
     R,
+    RejectedRequest,
     ReportedTransactionState,
     Status,
     XaFlag,
 )
-from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.protocols.jmq.transactions import LOCAL, STEPS, after
 from sluicemq.protocols.jmq.wire import Packet
-from sluicemq.protocols.jmq.xa import LOCAL, STEPS, after
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, blocks, status, xid
 
 H = PacketType

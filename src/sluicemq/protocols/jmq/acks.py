@@ -25,9 +25,9 @@ from sluicemq.protocols.jmq.packets import (
     I,
     Level,
     PacketType,
+    RejectedRequest,
     Status,
 )
-from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.wire import Packet, encode_reply
 
 _REPLY: Final = PacketType.ACKNOWLEDGE_REPLY.value

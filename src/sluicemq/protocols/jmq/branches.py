@@ -39,8 +39,7 @@ from sluicemq.protocols.jmq.connection import JmqConnection
 from sluicemq.protocols.jmq.consumers import JmsConsumer
 from sluicemq.protocols.jmq.destinations import find_or_create
 from sluicemq.protocols.jmq.fields import XID_SIZE
-from sluicemq.protocols.jmq.packets import ReportedTransactionState, Status
-from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.protocols.jmq.packets import RejectedRequest, ReportedTransactionState, Status
 from sluicemq.protocols.ownership import may_use_transaction
 
 MOST_REMEMBERED: Final = 4096

@@ -22,12 +22,10 @@ from sluicemq.model.errors import JournalDamaged, ProtocolError, RecordNotFound
 from sluicemq.model.message import Message, Origin
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
-from sluicemq.protocols.jmq.destinations import address_of, missing, visible
+from sluicemq.protocols.jmq.destinations import address_of, counters, gauges, missing, visible
 from sluicemq.protocols.jmq.fields import SYSID_SIZE, decode_sysids
 from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
-from sluicemq.protocols.jmq.metrics import counters, gauges
-from sluicemq.protocols.jmq.packets import DestType, L, Status
-from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.protocols.jmq.packets import DestType, L, RejectedRequest, Status
 from sluicemq.protocols.jmq.wire import Packet
 
 SLICE_BYTES: Final = 1 << 20

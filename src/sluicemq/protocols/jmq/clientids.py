@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from sluicemq.model.access import Identity
-from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.protocols.jmq.packets import RejectedRequest, Status
 
 MAX_CLIENT_ID: Final = 1024
 """Characters."""

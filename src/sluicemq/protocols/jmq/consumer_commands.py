@@ -25,9 +25,8 @@ from sluicemq.protocols.jmq.destinations import (
 )
 from sluicemq.protocols.jmq.fields import SYSID_SIZE
 from sluicemq.protocols.jmq.flow import UNLIMITED, ByteCredit
-from sluicemq.protocols.jmq.packets import Status
+from sluicemq.protocols.jmq.packets import RejectedRequest, Status
 from sluicemq.protocols.jmq.session_registry import SessionRegistry
-from sluicemq.protocols.jmq.statuses import RejectedRequest
 from sluicemq.protocols.jmq.subscriptions import (
     ALONE,
     DURABLE,

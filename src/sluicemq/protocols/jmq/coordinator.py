@@ -8,8 +8,8 @@ from sluicemq.broker import Broker
 from sluicemq.model.message import Origin
 from sluicemq.protocols.jmq.branches import Branches
 from sluicemq.protocols.jmq.clientids import ClientIds
-from sluicemq.protocols.jmq.deadletter import JmqDeadLetterPolicy
 from sluicemq.protocols.jmq.destinations import create_dead_messages
+from sluicemq.protocols.jmq.mapping import JmqDeadLetterPolicy
 from sluicemq.protocols.jmq.subscriptions import Durables
 from sluicemq.protocols.transport import Background
 

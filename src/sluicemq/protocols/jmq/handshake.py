@@ -36,8 +36,7 @@ from sluicemq.protocols.jmq.connection import (
     text,
     truth,
 )
-from sluicemq.protocols.jmq.packets import Level, PacketType, Status
-from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.protocols.jmq.packets import Level, PacketType, RejectedRequest, Status
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
 from sluicemq.security.access import Credentials
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from sluicemq.protocols.java import dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection, number
-from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.protocols.jmq.packets import RejectedRequest, Status
 from sluicemq.protocols.jmq.wire import Packet
 
 STATUS: Final = 1

@@ -25,15 +25,18 @@ from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import JmqConnection, number
 from sluicemq.protocols.jmq.destinations import (
+    Pattern,
     accepts_replies,
     address_of,
     check_name,
     find_or_create,
     is_reserved,
+    is_wildcard,
 )
 from sluicemq.protocols.jmq.fields import VariableHeader, encode_header, format_name, make_sysid
 from sluicemq.protocols.jmq.mapping import message_of, sysid_of
 from sluicemq.protocols.jmq.packets import (
+    ANSWERED,
     LAST_MESSAGE_TYPE,
     A,
     C,
@@ -41,12 +44,11 @@ from sluicemq.protocols.jmq.packets import (
     I,
     PacketType,
     Q,
+    RejectedRequest,
     Status,
     W,
 )
-from sluicemq.protocols.jmq.statuses import ANSWERED, RejectedRequest
 from sluicemq.protocols.jmq.subscriptions import matching
-from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
 from sluicemq.protocols.jmq.wire import (
     Decoder,
     Oversized,

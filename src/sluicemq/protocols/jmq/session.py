@@ -26,10 +26,12 @@ from sluicemq.protocols.jmq.acks import AckCommands
 from sluicemq.protocols.jmq.browsing import Browsing
 from sluicemq.protocols.jmq.clientids import expanded, in_use
 from sluicemq.protocols.jmq.connection import (
+    MISSED_PINGS,
     MOST_UNREAD,
     Compiled,
     JmqConnection,
     SelectorPending,
+    SessionOptions,
     number,
     text,
     truth,
@@ -39,19 +41,20 @@ from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.destinations import Destinations
 from sluicemq.protocols.jmq.handshake import Challenge, answer_hello
 from sluicemq.protocols.jmq.info import reply_info
-from sluicemq.protocols.jmq.options import MISSED_PINGS, SessionOptions
 from sluicemq.protocols.jmq.packets import (
+    ANSWERED,
     LAST_MESSAGE_TYPE,
     PAGE_VERIFY_TRANSACTION,
     A,
     GoodbyeReason,
     Level,
     PacketType,
+    RejectedRequest,
     Status,
+    login_status,
 )
 from sluicemq.protocols.jmq.producers import MOST_UNCONFIRMED, Producers
 from sluicemq.protocols.jmq.session_registry import SessionRegistry
-from sluicemq.protocols.jmq.statuses import ANSWERED, RejectedRequest, login_status
 from sluicemq.protocols.jmq.transactions import TransactionCommands
 from sluicemq.protocols.jmq.wire import (
     MAX_HEADER,

@@ -7,8 +7,7 @@ from typing import Final
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import JmqConnection, number
 from sluicemq.protocols.jmq.consumers import JmsConsumer
-from sluicemq.protocols.jmq.packets import AckMode, Status
-from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.protocols.jmq.packets import AckMode, RejectedRequest, Status
 from sluicemq.protocols.jmq.wire import Packet
 from sluicemq.protocols.transport import Timer
 

@@ -34,10 +34,11 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import BrokerError, SubscriptionInUse
 from sluicemq.protocols.jmq.consumers import JmsConsumer
 from sluicemq.protocols.jmq.destinations import (
+    Pattern,
     find_or_create,
     is_reserved,
+    is_wildcard,
 )
-from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
 from sluicemq.protocols.ownership import claim_subscription, may_use, may_use_subscription
 
 if TYPE_CHECKING:

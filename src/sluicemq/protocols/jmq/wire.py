@@ -437,7 +437,7 @@ def encode_head(
     header, block  as of `encode_header` and `encode_properties`
     body_size      bytes; raises FrameTooLarge if the packet would have 2^31 or more
     expiration     wall ms, 0 = never
-    sysid          see ids.py
+    sysid          see fields.py
     """
     offset = FIXED_SIZE + len(header)
     total = offset + len(block) + body_size
