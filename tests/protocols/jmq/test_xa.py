@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.protocols.java import Long, loads_map
-from sluicemq.protocols.jmq import branches
+from sluicemq.protocols.jmq import coordinator
 from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import (
@@ -436,7 +436,7 @@ def test_so_is_the_answer_to_one_who_asks_twice(harness: Harness, peer: Peer) ->
 def test_only_so_many_xids_are_remembered(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(branches, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(coordinator, "MOST_REMEMBERED", 3)
     for number in range(5):
         to_state(peer, S.COMMITTED, str(number))
     known = [status(step(peer, COMMIT, str(number))) for number in range(5)]

@@ -1,15 +1,38 @@
-"""Options of a JMQ listener, and what the parts of one JMQ connection share."""
+"""What the parts of one JMQ connection share, the options of its listener, and how it begins.
+
+    client  HELLO                                  broker  HELLO_REPLY, AUTHENTICATE_REQUEST
+    client  AUTHENTICATE: user, password or digest  broker  AUTHENTICATE_REPLY
+
+Any level from 100 on is answered with OK, and spoken up to 500; clients that ask for more could not
+all ask again. Refused are, and the connection is closed after that:
+
+    505 BAD_VERSION     a level below 100, or none
+    400 BAD_REQUEST     JMQClusterID: this broker is not in a cluster
+    415 UNSUPPORTED     JMQDestinationProvider other than Open MQ's own
+    503 UNAVAILABLE     too many connections, or (AUTHENTICATE_REPLY) too many logins that wait
+    413 INVALID_LOGIN   a wrong user name or password (AUTHENTICATE_REPLY)
+    403 FORBIDDEN       a login that is denied without a look at the password: too many have failed
+                        before (AUTHENTICATE_REPLY)
+
+A client that asks for a store session (JMQStoreSession), which only brokers of a cluster have, is
+told so (404) and may go on. A client that was connected before says JMQConnectionID: if the old
+connection of the same user is still there, it is ended. (Protocol specification, section 5.)
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, NoReturn
+from typing import Final, Literal, NamedTuple, NoReturn
 
-from sluicemq.broker import Broker, CompiledSelector, Delivery, known_selector
+from sluicemq import __version__
+from sluicemq.broker import Broker, CompiledSelector, known_selector
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.errors import AccessDenied, ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Durability, Property
-from sluicemq.protocols.jmq.flow import UNLIMITED_BYTES, Outbound
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import fields
+from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsConsumer, JmsSession, Outbound
 from sluicemq.protocols.jmq.packets import (
     LAST_MESSAGE_TYPE,
     A,
@@ -20,14 +43,9 @@ from sluicemq.protocols.jmq.packets import (
     reply_properties,
     status_of,
 )
-from sluicemq.protocols.jmq.wire import MAX_PACKET, Oversized, Packet, encode_reply
-from sluicemq.protocols.transport import Transport
-from sluicemq.security.access import Access, demand
-
-if TYPE_CHECKING:
-    from sluicemq.protocols.jmq.consumers import JmsConsumer
-    from sluicemq.protocols.jmq.coordinator import Coordinator
-    from sluicemq.protocols.jmq.session_registry import JmsSession
+from sluicemq.protocols.jmq.wire import MAX_PACKET, Oversized, Packet, encode_packet, encode_reply
+from sluicemq.protocols.transport import Background, Transport
+from sluicemq.security.access import Access, Credentials, demand
 
 MISSED_PINGS: Final = 6
 """Number of consecutive unanswered pings after which the session closes the connection."""
@@ -157,11 +175,13 @@ class JmqConnection:
     level        of the protocol, as the client wants it
     sessions     by JMQSessionID
     consumers    by JMQConsumerID; those that are closed too, while they hold something
-    unsent       deliveries that are settled when their bytes have left
+    outbound     deliveries to this client
     pressed      called when `unread` may have changed
+    close        ends the connection; called with the reason
+    background   compiles long selectors; None: they are compiled on the event loop
     owns         it has had temporary destinations
-    traffic      of all JMQ clients
     unread       bytes of answers since the client stopped reading
+    reconnectable the client may take this connection up again with another one
     reconnected  the client has lost another connection, and has not said START on this one
     closed       nothing is said any more
     compiled     what has become of a pending selector, until its request is carried out again
@@ -169,11 +189,12 @@ class JmqConnection:
 
     __slots__ = (
         "access",
+        "background",
         "broker",
+        "close",
         "closed",
         "compiled",
         "consumers",
-        "coordinator",
         "identity",
         "level",
         "number",
@@ -181,41 +202,42 @@ class JmqConnection:
         "outbound",
         "owns",
         "pressed",
+        "reconnectable",
         "reconnected",
         "sender",
         "sessions",
-        "traffic",
         "transport",
         "unread",
-        "unsent",
     )
 
     def __init__(
         self,
         transport: Transport,
         broker: Broker,
-        coordinator: Coordinator,
+        number: int,
         access: Access,
         options: SessionOptions,
+        background: Background | None,
         pressed: Callable[[], None],
+        close: Callable[[str], None],
     ) -> None:
         self.transport = transport
         self.broker = broker
-        self.coordinator = coordinator
         self.access = access
         self.options = options
+        self.background = background
         self.pressed = pressed
-        self.traffic = broker.traffic_of("jmq")
-        self.number = coordinator.uid()
+        self.close = close
+        self.number = number
         self.identity: Identity = ANONYMOUS
         self.level = Level.HIGHEST
         self.sender = Sender()
-        self.outbound = Outbound()
+        self.outbound = Outbound(broker, transport, options.held)
         self.sessions: dict[int, JmsSession] = {}
         self.consumers: dict[int, JmsConsumer] = {}
-        self.unsent: list[tuple[JmsConsumer, Delivery]] = []
         self.owns = False
         self.unread = 0
+        self.reconnectable = False
         self.reconnected = False
         self.closed = False
         self.compiled: Compiled | None = None
@@ -232,6 +254,7 @@ class JmqConnection:
     def release(self) -> None:
         """Let go of the session, after its end."""
         self.pressed = _nothing
+        self.close = _nothing
 
     def deny(self, what: str, why: str) -> NoReturn:
         """Raise AccessDenied, and write a line to the audit log; `what` is like "produce x"."""
@@ -253,7 +276,7 @@ class JmqConnection:
         broker = self.broker
         broker.settings.selectors.check_text(selector)
         if (
-            self.coordinator.background is not None
+            self.background is not None
             and known_selector(selector) is None
             and (len(selector) > SHORT_SELECTOR or broker.scans.over())
         ):
@@ -280,18 +303,6 @@ class JmqConnection:
         """Answer a request that cannot be granted."""
         self.reply(packet, status_of(error), reply_properties(error))
 
-    def fail_transaction(self, packet: Packet | Oversized, error: SluiceError) -> None:
-        """Make the transaction of a message or acknowledgement fail that was refused without an
-        answer: its client does not know, and must not be told that all of it was committed."""
-        if packet.flags & A:
-            return
-        try:
-            transaction = packet.transaction_id
-        except ProtocolError:
-            return  # it does not say which
-        if transaction:
-            self.coordinator.branches.fail(transaction, self, error)
-
     def write(self, data: bytes) -> None:
         """Bytes that are no delivery."""
         if self.closed:
@@ -302,8 +313,8 @@ class JmqConnection:
             self.pressed()
 
 
-def _nothing() -> None:
-    """Stands for the callback of a session that has gone."""
+def _nothing(reason: str = "") -> None:
+    """Stands for the callbacks of a session that has gone."""
 
 
 # --- properties of requests ----------------------------------------------------------------------
@@ -361,3 +372,112 @@ def _unusable(name: str, value: Property) -> RejectedRequest:
     if value is None:
         return RejectedRequest(Status.BAD_REQUEST, f"{name} is missing")
     return RejectedRequest(Status.BAD_REQUEST, f"{name} cannot be {str(value)[:80]!r}")
+
+
+# --- HELLO and AUTHENTICATE ----------------------------------------------------------------------
+
+DESTINATION_PROVIDER: Final = "GLASSFISH_MQ"
+"""JMQDestinationProvider of clients that want Open MQ's own destinations."""
+
+
+def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int) -> Status:
+    """Answer HELLO and return the status: OK and NOT_FOUND let the client log in.
+
+    `broker_session` identifies this run of the broker (JMQBrokerSessionID).
+    """
+    options = connection.options
+    level = _level(packet)
+    properties: dict[str, object] = {"JMQVersion": __version__, "JMQService": options.service}
+    if level < Level.LOWEST:
+        properties["JMQProtocolLevel"] = Level.LOWEST
+        properties["JMQReason"] = f"levels {Level.LOWEST} to {Level.HIGHEST} are spoken here"
+        connection.reply(packet, Status.BAD_VERSION, properties)
+        return Status.BAD_VERSION
+    connection.level = min(level, Level.HIGHEST)
+    properties["JMQProtocolLevel"] = connection.level
+    if options.refusal:
+        properties["JMQReason"] = options.refusal
+        connection.reply(packet, Status.UNAVAILABLE, properties)
+        return Status.UNAVAILABLE
+    provider = text(packet, "JMQDestinationProvider")
+    if provider and provider != DESTINATION_PROVIDER:
+        properties["JMQReason"] = f"JMQDestinationProvider {provider[:80]} is not available here"
+        connection.reply(packet, Status.UNSUPPORTED_TYPE, properties)
+        return Status.UNSUPPORTED_TYPE
+    if text(packet, "JMQClusterID"):
+        properties["JMQReason"] = "this broker is not in a cluster"
+        connection.reply(packet, Status.BAD_REQUEST, properties)
+        return Status.BAD_REQUEST
+    status = Status.OK
+    store = number(packet, "JMQStoreSession", 0)
+    if store:
+        status = Status.NOT_FOUND
+        properties["JMQReason"] = f"store session {store} is not here"
+    outbound = connection.outbound
+    outbound.safe = truth(packet, "JMQSafeMode")
+    outbound.limit_packets(max_packet(packet))
+    if options.connection_flow:
+        size = number(packet, "JMQSize", number(packet, "JMQRBufferSize", 0))
+        outbound.resume(size, byte_limit(packet))
+    properties |= {
+        "JMQConnectionID": Long(connection.number),
+        "JMQMaxMsgBytes": Long(options.packet),
+        "JMQBrokerSessionID": Long(broker_session),
+        "JMQHA": False,
+    }
+    if options.broker_list:
+        properties["JMQBrokerList"] = options.broker_list
+    connection.reply(packet, status, properties)
+    return status
+
+
+def _level(packet: Packet) -> int:
+    """0 for what is none."""
+    level = packet.properties.get("JMQProtocolLevel")
+    return level if isinstance(level, int) and not isinstance(level, bool) else 0
+
+
+class Challenge:
+    """What a client is asked for, once for each login. `before` is the JMQConnectionID that it had
+    before, or 0."""
+
+    __slots__ = ("before", "nonce", "way")
+
+    def __init__(self, connection: JmqConnection, before: int) -> None:
+        self.way = connection.options.authentication
+        self.before = before
+        self.nonce = secrets.token_hex(16) if self.way == fields.DIGEST else ""
+
+    def request(self, hello: Packet) -> bytes:
+        """AUTHENTICATE_REQUEST, which goes to whoever waits for the answer to HELLO."""
+        properties: dict[str, object] = {
+            "JMQAuthType": self.way,
+            "JMQChallenge": True,
+            "JMQSequence": hello.sequence,
+            "JMQStatus": Status.OK.value,
+        }
+        return encode_packet(
+            PacketType.AUTHENTICATE_REQUEST,
+            consumer_id=hello.consumer_id,
+            properties=properties,
+            body=self.nonce.encode(),
+        )
+
+    def credentials(self, packet: Packet) -> Credentials:
+        """Return the credentials in AUTHENTICATE. Refused: INVALID_LOGIN."""
+        try:
+            given = text(packet, "JMQAuthType") or self.way
+            given = fields.PAGE_SPELLINGS.get(given, given)
+            if given != self.way:
+                raise RejectedRequest(Status.INVALID_LOGIN, f"log in by {self.way}")
+            user, secret = fields.read_login(packet.body)
+            if self.way == fields.DIGEST:
+                return Credentials(user, digest=secret, nonce=self.nonce)
+            return Credentials(user, fields.login_password(secret))
+        except ProtocolError as error:
+            why = f"this is no user name and password: {error}"
+            raise RejectedRequest(Status.INVALID_LOGIN, why) from None
+
+    def nothing(self) -> Credentials:
+        """For a client that shows nothing that can be read, where nothing needs to be shown."""
+        return Credentials(nonce=self.nonce)

@@ -24,6 +24,7 @@ from sluicemq.model.errors import BrokerError, RecordNotFound
 from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import JmqConnection, number
+from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.destinations import (
     Pattern,
     accepts_replies,
@@ -93,6 +94,7 @@ class Producers:
     __slots__ = (
         "_broker",
         "_connection",
+        "_coordinator",
         "_parked",
         "_pending",
         "_persistent",
@@ -100,14 +102,17 @@ class Producers:
         "_queues",
         "_searches",
         "_topics",
+        "_traffic",
         "_transient",
         "last_sync",
         "unconfirmed",
     )
 
-    def __init__(self, connection: JmqConnection) -> None:
+    def __init__(self, connection: JmqConnection, coordinator: Coordinator) -> None:
         self._connection = connection
+        self._coordinator = coordinator
         self._broker = connection.broker
+        self._traffic = connection.outbound.traffic
         durability = connection.options.durability
         self._persistent = Durability.SYNC if durability is None else durability
         self._transient = Durability.NONE if durability is None else durability
@@ -139,7 +144,7 @@ class Producers:
             raise RejectedRequest(
                 Status.NOT_ALLOWED, f"{len(self._producers)} producers are enough"
             )
-        producer = connection.coordinator.uid()
+        producer = self._coordinator.uid()
         self._producers[producer] = address
         prefix = "Q" if address.kind is Kind.QUEUE else "T"
         connection.reply(
@@ -187,10 +192,10 @@ class Producers:
                 taken = self._take(packet, header, destination, message)
         except ANSWERED as error:
             self._connection.refuse(packet, error)
-            self._connection.fail_transaction(packet, error)
+            self._coordinator.branches.fail(packet, self._connection, error)
             self._resume(packet)
             return
-        self._connection.traffic.published += 1
+        self._traffic.published += 1
         if taken:
             if flags & A:
                 self._pending.append(encode_reply(_SEND_REPLY, packet.consumer_id, _OK))
@@ -204,8 +209,7 @@ class Producers:
         it: Refused, BrokerError."""
         transaction = header.transaction_id or packet.transaction
         if transaction:
-            connection = self._connection
-            branch = connection.coordinator.branches.active(transaction, connection)
+            branch = self._coordinator.branches.active(transaction, self._connection)
             self._broker.transactions.publish(branch.transaction, destination, message)
             return True
         if packet.flags & I and self._is_there(destination, message):
@@ -252,7 +256,7 @@ class Producers:
 
     def _addressed(self, packet: Packet, header: VariableHeader, name: str) -> Packet:
         """Return a copy of the packet addressed to the topic, with a new message id."""
-        number = self._connection.coordinator.uid() & _LARGEST_SEQUENCE
+        number = self._coordinator.uid() & _LARGEST_SEQUENCE
         raw = encode_header(
             format_name(name),
             header.correlation_id,

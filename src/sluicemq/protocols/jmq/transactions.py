@@ -2,7 +2,7 @@
 
 The broker answers a commit, and each change of a prepared transaction, when it is durable.
 
-branches.py describes JMQSessionLess and transactions without a connection.
+coordinator.py describes JMQSessionLess and transactions without a connection.
 
 A branch of another user is answered as one that does not exist, with one exception:
 START_TRANSACTION of its Xid cannot create a second branch, so it is refused with 500 (JTA's
@@ -35,12 +35,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Final, NamedTuple
 
-from sluicemq.broker import Broker
 from sluicemq.model.errors import BrokerError
 from sluicemq.protocols.java import Long, dumps_map
-from sluicemq.protocols.jmq.branches import Branch, Branches
 from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
 from sluicemq.protocols.jmq.consumers import JmsConsumer
+from sluicemq.protocols.jmq.coordinator import Branch, Branches
 from sluicemq.protocols.jmq.fields import XID_SIZE, decode_xid, encode_xid
 from sluicemq.protocols.jmq.packets import (
     I,
@@ -143,10 +142,10 @@ class TransactionCommands:
 
     __slots__ = ("_branches", "_broker", "_connection")
 
-    def __init__(self, connection: JmqConnection) -> None:
+    def __init__(self, connection: JmqConnection, branches: Branches) -> None:
         self._connection = connection
-        self._broker: Broker = connection.broker
-        self._branches: Branches = connection.coordinator.branches
+        self._broker = connection.broker
+        self._branches = branches
 
     # --- START and END -----------------------------------------------------------------------
 
