@@ -35,12 +35,12 @@ from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsConsumer, JmsSession, Outbound
 from sluicemq.protocols.jmq.packets import (
     LAST_MESSAGE_TYPE,
+    LONGEST_REASON,
     A,
     Level,
     PacketType,
     RejectedRequest,
     Status,
-    reply_properties,
     status_of,
 )
 from sluicemq.protocols.jmq.wire import MAX_PACKET, Oversized, Packet, encode_packet, encode_reply
@@ -242,11 +242,6 @@ class JmqConnection:
         self.closed = False
         self.compiled: Compiled | None = None
 
-    @property
-    def client_id(self) -> str:
-        """ "" while there is none."""
-        return self.sender.client_id
-
     def demand(self, operation: Operation, name: str) -> None:
         """AccessDenied unless the user may do that."""
         demand(self.access, self.transport.peer, self.identity, operation, name)
@@ -301,7 +296,10 @@ class JmqConnection:
 
     def refuse(self, packet: Packet | Oversized, error: SluiceError) -> None:
         """Answer a request that cannot be granted."""
-        self.reply(packet, status_of(error), reply_properties(error))
+        properties: dict[str, object] = {"JMQReason": str(error)[:LONGEST_REASON]}
+        if isinstance(error, RejectedRequest):
+            properties.update(error.properties)
+        self.reply(packet, status_of(error), properties)
 
     def write(self, data: bytes) -> None:
         """Bytes that are no delivery."""
@@ -330,22 +328,21 @@ def number(packet: Packet, name: str, usual: int | None = None) -> int:
     return value
 
 
-def byte_limit(packet: Packet) -> int | None:
-    """Return the bytes that a request allows until RESUME_FLOW (JMQBytes): UNLIMITED_BYTES if it
-    is negative, None if it is absent. Raises Refused."""
-    if "JMQBytes" not in packet.properties:
+def byte_limit(packet: Packet, name: str = "JMQBytes", least: int = 0) -> int | None:
+    """Return a number of bytes: UNLIMITED_BYTES below `least`, None if it is absent. Raises
+    RejectedRequest.
+
+    JMQBytes is what a request allows until RESUME_FLOW.
+    """
+    if name not in packet.properties:
         return None
-    limit = number(packet, "JMQBytes")
-    return UNLIMITED_BYTES if limit < 0 else limit
+    limit = number(packet, name)
+    return UNLIMITED_BYTES if limit < least else limit
 
 
 def max_packet(packet: Packet) -> int | None:
-    """Return the bytes of the largest packet that the client takes (JMQMaxMsgBytes):
-    UNLIMITED_BYTES if it is 0 or less, None if it is absent. Raises Refused."""
-    if "JMQMaxMsgBytes" not in packet.properties:
-        return None
-    limit = number(packet, "JMQMaxMsgBytes")
-    return limit if limit > 0 else UNLIMITED_BYTES
+    """Return the bytes of the largest packet that the client takes; 0 is UNLIMITED_BYTES, too."""
+    return byte_limit(packet, "JMQMaxMsgBytes", 1)
 
 
 def text(packet: Packet, name: str) -> str:
@@ -477,7 +474,3 @@ class Challenge:
         except ProtocolError as error:
             why = f"this is no user name and password: {error}"
             raise RejectedRequest(Status.INVALID_LOGIN, why) from None
-
-    def nothing(self) -> Credentials:
-        """For a client that shows nothing that can be read, where nothing needs to be shown."""
-        return Credentials(nonce=self.nonce)

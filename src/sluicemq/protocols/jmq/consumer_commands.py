@@ -14,7 +14,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Final
 
-from sluicemq.broker import Consumer, Delivery, Selector
+from sluicemq.broker import Consumer, Selector
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, is_temporary
 from sluicemq.protocols.java import Long
@@ -254,7 +254,7 @@ class ConsumerCommands:
         self, packet: Packet, address: Address, selector: Selector | None, consumer_id: int
     ) -> Terms:
         """Return the terms of the subscription. Refused: PRECONDITION_FAILED, BAD_REQUEST."""
-        client_id = self._connection.client_id
+        client_id = self._connection.sender.client_id
         durable = text(packet, "JMQDurableName")
         shared = text(packet, "JMQSharedSubscriptionName")
         share = truth(packet, "JMQShare")
@@ -336,7 +336,7 @@ class ConsumerCommands:
                 Status.BAD_REQUEST, "which consumer, or which durable subscription?"
             )
         connection = self._connection
-        client_id = connection.client_id or text(packet, "JMQClientID")
+        client_id = connection.sender.client_id or text(packet, "JMQClientID")
         durables = self._coordinator.durables
         for sort in (DURABLE, SHARED_DURABLE):
             if sort == DURABLE and not client_id:
@@ -503,11 +503,9 @@ class ConsumerCommands:
             if kind == AckType.UNDELIVERABLE:
                 reroute(self._broker, holder, delivery)
             else:
-                self._move_to_dead_letters(delivery, "expired" if expired else GIVEN_UP)
+                reason = "expired" if expired else GIVEN_UP
+                self._broker.dead_letter(delivery.subscription, delivery.sequence, reason)
             self._forget(consumer)
-
-    def _move_to_dead_letters(self, delivery: Delivery, reason: str) -> None:
-        self._broker.dead_letter(delivery.subscription, delivery.sequence, reason)
 
     # --- REDELIVER ---------------------------------------------------------------------------
 

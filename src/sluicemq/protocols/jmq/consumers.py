@@ -42,6 +42,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from typing import Final, Protocol
 
 from sluicemq.broker import Broker, Consumer, Delivery, Window
@@ -277,7 +278,7 @@ class JmsConsumer:
         self.prefetch = prefetch
         self.byte_credit = byte_credit
         self.subscription = subscription
-        self.holds = session.holds
+        self.holds = session.mode != AckMode.NO_ACK
         """Messages are held until they are acknowledged; else they are settled when written."""
         self.window = Window(0, False)
         self.engines: list[Consumer] = []
@@ -611,7 +612,7 @@ class JmsConsumer:
     def end(self) -> None:
         """Give everything back that is still held: its session has ended, or the connection."""
         pending = {delivery.sequence for delivery in self.pending}
-        held = sorted(self._all_held(), key=_number)
+        held = sorted(self._all_held(), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(held, 1)]
         holders = dict.fromkeys(self.engines)
         for _, delivery in held:
@@ -667,11 +668,6 @@ class JmsSession:
         if len(self.known) > MOST_KNOWN:
             del self.known[next(iter(self.known))]
 
-    @property
-    def holds(self) -> bool:
-        """True if messages stay unacked until the client acknowledges them."""
-        return self.mode != AckMode.NO_ACK
-
     def level(self) -> None:
         """Apply a stop or start to the consumers."""
         for consumer in list(self.consumers.values()):
@@ -692,7 +688,3 @@ def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool
 def _place(delivery: Delivery) -> tuple[int, int]:
     """Sorts deliveries in queue order."""
     return -delivery.priority, delivery.order
-
-
-def _number(entry: tuple[int, Delivery]) -> int:
-    return entry[0]

@@ -339,7 +339,7 @@ class Branches:
         timeout = connection.options.transaction_timeout
         if timeout:
             branch.timeout = timeout
-            self._watch(branch, self._broker.clock.steady + timeout)
+            self._broker.call_at(self._broker.clock.steady + timeout, self._ring, branch)
         return branch
 
     def join(self, branch: Branch, connection: JmqConnection) -> None:
@@ -349,9 +349,6 @@ class Branches:
         self._by_connection.setdefault(connection.number, {})[branch.number] = branch
 
     # --- time --------------------------------------------------------------------------------
-
-    def _watch(self, branch: Branch, when: int) -> None:
-        self._broker.call_at(when, self._ring, branch)
 
     def _ring(self, branch: Branch) -> None:
         """Roll back the transaction after its timeout, which starts with its first use.
@@ -363,7 +360,7 @@ class Branches:
         now = self._broker.clock.steady
         due = (branch.used or now) + branch.timeout
         if due > now:
-            self._watch(branch, due)
+            self._broker.call_at(due, self._ring, branch)
         else:
             self.roll_back(branch, ReportedTransactionState.TIMED_OUT)
 
@@ -450,15 +447,10 @@ class Branches:
 
     def _expect(self, branch: Branch, undone: ReportedTransactionState) -> None:
         """Set the state after a rollback to `undone`; after a commit it is COMMITTED."""
-        branch.transaction.on_end = partial(self._transaction_ended, branch, undone)
+        branch.transaction.on_end = partial(self._end, branch, undone)
 
-    def _transaction_ended(
-        self, branch: Branch, undone: ReportedTransactionState, committed: bool
-    ) -> None:
-        self._end(branch, ReportedTransactionState.COMMITTED if committed else undone)
-
-    def _end(self, branch: Branch, state: ReportedTransactionState) -> None:
-        branch.state = state
+    def _end(self, branch: Branch, undone: ReportedTransactionState, committed: bool) -> None:
+        branch.state = ReportedTransactionState.COMMITTED if committed else undone
         branch.acked.clear()
         self._keep_no_longer(branch)
         del self._open[branch.number]

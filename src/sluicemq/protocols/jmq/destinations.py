@@ -236,16 +236,6 @@ def create_dead_messages(broker: Broker) -> None:
         broker.destinations.declare(DEAD_MESSAGES, DEAD_MESSAGES_SETTINGS, provenance=Provenance())
 
 
-def can_create(broker: Broker, address: Address) -> bool:
-    """JMQCanCreate: it would come into being by being used."""
-    if is_temporary(address.name) or is_reserved(address):
-        return False
-    settings = broker.settings
-    if address.kind is Kind.QUEUE:
-        return settings.auto_create_queues
-    return settings.auto_create_topics
-
-
 def owns(connection: JmqConnection, destination: Destination | None) -> bool:
     """Return whether it is a temporary destination of this connection."""
     return destination is not None and destination.owner is connection
@@ -401,6 +391,12 @@ class Destinations:
 
 def missing(broker: Broker, address: Address) -> RejectedRequest:
     """Return the refusal to look at a destination that does not exist, or is not to be seen."""
-    creatable = broker.destinations.find(address) is None and can_create(broker, address)
+    settings, queue = broker.settings, address.kind is Kind.QUEUE
+    creatable = (
+        broker.destinations.find(address) is None
+        and not is_temporary(address.name)
+        and not is_reserved(address)
+        and (settings.auto_create_queues if queue else settings.auto_create_topics)
+    )
     properties = {"JMQCanCreate": creatable}
     return RejectedRequest(Status.NOT_FOUND, f"there is no {address}", properties)

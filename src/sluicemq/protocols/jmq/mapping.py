@@ -337,7 +337,12 @@ def _dead_letter(message: Message) -> bytes:
     stands in a queue now. Its expiration stays, and is of no effect."""
     given = decode_properties(_block(message.native))
     properties = message.properties or {}
-    new = {name: value for name, value in properties.items() if _differ(value, given.get(name))}
+    # NaN stays what it was
+    new = {
+        name: value
+        for name, value in properties.items()
+        if value != given.get(name) and value == value
+    }
     native = with_properties(
         message, {**_dead_letter_properties(properties), **transcoded_properties(new)}
     )
@@ -367,10 +372,6 @@ def _block(native: bytes) -> bytes:
     """The property block in a head."""
     offset, size = _sizes.unpack_from(native, 52)
     return native[offset : offset + size]
-
-
-def _differ(value: Property, other: Property) -> bool:
-    return value != other and value == value  # NaN stays what it was
 
 
 # --- dead letters --------------------------------------------------------------------------------

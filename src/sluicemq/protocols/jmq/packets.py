@@ -9,6 +9,8 @@ Statuses of rejected requests, by error:
 |-------------------------------|-------------------------------------------------------------|
 | RejectedRequest               | its own                                                     |
 | AccessDenied                  | 403 FORBIDDEN                                               |
+| TooManyFailures               | 403 FORBIDDEN (AUTHENTICATE_REPLY)                          |
+| LoginBusy, TooManyConnections | 503 UNAVAILABLE (AUTHENTICATE_REPLY)                        |
 | DestinationNotFound           | 404 NOT_FOUND                                               |
 | SubscriptionNotFound          | 404 NOT_FOUND                                               |
 | DestinationConflict           | 409 CONFLICT                                                |
@@ -22,6 +24,7 @@ Statuses of rejected requests, by error:
 | BrokerStopping                | 503 UNAVAILABLE                                             |
 | ProtocolError                 | 400 BAD_REQUEST                                             |
 | another BrokerError           | 500 ERROR                                                   |
+| another login error           | 413 INVALID_LOGIN (AUTHENTICATE_REPLY)                      |
 
 PREPARE and COMMIT of a transaction that has failed are refused with 412 PRECONDITION_FAILED, as
 every step is that is not legal in the transaction's state (transactions.py).
@@ -35,7 +38,6 @@ from typing import Final
 
 from sluicemq.model.errors import (
     AccessDenied,
-    AccessError,
     BrokerError,
     BrokerStopping,
     DestinationConflict,
@@ -135,9 +137,6 @@ class PacketType(IntEnum):
     VERIFY_TRANSACTION_REPLY = 79
 
 
-PAGE_INFO_REQUEST: Final = 78
-"""INFO_REQUEST in the published protocol page. Open MQ's programs use the number for
-VERIFY_TRANSACTION, so a packet of this type is an INFO_REQUEST only if it has JMQRequestType."""
 PAGE_VERIFY_TRANSACTION: Final = 80
 """VERIFY_TRANSACTION in the published protocol page. Open MQ's programs do not use the number."""
 
@@ -309,13 +308,8 @@ class Level:
 
     LOWEST: Final = 100
     MQ_3_0: Final = 200
-    MQ_3_5: Final = 350
-    MQ_3_6: Final = 360
     MQ_3_6_SP4: Final = 364
-    MQ_4_0: Final = 400
-    MQ_4_1: Final = 410
     MQ_4_5: Final = 450
-    MQ_5_0: Final = 500
     HIGHEST: Final = 500
 
 
@@ -344,6 +338,9 @@ ANSWERED: Final = (BrokerError, AccessDenied, ProtocolError)
 
 _STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
     (AccessDenied, Status.FORBIDDEN),
+    (TooManyFailures, Status.FORBIDDEN),
+    (LoginBusy, Status.UNAVAILABLE),
+    (TooManyConnections, Status.UNAVAILABLE),
     (DestinationNotFound, Status.NOT_FOUND),
     (SubscriptionNotFound, Status.NOT_FOUND),
     (DestinationConflict, Status.CONFLICT),
@@ -359,36 +356,14 @@ _STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
 )
 
 
-def status_of(error: SluiceError) -> Status:
-    """Return the status of the reply to a request that raised the error."""
+def status_of(error: SluiceError, default: Status = Status.ERROR) -> Status:
+    """Return the status of the reply to a request that raised the error.
+
+    `default` is for errors that are not in the table: INVALID_LOGIN for a login.
+    """
     if isinstance(error, RejectedRequest):
         return error.status
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             return status
-    return Status.ERROR
-
-
-_LOGIN_STATUSES: Final[tuple[tuple[type[AccessError], Status], ...]] = (
-    (LoginBusy, Status.UNAVAILABLE),
-    (TooManyConnections, Status.UNAVAILABLE),
-    (TooManyFailures, Status.FORBIDDEN),
-    (AccessDenied, Status.FORBIDDEN),
-)
-
-
-def login_status(error: AccessError | RejectedRequest) -> Status:
-    """Return the status of AUTHENTICATE_REPLY: UNAVAILABLE if the broker is busy or the user has
-    too many connections, FORBIDDEN if it is denied whatever the password is, else INVALID_LOGIN."""
-    for kind, status in _LOGIN_STATUSES:
-        if isinstance(error, kind):
-            return status
-    return Status.INVALID_LOGIN
-
-
-def reply_properties(error: SluiceError) -> dict[str, object]:
-    """Return the properties of that reply, without JMQStatus."""
-    properties: dict[str, object] = {"JMQReason": str(error)[:LONGEST_REASON]}
-    if isinstance(error, RejectedRequest):
-        properties.update(error.properties)
-    return properties
+    return default

@@ -15,7 +15,7 @@ for room even when its connection has gone.
 from __future__ import annotations
 
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from sluicemq.broker import Destination
 from sluicemq.model.access import Operation
@@ -38,7 +38,6 @@ from sluicemq.protocols.jmq.fields import VariableHeader, encode_header, format_
 from sluicemq.protocols.jmq.mapping import message_of, sysid_of
 from sluicemq.protocols.jmq.packets import (
     ANSWERED,
-    LAST_MESSAGE_TYPE,
     A,
     C,
     F,
@@ -75,13 +74,6 @@ _MOST_LISTED: Final = 100_000
 _SEND_REPLY: Final = PacketType.SEND_REPLY.value
 _OK: Final = Status.OK.value
 _LARGEST_SEQUENCE: Final = (1 << 62) - 1
-
-
-class _Parked(NamedTuple):
-    """Packet and destination of a message that waits for room."""
-
-    destination: Destination
-    packet: Packet
 
 
 class Producers:
@@ -123,8 +115,8 @@ class Producers:
         self._topics: dict[VariableHeader, Destination] = {}
         self._pending: list[bytes] = []
         """Replies to the packets of the current read."""
-        self._parked: dict[Message, _Parked] = {}
-        """Messages that wait for room."""
+        self._parked: dict[Message, tuple[Destination, Packet]] = {}
+        """Destination and packet of each message that waits for room."""
         self._searches = 0
         self.last_sync = 0
         self.unconfirmed = 0
@@ -193,14 +185,14 @@ class Producers:
         except ANSWERED as error:
             self._connection.refuse(packet, error)
             self._coordinator.branches.fail(packet, self._connection, error)
-            self._resume(packet)
+            self.resume(packet)
             return
         self._traffic.published += 1
         if taken:
             if flags & A:
                 self._pending.append(encode_reply(_SEND_REPLY, packet.consumer_id, _OK))
             if flags & (C | F):
-                self._resume(packet)
+                self.resume(packet)
 
     def _take(
         self, packet: Packet, header: VariableHeader, destination: Destination, message: Message
@@ -314,12 +306,8 @@ class Producers:
 
     # --- flow --------------------------------------------------------------------------------
 
-    def too_large(self, packet: Oversized) -> None:
-        """Reject a packet above a limit."""
-        if 0 < packet.type <= LAST_MESSAGE_TYPE:
-            self._resume(packet)
-
-    def _resume(self, packet: Packet | Oversized) -> None:
+    def resume(self, packet: Packet | Oversized) -> None:
+        """Let a client that paused after this packet go on, with the replies of this read."""
         self._pending += self._resuming(packet)
 
     def _resuming(self, packet: Packet | Oversized) -> list[bytes]:
@@ -364,7 +352,7 @@ class Producers:
             callback = partial(self._unblocked, message)
         if self._broker.publish(destination, message, callback):
             return True
-        self._parked[message] = _Parked(destination, packet)
+        self._parked[message] = (destination, packet)
         return False
 
     def _unblocked(self, message: Message) -> None:
@@ -372,7 +360,7 @@ class Producers:
         parked = self._parked.pop(message, None)
         if parked is None:
             return
-        packet = parked.packet
+        packet = parked[1]
         connection = self._connection
         if not message.sequence:
             why = "the destination has been removed, and another may not be created"
@@ -389,7 +377,7 @@ class Producers:
 
     def end(self) -> None:
         """Withdraw messages that wait for capacity and whose sender waits for a reply."""
-        for message, parked in list(self._parked.items()):
-            if parked.packet.flags & A:
+        for message, (destination, packet) in list(self._parked.items()):
+            if packet.flags & A:
                 del self._parked[message]
-                self._broker.withdraw(parked.destination, message)
+                self._broker.withdraw(destination, message)

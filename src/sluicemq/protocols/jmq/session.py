@@ -50,7 +50,7 @@ from sluicemq.protocols.jmq.packets import (
     PacketType,
     RejectedRequest,
     Status,
-    login_status,
+    status_of,
 )
 from sluicemq.protocols.jmq.producers import MOST_UNCONFIRMED, Producers
 from sluicemq.protocols.jmq.transactions import TransactionCommands
@@ -64,7 +64,7 @@ from sluicemq.protocols.jmq.wire import (
     encode_packet,
 )
 from sluicemq.protocols.transport import Job, Login, SessionInfo, State, Timer, Transport
-from sluicemq.security.access import OPEN, Access
+from sluicemq.security.access import OPEN, Access, Credentials
 
 REFUSED_SECONDS: Final = 0.25
 """Delay between a failed login and the close of the connection."""
@@ -313,7 +313,7 @@ class JmqSession:
         state: State = "open" if self._logged_in else "connecting"
         if self._ended or self._at_end:
             state = "closing"
-        return SessionInfo("jmq", connection.identity.name, connection.client_id, state)
+        return SessionInfo("jmq", connection.identity.name, connection.sender.client_id, state)
 
     def consumers(self) -> list[Consumer]:
         """Return the current consumers; for a wildcard consumer, one per matching topic."""
@@ -414,7 +414,8 @@ class JmqSession:
         except ANSWERED as error:
             connection.refuse(packet, error)
             if isinstance(packet, Oversized):
-                self._producers.too_large(packet)
+                if 0 < packet.type <= LAST_MESSAGE_TYPE:
+                    self._producers.resume(packet)
                 if packet.type <= LAST_MESSAGE_TYPE or packet.type == _ACKNOWLEDGE:
                     self._coordinator.branches.fail(packet, connection, error)
 
@@ -453,7 +454,8 @@ class JmqSession:
             if self._connection.access.guest is None:
                 self._admitted(error)
                 return
-            credentials = challenge.nothing()
+            # the client may be anonymous: nothing needs to be shown
+            credentials = Credentials(nonce=challenge.nonce)
         self._connection.access.login(self._transport.peer, credentials, self._admitted)
 
     def _admitted(self, identity: Identity | AccessError | RejectedRequest) -> None:
@@ -470,7 +472,10 @@ class JmqSession:
             except TooManyConnections as error:
                 identity = error
         if not isinstance(identity, Identity):
-            connection.reply(packet, login_status(identity), {"JMQReason": str(identity)})
+            status = Status.INVALID_LOGIN
+            if isinstance(identity, AccessError):
+                status = status_of(identity, status)
+            connection.reply(packet, status, {"JMQReason": str(identity)})
             self._stop()
             close = partial(self._transport.close, str(identity))
             self._refused = self._transport.call_later(REFUSED_SECONDS, close)

@@ -33,14 +33,14 @@ been taken already and is asked for again, with the I bit, is 304.
 from __future__ import annotations
 
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from sluicemq.model.errors import BrokerError
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
 from sluicemq.protocols.jmq.consumers import JmsConsumer
 from sluicemq.protocols.jmq.coordinator import Branch, Branches
-from sluicemq.protocols.jmq.fields import XID_SIZE, decode_xid, encode_xid
+from sluicemq.protocols.jmq.fields import decode_xid, encode_xid
 from sluicemq.protocols.jmq.packets import (
     I,
     PacketType,
@@ -55,35 +55,36 @@ from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
 LOCAL: Final = -1
 """Value in place of the flags for a transaction without a Xid."""
 
-_CREATED: Final = ReportedTransactionState.CREATED
-_STARTED: Final = ReportedTransactionState.STARTED
-_FAILED: Final = ReportedTransactionState.FAILED
-_INCOMPLETE: Final = ReportedTransactionState.INCOMPLETE
-_COMPLETE: Final = ReportedTransactionState.COMPLETE
-_PREPARED: Final = ReportedTransactionState.PREPARED
-_COMMITTED: Final = ReportedTransactionState.COMMITTED
-_ROLLEDBACK: Final = ReportedTransactionState.ROLLEDBACK
-_TIMED_OUT: Final = ReportedTransactionState.TIMED_OUT
+_CREATED = ReportedTransactionState.CREATED
+_STARTED, _FAILED, _INCOMPLETE, _COMPLETE = (
+    ReportedTransactionState.STARTED,
+    ReportedTransactionState.FAILED,
+    ReportedTransactionState.INCOMPLETE,
+    ReportedTransactionState.COMPLETE,
+)
+_PREPARED, _COMMITTED, _ROLLEDBACK, _TIMED_OUT = (
+    ReportedTransactionState.PREPARED,
+    ReportedTransactionState.COMMITTED,
+    ReportedTransactionState.ROLLEDBACK,
+    ReportedTransactionState.TIMED_OUT,
+)
+_START, _END, _PREPARE, _COMMIT, _ROLLBACK = (
+    PacketType.START_TRANSACTION,
+    PacketType.END_TRANSACTION,
+    PacketType.PREPARE_TRANSACTION,
+    PacketType.COMMIT_TRANSACTION,
+    PacketType.ROLLBACK_TRANSACTION,
+)
 
-_START: Final = PacketType.START_TRANSACTION
-_END: Final = PacketType.END_TRANSACTION
-_PREPARE: Final = PacketType.PREPARE_TRANSACTION
-_COMMIT: Final = PacketType.COMMIT_TRANSACTION
-_ROLLBACK: Final = PacketType.ROLLBACK_TRANSACTION
-
-
-class Transition(NamedTuple):
-    """State transitions of one request."""
-
-    before: frozenset[ReportedTransactionState]
-    after: ReportedTransactionState
-
-
-def _step(after: ReportedTransactionState, *before: ReportedTransactionState) -> Transition:
-    return Transition(frozenset(before), after)
+_Step = tuple[ReportedTransactionState, frozenset[ReportedTransactionState]]
+"""State after a request, and the states before it."""
 
 
-STEPS: Final[dict[tuple[PacketType, int], Transition]] = {
+def _step(after: ReportedTransactionState, *before: ReportedTransactionState) -> _Step:
+    return after, frozenset(before)
+
+
+STEPS: Final[dict[tuple[PacketType, int], _Step]] = {
     (_START, XaFlag.NOFLAGS): _step(_STARTED, _CREATED, _COMPLETE, _STARTED),
     (_START, XaFlag.JOIN): _step(_STARTED, _STARTED, _COMPLETE),
     (_START, XaFlag.RESUME): _step(_STARTED, _INCOMPLETE, _STARTED),
@@ -114,14 +115,15 @@ def after(
         if flags == LOCAL:
             raise RejectedRequest(Status.PRECONDITION_FAILED, "this transaction is not distributed")
         raise RejectedRequest(Status.BAD_REQUEST, f"JMQXAFlags {flags:#x} mean nothing here")
+    reached, before = step
     if state is _TIMED_OUT:
         raise RejectedRequest(
             Status.TIMEOUT, "the transaction has taken too long and was rolled back"
         )
-    if again and state is step.after and (request, state) in _REPEATED:
+    if again and state is reached and (request, state) in _REPEATED:
         raise RejectedRequest(Status.NOT_MODIFIED, f"the transaction is {state.name} already")
-    if state in step.before:
-        return step.after
+    if state in before:
+        return reached
     if request is _END and state is _FAILED:
         status = Status.NOT_MODIFIED
     else:
@@ -377,12 +379,11 @@ class TransactionCommands:
 
 
 def _xid(packet: Packet) -> bytes:
-    """Return the Xid of the body in canonical form; b"" if there is none. Raises Refused."""
-    if not packet.body:
-        return b""
-    if len(packet.body) != XID_SIZE:
-        raise RejectedRequest(Status.BAD_REQUEST, f"{len(packet.body)} bytes are no Xid")
-    return encode_xid(decode_xid(packet.body))
+    """Return the Xid of the body in canonical form; b"" if there is none.
+
+    Raises ProtocolError.
+    """
+    return encode_xid(decode_xid(packet.body)) if packet.body else b""
 
 
 def _unknown() -> RejectedRequest:
