@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, NamedTuple, NoReturn
+from typing import Final, Literal, NamedTuple
 
 from sluicemq import __version__
 from sluicemq.broker import Broker, CompiledSelector, known_selector
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
-from sluicemq.model.errors import AccessDenied, ProtocolError, SelectorError, SluiceError
+from sluicemq.model.errors import ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Durability, Property
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
@@ -250,11 +250,6 @@ class JmqConnection:
         """Let go of the session, after its end."""
         self.pressed = _nothing
         self.close = _nothing
-
-    def deny(self, what: str, why: str) -> NoReturn:
-        """Raise AccessDenied, and write a line to the audit log; `what` is like "produce x"."""
-        self.access.denied(self.transport.peer, self.identity, what)
-        raise AccessDenied(why)
 
     def selector(self, packet: Packet) -> CompiledSelector | None:
         """Return the selector that a request has, if any.

@@ -17,6 +17,7 @@ from typing import Final
 from sluicemq.broker import Consumer, Selector
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, is_temporary
+from sluicemq.model.errors import AccessDenied
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import (
     JmqConnection,
@@ -63,6 +64,7 @@ from sluicemq.protocols.jmq.subscriptions import (
     QueueSubscription,
     Terms,
     TopicSubscription,
+    expect_unused,
     subscription_name,
 )
 from sluicemq.protocols.jmq.wire import Packet, encode_reply
@@ -312,9 +314,7 @@ class ConsumerCommands:
         if text(packet, "JMQDurableName"):
             durable = self._durable(packet, consumer.engines)
         consumer.retire(last, none=nothing)
-        if not consumer.held:
-            del connection.consumers[chosen]
-            del consumer.session.consumers[chosen]
+        self._forget(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(chosen)}
         if not consumer.subscription.exists:
             why = "the consumer is closed, but its destination no longer exists"
@@ -343,11 +343,13 @@ class ConsumerCommands:
                 continue
             full = subscription_name(sort, client_id, name)
             if not durables.may_use(full, connection.identity):
-                connection.deny(f"unsubscribe {full}", f"{name} belongs to another user")
+                peer = connection.transport.peer
+                connection.access.denied(peer, connection.identity, f"unsubscribe {full}")
+                raise AccessDenied(f"{name} belongs to another user")
             for subscription in durables.find(full):
                 connection.demand(Operation.CONSUME, subscription.destination.name)
             if durables.is_known(full):
-                durables.expect_unused(full, leaving)
+                expect_unused(full, durables.find(full), leaving)
                 return full
         raise RejectedRequest(Status.NOT_FOUND, f"there is no durable subscription {name}")
 

@@ -345,7 +345,8 @@ class JmqSession:
                     else:
                         handler = self._handlers.get(kind)
                         if handler is None:
-                            raise _unknown(kind)
+                            why = f"packets of type {kind} have no meaning here"
+                            raise RejectedRequest(Status.NOT_IMPLEMENTED, why)
                         handler(packet)
                 except ANSWERED as error:
                     connection.refuse(packet, error)
@@ -669,7 +670,3 @@ class JmqSession:
 
 def _ignore(packet: Packet) -> None:
     """Ignore the packet."""
-
-
-def _unknown(kind: int) -> RejectedRequest:
-    return RejectedRequest(Status.NOT_IMPLEMENTED, f"packets of type {kind} have no meaning here")

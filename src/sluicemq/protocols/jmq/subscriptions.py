@@ -418,10 +418,6 @@ class Durables:
         """Return whether there is such a subscription, perhaps of a wildcard without a topic."""
         return name in self._expected or bool(self.find(name))
 
-    def expect_unused(self, name: str, leaving: Collection[Consumer] = ()) -> None:
-        """Raise SubscriptionInUse if it has other consumers than those `leaving`."""
-        _expect_unused(name, self.find(name), leaving)
-
     def remove(self, name: str) -> None:
         """Unsubscribe. Raises SubscriptionInUse."""
         self._drop(name, self.find(name))
@@ -429,16 +425,17 @@ class Durables:
         self.find(name)  # forgets the name, which nothing has any more
 
     def _drop(self, name: str, subscriptions: list[Subscription]) -> None:
-        _expect_unused(name, subscriptions, ())
+        expect_unused(name, subscriptions)
         for subscription in subscriptions:
             self._broker.unsubscribe(subscription)
         if subscriptions:
             self._expected.pop(name, None)
 
 
-def _expect_unused(
-    name: str, subscriptions: list[Subscription], leaving: Collection[Consumer]
+def expect_unused(
+    name: str, subscriptions: list[Subscription], leaving: Collection[Consumer] = ()
 ) -> None:
+    """Raise SubscriptionInUse if one of them has other consumers than those `leaving`."""
     for subscription in subscriptions:
         if any(consumer not in leaving for consumer in subscription.consumers):
             raise SubscriptionInUse(f"{name} has a consumer")
