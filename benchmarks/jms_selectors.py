@@ -27,7 +27,7 @@ from sluicemq.cli.bench.server import BenchmarkBroker, fresh
 from sluicemq.cli.bench.sockets import receive, send_some, wait
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message
-from sluicemq.protocols.jmq.properties import encode_properties
+from sluicemq.protocols.jmq.fields import encode_properties
 
 SIZE = 1024
 AHEAD = 1000

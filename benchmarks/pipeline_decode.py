@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.decode.tasks import FOUND, decode_found, find
-from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import PacketType, Q
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.msglite.wire import encode_message

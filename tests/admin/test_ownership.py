@@ -9,7 +9,7 @@ from sluicemq.admin.transactions import id_of
 from sluicemq.broker import Subscription, Transaction
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.jmq.ids import Xid, encode_xid
+from sluicemq.protocols.jmq.fields import Xid, encode_xid
 from tests.support.api import ApiFixture, HttpClient, looped
 
 RIGHTS = {

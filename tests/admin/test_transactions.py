@@ -12,7 +12,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JmqClient
 from sluicemq.model.errors import ClientError
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.jmq.ids import Xid, encode_xid
+from sluicemq.protocols.jmq.fields import Xid, encode_xid
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped
 from tests.support.http import HTTP, TIMEOUT, Client

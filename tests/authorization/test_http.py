@@ -23,7 +23,7 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
 from sluicemq.model.rows import encode
 from sluicemq.model.rows import row as rows_of
-from sluicemq.protocols.jmq.ids import Xid, encode_xid
+from sluicemq.protocols.jmq.fields import Xid, encode_xid
 from sluicemq.security import changes
 from tests.admin.context import NoConnections, context
 from tests.admin.stock import read

@@ -11,10 +11,9 @@ import pytest
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Kind
 from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
-from sluicemq.protocols.jmq.header import encode_header
-from sluicemq.protocols.jmq.ids import XID_SIZE
-from sluicemq.protocols.jmq.options import SessionOptions
+from sluicemq.protocols.jmq.fields import XID_SIZE, encode_header
 from sluicemq.protocols.jmq.packets import (
     LAST_MESSAGE_TYPE,
     A,

@@ -13,7 +13,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JmqClient, Topic
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConnectionLost
-from sluicemq.protocols.jmq.ids import Xid
+from sluicemq.protocols.jmq.fields import Xid
 from tests.cli.conftest import Run, RunningBroker
 
 

@@ -19,7 +19,7 @@ from sluicemq.cli.main import COMMANDS, main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JmqClient, Topic
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.protocols.jmq.ids import Xid
+from sluicemq.protocols.jmq.fields import Xid
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "cli.md"
 ELSEWHERE: Final = {"bench", "demo", "journal", "pipeline", "receive", "send", "serve"}

@@ -9,9 +9,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols import java
 from sluicemq.protocols.jmq import mapping as jmq
-from sluicemq.protocols.jmq.header import class_of, encode_header
-from sluicemq.protocols.jmq.ids import encode_sysid
-from sluicemq.protocols.jmq.names import format_name
+from sluicemq.protocols.jmq.fields import class_of, encode_header, encode_sysid, format_name
 from sluicemq.protocols.jmq.packets import P, PacketType, Q
 from sluicemq.protocols.jmq.wire import Decoder as JmqDecoder
 from sluicemq.protocols.jmq.wire import Packet, encode_packet

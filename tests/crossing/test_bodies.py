@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols import java, transcoding
-from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.mapping import deliver_chunks
 from sluicemq.protocols.jmq.packets import PacketType, Q, Z
 from sluicemq.protocols.jmq.wire import Packet, encode_packet

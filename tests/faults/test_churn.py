@@ -20,7 +20,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import DestType, PacketType
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send

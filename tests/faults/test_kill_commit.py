@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from sluicemq.cli.local import PROGRAM, LocalBroker
 from sluicemq.model.errors import ConnectionLost
-from sluicemq.protocols.jmq.ids import Xid, decode_xid
+from sluicemq.protocols.jmq.fields import Xid, decode_xid
 from sluicemq.protocols.jmq.packets import PacketType, Status, XaFlag
 from tests.faults.jmsload import send_in_bursts, take_all
 from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size

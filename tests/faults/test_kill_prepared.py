@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sluicemq.cli.local import PROGRAM, LocalBroker
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.jmq.ids import XID_SIZE, Xid, decode_xid
+from sluicemq.protocols.jmq.fields import XID_SIZE, Xid, decode_xid
 from sluicemq.protocols.jmq.packets import PacketType, Status, XaFlag
 from tests.faults.jmsload import take_all
 from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size

@@ -12,12 +12,14 @@ from typing import Final
 
 from sluicemq.protocols.java import Byte, Float, Long, Short, dumps_map, dumps_stream
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.header import QUEUE_CLASS, TOPIC_CLASS, encode_header
-from sluicemq.protocols.jmq.ids import (
+from sluicemq.protocols.jmq.fields import (
     INT_BLOCK,
     LONG_BLOCK,
+    QUEUE_CLASS,
+    TOPIC_CLASS,
     Xid,
     encode_blocks,
+    encode_header,
     encode_sysid,
     encode_xid,
 )

@@ -20,7 +20,7 @@ from sluicemq.clients.jmq.messages import MessageFormatError
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Decoder, Oversized, Packet, encode_packet, encode_reply
 from tests.fuzz import jmq

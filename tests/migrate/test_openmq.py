@@ -15,7 +15,7 @@ from sluicemq.clients.blocking import Blocking, BlockingClient
 from sluicemq.clients.jmq import JmqClient, Topic
 from sluicemq.model.destination import DestinationSettings, Overflow
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.jmq.ids import Xid
+from sluicemq.protocols.jmq.fields import Xid
 from tests.cli.conftest import Run
 from tests.migrate import openmq_store as store
 from tests.migrate.conftest import Migrate, journaled, left, restored

@@ -17,7 +17,7 @@ from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.access import EVERYBODY
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.coordinator import Coordinator
-from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import DestType, PacketType
 from sluicemq.protocols.jmq.portmapper import PortMapperSession
 from sluicemq.protocols.jmq.session import JmqSession

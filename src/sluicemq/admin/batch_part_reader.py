@@ -12,7 +12,7 @@ from sluicemq.model.destination import Address, Kind, encode_name
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
 from sluicemq.model.rows import MAX_TIME, Row, decode, name_of, properties_of
-from sluicemq.protocols.jmq.wildcards import is_wildcard
+from sluicemq.protocols.jmq.destinations import is_wildcard
 
 MOST_PROPERTIES: Final = 500_000
 """Maximum number of properties of all rows of a part."""

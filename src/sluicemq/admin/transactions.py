@@ -29,7 +29,7 @@ from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Transaction, TransactionState
 from sluicemq.model.errors import ProtocolError
-from sluicemq.protocols.jmq.ids import decode_xid
+from sluicemq.protocols.jmq.fields import decode_xid
 from sluicemq.protocols.ownership import may_administer_transaction
 
 _PROTOCOL = "jmq"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
+from sluicemq.protocols.jmq.connection import SessionOptions as JmqOptions
 from sluicemq.protocols.jmq.coordinator import Coordinator
-from sluicemq.protocols.jmq.options import SessionOptions as JmqOptions
 from sluicemq.protocols.jmq.portmapper import PortMapperSession, answer
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.msglite.gateway import GatewaySession

@@ -12,7 +12,7 @@ from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.transport import Backoff
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet, encode_reply
 from tests.protocols.sockets import port_of

@@ -21,7 +21,7 @@ from sluicemq.clients.jmq import (
 from sluicemq.model.errors import RequestTimeout
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.ids import decode_blocks, encode_blocks, encode_xid, sysid_text
+from sluicemq.protocols.jmq.fields import decode_blocks, encode_blocks, encode_xid, sysid_text
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Packet, encode_packet, encode_reply
 from tests.clients.jmq.script import Script, deliver, refusing, script, sysid

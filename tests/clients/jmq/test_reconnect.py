@@ -20,7 +20,7 @@ from sluicemq.clients.jmq import (
 )
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.ids import decode_xid
+from sluicemq.protocols.jmq.fields import decode_xid
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
 from tests.clients.jmq.script import SOON, Script, deliver, refusing, script

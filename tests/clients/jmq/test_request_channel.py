@@ -20,7 +20,7 @@ from sluicemq.clients.jmq import (
 from sluicemq.model.errors import ConnectionLost, RequestTimeout
 from sluicemq.protocols.java import Long, dumps, dumps_map
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.ids import sysid_text
+from sluicemq.protocols.jmq.fields import sysid_text
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet, encode_packet, encode_reply
 from tests.clients.jmq.script import SOON, Answer, Script, deliver, refusing, script

@@ -14,10 +14,16 @@ from sluicemq.model.access import EVERYBODY
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Property
 from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.coordinator import Coordinator
-from sluicemq.protocols.jmq.header import QUEUE_CLASS, TOPIC_CLASS, encode_header
-from sluicemq.protocols.jmq.ids import Xid, encode_blocks, encode_xid
-from sluicemq.protocols.jmq.options import SessionOptions
+from sluicemq.protocols.jmq.fields import (
+    QUEUE_CLASS,
+    TOPIC_CLASS,
+    Xid,
+    encode_blocks,
+    encode_header,
+    encode_xid,
+)
 from sluicemq.protocols.jmq.packets import A, AckMode, DestType, P, PacketType, Q, Status
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet

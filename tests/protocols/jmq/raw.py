@@ -18,8 +18,15 @@ from typing import Final, Self
 from sluicemq.model.errors import ConnectionLost, RequestTimeout
 from sluicemq.protocols.java import Long, encode_utf
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.header import QUEUE_CLASS, TOPIC_CLASS, encode_header
-from sluicemq.protocols.jmq.ids import Xid, encode_blocks, encode_sysid, encode_xid
+from sluicemq.protocols.jmq.fields import (
+    QUEUE_CLASS,
+    TOPIC_CLASS,
+    Xid,
+    encode_blocks,
+    encode_header,
+    encode_sysid,
+    encode_xid,
+)
 from sluicemq.protocols.jmq.packets import DestType, PacketType, Status
 from sluicemq.protocols.jmq.wire import Decoder, Oversized, Packet, encode_packet
 

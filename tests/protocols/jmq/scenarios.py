@@ -15,9 +15,8 @@ from sluicemq.model.errors import (
     TooManyFailures,
 )
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.header import encode_header
-from sluicemq.protocols.jmq.ids import encode_blocks
-from sluicemq.protocols.jmq.options import SessionOptions
+from sluicemq.protocols.jmq.connection import SessionOptions
+from sluicemq.protocols.jmq.fields import encode_blocks, encode_header
 from sluicemq.protocols.jmq.packets import A, I, P, PacketType, Status, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
 from sluicemq.security.access import Access

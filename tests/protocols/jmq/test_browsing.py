@@ -16,7 +16,7 @@ from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq import browsing
 from sluicemq.protocols.jmq.browsing import View
-from sluicemq.protocols.jmq.options import SessionOptions
+from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.packets import L, P, PacketType, R, Status
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import Packet

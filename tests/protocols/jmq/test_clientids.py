@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.model.access import Identity
-from sluicemq.protocols.jmq.clientids import ClientIds, expanded
-from sluicemq.protocols.jmq.packets import PacketType, Status
-from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.protocols.jmq.coordinator import ClientIds, expanded
+from sluicemq.protocols.jmq.packets import PacketType, RejectedRequest, Status
 from sluicemq.security.access import Open
 from tests.protocols.jmq.harness import Harness, Peer
 

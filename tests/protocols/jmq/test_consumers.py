@@ -10,7 +10,7 @@ from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.ids import encode_blocks
+from sluicemq.protocols.jmq.fields import encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, I, P, PacketType, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
 from tests.support.broker import purge
@@ -261,7 +261,7 @@ def test_the_memory_of_what_was_taken_away_is_bounded(harness: Harness, peer: Pe
         purge(harness.broker, harness.queue("q"), unacked=True)
         peer.resume(number, 1000)
     peer.receive()
-    consumer = harness.coordinator.connections.popitem()[1]._connection.consumers[number]
+    consumer = harness.coordinator.connections.popitem()[1].consumers[number]
     assert len(consumer.held) < 100
 
 
@@ -347,7 +347,7 @@ def test_an_undeliverable_message_goes_to_another_consumer(harness: Harness, pee
     peer.send("q", "a", "b")
     [message], [_] = peer.delivered(), other.delivered()
     other.resume(0, 1)  # there is no such consumer
-    for number in list(harness.coordinator.connections.values())[1]._connection.consumers:
+    for number in list(harness.coordinator.connections.values())[1].consumers:
         other.resume(number, 1)
     peer.say(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
     harness.turn()

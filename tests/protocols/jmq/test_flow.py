@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.options import SessionOptions
+from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.packets import AckMode, C, F, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import Harness, Peer, status

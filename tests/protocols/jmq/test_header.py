@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
-from sluicemq.protocols.jmq import header
-from sluicemq.protocols.jmq.header import VariableHeader, decode_header, encode_header
+from sluicemq.protocols.jmq import fields
+from sluicemq.protocols.jmq.fields import VariableHeader, decode_header, encode_header
 
 NAMES = (
     "destination",
@@ -166,8 +166,8 @@ TOPIC = Address(Kind.TOPIC, "a")
 @pytest.mark.parametrize(
     ("name", "hint", "in_queue", "address"),
     [
-        ("a", header.QUEUE_CLASS, False, QUEUE),
-        ("a", header.TOPIC_CLASS, True, TOPIC),
+        ("a", fields.QUEUE_CLASS, False, QUEUE),
+        ("a", fields.TOPIC_CLASS, True, TOPIC),
         ("a", "com.sun.messaging.Topic", True, TOPIC),
         ("a", "com.sun.messaging.jmq.jmsclient.TemporaryQueueImpl", False, QUEUE),
         ("a", "com.sun.messaging.jmq.jmsclient.TemporaryTopicImpl", True, TOPIC),
@@ -175,7 +175,7 @@ TOPIC = Address(Kind.TOPIC, "a")
         ("a", None, True, QUEUE),
         ("a", None, False, TOPIC),
         ("a", "something", False, TOPIC),
-        (None, header.QUEUE_CLASS, True, None),
+        (None, fields.QUEUE_CLASS, True, None),
         ("", None, True, None),
     ],
 )
@@ -188,8 +188,8 @@ def test_where_answers_go(
 
 def test_the_name_of_a_temporary_destination_has_its_kind() -> None:
     for prefix, kind in (
-        (header.TEMPORARY_QUEUE, Kind.QUEUE),
-        (header.TEMPORARY_TOPIC, Kind.TOPIC),
+        (fields.TEMPORARY_QUEUE, Kind.QUEUE),
+        (fields.TEMPORARY_TOPIC, Kind.TOPIC),
     ):
         read = decode_header(encode_header("q", reply_to=f"{prefix}1.2.3.4/5/6"))
         for in_queue in (True, False):

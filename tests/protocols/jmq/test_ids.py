@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.model.errors import ProtocolError
-from sluicemq.protocols.jmq.ids import (
+from sluicemq.protocols.jmq.fields import (
     INT_BLOCK,
     LONG_BLOCK,
     NO_XID,

@@ -12,8 +12,14 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin, Proper
 from sluicemq.protocols import java
 from sluicemq.protocols.java import Byte, Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.header import QUEUE_CLASS, TOPIC_CLASS, encode_header
-from sluicemq.protocols.jmq.ids import encode_sysid, make_sysid, sysid_text
+from sluicemq.protocols.jmq.fields import (
+    QUEUE_CLASS,
+    TOPIC_CLASS,
+    encode_header,
+    encode_sysid,
+    make_sysid,
+    sysid_text,
+)
 from sluicemq.protocols.jmq.mapping import (
     LAST_TIME,
     deliver_chunks,

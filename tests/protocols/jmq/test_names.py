@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.model.destination import Address, Kind
-from sluicemq.protocols.jmq.header import (
+from sluicemq.protocols.jmq.fields import (
     QUEUE_CLASS,
     TEMPORARY_QUEUE,
     TEMPORARY_QUEUE_CLASS,
@@ -15,8 +15,9 @@ from sluicemq.protocols.jmq.header import (
     class_of,
     decode_header,
     encode_header,
+    format_name,
+    read_name,
 )
-from sluicemq.protocols.jmq.names import format_name, read_name
 
 
 @pytest.mark.parametrize(

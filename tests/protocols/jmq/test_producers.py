@@ -10,7 +10,7 @@ from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import Durability
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.options import SessionOptions
+from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.packets import A, C, DestType, F, I, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, encode_sysid, status
@@ -188,8 +188,7 @@ def test_a_destination_that_was_removed_comes_back(harness: Harness, peer: Peer)
 def test_only_so_many_headers_are_remembered(harness: Harness, peer: Peer) -> None:
     for number in range(1100):
         peer.put(peer.message("q", b"x", flags=0, correlation_id=str(number)))
-    [jmq] = harness.coordinator.connections.values()
-    assert len(jmq._producers._queues) == 1100 - 1024
+    assert len(peer.session._producers._queues) == 1100 - 1024
     assert len(harness.bodies("q")) == 1100
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols import java
 from sluicemq.protocols.java import Byte, Float, Long, Short
-from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.jmq.properties import (
+from sluicemq.protocols.jmq.fields import (
     decode_properties,
     encode_properties,
     extend_block,
 )
+from sluicemq.protocols.jmq.packets import Status
 
 texts = st.text(st.characters(codec="utf-8"), max_size=10)
 values = st.one_of(

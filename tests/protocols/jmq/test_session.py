@@ -15,7 +15,7 @@ from sluicemq.model.errors import (
     TooManyFailures,
 )
 from sluicemq.protocols.java import Long, loads_map
-from sluicemq.protocols.jmq.options import SessionOptions
+from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.packets import A, GoodbyeReason, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.transport import Login, SessionInfo

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.header import encode_header
-from sluicemq.protocols.jmq.options import SessionOptions
+from sluicemq.protocols.jmq.connection import SessionOptions
+from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import AckMode, C, F, P, PacketType, R, Status
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
 from tests.protocols.jmq.harness import Harness, Peer, blocks, status
@@ -132,8 +132,8 @@ class Model(RuleBasedStateMachine):
     def left(self) -> list[Message]:
         """Return the ready messages, without those pending at a connection without credit."""
         numbers = set(self.waiting)
-        for session in self.harness.coordinator.connections.values():
-            for consumer in session._connection.consumers.values():
+        for connection in self.harness.coordinator.connections.values():
+            for consumer in connection.consumers.values():
                 for delivery in consumer.pending:
                     assert delivery.message is not None
                     numbers.discard(int(delivery.message.body))

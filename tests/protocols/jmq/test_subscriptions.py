@@ -10,7 +10,7 @@ import pytest
 from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.options import SessionOptions
+from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.packets import PacketType, Status, W
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, status

@@ -9,9 +9,8 @@ import pytest
 from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.header import QUEUE_CLASS, encode_header
-from sluicemq.protocols.jmq.ids import encode_blocks
-from sluicemq.protocols.jmq.options import SessionOptions
+from sluicemq.protocols.jmq.connection import SessionOptions
+from sluicemq.protocols.jmq.fields import QUEUE_CLASS, encode_blocks, encode_header
 from sluicemq.protocols.jmq.packets import A, AckMode, P, PacketType, Q, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
 from tests.support.broker import purge

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
+from sluicemq.protocols.jmq.destinations import Pattern, is_wildcard
 
 elements = st.sampled_from(["a", "b", "cc"])
 names = st.lists(elements, min_size=1, max_size=6).map(".".join)

@@ -8,10 +8,8 @@ from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.protocols import java
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.header import encode_header
-from sluicemq.protocols.jmq.ids import encode_sysid
+from sluicemq.protocols.jmq.fields import encode_header, encode_properties, encode_sysid
 from sluicemq.protocols.jmq.packets import PacketType, Status
-from sluicemq.protocols.jmq.properties import encode_properties
 from sluicemq.protocols.jmq.wire import (
     FIXED_SIZE,
     Decoder,

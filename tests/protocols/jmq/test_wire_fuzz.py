@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols import java
-from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.mapping import deliver_chunks, message_of
 from sluicemq.protocols.jmq.packets import MAGIC, PacketType
 from sluicemq.protocols.jmq.wire import Decoder, Limits, Oversized, Packet, encode_packet

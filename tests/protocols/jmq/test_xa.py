@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from sluicemq.protocols.java import Long, loads_map
-from sluicemq.protocols.jmq import branches
-from sluicemq.protocols.jmq.header import encode_header
-from sluicemq.protocols.jmq.options import SessionOptions
+from sluicemq.protocols.jmq import coordinator
+from sluicemq.protocols.jmq.connection import SessionOptions
+from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import (
     I,
     PacketType,
     Q,
     R,
+    RejectedRequest,
     ReportedTransactionState,
     Status,
     XaFlag,
 )
-from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.protocols.jmq.transactions import LOCAL, STEPS, after
 from sluicemq.protocols.jmq.wire import Packet
-from sluicemq.protocols.jmq.xa import LOCAL, STEPS, after
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, blocks, status, xid
 
 H = PacketType
@@ -436,7 +436,7 @@ def test_so_is_the_answer_to_one_who_asks_twice(harness: Harness, peer: Peer) ->
 def test_only_so_many_xids_are_remembered(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(branches, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(coordinator, "MOST_REMEMBERED", 3)
     for number in range(5):
         to_state(peer, S.COMMITTED, str(number))
     known = [status(step(peer, COMMIT, str(number))) for number in range(5)]

@@ -13,9 +13,15 @@ from sluicemq.cli.bench.receiver import STAMP_BYTES, Receiver
 from sluicemq.cli.bench.sockets import receive
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq import login
-from sluicemq.protocols.jmq.header import QUEUE_CLASS, TOPIC_CLASS, encode_header
-from sluicemq.protocols.jmq.ids import LONG_BLOCK, NULL_ADDRESS, encode_sysid
+from sluicemq.protocols.jmq import fields
+from sluicemq.protocols.jmq.fields import (
+    LONG_BLOCK,
+    NULL_ADDRESS,
+    QUEUE_CLASS,
+    TOPIC_CLASS,
+    encode_header,
+    encode_sysid,
+)
 from sluicemq.protocols.jmq.packets import (
     A,
     AckMode,
@@ -223,9 +229,9 @@ class GuestChannel:
         self.ask(PacketType.HELLO, {"JMQProtocolLevel": Level.HIGHEST, "JMQVersion": "bench"})
         challenge = self.take()
         kind = challenge.properties.get("JMQAuthType")
-        credentials = login.basic(login.GUEST, login.GUEST)
-        if kind == login.DIGEST:
-            credentials = login.digest(login.GUEST, login.GUEST, challenge.body)
+        credentials = fields.basic_login(fields.GUEST, fields.GUEST)
+        if kind == fields.DIGEST:
+            credentials = fields.digest_login(fields.GUEST, fields.GUEST, challenge.body)
         self.ask(PacketType.AUTHENTICATE, {"JMQAuthType": kind}, credentials)
 
     def start(self) -> None:

@@ -42,7 +42,7 @@ from sluicemq.clients.jmq.session import Session, TransactionLost
 from sluicemq.clients.jmq.xa import XaResource
 from sluicemq.clients.transport import ALWAYS, Backoff
 from sluicemq.protocols.java import Byte, Char, Float, Long, Short
-from sluicemq.protocols.jmq.ids import Xid
+from sluicemq.protocols.jmq.fields import Xid
 from sluicemq.protocols.jmq.packets import AckMode, PacketType, Status, XaFlag
 
 __all__ = [

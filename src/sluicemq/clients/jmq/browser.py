@@ -13,7 +13,7 @@ from sluicemq.clients.jmq.request_channel import RequestChannel, check, number
 from sluicemq.model.errors import RequestTimeout
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.ids import SYSID_SIZE
+from sluicemq.protocols.jmq.fields import SYSID_SIZE
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 

@@ -21,7 +21,7 @@ from sluicemq.clients.jmq.target import Target, tls_context
 from sluicemq.clients.transport import reason_of
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq import login
+from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.packets import Level, PacketType, Status
 from sluicemq.protocols.jmq.portmapper import VERSION, Service, read_services
 from sluicemq.protocols.jmq.wire import Limits, Packet
@@ -181,10 +181,10 @@ class Connector:
     def _credentials(self, request: Packet) -> bytes:
         target = self._target
         kind = text(request, "JMQAuthType")
-        if kind == login.DIGEST:
-            return login.digest(target.username, target.password, request.body)
-        if kind == login.BASIC:
-            return login.basic(target.username, target.password)
+        if kind == fields.DIGEST:
+            return fields.digest_login(target.username, target.password, request.body)
+        if kind == fields.BASIC:
+            return fields.basic_login(target.username, target.password)
         raise ConnectionLost(f"the broker wants a login of the type {kind!r}, which is not known")
 
 

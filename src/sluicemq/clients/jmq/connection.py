@@ -21,7 +21,7 @@ from sluicemq.clients.reconnecting import ReconnectingClient
 from sluicemq.clients.transport import ALWAYS, Backoff
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.login import GUEST
+from sluicemq.protocols.jmq.fields import GUEST
 from sluicemq.protocols.jmq.packets import AckMode, PacketType
 from sluicemq.protocols.jmq.wire import Limits
 

@@ -16,7 +16,7 @@ from sluicemq.clients.transport import AsyncClient
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.ids import encode_blocks
+from sluicemq.protocols.jmq.fields import encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, BodyType, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 

@@ -9,7 +9,7 @@ import secrets
 from typing import Final
 
 from sluicemq.model.destination import Address, Kind
-from sluicemq.protocols.jmq.header import (
+from sluicemq.protocols.jmq.fields import (
     QUEUE_CLASS,
     TEMPORARY_QUEUE,
     TEMPORARY_QUEUE_CLASS,

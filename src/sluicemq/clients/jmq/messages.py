@@ -26,8 +26,7 @@ from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Property
 from sluicemq.protocols import java
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.header import VariableHeader
-from sluicemq.protocols.jmq.ids import sysid_text
+from sluicemq.protocols.jmq.fields import VariableHeader, sysid_text
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Packet
 

@@ -25,10 +25,8 @@ from sluicemq.clients.transport import AsyncClient
 from sluicemq.model.errors import ConnectionLost, ProtocolError
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.header import encode_header
-from sluicemq.protocols.jmq.ids import encode_sysid, sysid_text
+from sluicemq.protocols.jmq.fields import encode_header, encode_properties, encode_sysid, sysid_text
 from sluicemq.protocols.jmq.packets import PacketType, Status
-from sluicemq.protocols.jmq.properties import encode_properties
 from sluicemq.protocols.jmq.wire import Packet, encode_head
 
 OUTSTANDING: Final = 256

@@ -26,7 +26,7 @@ from sluicemq.clients.transport import AsyncClient
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import (
     AckMode,
     AckType,

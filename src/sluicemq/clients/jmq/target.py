@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 from sluicemq.clients import urls
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.protocols.jmq.login import GUEST
+from sluicemq.protocols.jmq.fields import GUEST
 
 DEFAULT_PORT: Final = 7676
 

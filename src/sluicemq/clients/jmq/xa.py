@@ -15,7 +15,7 @@ from typing import Protocol
 from sluicemq.clients.jmq.confirmations import Confirmations
 from sluicemq.clients.jmq.request_channel import RequestChannel, number
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.ids import XID_SIZE, Xid, decode_xid, encode_xid
+from sluicemq.protocols.jmq.fields import XID_SIZE, Xid, decode_xid, encode_xid
 from sluicemq.protocols.jmq.packets import PacketType, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
 

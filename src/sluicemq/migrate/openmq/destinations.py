@@ -21,14 +21,13 @@ from sluicemq.migrate.openmq.serial import ParsedObject
 from sluicemq.migrate.plan import Plan, PlannedSubscription
 from sluicemq.migrate.source_files import Damage
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
-from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
+from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES, Pattern, is_wildcard
 from sluicemq.protocols.jmq.subscriptions import (
     DURABLE,
     SHARED_DURABLE,
     pattern_name,
     subscription_name,
 )
-from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
 
 TEMPORARY: Final = 0x10
 AUTOMATIC: Final = 0x20

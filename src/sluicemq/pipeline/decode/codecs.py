@@ -18,7 +18,7 @@ from sluicemq.pipeline.decode.codec import (
 )
 from sluicemq.protocols.java import inflate
 from sluicemq.protocols.jmq import wire as jmq
-from sluicemq.protocols.jmq.ids import INT_BLOCK, LONG_BLOCK, decode_blocks, sysid_text
+from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, decode_blocks, sysid_text
 from sluicemq.protocols.jmq.packets import MAGIC, BodyType, DestType, PacketType, Q, Z
 from sluicemq.protocols.msglite import wire as msglite
 from sluicemq.protocols.phpmq import wire as phpmq

@@ -22,12 +22,10 @@ from sluicemq.model.errors import JournalDamaged, ProtocolError, RecordNotFound
 from sluicemq.model.message import Message, Origin
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
-from sluicemq.protocols.jmq.destinations import address_of, missing, visible
-from sluicemq.protocols.jmq.ids import SYSID_SIZE, decode_sysids
+from sluicemq.protocols.jmq.destinations import address_of, counters, gauges, missing, visible
+from sluicemq.protocols.jmq.fields import SYSID_SIZE, decode_sysids
 from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
-from sluicemq.protocols.jmq.metrics import counters, gauges
-from sluicemq.protocols.jmq.packets import DestType, L, Status
-from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.protocols.jmq.packets import DestType, L, RejectedRequest, Status
 from sluicemq.protocols.jmq.wire import Packet
 
 SLICE_BYTES: Final = 1 << 20
@@ -113,10 +111,21 @@ def address_of_queue(packet: Packet) -> Address:
 class Browsing:
     """See the module."""
 
-    __slots__ = ("_broker", "_connection", "_ended", "_running", "_scans", "_views", "_waiting")
+    __slots__ = (
+        "_broker",
+        "_connection",
+        "_ended",
+        "_running",
+        "_scans",
+        "_uid",
+        "_views",
+        "_waiting",
+    )
 
-    def __init__(self, connection: JmqConnection) -> None:
+    def __init__(self, connection: JmqConnection, uid: Callable[[], int]) -> None:
+        """`uid` returns the JMQConsumerID of the next listing."""
         self._connection = connection
+        self._uid = uid
         self._broker = connection.broker
         self._scans = connection.broker.scans
         self._views: dict[int, View] = {}
@@ -139,7 +148,7 @@ class Browsing:
             values = {**dict(counters(destination)), **dict(gauges(destination))}
             figures = {name: Long(value) for name, value in values.items()}
             properties: dict[str, object] = {
-                "JMQConsumerID": Long(self._connection.coordinator.uid()),
+                "JMQConsumerID": Long(self._uid()),
                 "JMQMetrics": True,
             }
             self._connection.reply(packet, properties=properties, body=dumps_map(figures))
@@ -213,7 +222,7 @@ class Browsing:
                             break
                 if over():
                     yield
-        number = self._connection.coordinator.uid()
+        number = self._uid()
         self._views[number] = view
         if len(self._views) > MOST_VIEWS:
             del self._views[next(iter(self._views))]

@@ -1,26 +1,102 @@
-"""What the parts of one JMQ connection share: who it is, what it has, and how it answers."""
+"""What the parts of one JMQ connection share, the options of its listener, and how it begins.
+
+    client  HELLO                                  broker  HELLO_REPLY, AUTHENTICATE_REQUEST
+    client  AUTHENTICATE: user, password or digest  broker  AUTHENTICATE_REPLY
+
+Any level from 100 on is answered with OK, and spoken up to 500; clients that ask for more could not
+all ask again. Refused are, and the connection is closed after that:
+
+    505 BAD_VERSION     a level below 100, or none
+    400 BAD_REQUEST     JMQClusterID: this broker is not in a cluster
+    415 UNSUPPORTED     JMQDestinationProvider other than Open MQ's own
+    503 UNAVAILABLE     too many connections, or (AUTHENTICATE_REPLY) too many logins that wait
+    413 INVALID_LOGIN   a wrong user name or password (AUTHENTICATE_REPLY)
+    403 FORBIDDEN       a login that is denied without a look at the password: too many have failed
+                        before (AUTHENTICATE_REPLY)
+
+A client that asks for a store session (JMQStoreSession), which only brokers of a cluster have, is
+told so (404) and may go on. A client that was connected before says JMQConnectionID: if the old
+connection of the same user is still there, it is ended. (Protocol specification, section 5.)
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import Final, Literal, NamedTuple
 
-from sluicemq.broker import Broker, CompiledSelector, Delivery, known_selector
+from sluicemq import __version__
+from sluicemq.broker import Broker, CompiledSelector, known_selector
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
-from sluicemq.model.errors import AccessDenied, ProtocolError, SelectorError, SluiceError
-from sluicemq.model.message import Property
-from sluicemq.protocols.jmq.flow import UNLIMITED_BYTES, Outbound
-from sluicemq.protocols.jmq.options import SessionOptions
-from sluicemq.protocols.jmq.packets import LAST_MESSAGE_TYPE, A, Level, PacketType, Status
-from sluicemq.protocols.jmq.statuses import RejectedRequest, reply_properties, status_of
-from sluicemq.protocols.jmq.wire import Oversized, Packet, encode_reply
-from sluicemq.protocols.transport import Transport
-from sluicemq.security.access import Access, demand
+from sluicemq.model.errors import ProtocolError, SelectorError, SluiceError
+from sluicemq.model.message import Durability, Property
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import fields
+from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsConsumer, JmsSession, Outbound
+from sluicemq.protocols.jmq.packets import (
+    LAST_MESSAGE_TYPE,
+    LONGEST_REASON,
+    A,
+    Level,
+    PacketType,
+    RejectedRequest,
+    Status,
+    status_of,
+)
+from sluicemq.protocols.jmq.wire import MAX_PACKET, Oversized, Packet, encode_packet, encode_reply
+from sluicemq.protocols.transport import Background, Transport
+from sluicemq.security.access import Access, Credentials, demand
 
-if TYPE_CHECKING:
-    from sluicemq.protocols.jmq.consumers import JmsConsumer
-    from sluicemq.protocols.jmq.coordinator import Coordinator
-    from sluicemq.protocols.jmq.session_registry import JmsSession
+MISSED_PINGS: Final = 6
+"""Number of consecutive unanswered pings after which the session closes the connection."""
+
+
+class SessionOptions(NamedTuple):
+    """Options of a JMQ listener.
+
+    Defaults follow Open MQ where it has the option (protocol specification, sections 5 to 7).
+
+    durability           of all messages; None = SYNC for persistent messages, NONE for others
+    packet               maximum packet size in bytes
+    login_bytes          maximum packet size before the login, in bytes
+    authentication       login type requested; "digest" requires users with a digest password
+    service              JMQService: "jms", or "ssljms" with TLS
+    broker_list          JMQBrokerList: URLs of alternative brokers as mq://host:port/, separated
+                         by commas; "" = not sent
+    prefetch             maximum number of messages sent to a consumer before it requests more
+    shared_prefetch      the same for consumers of a shared topic subscription
+    held                 maximum number of unacked messages per consumer, regardless of its credit
+    producer_flow        messages after which a producer waits for RESUME_FLOW; 0 = never
+    connection_flow      apply the flow limit that a client sets for its whole connection
+    most                 maximum number of sessions, of producers, of consumers and of transactions
+                         per connection; also of transactions of a user without a connection
+    browsed              maximum number of messages that BROWSE lists
+    ping_interval        idle seconds before the broker pings a client; 0 = never
+    transaction_timeout  ms from its first message or acknowledgement until the broker rolls back
+                         an unprepared transaction; 0 = never
+    detached_timeout     ms without a connection until the broker rolls back an unprepared
+                         transaction; 0 = never
+    refusal              reason for answering HELLO with 503 UNAVAILABLE; "" = accept
+    """
+
+    durability: Durability | None = None
+    packet: int = MAX_PACKET
+    login_bytes: int = 64 * 1024
+    authentication: Literal["basic", "digest"] = "digest"
+    service: str = "jms"
+    broker_list: str = ""
+    prefetch: int = 1000
+    shared_prefetch: int = 5
+    held: int = 100_000
+    producer_flow: int = 1000
+    connection_flow: bool = True
+    most: int = 10_000
+    browsed: int = 1_000_000
+    ping_interval: float = 120.0
+    transaction_timeout: int = 0
+    detached_timeout: int = 600_000
+    refusal: str = ""
+
 
 MOST_UNREAD: Final = 1 << 20
 """Bytes of answers to a client that does not read, at which nothing more is read from it."""
@@ -99,11 +175,13 @@ class JmqConnection:
     level        of the protocol, as the client wants it
     sessions     by JMQSessionID
     consumers    by JMQConsumerID; those that are closed too, while they hold something
-    unsent       deliveries that are settled when their bytes have left
+    outbound     deliveries to this client
     pressed      called when `unread` may have changed
+    close        ends the connection; called with the reason
+    background   compiles long selectors; None: they are compiled on the event loop
     owns         it has had temporary destinations
-    traffic      of all JMQ clients
     unread       bytes of answers since the client stopped reading
+    reconnectable the client may take this connection up again with another one
     reconnected  the client has lost another connection, and has not said START on this one
     closed       nothing is said any more
     compiled     what has become of a pending selector, until its request is carried out again
@@ -111,11 +189,12 @@ class JmqConnection:
 
     __slots__ = (
         "access",
+        "background",
         "broker",
+        "close",
         "closed",
         "compiled",
         "consumers",
-        "coordinator",
         "identity",
         "level",
         "number",
@@ -123,49 +202,45 @@ class JmqConnection:
         "outbound",
         "owns",
         "pressed",
+        "reconnectable",
         "reconnected",
         "sender",
         "sessions",
-        "traffic",
         "transport",
         "unread",
-        "unsent",
     )
 
     def __init__(
         self,
         transport: Transport,
         broker: Broker,
-        coordinator: Coordinator,
+        number: int,
         access: Access,
         options: SessionOptions,
+        background: Background | None,
         pressed: Callable[[], None],
+        close: Callable[[str], None],
     ) -> None:
         self.transport = transport
         self.broker = broker
-        self.coordinator = coordinator
         self.access = access
         self.options = options
+        self.background = background
         self.pressed = pressed
-        self.traffic = broker.traffic_of("jmq")
-        self.number = coordinator.uid()
+        self.close = close
+        self.number = number
         self.identity: Identity = ANONYMOUS
         self.level = Level.HIGHEST
         self.sender = Sender()
-        self.outbound = Outbound()
+        self.outbound = Outbound(broker, transport, options.held)
         self.sessions: dict[int, JmsSession] = {}
         self.consumers: dict[int, JmsConsumer] = {}
-        self.unsent: list[tuple[JmsConsumer, Delivery]] = []
         self.owns = False
         self.unread = 0
+        self.reconnectable = False
         self.reconnected = False
         self.closed = False
         self.compiled: Compiled | None = None
-
-    @property
-    def client_id(self) -> str:
-        """ "" while there is none."""
-        return self.sender.client_id
 
     def demand(self, operation: Operation, name: str) -> None:
         """AccessDenied unless the user may do that."""
@@ -174,11 +249,7 @@ class JmqConnection:
     def release(self) -> None:
         """Let go of the session, after its end."""
         self.pressed = _nothing
-
-    def deny(self, what: str, why: str) -> NoReturn:
-        """Raise AccessDenied, and write a line to the audit log; `what` is like "produce x"."""
-        self.access.denied(self.transport.peer, self.identity, what)
-        raise AccessDenied(why)
+        self.close = _nothing
 
     def selector(self, packet: Packet) -> CompiledSelector | None:
         """Return the selector that a request has, if any.
@@ -195,7 +266,7 @@ class JmqConnection:
         broker = self.broker
         broker.settings.selectors.check_text(selector)
         if (
-            self.coordinator.background is not None
+            self.background is not None
             and known_selector(selector) is None
             and (len(selector) > SHORT_SELECTOR or broker.scans.over())
         ):
@@ -220,19 +291,10 @@ class JmqConnection:
 
     def refuse(self, packet: Packet | Oversized, error: SluiceError) -> None:
         """Answer a request that cannot be granted."""
-        self.reply(packet, status_of(error), reply_properties(error))
-
-    def fail_transaction(self, packet: Packet | Oversized, error: SluiceError) -> None:
-        """Make the transaction of a message or acknowledgement fail that was refused without an
-        answer: its client does not know, and must not be told that all of it was committed."""
-        if packet.flags & A:
-            return
-        try:
-            transaction = packet.transaction_id
-        except ProtocolError:
-            return  # it does not say which
-        if transaction:
-            self.coordinator.branches.fail(transaction, self, error)
+        properties: dict[str, object] = {"JMQReason": str(error)[:LONGEST_REASON]}
+        if isinstance(error, RejectedRequest):
+            properties.update(error.properties)
+        self.reply(packet, status_of(error), properties)
 
     def write(self, data: bytes) -> None:
         """Bytes that are no delivery."""
@@ -244,8 +306,8 @@ class JmqConnection:
             self.pressed()
 
 
-def _nothing() -> None:
-    """Stands for the callback of a session that has gone."""
+def _nothing(reason: str = "") -> None:
+    """Stands for the callbacks of a session that has gone."""
 
 
 # --- properties of requests ----------------------------------------------------------------------
@@ -261,22 +323,21 @@ def number(packet: Packet, name: str, usual: int | None = None) -> int:
     return value
 
 
-def byte_limit(packet: Packet) -> int | None:
-    """Return the bytes that a request allows until RESUME_FLOW (JMQBytes): UNLIMITED_BYTES if it
-    is negative, None if it is absent. Raises Refused."""
-    if "JMQBytes" not in packet.properties:
+def byte_limit(packet: Packet, name: str = "JMQBytes", least: int = 0) -> int | None:
+    """Return a number of bytes: UNLIMITED_BYTES below `least`, None if it is absent. Raises
+    RejectedRequest.
+
+    JMQBytes is what a request allows until RESUME_FLOW.
+    """
+    if name not in packet.properties:
         return None
-    limit = number(packet, "JMQBytes")
-    return UNLIMITED_BYTES if limit < 0 else limit
+    limit = number(packet, name)
+    return UNLIMITED_BYTES if limit < least else limit
 
 
 def max_packet(packet: Packet) -> int | None:
-    """Return the bytes of the largest packet that the client takes (JMQMaxMsgBytes):
-    UNLIMITED_BYTES if it is 0 or less, None if it is absent. Raises Refused."""
-    if "JMQMaxMsgBytes" not in packet.properties:
-        return None
-    limit = number(packet, "JMQMaxMsgBytes")
-    return limit if limit > 0 else UNLIMITED_BYTES
+    """Return the bytes of the largest packet that the client takes; 0 is UNLIMITED_BYTES, too."""
+    return byte_limit(packet, "JMQMaxMsgBytes", 1)
 
 
 def text(packet: Packet, name: str) -> str:
@@ -303,3 +364,108 @@ def _unusable(name: str, value: Property) -> RejectedRequest:
     if value is None:
         return RejectedRequest(Status.BAD_REQUEST, f"{name} is missing")
     return RejectedRequest(Status.BAD_REQUEST, f"{name} cannot be {str(value)[:80]!r}")
+
+
+# --- HELLO and AUTHENTICATE ----------------------------------------------------------------------
+
+DESTINATION_PROVIDER: Final = "GLASSFISH_MQ"
+"""JMQDestinationProvider of clients that want Open MQ's own destinations."""
+
+
+def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int) -> Status:
+    """Answer HELLO and return the status: OK and NOT_FOUND let the client log in.
+
+    `broker_session` identifies this run of the broker (JMQBrokerSessionID).
+    """
+    options = connection.options
+    level = _level(packet)
+    properties: dict[str, object] = {"JMQVersion": __version__, "JMQService": options.service}
+    if level < Level.LOWEST:
+        properties["JMQProtocolLevel"] = Level.LOWEST
+        properties["JMQReason"] = f"levels {Level.LOWEST} to {Level.HIGHEST} are spoken here"
+        connection.reply(packet, Status.BAD_VERSION, properties)
+        return Status.BAD_VERSION
+    connection.level = min(level, Level.HIGHEST)
+    properties["JMQProtocolLevel"] = connection.level
+    if options.refusal:
+        properties["JMQReason"] = options.refusal
+        connection.reply(packet, Status.UNAVAILABLE, properties)
+        return Status.UNAVAILABLE
+    provider = text(packet, "JMQDestinationProvider")
+    if provider and provider != DESTINATION_PROVIDER:
+        properties["JMQReason"] = f"JMQDestinationProvider {provider[:80]} is not available here"
+        connection.reply(packet, Status.UNSUPPORTED_TYPE, properties)
+        return Status.UNSUPPORTED_TYPE
+    if text(packet, "JMQClusterID"):
+        properties["JMQReason"] = "this broker is not in a cluster"
+        connection.reply(packet, Status.BAD_REQUEST, properties)
+        return Status.BAD_REQUEST
+    status = Status.OK
+    store = number(packet, "JMQStoreSession", 0)
+    if store:
+        status = Status.NOT_FOUND
+        properties["JMQReason"] = f"store session {store} is not here"
+    outbound = connection.outbound
+    outbound.safe = truth(packet, "JMQSafeMode")
+    outbound.limit_packets(max_packet(packet))
+    if options.connection_flow:
+        size = number(packet, "JMQSize", number(packet, "JMQRBufferSize", 0))
+        outbound.resume(size, byte_limit(packet))
+    properties |= {
+        "JMQConnectionID": Long(connection.number),
+        "JMQMaxMsgBytes": Long(options.packet),
+        "JMQBrokerSessionID": Long(broker_session),
+        "JMQHA": False,
+    }
+    if options.broker_list:
+        properties["JMQBrokerList"] = options.broker_list
+    connection.reply(packet, status, properties)
+    return status
+
+
+def _level(packet: Packet) -> int:
+    """0 for what is none."""
+    level = packet.properties.get("JMQProtocolLevel")
+    return level if isinstance(level, int) and not isinstance(level, bool) else 0
+
+
+class Challenge:
+    """What a client is asked for, once for each login. `before` is the JMQConnectionID that it had
+    before, or 0."""
+
+    __slots__ = ("before", "nonce", "way")
+
+    def __init__(self, connection: JmqConnection, before: int) -> None:
+        self.way = connection.options.authentication
+        self.before = before
+        self.nonce = secrets.token_hex(16) if self.way == fields.DIGEST else ""
+
+    def request(self, hello: Packet) -> bytes:
+        """AUTHENTICATE_REQUEST, which goes to whoever waits for the answer to HELLO."""
+        properties: dict[str, object] = {
+            "JMQAuthType": self.way,
+            "JMQChallenge": True,
+            "JMQSequence": hello.sequence,
+            "JMQStatus": Status.OK.value,
+        }
+        return encode_packet(
+            PacketType.AUTHENTICATE_REQUEST,
+            consumer_id=hello.consumer_id,
+            properties=properties,
+            body=self.nonce.encode(),
+        )
+
+    def credentials(self, packet: Packet) -> Credentials:
+        """Return the credentials in AUTHENTICATE. Refused: INVALID_LOGIN."""
+        try:
+            given = text(packet, "JMQAuthType") or self.way
+            given = fields.PAGE_SPELLINGS.get(given, given)
+            if given != self.way:
+                raise RejectedRequest(Status.INVALID_LOGIN, f"log in by {self.way}")
+            user, secret = fields.read_login(packet.body)
+            if self.way == fields.DIGEST:
+                return Credentials(user, digest=secret, nonce=self.nonce)
+            return Credentials(user, fields.login_password(secret))
+        except ProtocolError as error:
+            why = f"this is no user name and password: {error}"
+            raise RejectedRequest(Status.INVALID_LOGIN, why) from None

@@ -1,13 +1,23 @@
-"""ADD_CONSUMER, DELETE_CONSUMER and RESUME_FLOW (protocol specification, section 7)."""
+"""Requests about JMS sessions, consumers and unacked messages (protocol specification, section 7).
+
+ACKNOWLEDGE and REDELIVER identify a message by its consumer and its SysMessageID. The consumer may
+be closed; messages that are not unacked there are ignored. A transaction keeps acknowledgements by
+these keys so that REDELIVER, which precedes the ROLLBACK, can revoke them.
+
+The session sends a requested reply when the acknowledgement is in the journal, so that it survives
+the end of this process. The replies to the packets of one read are sent together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
+from typing import Final
 
 from sluicemq.broker import Consumer, Selector
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, is_temporary
+from sluicemq.model.errors import AccessDenied
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import (
     JmqConnection,
@@ -17,17 +27,34 @@ from sluicemq.protocols.jmq.connection import (
     text,
     truth,
 )
-from sluicemq.protocols.jmq.consumers import JmqSubscription, JmsConsumer
+from sluicemq.protocols.jmq.consumers import (
+    GIVEN_UP,
+    UNLIMITED,
+    ByteCredit,
+    JmqSubscription,
+    JmsConsumer,
+    JmsSession,
+    reroute,
+)
+from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.destinations import (
     address_of,
     find_or_create,
     owns,
 )
-from sluicemq.protocols.jmq.flow import UNLIMITED, ByteCredit
-from sluicemq.protocols.jmq.ids import SYSID_SIZE
-from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.jmq.session_registry import SessionRegistry
-from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, SYSID_SIZE, decode_blocks
+from sluicemq.protocols.jmq.packets import (
+    A,
+    AckMode,
+    AckType,
+    BodyType,
+    DeadReason,
+    I,
+    Level,
+    PacketType,
+    RejectedRequest,
+    Status,
+)
 from sluicemq.protocols.jmq.subscriptions import (
     ALONE,
     DURABLE,
@@ -37,27 +64,131 @@ from sluicemq.protocols.jmq.subscriptions import (
     QueueSubscription,
     Terms,
     TopicSubscription,
+    expect_unused,
     subscription_name,
 )
-from sluicemq.protocols.jmq.wire import Packet
+from sluicemq.protocols.jmq.wire import Packet, encode_reply
+from sluicemq.protocols.transport import Timer
+
+RECOVERY_SECONDS: Final = 0.1
+"""Delay between the first START of a reconnected client and the first delivery."""
+
+_REPLY: Final = PacketType.ACKNOWLEDGE_REPLY.value
+_OK: Final = Status.OK.value
 
 
 class ConsumerCommands:
-    """See the module."""
+    """Handlers of requests about sessions, consumers and unacked messages."""
 
-    __slots__ = ("_broker", "_connection", "_sessions")
+    __slots__ = ("_broker", "_connection", "_consumers", "_coordinator", "_delay", "_pending")
 
-    def __init__(self, connection: JmqConnection, sessions: SessionRegistry) -> None:
+    def __init__(self, connection: JmqConnection, coordinator: Coordinator) -> None:
         self._connection = connection
+        self._coordinator = coordinator
         self._broker = connection.broker
-        self._sessions = sessions
+        self._consumers = connection.consumers
+        self._delay: Timer | None = None
+        """Timer of a delayed START."""
+        self._pending: list[bytes] = []
+        """Replies to the acknowledgements of the current read."""
+
+    # --- sessions ----------------------------------------------------------------------------
+
+    def create_session(self, packet: Packet) -> None:
+        """Handle CREATE_SESSION."""
+        given = number(packet, "JMQAckMode", AckMode.NONE)
+        try:
+            mode = AckMode(given)
+        except ValueError:
+            raise RejectedRequest(Status.BAD_REQUEST, f"there is no JMQAckMode {given}") from None
+        connection = self._connection
+        if len(connection.sessions) >= connection.options.most:
+            raise RejectedRequest(
+                Status.NOT_ALLOWED, f"{len(connection.sessions)} sessions are enough"
+            )
+        session = JmsSession(self._coordinator.uid(), mode)
+        connection.sessions[session.number] = session
+        connection.reply(packet, properties={"JMQSessionID": Long(session.number)})
+
+    def _session_of(self, packet: Packet) -> JmsSession:
+        """Return the session of a request. Raises Refused.
+
+        A request without a session belongs to the connection: connection consumers have none.
+        """
+        connection = self._connection
+        chosen = number(packet, "JMQSessionID", connection.number)
+        session = connection.sessions.get(chosen)
+        if session is None:
+            if chosen != connection.number:
+                raise RejectedRequest(Status.NOT_FOUND, f"there is no session {chosen} here")
+            session = connection.sessions[chosen] = JmsSession(chosen, AckMode.NONE)
+        return session
+
+    def destroy_session(self, packet: Packet) -> None:
+        """Handle DESTROY_SESSION. Requeues unacked and uncommitted messages."""
+        chosen = number(packet, "JMQSessionID")
+        session = self._connection.sessions.pop(chosen, None)
+        if session is None:
+            raise RejectedRequest(Status.NOT_FOUND, f"there is no session {chosen} here")
+        connection = self._connection
+        self._coordinator.branches.leave_session(connection, chosen)
+        self.end_session(session)
+        connection.reply(packet)
+
+    def end_session(self, session: JmsSession) -> None:
+        """Requeue the unacked messages of the consumers and remove the consumers."""
+        for consumer in list(session.consumers.values()):
+            consumer.end()
+            self._connection.consumers.pop(consumer.number, None)
+        session.consumers.clear()
+
+    # --- START and STOP ----------------------------------------------------------------------
+
+    def start(self, packet: Packet) -> None:
+        """Handle START of the connection or of one session. It has no reply."""
+        if "JMQSessionID" in packet.properties:
+            session = self._session_of(packet)
+            session.stopped = False
+            session.level()
+        elif self._connection.reconnected:
+            # A Java client sends START before its own recovery has ended. Until then it cannot
+            # acknowledge: messages delivered immediately would stay unacked forever.
+            self._connection.reconnected = False
+            self._delay = self._connection.transport.call_later(RECOVERY_SECONDS, self._begin)
+        elif self._delay is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._delay = None
+        outbound = self._connection.outbound
+        outbound.started = True
+        outbound.measure()
+
+    def stop(self, packet: Packet) -> None:
+        """Handle STOP: after its reply the connection delivers nothing until START."""
+        if "JMQSessionID" in packet.properties:
+            session = self._session_of(packet)
+            session.stopped = True
+            session.level()
+        else:
+            self.pause()
+        self._connection.reply(packet)
+
+    def pause(self) -> None:
+        """Pause the deliveries of this connection until START."""
+        if self._delay is not None:
+            self._delay.cancel()
+            self._delay = None
+        outbound = self._connection.outbound
+        outbound.started = False
+        outbound.measure()
 
     # --- ADD_CONSUMER ------------------------------------------------------------------------
 
-    def add(self, packet: Packet) -> None:
+    def add_consumer(self, packet: Packet) -> None:
         """Messages may follow the reply at once."""
         connection = self._connection
-        session = self._sessions.find(packet)
+        session = self._session_of(packet)
         address = address_of(packet)
         self._may_consume(address)
         selector = self._connection.selector(packet)
@@ -65,12 +196,12 @@ class ConsumerCommands:
             raise RejectedRequest(
                 Status.CONFLICT, f"{len(connection.consumers)} consumers are enough"
             )
-        consumer_id = connection.coordinator.uid()
+        consumer_id = self._coordinator.uid()
         if address.kind is Kind.QUEUE:
             subscription: JmqSubscription = self._queue(packet, address, selector)
         else:
             terms = self._terms(packet, address, selector, consumer_id)
-            subscription = TopicSubscription(connection, address, terms)
+            subscription = TopicSubscription(connection, self._coordinator.durables, address, terms)
         options = connection.options
         shared = address.kind is Kind.TOPIC and subscription.sharing
         prefetch = options.shared_prefetch if shared else options.prefetch
@@ -86,7 +217,7 @@ class ConsumerCommands:
         if byte_credit.limited:
             properties["JMQBytes"] = Long(byte_credit.limit)
         consumer = JmsConsumer(
-            connection, session, consumer_id, credit, prefetch, subscription, byte_credit
+            connection.outbound, session, consumer_id, credit, prefetch, subscription, byte_credit
         )
         consumer.attach()
         connection.consumers[consumer_id] = consumer
@@ -125,7 +256,7 @@ class ConsumerCommands:
         self, packet: Packet, address: Address, selector: Selector | None, consumer_id: int
     ) -> Terms:
         """Return the terms of the subscription. Refused: PRECONDITION_FAILED, BAD_REQUEST."""
-        client_id = self._connection.client_id
+        client_id = self._connection.sender.client_id
         durable = text(packet, "JMQDurableName")
         shared = text(packet, "JMQSharedSubscriptionName")
         share = truth(packet, "JMQShare")
@@ -157,12 +288,12 @@ class ConsumerCommands:
             return Terms(subscription_name(sort, "", name), sort, sharing, selector, exclude)
         full = subscription_name(sort, client_id, name)
         connection = self._connection
-        owner = connection.coordinator.durables.owner_for(client_id, full, connection.identity)
+        owner = self._coordinator.durables.owner_for(client_id, full, connection.identity)
         return Terms(full, sort, sharing, selector, exclude, owner)
 
     # --- DELETE_CONSUMER ---------------------------------------------------------------------
 
-    def delete(self, packet: Packet) -> None:
+    def delete_consumer(self, packet: Packet) -> None:
         """Close a consumer (JMQConsumerID), remove a durable subscription (JMQDurableName), or
         both. If either is refused, nothing happens."""
         if "JMQConsumerID" not in packet.properties:
@@ -183,9 +314,7 @@ class ConsumerCommands:
         if text(packet, "JMQDurableName"):
             durable = self._durable(packet, consumer.engines)
         consumer.retire(last, none=nothing)
-        if not consumer.held:
-            del connection.consumers[chosen]
-            del consumer.session.consumers[chosen]
+        self._forget(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(chosen)}
         if not consumer.subscription.exists:
             why = "the consumer is closed, but its destination no longer exists"
@@ -207,31 +336,33 @@ class ConsumerCommands:
                 Status.BAD_REQUEST, "which consumer, or which durable subscription?"
             )
         connection = self._connection
-        client_id = connection.client_id or text(packet, "JMQClientID")
-        durables = connection.coordinator.durables
+        client_id = connection.sender.client_id or text(packet, "JMQClientID")
+        durables = self._coordinator.durables
         for sort in (DURABLE, SHARED_DURABLE):
             if sort == DURABLE and not client_id:
                 continue
             full = subscription_name(sort, client_id, name)
             if not durables.may_use(full, connection.identity):
-                connection.deny(f"unsubscribe {full}", f"{name} belongs to another user")
+                peer = connection.transport.peer
+                connection.access.denied(peer, connection.identity, f"unsubscribe {full}")
+                raise AccessDenied(f"{name} belongs to another user")
             for subscription in durables.find(full):
                 connection.demand(Operation.CONSUME, subscription.destination.name)
             if durables.is_known(full):
-                durables.expect_unused(full, leaving)
+                expect_unused(full, durables.find(full), leaving)
                 return full
         raise RejectedRequest(Status.NOT_FOUND, f"there is no durable subscription {name}")
 
     def _unsubscribe(self, packet: Packet, durable: str, properties: dict[str, object]) -> None:
         """Remove a durable subscription; the reply follows when that is on disk."""
         connection = self._connection
-        connection.coordinator.durables.remove(durable)
+        self._coordinator.durables.remove(durable)
         changed = self._broker.last_ack_record
         self._broker.when_durable(changed, partial(connection.reply, packet, properties=properties))
 
     # --- RESUME_FLOW -------------------------------------------------------------------------
 
-    def resume(self, packet: Packet) -> None:
+    def resume_flow(self, packet: Packet) -> None:
         """RESUME_FLOW: of one consumer, or of the connection. Raises Refused."""
         size: int | None = None
         for name in ("JMQSize", "JMQRBufferSize"):
@@ -250,3 +381,153 @@ class ConsumerCommands:
             outbound.resume(size, limit)
         else:
             outbound.resume(None, None)
+
+    # --- ACKNOWLEDGE -------------------------------------------------------------------------
+
+    def acknowledge(self, packet: Packet) -> None:
+        """Handle ACKNOWLEDGE. Raises Refused.
+
+        With the I bit it is BAD_REQUEST: the session cannot detect a repeated acknowledgement.
+        """
+        if packet.flags & I:
+            raise RejectedRequest(
+                Status.BAD_REQUEST, "ACKNOWLEDGE cannot be sent again with the I bit"
+            )
+        blocks = self._blocks(packet)
+        transaction = packet.transaction_id
+        if packet.block:
+            kind = number(packet, "JMQAckType", AckType.CONSUMED)
+            if truth(packet, "JMQValidate"):
+                self._validate(transaction, blocks)
+                self._connection.reply(packet)
+                return
+            if kind != AckType.CONSUMED:
+                self._give_up(packet, kind, blocks)
+                self._connection.reply(packet)
+                return
+        if transaction:
+            self._acknowledge_in(transaction, blocks)
+        elif self._consume(blocks) and packet.flags & A:
+            self._pending.append(encode_reply(_REPLY, packet.consumer_id, _OK))
+            return
+        self._connection.reply(packet)
+
+    def _consume(self, blocks: list[tuple[int, bytes]]) -> bool:
+        """Acknowledge messages; return whether the journal records it. Raises Refused."""
+        consumers = self._consumers
+        recorded = False
+        for consumer_id, sysid in blocks:
+            consumer = consumers.get(consumer_id)
+            if consumer is None or not consumer.holds:
+                self._find(consumer_id)
+                continue
+            if consumer.acknowledge(sysid):
+                recorded = True
+            if consumer.closed:
+                self._forget(consumer)
+        return recorded
+
+    def confirm(self) -> None:
+        """Send the pending replies, after all packets of one read are processed."""
+        pending = self._pending
+        if pending:
+            self._pending = []
+            data = b"".join(pending)
+            self._broker.when_completed(lambda: self._connection.write(data))
+
+    def _blocks(self, packet: Packet) -> list[tuple[int, bytes]]:
+        """Return consumer id and SysMessageID of each block. Raises Refused."""
+        body = packet.body
+        width = LONG_BLOCK
+        if packet.block and "JMQBodyType" in packet.properties:
+            if number(packet, "JMQBodyType") == BodyType.CONSUMERID_I_SYSMESSAGEID:
+                width = INT_BLOCK
+        elif self._connection.level < Level.MQ_3_0:
+            width = INT_BLOCK
+        if len(body) % width:
+            raise RejectedRequest(Status.ERROR, f"{len(body)} bytes are no blocks of {width}")
+        return decode_blocks(body, width)
+
+    def _find(self, consumer_id: int) -> JmsConsumer | None:
+        """Return the consumer; None if it is closed without unacked messages. Raises Refused."""
+        consumer = self._consumers.get(consumer_id)
+        if consumer is None:
+            for session in self._connection.sessions.values():
+                if consumer_id in session.known:
+                    return None
+            raise RejectedRequest(Status.NOT_FOUND, f"there is no consumer {consumer_id} here")
+        if not consumer.holds:
+            raise RejectedRequest(Status.NOT_ALLOWED, "this session does not acknowledge")
+        return consumer
+
+    def _forget(self, consumer: JmsConsumer) -> None:
+        """Remove a closed consumer that has no unacked messages."""
+        if consumer.closed and not consumer.held:
+            self._consumers.pop(consumer.number, None)
+            consumer.session.consumers.pop(consumer.number, None)
+
+    # --- transactions ------------------------------------------------------------------------
+
+    def _acknowledge_in(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
+        branch = self._coordinator.branches.active(transaction, self._connection)
+        settle = self._broker.transactions.settle
+        for consumer_id, sysid in blocks:
+            consumer = self._find(consumer_id)
+            taken = consumer.take(sysid) if consumer is not None else None
+            if consumer is None or taken is None:
+                continue
+            holder, delivery = taken
+            if settle(branch.transaction, holder, delivery.sequence):
+                branch.acked[consumer_id, sysid] = (consumer, holder, delivery)
+            self._forget(consumer)
+
+    def _validate(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
+        """Raise Refused unless the transaction contains all these acknowledgements."""
+        if not transaction:
+            raise RejectedRequest(Status.BAD_REQUEST, "JMQValidate is about a transaction")
+        branch = self._coordinator.branches.active(transaction, self._connection)
+        if not all(block in branch.acked for block in blocks):
+            raise RejectedRequest(Status.NOT_FOUND, "not all of these belong to the transaction")
+
+    # --- undeliverable messages --------------------------------------------------------------
+
+    def _give_up(self, packet: Packet, kind: int, blocks: list[tuple[int, bytes]]) -> None:
+        """Reroute or dead-letter messages that the client cannot process. Raises Refused."""
+        if kind not in (AckType.UNDELIVERABLE, AckType.DEAD):
+            raise RejectedRequest(Status.BAD_REQUEST, f"there is no JMQAckType {kind}")
+        expired = number(packet, "JMQDeadReason", DeadReason.UNDELIVERABLE) == DeadReason.EXPIRED
+        for consumer_id, sysid in blocks:
+            consumer = self._find(consumer_id)
+            taken = consumer.take(sysid) if consumer is not None else None
+            if consumer is None or taken is None:
+                continue
+            holder, delivery = taken
+            if kind == AckType.UNDELIVERABLE:
+                reroute(self._broker, holder, delivery)
+            else:
+                reason = "expired" if expired else GIVEN_UP
+                self._broker.dead_letter(delivery.subscription, delivery.sequence, reason)
+            self._forget(consumer)
+
+    # --- REDELIVER ---------------------------------------------------------------------------
+
+    def redeliver(self, packet: Packet) -> None:
+        """Handle REDELIVER, which has no reply."""
+        attempted = truth(packet, "JMQSetRedelivered")
+        transaction = packet.transaction_id or number(packet, "JMQTransactionID", 0)
+        blocks = self._blocks(packet)
+        requested: dict[JmsConsumer, list[bytes]] = {}
+        if transaction:
+            branches = self._coordinator.branches
+            branch = branches.by_number(transaction)
+            if branch is not None and self._connection.number in branch.joined:
+                for consumer, sysid in branches.take_back(branch, blocks):
+                    requested.setdefault(consumer, []).append(sysid)
+        for consumer_id, sysid in blocks:
+            found = self._consumers.get(consumer_id)
+            if found is not None and found.holds:
+                requested.setdefault(found, []).append(sysid)
+        for consumer, sysids in requested.items():
+            consumer.send_again(sysids, attempted)
+            consumer.level()
+            self._forget(consumer)

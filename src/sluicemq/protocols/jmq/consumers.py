@@ -1,4 +1,4 @@
-"""One consumer of a JMQ connection: what it is sent, and what it holds.
+"""The consumers of a JMQ connection: what they are sent, and what they hold.
 
 A message that has been written is *held* until it is acknowledged, by its SysMessageID, under the
 number of the consumer it was sent to. What the engine has handed over but may not be written yet -
@@ -9,11 +9,24 @@ Flow control (protocol specification, RESUME_FLOW). The client says how many mes
 
     credit      messages that may still be written; the engine may hand over as many, less those
                 that are pending
-    byte_credit the same in bytes of packets (JMQBytes, flow.py); while bytes count, messages are
+    byte_credit the same in bytes of packets (JMQBytes); while bytes count, messages are
                 written one by one, so that the one that reaches the limit can carry the C bit
 
 A message that is larger than the client takes (JMQMaxMsgBytes) goes to another consumer of its
 subscription, or becomes a dead letter.
+
+A connection is sent nothing before START. One that asked for it (JMQSize or JMQRBufferSize of
+HELLO) is sent so many messages, the last of them with the F bit, and then none until RESUME_FLOW.
+In safe mode it is sent one, and the next when that has been acknowledged. JMQBytes of HELLO and
+RESUME_FLOW is the same in bytes of packets: the message that reaches the limit is the last one, so
+a limit is exceeded by less than one message. JMQMaxMsgBytes is the largest packet that the client
+takes. (Protocol specification, HELLO and RESUME_FLOW.)
+
+    value     JMQSize of the connection  JMQBytes                    JMQMaxMsgBytes
+    positive  so many messages           so many bytes               so many bytes
+    0         unlimited, as in Open MQ   nothing until RESUME_FLOW   unlimited
+    negative  unlimited                  unlimited                   unlimited
+    absent    HELLO: unlimited; RESUME_FLOW: as it was
 
 Redelivery. REDELIVER makes held messages pending again, in their place in the queue; they stay this
 consumer's. When the consumer is closed, the client says which message its application has been
@@ -25,21 +38,155 @@ been the last one before the dead message queue.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from operator import itemgetter
+from typing import Final, Protocol
 
 from sluicemq.broker import Broker, Consumer, Delivery, Window
 from sluicemq.model.errors import BrokerError, ProtocolError
-from sluicemq.protocols.jmq.flow import ByteCredit
 from sluicemq.protocols.jmq.mapping import deliver_chunks
-from sluicemq.protocols.jmq.packets import C, F, R
+from sluicemq.protocols.jmq.packets import AckMode, C, F, R
+from sluicemq.protocols.transport import Transport
 
-if TYPE_CHECKING:
-    from sluicemq.protocols.jmq.connection import JmqConnection
-    from sluicemq.protocols.jmq.session_registry import JmsSession
+UNLIMITED: Final = 1 << 40
+"""Messages: more than anybody will count."""
+UNLIMITED_BYTES: Final = 1 << 62
+
+
+class ByteCredit:
+    """How many bytes of packets may be sent until RESUME_FLOW.
+
+    limit    bytes between two RESUME_FLOWs, or UNLIMITED_BYTES
+    left     what remains of them; the flow is paused at 0 or less
+    limited  bytes have to be counted
+    """
+
+    __slots__ = ("left", "limit", "limited")
+
+    def __init__(self) -> None:
+        self.limit = UNLIMITED_BYTES
+        self.left = UNLIMITED_BYTES
+        self.limited = False
+
+    def resume(self, limit: int | None) -> None:
+        """Allow `limit` bytes from now on; None for as many as before."""
+        if limit is not None:
+            self.limit = limit
+            self.limited = limit != UNLIMITED_BYTES
+        self.left = self.limit
+
+
+class Outbound:
+    """Deliveries to the client of one connection: how much it may be sent.
+
+    most_held    unacked messages of a consumer, at most
+    traffic      of all JMQ clients
+    unsent       deliveries that are settled when their bytes have left
+    consumers    those of the connection that are not closed, the one least recently sent a message
+                 first: in this order they go on after a pause, so that every consumer has its turn
+                 even if a pause lets only some of them receive
+    capacity     messages that may be written now
+    limit        messages between two RESUME_FLOWs, 0 = unlimited
+    credit       what is left of them
+    safe         safe mode
+    outstanding  in safe mode: a message that has not been acknowledged
+    byte_credit  the same limit in bytes
+    max_packet   bytes of the largest packet that the client takes
+    counts_bytes sizes of packets matter, for one of these two
+    """
+
+    __slots__ = (
+        "broker",
+        "byte_credit",
+        "capacity",
+        "congested",
+        "consumers",
+        "counts_bytes",
+        "credit",
+        "limit",
+        "max_packet",
+        "most_held",
+        "outstanding",
+        "safe",
+        "started",
+        "traffic",
+        "transport",
+        "unsent",
+    )
+
+    def __init__(self, broker: Broker, transport: Transport, most_held: int) -> None:
+        self.broker = broker
+        self.transport = transport
+        self.most_held = most_held
+        self.traffic = broker.traffic_of("jmq")
+        self.unsent: list[tuple[JmsConsumer, Delivery]] = []
+        self.consumers: OrderedDict[JmsConsumer, None] = OrderedDict()
+        self.capacity = 0
+        self.limit = 0
+        self.credit = UNLIMITED
+        self.byte_credit = ByteCredit()
+        self.max_packet = UNLIMITED_BYTES
+        self.counts_bytes = False
+        self.safe = False
+        self.outstanding = False
+        self.started = False
+        self.congested = False
+
+    def measure(self) -> None:
+        """Something has changed: stop the consumers, or let them go on."""
+        capacity = 0
+        paused = self.congested or self.outstanding or self.byte_credit.left <= 0
+        if self.started and not paused:
+            capacity = min(self.credit, 1) if self.safe else self.credit
+        before, self.capacity = self.capacity, capacity
+        if (before == 0) != (capacity == 0):
+            for consumer in list(self.consumers):
+                consumer.level()
+                if (self.capacity == 0) != (capacity == 0):
+                    break  # what it has written used up the room, and that stopped all of them
+
+    def limit_packets(self, max_packet: int | None) -> None:
+        """Take `max_packet` for the bytes of the largest packet that the client takes; None changes
+        nothing."""
+        if max_packet is not None:
+            self.max_packet = max_packet
+            self._count_bytes_or_not()
+
+    def resume(self, limit: int | None, byte_limit: int | None) -> None:
+        """Send on: `limit` messages, <= 0 is without limit, and `byte_limit` bytes; None for as
+        many as before."""
+        if limit is not None:
+            self.limit = max(0, limit)
+        self.credit = self.limit or UNLIMITED
+        self.byte_credit.resume(byte_limit)
+        self._count_bytes_or_not()
+        self.measure()
+
+    def _count_bytes_or_not(self) -> None:
+        self.counts_bytes = self.byte_credit.limited or self.max_packet != UNLIMITED_BYTES
+
+    def spend(self, consumer: JmsConsumer, count: int, size: int = 0) -> None:
+        """Count messages written to a consumer, `capacity` at most, and their `size` in bytes if
+        bytes matter."""
+        if not count:
+            return
+        self.consumers.move_to_end(consumer)
+        if self.limit:
+            self.credit -= count
+        self.byte_credit.left -= size
+        if self.safe:
+            self.outstanding = True
+        if self.limit or self.safe or size:
+            self.measure()
+
+    def acknowledged(self) -> None:
+        """In safe mode: nothing is outstanding any more."""
+        self.outstanding = False
+        self.measure()
+
 
 UNSPEAKABLE: Final = "NotForJMQ"
 """Reason of a dead message that no JMQ packet can carry."""
@@ -47,6 +194,8 @@ GIVEN_UP: Final = "client"
 """The broker's word for a message that a client could not do anything with."""
 MOST_REROUTED: Final = 20
 """Deliveries after which a message that its consumers do not take is given up."""
+MOST_KNOWN: Final = 1000
+"""Maximum number of consumers that a session remembers."""
 _EVERYTHING: Final = 1 << 62
 _SPARE: Final = 64
 
@@ -87,7 +236,6 @@ class JmsConsumer:
 
     __slots__ = (
         "_broker",
-        "_connection",
         "_full",
         "_most_held",
         "_outbound",
@@ -113,7 +261,7 @@ class JmsConsumer:
 
     def __init__(
         self,
-        connection: JmqConnection,
+        outbound: Outbound,
         session: JmsSession,
         number: int,
         credit: int,
@@ -122,16 +270,15 @@ class JmsConsumer:
         byte_credit: ByteCredit,
     ) -> None:
         """`credit`: messages until the first RESUME_FLOW; `prefetch` UNLIMITED: without flow."""
-        self._connection = connection
-        self._broker: Broker = connection.broker
-        self._outbound = connection.outbound
+        self._broker = outbound.broker
+        self._outbound = outbound
         self.session = session
         self.number = number
         self.credit = credit
         self.prefetch = prefetch
         self.byte_credit = byte_credit
         self.subscription = subscription
-        self.holds = session.holds
+        self.holds = session.mode != AckMode.NO_ACK
         """Messages are held until they are acknowledged; else they are settled when written."""
         self.window = Window(0, False)
         self.engines: list[Consumer] = []
@@ -142,17 +289,12 @@ class JmsConsumer:
         self.passed = 0
         self._written = 0
         self._trim_at = _SPARE
-        self._most_held = connection.options.held
+        self._most_held = outbound.most_held
         self._full = False
         """It holds as much as it may."""
         self._suspended = True
         self.known = False
         self.closed = False
-
-    @property
-    def creator(self) -> str | None:
-        """Return the user whose quotas count what the consumer creates (Identity.creator)."""
-        return self._connection.identity.creator
 
     # --- beginning ---------------------------------------------------------------------------
 
@@ -293,15 +435,13 @@ class JmsConsumer:
                     self._hold_twin(sysid, delivery)
                 held[sysid] = (written, delivery)
             else:
-                self._connection.unsent.append((self, delivery))
+                outbound.unsent.append((self, delivery))
         self.credit = credit
         count, self._written = written - self._written, written
-        self._connection.traffic.delivered += count
-        self._connection.transport.write(chunks)
+        outbound.traffic.delivered += count
+        outbound.transport.write(chunks)
         if unspeakable:
-            self._connection.transport.call_later(
-                0, lambda: self._move_to_dead_letters(unspeakable)
-            )
+            outbound.transport.call_later(0, lambda: self._move_to_dead_letters(unspeakable))
         if len(held) > self._trim_at:
             self._trim()
         if len(held) >= self._most_held:
@@ -317,7 +457,7 @@ class JmsConsumer:
         message goes to another consumer soon."""
         size = sum(map(len, parts))
         if size > self._outbound.max_packet:
-            self._connection.transport.call_later(0, partial(self._pass_on, delivery))
+            self._outbound.transport.call_later(0, partial(self._pass_on, delivery))
             return 0
         return size
 
@@ -472,7 +612,7 @@ class JmsConsumer:
     def end(self) -> None:
         """Give everything back that is still held: its session has ended, or the connection."""
         pending = {delivery.sequence for delivery in self.pending}
-        held = sorted(self._all_held(), key=_number)
+        held = sorted(self._all_held(), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(held, 1)]
         holders = dict.fromkeys(self.engines)
         for _, delivery in held:
@@ -502,6 +642,38 @@ class JmsConsumer:
             self.subscription.lost(self, consumer)
 
 
+class JmsSession:
+    """JMS session.
+
+    number     JMQSessionID
+    mode       NONE also for sessions with transactions
+    stopped    True if the session delivers nothing, also on a started connection
+    consumers  consumers, including closed ones with unacked messages
+    known      numbers of the latest consumers, for late acknowledgements
+    """
+
+    __slots__ = ("consumers", "known", "mode", "number", "stopped")
+
+    def __init__(self, number: int, mode: AckMode) -> None:
+        self.number = number
+        self.mode = mode
+        self.stopped = False
+        self.consumers: dict[int, JmsConsumer] = {}
+        self.known: dict[int, None] = {}
+
+    def add(self, consumer: JmsConsumer) -> None:
+        """Add a consumer."""
+        self.consumers[consumer.number] = consumer
+        self.known[consumer.number] = None
+        if len(self.known) > MOST_KNOWN:
+            del self.known[next(iter(self.known))]
+
+    def level(self) -> None:
+        """Apply a stop or start to the consumers."""
+        for consumer in list(self.consumers.values()):
+            consumer.level()
+
+
 def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool = False) -> None:
     """Give a message back for another consumer of its subscription. Without another one it would
     come back at once, and for ever: then it is given up. `force`: it becomes a dead letter even if
@@ -516,7 +688,3 @@ def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool
 def _place(delivery: Delivery) -> tuple[int, int]:
     """Sorts deliveries in queue order."""
     return -delivery.priority, delivery.order
-
-
-def _number(entry: tuple[int, Delivery]) -> int:
-    return entry[0]

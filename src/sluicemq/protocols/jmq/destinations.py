@@ -7,7 +7,7 @@
 | mq.sys.dmq                    | the dead message queue: consumed and browsed, never sent to      |
 | mq.metrics.*, mq.log.broker.* | topics of the broker: consumed, never sent to                    |
 | another name with mq.         | nothing: it is reserved                                          |
-| with an element * ** or >     | a wildcard: only of topics (wildcards.py)                        |
+| with an element * ** or >     | a wildcard: only of topics                                       |
 | any other                     | comes into being by being used, if the broker allows that        |
 
 A client says CREATE_DESTINATION before it adds a producer or a consumer, whether there is such a
@@ -24,10 +24,17 @@ what it was declared with:
 | FAILOVER    | 0             | 1                | one receives, the others stand by, in order   |
 | ROUND_ROBIN | 0             | 0                | all in turn                                   |
 | none        | by the broker's default settings                                                 |
+
+A name consists of elements joined by `.`. In a wildcard `*` matches one element and `**` one or
+more. `>` after the last element, without a dot, matches further elements: zero or more after a
+name, one or more after `*` and `**`. A single `>` matches every name. Open MQ (4.2 and later)
+refuses a dot before `>`; this broker accepts it.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -46,11 +53,61 @@ from sluicemq.model.destination import (
 )
 from sluicemq.model.errors import DestinationNotFound
 from sluicemq.protocols.jmq.connection import JmqConnection, number, text
-from sluicemq.protocols.jmq.names import format_name, read_name
-from sluicemq.protocols.jmq.packets import A, DestType, PacketType, Status, W
-from sluicemq.protocols.jmq.statuses import RejectedRequest
-from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
+from sluicemq.protocols.jmq.fields import format_name, read_name
+from sluicemq.protocols.jmq.packets import A, DestType, PacketType, RejectedRequest, Status, W
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
+
+# --- wildcards -----------------------------------------------------------------------------------
+
+_SIGNS: Final = re.compile(r"[*>]")
+
+
+def is_wildcard(name: str) -> bool:
+    """Return whether the name contains wildcards. `Pattern` may still reject it."""
+    return _SIGNS.search(name) is not None
+
+
+class Pattern:
+    """Parsed wildcard. Raises ValueError if a wildcard is not a whole element: `a.b*`."""
+
+    __slots__ = ("_elements", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._elements: list[str] = []
+        """Elements of the pattern; `*` matches one element, `>` zero or more."""
+        open_ended = text.endswith(">")
+        for element in text.removesuffix(">").removesuffix("." if open_ended else "").split("."):
+            if element == "**":
+                self._elements += ("*", ">")
+            elif element == "*" or (element and not is_wildcard(element)):
+                self._elements.append(element)
+            elif text != ">":
+                raise ValueError(f"{text[:80]!r} is no wildcard: {element!r} is no element")
+        if open_ended:
+            self._elements += ("*", ">") if text.endswith("*>") else (">",)
+
+    def matches(self, name: str) -> bool:
+        """Return whether the pattern matches a topic name. The name must not be a wildcard."""
+        elements = name.split(".")
+        pattern = self._elements
+        at = place = 0
+        many = taken = -1
+        while place < len(elements):
+            sign = pattern[at] if at < len(pattern) else ""
+            if sign == ">":
+                many, taken = at, place
+                at += 1
+            elif sign in ("*", elements[place]) and elements[place]:
+                at += 1
+                place += 1
+            elif many >= 0:  # backtrack: the last `>` consumes one more element
+                taken += 1
+                at, place = many + 1, taken
+            else:
+                return False
+        return all(sign == ">" for sign in pattern[at:])
+
 
 DEAD_MESSAGES: Final = Address(Kind.QUEUE, "mq.sys.dmq")
 DEFAULTS: Final = DestinationSettings(dead_letter=True, dead_letter_queue=DEAD_MESSAGES.name)
@@ -179,16 +236,6 @@ def create_dead_messages(broker: Broker) -> None:
         broker.destinations.declare(DEAD_MESSAGES, DEAD_MESSAGES_SETTINGS, provenance=Provenance())
 
 
-def can_create(broker: Broker, address: Address) -> bool:
-    """JMQCanCreate: it would come into being by being used."""
-    if is_temporary(address.name) or is_reserved(address):
-        return False
-    settings = broker.settings
-    if address.kind is Kind.QUEUE:
-        return settings.auto_create_queues
-    return settings.auto_create_topics
-
-
 def owns(connection: JmqConnection, destination: Destination | None) -> bool:
     """Return whether it is a temporary destination of this connection."""
     return destination is not None and destination.owner is connection
@@ -212,6 +259,31 @@ def visible(connection: JmqConnection, address: Address) -> Destination | None:
     if destination is not None and destination.temporary:
         raise missing(connection.broker, address)
     return destination
+
+
+def gauges(destination: Destination) -> Iterator[tuple[str, int]]:
+    """Return the current values of a destination's gauges."""
+    consumers = destination.consumers
+    served = destination.settings.active_consumers
+    active = min(consumers, served) if served and not destination.topic else consumers
+    yield "numConsumers", consumers
+    yield "numActiveConsumers", active
+    yield "numBackupConsumers", consumers - active
+    yield "numMsgs", destination.waiting + destination.unacked
+    yield "totalMsgBytes", destination.bytes
+
+
+def counters(destination: Destination) -> Iterator[tuple[str, int]]:
+    """Return the current values of a destination's counters."""
+    statistics = destination.statistics
+    yield "numMsgsIn", statistics.published
+    yield "numMsgsOut", statistics.delivered
+    yield "msgBytesIn", statistics.published_bytes
+    yield "msgBytesOut", statistics.delivered_bytes
+    yield "numAckedMsgs", statistics.acknowledged
+    yield "numExpiredMsgs", statistics.expired
+    yield "numDiscardedMsgs", statistics.dropped + statistics.dead_lettered
+    yield "numRejectedMsgs", statistics.rejected
 
 
 class Destinations:
@@ -319,6 +391,12 @@ class Destinations:
 
 def missing(broker: Broker, address: Address) -> RejectedRequest:
     """Return the refusal to look at a destination that does not exist, or is not to be seen."""
-    creatable = broker.destinations.find(address) is None and can_create(broker, address)
+    settings, queue = broker.settings, address.kind is Kind.QUEUE
+    creatable = (
+        broker.destinations.find(address) is None
+        and not is_temporary(address.name)
+        and not is_reserved(address)
+        and (settings.auto_create_queues if queue else settings.auto_create_topics)
+    )
     properties = {"JMQCanCreate": creatable}
     return RejectedRequest(Status.NOT_FOUND, f"there is no {address}", properties)

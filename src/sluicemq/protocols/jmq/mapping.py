@@ -28,6 +28,12 @@ in hex. The id is made of the broker's identity and the sequence number.
 
 A dead letter has, besides the properties of the broker, those by which Open MQ's dead message queue
 tells its story, JMS_SUN_DMQ_... (protocol specification, "Dead Message Queue").
+
+Two properties of a message say what becomes of it if it cannot be delivered, whatever its
+destination is set to (section 9.6):
+
+    JMS_SUN_PRESERVE_UNDELIVERED   true: it is kept in the dead message queue; false: it is not
+    JMS_SUN_TRUNCATE_MSG_BODY      true: if it is kept, then without its body
 """
 
 from __future__ import annotations
@@ -38,28 +44,35 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final
 
-from sluicemq.model.dead_letters import DMQ_PROPERTIES, DMQ_TIMESTAMP, REASON, dmq_property
+from sluicemq.broker import Destination
+from sluicemq.model.dead_letters import (
+    DMQ_PREFIX,
+    DMQ_PROPERTIES,
+    DMQ_TIMESTAMP,
+    REASON,
+    dead_letter_of,
+    dmq_property,
+)
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.identifiers import to_identifier
 from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
-from sluicemq.protocols.java import STREAM_HEADER, Long, encode_utf
-from sluicemq.protocols.jmq.header import (
+from sluicemq.protocols.java import STREAM_HEADER, Long, dumps, dumps_map, dumps_stream, encode_utf
+from sluicemq.protocols.jmq.fields import (
     DELIVERY_COUNT,
+    MAX_STRING,
     class_of,
     decode_header,
-    encode_header,
-)
-from sluicemq.protocols.jmq.header import MAX_STRING as MAX_HEADER_STRING
-from sluicemq.protocols.jmq.ids import make_sysid, origin_text
-from sluicemq.protocols.jmq.names import format_name
-from sluicemq.protocols.jmq.packets import MAGIC, VERSION, C, F, I, L, P, PacketType, Q
-from sluicemq.protocols.jmq.properties import (
-    MAX_STRING,
     decode_properties,
+    encode_header,
     encode_properties,
     extend_block,
+    format_name,
+    make_sysid,
+    origin_text,
 )
+from sluicemq.protocols.jmq.fields import MAX_HEADER_STRING as MAX_HEADER_STRING
+from sluicemq.protocols.jmq.packets import MAGIC, VERSION, C, F, I, L, P, PacketType, Q, Z
 from sluicemq.protocols.jmq.wire import FIXED, FIXED_SIZE, Packet, encode_head
 from sluicemq.protocols.transcoding import COMPRESSION, plain_body, text_of_json
 
@@ -324,7 +337,12 @@ def _dead_letter(message: Message) -> bytes:
     stands in a queue now. Its expiration stays, and is of no effect."""
     given = decode_properties(_block(message.native))
     properties = message.properties or {}
-    new = {name: value for name, value in properties.items() if _differ(value, given.get(name))}
+    # NaN stays what it was
+    new = {
+        name: value
+        for name, value in properties.items()
+        if value != given.get(name) and value == value
+    }
     native = with_properties(
         message, {**_dead_letter_properties(properties), **transcoded_properties(new)}
     )
@@ -356,5 +374,45 @@ def _block(native: bytes) -> bytes:
     return native[offset : offset + size]
 
 
-def _differ(value: Property, other: Property) -> bool:
-    return value != other and value == value  # NaN stays what it was
+# --- dead letters --------------------------------------------------------------------------------
+
+PRESERVE: Final = "JMS_SUN_PRESERVE_UNDELIVERED"
+TRUNCATE: Final = "JMS_SUN_TRUNCATE_MSG_BODY"
+TRUNCATED: Final = f"{DMQ_PREFIX}BODY_TRUNCATED"
+
+
+class JmqDeadLetterPolicy:
+    """See the module, and `sluicemq.broker.DeadLetterPolicy`."""
+
+    __slots__ = ()
+
+    def keep(self, message: Message, destination: Destination) -> bool | None:
+        """None: the message has no opinion."""
+        wish = (message.properties or {}).get(PRESERVE)
+        return wish if isinstance(wish, bool) else None
+
+    def dead_letter(
+        self, message: Message, origin: str, reason: str, attempts: int, wall: int
+    ) -> Message:
+        """Return the broker's dead letter, without its body if a property requests that."""
+        dead_letter = dead_letter_of(message, origin, reason, attempts, wall)
+        if dead_letter.properties is None or dead_letter.properties.get(TRUNCATE) is not True:
+            return dead_letter
+        dead_letter.body = _empty_body(dead_letter.kind)
+        dead_letter.properties[TRUNCATED] = True
+        native = dead_letter.native
+        if native:
+            flags = int.from_bytes(native[_FLAGS_AT : _FLAGS_AT + 2], "big") & ~Z
+            dead_letter.native = b"".join(
+                (native[:_FLAGS_AT], flags.to_bytes(2, "big"), native[_FLAGS_AT + 2 :])
+            )
+        return dead_letter
+
+
+def _empty_body(kind: BodyKind) -> bytes:
+    """A body that clients read as nothing: they do not take none at all for these kinds."""
+    if kind is BodyKind.MAP:
+        return dumps_map({})
+    if kind is BodyKind.STREAM:
+        return dumps_stream([])
+    return dumps(None) if kind is BodyKind.OBJECT else b""

@@ -23,6 +23,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import BrokerError
 from sluicemq.model.message import BodyKind, Durability, Message, Property
 from sluicemq.protocols.java import Long, Value, dumps_map
+from sluicemq.protocols.jmq.destinations import counters, gauges
 
 PREFIX: Final = "mq.metrics."
 PRIORITY: Final = 5
@@ -66,31 +67,6 @@ class Watched:
             title = name[0].upper() + name[1:]
             yield f"peak{title}", peak
             yield f"avg{title}", self._sums[name] // self._samples
-
-
-def gauges(destination: Destination) -> Iterator[tuple[str, int]]:
-    """Return the current values of a destination's gauges."""
-    consumers = destination.consumers
-    served = destination.settings.active_consumers
-    active = min(consumers, served) if served and not destination.topic else consumers
-    yield "numConsumers", consumers
-    yield "numActiveConsumers", active
-    yield "numBackupConsumers", consumers - active
-    yield "numMsgs", destination.waiting + destination.unacked
-    yield "totalMsgBytes", destination.bytes
-
-
-def counters(destination: Destination) -> Iterator[tuple[str, int]]:
-    """Return the current values of a destination's counters."""
-    statistics = destination.statistics
-    yield "numMsgsIn", statistics.published
-    yield "numMsgsOut", statistics.delivered
-    yield "msgBytesIn", statistics.published_bytes
-    yield "msgBytesOut", statistics.delivered_bytes
-    yield "numAckedMsgs", statistics.acknowledged
-    yield "numExpiredMsgs", statistics.expired
-    yield "numDiscardedMsgs", statistics.dropped + statistics.dead_lettered
-    yield "numRejectedMsgs", statistics.rejected
 
 
 _UNMEASURED: Final = (

@@ -2,12 +2,60 @@
 
 Names are those of the JMQ protocol specification; where it and the programs in use differ, the
 numbers are the programs'.
+
+Statuses of rejected requests, by error:
+
+| error                         | status                                                      |
+|-------------------------------|-------------------------------------------------------------|
+| RejectedRequest               | its own                                                     |
+| AccessDenied                  | 403 FORBIDDEN                                               |
+| TooManyFailures               | 403 FORBIDDEN (AUTHENTICATE_REPLY)                          |
+| LoginBusy, TooManyConnections | 503 UNAVAILABLE (AUTHENTICATE_REPLY)                        |
+| DestinationNotFound           | 404 NOT_FOUND                                               |
+| SubscriptionNotFound          | 404 NOT_FOUND                                               |
+| DestinationConflict           | 409 CONFLICT                                                |
+| DestinationPrivate            | 405 NOT_ALLOWED                                             |
+| DestinationInUse              | 409 CONFLICT                                                |
+| SubscriptionInUse             | 409 CONFLICT                                                |
+| SelectorError                 | 400 BAD_REQUEST                                             |
+| MessageTooLarge               | 423 ENTITY_TOO_LARGE                                        |
+| LimitExceeded                 | 414 RESOURCE_FULL                                           |
+| TransactionError              | 412 PRECONDITION_FAILED                                     |
+| BrokerStopping                | 503 UNAVAILABLE                                             |
+| ProtocolError                 | 400 BAD_REQUEST                                             |
+| another BrokerError           | 500 ERROR                                                   |
+| another login error           | 413 INVALID_LOGIN (AUTHENTICATE_REPLY)                      |
+
+PREPARE and COMMIT of a transaction that has failed are refused with 412 PRECONDITION_FAILED, as
+every step is that is not legal in the transaction's state (transactions.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
+
+from sluicemq.model.errors import (
+    AccessDenied,
+    BrokerError,
+    BrokerStopping,
+    DestinationConflict,
+    DestinationInUse,
+    DestinationNotFound,
+    DestinationPrivate,
+    LimitExceeded,
+    LoginBusy,
+    MessageTooLarge,
+    ProtocolError,
+    SelectorError,
+    SluiceError,
+    SubscriptionInUse,
+    SubscriptionNotFound,
+    TooManyConnections,
+    TooManyFailures,
+    TransactionError,
+)
 
 MAGIC: Final = 469_754_818
 VERSION: Final = 301
@@ -89,9 +137,6 @@ class PacketType(IntEnum):
     VERIFY_TRANSACTION_REPLY = 79
 
 
-PAGE_INFO_REQUEST: Final = 78
-"""INFO_REQUEST in the published protocol page. Open MQ's programs use the number for
-VERIFY_TRANSACTION, so a packet of this type is an INFO_REQUEST only if it has JMQRequestType."""
 PAGE_VERIFY_TRANSACTION: Final = 80
 """VERIFY_TRANSACTION in the published protocol page. Open MQ's programs do not use the number."""
 
@@ -263,11 +308,62 @@ class Level:
 
     LOWEST: Final = 100
     MQ_3_0: Final = 200
-    MQ_3_5: Final = 350
-    MQ_3_6: Final = 360
     MQ_3_6_SP4: Final = 364
-    MQ_4_0: Final = 400
-    MQ_4_1: Final = 410
     MQ_4_5: Final = 450
-    MQ_5_0: Final = 500
     HIGHEST: Final = 500
+
+
+# --- rejected requests ---------------------------------------------------------------------------
+
+LONGEST_REASON: Final = 1000
+"""Maximum length of JMQReason in characters."""
+
+
+class RejectedRequest(BrokerError):
+    """Rejected request.
+
+    The reply contains `status`, the text as JMQReason, and `properties`.
+    """
+
+    def __init__(
+        self, status: Status, why: str, properties: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(why)
+        self.status = status
+        self.properties = properties or {}
+
+
+ANSWERED: Final = (BrokerError, AccessDenied, ProtocolError)
+"""Errors of a request that the session answers; the connection stays open."""
+
+_STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
+    (AccessDenied, Status.FORBIDDEN),
+    (TooManyFailures, Status.FORBIDDEN),
+    (LoginBusy, Status.UNAVAILABLE),
+    (TooManyConnections, Status.UNAVAILABLE),
+    (DestinationNotFound, Status.NOT_FOUND),
+    (SubscriptionNotFound, Status.NOT_FOUND),
+    (DestinationConflict, Status.CONFLICT),
+    (DestinationPrivate, Status.NOT_ALLOWED),
+    (DestinationInUse, Status.CONFLICT),
+    (SubscriptionInUse, Status.CONFLICT),
+    (SelectorError, Status.BAD_REQUEST),
+    (MessageTooLarge, Status.ENTITY_TOO_LARGE),
+    (LimitExceeded, Status.RESOURCE_FULL),
+    (TransactionError, Status.PRECONDITION_FAILED),
+    (BrokerStopping, Status.UNAVAILABLE),
+    (ProtocolError, Status.BAD_REQUEST),
+)
+
+
+def status_of(error: SluiceError, default: Status = Status.ERROR) -> Status:
+    """Return the status of the reply to a request that raised the error.
+
+    `default` is for errors that are not in the table: INVALID_LOGIN for a login.
+    """
+    if isinstance(error, RejectedRequest):
+        return error.status
+    for kind, status in _STATUSES:
+        if isinstance(error, kind):
+            return status
+    return default

@@ -15,7 +15,7 @@ for room even when its connection has gone.
 from __future__ import annotations
 
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from sluicemq.broker import Destination
 from sluicemq.model.access import Operation
@@ -24,31 +24,31 @@ from sluicemq.model.errors import BrokerError, RecordNotFound
 from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import JmqConnection, number
+from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.destinations import (
+    Pattern,
     accepts_replies,
     address_of,
     check_name,
     find_or_create,
     is_reserved,
+    is_wildcard,
 )
-from sluicemq.protocols.jmq.header import VariableHeader, encode_header
-from sluicemq.protocols.jmq.ids import make_sysid
+from sluicemq.protocols.jmq.fields import VariableHeader, encode_header, format_name, make_sysid
 from sluicemq.protocols.jmq.mapping import message_of, sysid_of
-from sluicemq.protocols.jmq.names import format_name
 from sluicemq.protocols.jmq.packets import (
-    LAST_MESSAGE_TYPE,
+    ANSWERED,
     A,
     C,
     F,
     I,
     PacketType,
     Q,
+    RejectedRequest,
     Status,
     W,
 )
-from sluicemq.protocols.jmq.statuses import ANSWERED, RejectedRequest
 from sluicemq.protocols.jmq.subscriptions import matching
-from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
 from sluicemq.protocols.jmq.wire import (
     Decoder,
     Oversized,
@@ -76,13 +76,6 @@ _OK: Final = Status.OK.value
 _LARGEST_SEQUENCE: Final = (1 << 62) - 1
 
 
-class _Parked(NamedTuple):
-    """Packet and destination of a message that waits for room."""
-
-    destination: Destination
-    packet: Packet
-
-
 class Producers:
     """Producers of one connection.
 
@@ -93,6 +86,7 @@ class Producers:
     __slots__ = (
         "_broker",
         "_connection",
+        "_coordinator",
         "_parked",
         "_pending",
         "_persistent",
@@ -100,14 +94,17 @@ class Producers:
         "_queues",
         "_searches",
         "_topics",
+        "_traffic",
         "_transient",
         "last_sync",
         "unconfirmed",
     )
 
-    def __init__(self, connection: JmqConnection) -> None:
+    def __init__(self, connection: JmqConnection, coordinator: Coordinator) -> None:
         self._connection = connection
+        self._coordinator = coordinator
         self._broker = connection.broker
+        self._traffic = connection.outbound.traffic
         durability = connection.options.durability
         self._persistent = Durability.SYNC if durability is None else durability
         self._transient = Durability.NONE if durability is None else durability
@@ -118,8 +115,8 @@ class Producers:
         self._topics: dict[VariableHeader, Destination] = {}
         self._pending: list[bytes] = []
         """Replies to the packets of the current read."""
-        self._parked: dict[Message, _Parked] = {}
-        """Messages that wait for room."""
+        self._parked: dict[Message, tuple[Destination, Packet]] = {}
+        """Destination and packet of each message that waits for room."""
         self._searches = 0
         self.last_sync = 0
         self.unconfirmed = 0
@@ -139,7 +136,7 @@ class Producers:
             raise RejectedRequest(
                 Status.NOT_ALLOWED, f"{len(self._producers)} producers are enough"
             )
-        producer = connection.coordinator.uid()
+        producer = self._coordinator.uid()
         self._producers[producer] = address
         prefix = "Q" if address.kind is Kind.QUEUE else "T"
         connection.reply(
@@ -187,15 +184,15 @@ class Producers:
                 taken = self._take(packet, header, destination, message)
         except ANSWERED as error:
             self._connection.refuse(packet, error)
-            self._connection.fail_transaction(packet, error)
-            self._resume(packet)
+            self._coordinator.branches.fail(packet, self._connection, error)
+            self.resume(packet)
             return
-        self._connection.traffic.published += 1
+        self._traffic.published += 1
         if taken:
             if flags & A:
                 self._pending.append(encode_reply(_SEND_REPLY, packet.consumer_id, _OK))
             if flags & (C | F):
-                self._resume(packet)
+                self.resume(packet)
 
     def _take(
         self, packet: Packet, header: VariableHeader, destination: Destination, message: Message
@@ -204,8 +201,7 @@ class Producers:
         it: Refused, BrokerError."""
         transaction = header.transaction_id or packet.transaction
         if transaction:
-            connection = self._connection
-            branch = connection.coordinator.branches.active(transaction, connection)
+            branch = self._coordinator.branches.active(transaction, self._connection)
             self._broker.transactions.publish(branch.transaction, destination, message)
             return True
         if packet.flags & I and self._is_there(destination, message):
@@ -252,7 +248,7 @@ class Producers:
 
     def _addressed(self, packet: Packet, header: VariableHeader, name: str) -> Packet:
         """Return a copy of the packet addressed to the topic, with a new message id."""
-        number = self._connection.coordinator.uid() & _LARGEST_SEQUENCE
+        number = self._coordinator.uid() & _LARGEST_SEQUENCE
         raw = encode_header(
             format_name(name),
             header.correlation_id,
@@ -310,12 +306,8 @@ class Producers:
 
     # --- flow --------------------------------------------------------------------------------
 
-    def too_large(self, packet: Oversized) -> None:
-        """Reject a packet above a limit."""
-        if 0 < packet.type <= LAST_MESSAGE_TYPE:
-            self._resume(packet)
-
-    def _resume(self, packet: Packet | Oversized) -> None:
+    def resume(self, packet: Packet | Oversized) -> None:
+        """Let a client that paused after this packet go on, with the replies of this read."""
         self._pending += self._resuming(packet)
 
     def _resuming(self, packet: Packet | Oversized) -> list[bytes]:
@@ -360,7 +352,7 @@ class Producers:
             callback = partial(self._unblocked, message)
         if self._broker.publish(destination, message, callback):
             return True
-        self._parked[message] = _Parked(destination, packet)
+        self._parked[message] = (destination, packet)
         return False
 
     def _unblocked(self, message: Message) -> None:
@@ -368,7 +360,7 @@ class Producers:
         parked = self._parked.pop(message, None)
         if parked is None:
             return
-        packet = parked.packet
+        packet = parked[1]
         connection = self._connection
         if not message.sequence:
             why = "the destination has been removed, and another may not be created"
@@ -385,7 +377,7 @@ class Producers:
 
     def end(self) -> None:
         """Withdraw messages that wait for capacity and whose sender waits for a reply."""
-        for message, parked in list(self._parked.items()):
-            if parked.packet.flags & A:
+        for message, (destination, packet) in list(self._parked.items()):
+            if packet.flags & A:
                 del self._parked[message]
-                self._broker.withdraw(parked.destination, message)
+                self._broker.withdraw(destination, message)

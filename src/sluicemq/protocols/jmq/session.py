@@ -22,36 +22,37 @@ from typing import Final
 from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, TooManyConnections
-from sluicemq.protocols.jmq.acks import AckCommands
+from sluicemq.protocols.java import dumps_map
 from sluicemq.protocols.jmq.browsing import Browsing
-from sluicemq.protocols.jmq.clientids import expanded, in_use
 from sluicemq.protocols.jmq.connection import (
+    MISSED_PINGS,
     MOST_UNREAD,
+    Challenge,
     Compiled,
     JmqConnection,
     SelectorPending,
+    SessionOptions,
+    answer_hello,
     number,
     text,
     truth,
 )
 from sluicemq.protocols.jmq.consumer_commands import ConsumerCommands
-from sluicemq.protocols.jmq.coordinator import Coordinator
+from sluicemq.protocols.jmq.coordinator import Coordinator, expanded, in_use
 from sluicemq.protocols.jmq.destinations import Destinations
-from sluicemq.protocols.jmq.handshake import Challenge, answer_hello
-from sluicemq.protocols.jmq.info import reply_info
-from sluicemq.protocols.jmq.options import MISSED_PINGS, SessionOptions
 from sluicemq.protocols.jmq.packets import (
+    ANSWERED,
     LAST_MESSAGE_TYPE,
     PAGE_VERIFY_TRANSACTION,
     A,
     GoodbyeReason,
     Level,
     PacketType,
+    RejectedRequest,
     Status,
+    status_of,
 )
 from sluicemq.protocols.jmq.producers import MOST_UNCONFIRMED, Producers
-from sluicemq.protocols.jmq.session_registry import SessionRegistry
-from sluicemq.protocols.jmq.statuses import ANSWERED, RejectedRequest, login_status
 from sluicemq.protocols.jmq.transactions import TransactionCommands
 from sluicemq.protocols.jmq.wire import (
     MAX_HEADER,
@@ -63,13 +64,18 @@ from sluicemq.protocols.jmq.wire import (
     encode_packet,
 )
 from sluicemq.protocols.transport import Job, Login, SessionInfo, State, Timer, Transport
-from sluicemq.security.access import OPEN, Access
+from sluicemq.security.access import OPEN, Access, Credentials
 
 REFUSED_SECONDS: Final = 0.25
 """Delay between a failed login and the close of the connection."""
 MOST_IDS: Final = 10_000
 """Maximum number of unique ids in one GENERATE_UID_REPLY."""
 
+_INFO_STATUS: Final = 1
+_INFO_CLUSTER: Final = 2
+_INFO_CONSUMERS: Final = 3
+"""Values of JMQRequestType."""
+_OPERATING: Final = 1
 _ACKNOWLEDGE: Final = PacketType.ACKNOWLEDGE.value
 _GOING_ON: Final = frozenset({Status.OK, Status.NOT_FOUND})
 """Statuses of HELLO_REPLY after which a client may log in."""
@@ -81,12 +87,12 @@ class JmqSession:
     """JMQ session of a connection (`sluicemq.protocols.transport.Session`)."""
 
     __slots__ = (
-        "_acks",
         "_at_end",
         "_browsing",
         "_challenge",
         "_compilation",
         "_connection",
+        "_consumer_commands",
         "_coordinator",
         "_decoder",
         "_ended",
@@ -101,10 +107,8 @@ class JmqSession:
         "_paused",
         "_producers",
         "_refused",
-        "_sessions",
         "_timer",
         "_transport",
-        "reconnectable",
     )
 
     def __init__(
@@ -121,13 +125,19 @@ class JmqSession:
         few = min(options.packet, options.login_bytes)
         self._decoder = Decoder(Limits(few, min(few, MAX_HEADER), min(few, MAX_PROPERTIES)))
         connection = JmqConnection(
-            transport, broker, coordinator, access, options, self._read_or_not
+            transport,
+            broker,
+            coordinator.uid(),
+            access,
+            options,
+            coordinator.background,
+            self._read_or_not,
+            self._close,
         )
         self._connection = connection
-        self._sessions = SessionRegistry(connection)
-        self._producers = Producers(connection)
-        self._acks = AckCommands(connection)
-        self._browsing = Browsing(connection)
+        self._producers = Producers(connection, coordinator)
+        self._consumer_commands = ConsumerCommands(connection, coordinator)
+        self._browsing = Browsing(connection, coordinator.uid)
         self._challenge: Challenge | None = None
         """Login challenge, set after HELLO."""
         self._login: Packet | None = None
@@ -153,16 +163,14 @@ class JmqSession:
         self._paused = False
         self._ended = False
         """True if the session ignores all further input."""
-        self.reconnectable = False
-        """True if the client may reconnect while this connection is still open."""
         self._handlers = self._table()
 
     def _table(self) -> dict[int, Callable[[Packet], None]]:
         """Return the packet handlers of a logged-in client, by packet type."""
         connection = self._connection
-        consumer_commands = ConsumerCommands(connection, self._sessions)
+        consumers = self._consumer_commands
         destinations = Destinations(connection)
-        transactions = TransactionCommands(connection)
+        transactions = TransactionCommands(connection, self._coordinator.branches)
         return {
             PacketType.HELLO: self._hello,
             PacketType.AUTHENTICATE: self._authenticate,
@@ -173,17 +181,17 @@ class JmqSession:
             PacketType.SET_CLIENTID: self._set_client_id,
             PacketType.GENERATE_UID: self._generate_uid,
             PacketType.GET_LICENSE: connection.reply,
-            PacketType.INFO_REQUEST: partial(reply_info, connection),
-            PacketType.CREATE_SESSION: self._sessions.create,
-            PacketType.DESTROY_SESSION: self._sessions.destroy,
-            PacketType.START: self._sessions.start,
-            PacketType.STOP: self._sessions.stop,
-            PacketType.ADD_CONSUMER: consumer_commands.add,
-            PacketType.DELETE_CONSUMER: consumer_commands.delete,
-            PacketType.RESUME_FLOW: consumer_commands.resume,
+            PacketType.INFO_REQUEST: self._reply_info,
+            PacketType.CREATE_SESSION: consumers.create_session,
+            PacketType.DESTROY_SESSION: consumers.destroy_session,
+            PacketType.START: consumers.start,
+            PacketType.STOP: consumers.stop,
+            PacketType.ADD_CONSUMER: consumers.add_consumer,
+            PacketType.DELETE_CONSUMER: consumers.delete_consumer,
+            PacketType.RESUME_FLOW: consumers.resume_flow,
             PacketType.ADD_PRODUCER: self._producers.add,
             PacketType.DELETE_PRODUCER: self._producers.delete,
-            PacketType.REDELIVER: self._acks.redeliver,
+            PacketType.REDELIVER: consumers.redeliver,
             PacketType.BROWSE: self._browsing.browse,
             PacketType.DELIVER: self._browsing.deliver,
             PacketType.CREATE_DESTINATION: destinations.create,
@@ -195,7 +203,7 @@ class JmqSession:
             PacketType.COMMIT_TRANSACTION: transactions.commit,
             PacketType.ROLLBACK_TRANSACTION: transactions.roll_back,
             PacketType.RECOVER_TRANSACTION: transactions.recover,
-            PacketType.VERIFY_TRANSACTION: partial(_verify_or_reply_info, connection, transactions),
+            PacketType.VERIFY_TRANSACTION: self._verify_or_reply_info,
             PAGE_VERIFY_TRANSACTION: transactions.verify,
         }
 
@@ -246,14 +254,14 @@ class JmqSession:
 
     def flushed(self) -> None:
         """Acknowledge the sent messages of consumers that do not acknowledge."""
-        connection = self._connection
-        unsent = connection.unsent
+        outbound = self._connection.outbound
+        unsent = outbound.unsent
         if unsent:
-            connection.unsent = []
+            outbound.unsent = []
             for consumer, delivery in unsent:
                 consumer.sent(delivery)
             # the engine's flush of this iteration is over: schedule another
-            connection.broker.wake()
+            outbound.broker.wake()
 
     def pause_delivery(self) -> None:
         """Pause deliveries to a slow client. The session still sends replies."""
@@ -305,7 +313,7 @@ class JmqSession:
         state: State = "open" if self._logged_in else "connecting"
         if self._ended or self._at_end:
             state = "closing"
-        return SessionInfo("jmq", connection.identity.name, connection.client_id, state)
+        return SessionInfo("jmq", connection.identity.name, connection.sender.client_id, state)
 
     def consumers(self) -> list[Consumer]:
         """Return the current consumers; for a wildcard consumer, one per matching topic."""
@@ -317,7 +325,7 @@ class JmqSession:
         """Process packets of `size` bytes, up to a login or selector that takes time."""
         connection = self._connection
         send = self._producers.send
-        acknowledge = self._acks.acknowledge
+        acknowledge = self._consumer_commands.acknowledge
         for place, packet in enumerate(packets):
             kind = packet.type
             if not self._logged_in or isinstance(packet, Oversized):
@@ -337,19 +345,20 @@ class JmqSession:
                     else:
                         handler = self._handlers.get(kind)
                         if handler is None:
-                            raise _unknown(kind)
+                            why = f"packets of type {kind} have no meaning here"
+                            raise RejectedRequest(Status.NOT_IMPLEMENTED, why)
                         handler(packet)
                 except ANSWERED as error:
                     connection.refuse(packet, error)
                     if kind == _ACKNOWLEDGE:
-                        connection.fail_transaction(packet, error)
+                        self._coordinator.branches.fail(packet, connection, error)
                 except SelectorPending as pending:
                     self._compile(pending.text, packets[place:], size)
                     break
             if connection.closed or self._ended:
                 break
         self._producers.confirm(size)
-        self._acks.confirm()
+        self._consumer_commands.confirm()
         if connection.closed:
             return
         if self._held_back is None:
@@ -361,12 +370,12 @@ class JmqSession:
 
     def _compile(self, text: str, packets: Packets, size: int) -> None:
         """Compile a selector in another thread, then process the packets of `size` bytes."""
-        coordinator = self._coordinator
-        assert coordinator.background is not None
+        background = self._coordinator.background
+        assert background is not None
         self._held_back = list(packets)
         self._held_bytes = size
         work = partial(Compiled.of, self._connection.broker, text)
-        self._compilation = coordinator.background.submit(work, self._compiled)
+        self._compilation = background.submit(work, self._compiled)
 
     def _compiled(self, compiled: Compiled) -> None:
         """Process the packets that wait for the selector."""
@@ -406,9 +415,10 @@ class JmqSession:
         except ANSWERED as error:
             connection.refuse(packet, error)
             if isinstance(packet, Oversized):
-                self._producers.too_large(packet)
+                if 0 < packet.type <= LAST_MESSAGE_TYPE:
+                    self._producers.resume(packet)
                 if packet.type <= LAST_MESSAGE_TYPE or packet.type == _ACKNOWLEDGE:
-                    connection.fail_transaction(packet, error)
+                    self._coordinator.branches.fail(packet, connection, error)
 
     # --- login -------------------------------------------------------------------------------
 
@@ -416,10 +426,10 @@ class JmqSession:
         connection = self._connection
         if self._challenge is not None:
             raise RejectedRequest(Status.ERROR, "HELLO has been said already")
-        self.reconnectable = truth(packet, "JMQReconnectable")
+        connection.reconnectable = truth(packet, "JMQReconnectable")
         before = number(packet, "JMQConnectionID", 0)
-        self._connection.reconnected = before != 0
-        status = answer_hello(connection, packet)
+        connection.reconnected = before != 0
+        status = answer_hello(connection, packet, self._coordinator.session)
         if status not in _GOING_ON:
             self._leave(f"HELLO: {status.name}")
             return
@@ -445,7 +455,8 @@ class JmqSession:
             if self._connection.access.guest is None:
                 self._admitted(error)
                 return
-            credentials = challenge.nothing()
+            # the client may be anonymous: nothing needs to be shown
+            credentials = Credentials(nonce=challenge.nonce)
         self._connection.access.login(self._transport.peer, credentials, self._admitted)
 
     def _admitted(self, identity: Identity | AccessError | RejectedRequest) -> None:
@@ -462,7 +473,10 @@ class JmqSession:
             except TooManyConnections as error:
                 identity = error
         if not isinstance(identity, Identity):
-            connection.reply(packet, login_status(identity), {"JMQReason": str(identity)})
+            status = Status.INVALID_LOGIN
+            if isinstance(identity, AccessError):
+                status = status_of(identity, status)
+            connection.reply(packet, status, {"JMQReason": str(identity)})
             self._stop()
             close = partial(self._transport.close, str(identity))
             self._refused = self._transport.call_later(REFUSED_SECONDS, close)
@@ -471,7 +485,7 @@ class JmqSession:
         self._logged_in = True
         self._decoder.allow(Limits(packet=connection.options.packet))
         self._supersede()
-        self._coordinator.connections[connection.number] = self
+        self._coordinator.connections[connection.number] = connection
         connection.reply(packet)
         if self._late:
             self._late = False
@@ -481,16 +495,9 @@ class JmqSession:
         """Close the previous connection of this client, if it is still open."""
         assert self._challenge is not None
         old = self._coordinator.connections.get(self._challenge.before)
-        if old is not None and old.reconnectable and old.is_of(self._connection.identity):
-            old.superseded()
-
-    def is_of(self, identity: Identity) -> bool:
-        """Return whether the connection belongs to that user."""
-        return self._connection.identity.name == identity.name
-
-    def superseded(self) -> None:
-        """Close the connection, because the client has reconnected."""
-        self._close("the client has connected again")
+        user = self._connection.identity.name
+        if old is not None and old.reconnectable and old.identity.name == user:
+            old.close("the client has connected again")
 
     # --- other requests ---------------------------------------------------------------------
 
@@ -525,6 +532,46 @@ class JmqSession:
             raise RejectedRequest(Status.BAD_REQUEST, f"JMQQuantity is 1 to {MOST_IDS}")
         ids = b"".join([self._coordinator.uid().to_bytes(8, "big") for _ in range(quantity)])
         self._connection.reply(packet, properties={"JMQQuantity": quantity}, body=ids)
+
+    def _verify_or_reply_info(self, packet: Packet) -> None:
+        """Handle packet type 78: VERIFY_TRANSACTION, or INFO_REQUEST if it has JMQRequestType.
+
+        The published protocol page assigns 78 to INFO_REQUEST. Raises RejectedRequest.
+        """
+        if "JMQRequestType" in packet.properties:
+            self._reply_info(packet)
+        else:
+            self._handlers[PAGE_VERIFY_TRANSACTION](packet)
+
+    def _reply_info(self, packet: Packet) -> None:
+        """Answer INFO_REQUEST about the broker or its cluster (specification, section 9.3).
+
+        Notifications of added and removed consumers (JMQRequestType 3) are not supported. Raises
+        RejectedRequest.
+        """
+        connection = self._connection
+        requested = number(packet, "JMQRequestType")
+        properties: dict[str, object] = {"JMQRequestType": requested}
+        broker_list = connection.options.broker_list
+        if broker_list:
+            properties["JMQBrokerList"] = broker_list
+        name = connection.broker.identity.hex()
+        about: dict[str, object] = {
+            "BrokerID": name,
+            "brokerURL": broker_list.partition(",")[0],
+            "State": _OPERATING,
+            "StateString": "OPERATING",
+            "isLocal": True,
+        }
+        if requested == _INFO_CLUSTER:
+            about = {name: about, "BrokerIDs": name}
+        elif requested == _INFO_CONSUMERS:
+            why = "news of consumers (JMQRequestType 3) is not available"
+            raise RejectedRequest(Status.NOT_IMPLEMENTED, why, properties)
+        elif requested != _INFO_STATUS:
+            why = f"JMQRequestType {requested} is unknown; use 1 (this broker) or 2 (cluster)"
+            raise RejectedRequest(Status.BAD_REQUEST, why, properties)
+        connection.reply(packet, properties=properties, body=dumps_map(about, hashtable=True))
 
     def _ring(self) -> None:
         """Send PING to an idle client. Any received packet proves that it is alive."""
@@ -589,10 +636,10 @@ class JmqSession:
         This order requeues messages acknowledged in a transaction before unacked messages.
         """
         connection = self._connection
-        self._sessions.pause()
+        self._consumer_commands.pause()
         self._coordinator.branches.leave(connection)
         for session in list(connection.sessions.values()):
-            self._sessions.end(session)
+            self._consumer_commands.end_session(session)
         connection.sessions.clear()
         self._producers.end()
         self._browsing.end()
@@ -623,20 +670,3 @@ class JmqSession:
 
 def _ignore(packet: Packet) -> None:
     """Ignore the packet."""
-
-
-def _verify_or_reply_info(
-    connection: JmqConnection, transactions: TransactionCommands, packet: Packet
-) -> None:
-    """Handle packet type 78: VERIFY_TRANSACTION, or INFO_REQUEST if it has JMQRequestType.
-
-    The published protocol page assigns 78 to INFO_REQUEST. Raises Refused.
-    """
-    if "JMQRequestType" in packet.properties:
-        reply_info(connection, packet)
-    else:
-        transactions.verify(packet)
-
-
-def _unknown(kind: int) -> RejectedRequest:
-    return RejectedRequest(Status.NOT_IMPLEMENTED, f"packets of type {kind} have no meaning here")

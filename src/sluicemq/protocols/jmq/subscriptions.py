@@ -25,23 +25,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from sluicemq.broker import Broker, Consumer, Destination, Selector, Subscription
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import BrokerError, SubscriptionInUse
+from sluicemq.protocols.jmq.connection import JmqConnection
 from sluicemq.protocols.jmq.consumers import JmsConsumer
 from sluicemq.protocols.jmq.destinations import (
+    Pattern,
     find_or_create,
     is_reserved,
+    is_wildcard,
 )
-from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
 from sluicemq.protocols.ownership import claim_subscription, may_use, may_use_subscription
-
-if TYPE_CHECKING:
-    from sluicemq.protocols.jmq.connection import JmqConnection
 
 DURABLE: Final = "durable"
 SHARED_DURABLE: Final = "shared-durable"
@@ -111,7 +110,7 @@ class QueueSubscription:
 
     def attach(self, consumer: JmsConsumer) -> None:
         """Raises BrokerError."""
-        queue = find_or_create(self._broker, self._address, consumer.creator).queue
+        queue = find_or_create(self._broker, self._address, self._connection.identity.creator).queue
         # JMS knows no time in which a message has to be acknowledged
         engine = self._broker.attach(
             queue,
@@ -137,10 +136,12 @@ class TopicSubscription:
 
     __slots__ = ("_broker", "_connection", "_consumer", "_durables", "_pattern", "_terms", "_topic")
 
-    def __init__(self, connection: JmqConnection, topic: Address, terms: Terms) -> None:
+    def __init__(
+        self, connection: JmqConnection, durables: Durables, topic: Address, terms: Terms
+    ) -> None:
         self._connection = connection
         self._broker = connection.broker
-        self._durables = connection.coordinator.durables
+        self._durables = durables
         self._topic = topic
         self._terms = terms
         self._pattern = Pattern(topic.name) if is_wildcard(topic.name) else None
@@ -161,7 +162,7 @@ class TopicSubscription:
         if self._terms.durable:
             self._durables.make_way(self._terms, self._topic.name, self._connection.identity)
         if self._pattern is None:
-            self._join(consumer, find_or_create(self._broker, self._topic, consumer.creator))
+            self._join_topic(consumer)
             return
         if self._terms.durable:
             self._durables.expect(self._terms, self._pattern)
@@ -170,13 +171,17 @@ class TopicSubscription:
         self._consumer = consumer
         self._broker.destinations.creations.append(self._created)
 
+    def _join_topic(self, consumer: JmsConsumer) -> None:
+        creator = self._connection.identity.creator
+        self._join(consumer, find_or_create(self._broker, self._topic, creator))
+
     def _join(self, consumer: JmsConsumer, topic: Destination) -> None:
         terms = self._terms
         identity = self._connection.identity
         existing = topic.subscriptions.get(full_name(terms, self._pattern))
         if existing is not None and not may_use_subscription(identity, existing):
             raise _foreign(terms.name)
-        subscription = subscribe(self._broker, topic, terms, self._pattern, consumer.creator)
+        subscription = subscribe(self._broker, topic, terms, self._pattern, identity.creator)
         if terms.sort != ALONE:
             claim_subscription(self._broker, identity, subscription)
         for other in subscription.consumers:
@@ -203,7 +208,7 @@ class TopicSubscription:
         """Attach the consumer again if its topic was deleted, not if only its subscription was."""
         if self._pattern is None and engine.subscription.destination.removed:
             with suppress(BrokerError):
-                self._join(consumer, find_or_create(self._broker, self._topic, consumer.creator))
+                self._join_topic(consumer)
 
     def left(self, engines: list[Consumer]) -> None:
         """A consumer has left these: what is not durable goes with the last one."""
@@ -413,10 +418,6 @@ class Durables:
         """Return whether there is such a subscription, perhaps of a wildcard without a topic."""
         return name in self._expected or bool(self.find(name))
 
-    def expect_unused(self, name: str, leaving: Collection[Consumer] = ()) -> None:
-        """Raise SubscriptionInUse if it has other consumers than those `leaving`."""
-        _expect_unused(name, self.find(name), leaving)
-
     def remove(self, name: str) -> None:
         """Unsubscribe. Raises SubscriptionInUse."""
         self._drop(name, self.find(name))
@@ -424,16 +425,17 @@ class Durables:
         self.find(name)  # forgets the name, which nothing has any more
 
     def _drop(self, name: str, subscriptions: list[Subscription]) -> None:
-        _expect_unused(name, subscriptions, ())
+        expect_unused(name, subscriptions)
         for subscription in subscriptions:
             self._broker.unsubscribe(subscription)
         if subscriptions:
             self._expected.pop(name, None)
 
 
-def _expect_unused(
-    name: str, subscriptions: list[Subscription], leaving: Collection[Consumer]
+def expect_unused(
+    name: str, subscriptions: list[Subscription], leaving: Collection[Consumer] = ()
 ) -> None:
+    """Raise SubscriptionInUse if one of them has other consumers than those `leaving`."""
     for subscription in subscriptions:
         if any(consumer not in leaving for consumer in subscription.consumers):
             raise SubscriptionInUse(f"{name} has a consumer")

@@ -1,12 +1,33 @@
-"""Transaction requests (protocol specification, section 10; steps in xa.py).
+"""Transaction requests (protocol specification, section 10; legal steps below).
 
 The broker answers a commit, and each change of a prepared transaction, when it is durable.
 
-branches.py describes JMQSessionLess and transactions without a connection.
+coordinator.py describes JMQSessionLess and transactions without a connection.
 
 A branch of another user is answered as one that does not exist, with one exception:
 START_TRANSACTION of its Xid cannot create a second branch, so it is refused with 500 (JTA's
 XAER_DUPID).
+
+Legal steps and the statuses of the illegal ones: one table, from the specification and JTA's
+XAResource. A local transaction is one that has no Xid: it is started, and then ends. It fails, as a
+branch may, when something that belongs to it is refused and nobody is told: it can only be rolled
+back.
+
+                     START             END                       PREPARE   COMMIT     ROLLBACK
+              NO    JOIN   RESUME  SUSPEND  SUCCESS  FAIL                ONE   TWO
+              FLAGS                         ONEPHASE                     PHASE PHASE
+    CREATED   STARTED
+    STARTED   STARTED STARTED STARTED INCOMPL. COMPLETE FAILED  -        -     -      -
+    INCOMPL.  -     -      STARTED INCOMPL. COMPLETE FAILED     -        -     -      ROLLEDBACK
+    COMPLETE  STARTED STARTED -     -        COMPLETE -         PREPARED COMM. -      ROLLEDBACK
+    FAILED    -     -      -       304      304      FAILED     -        -     -      ROLLEDBACK
+    PREPARED  -     -      -       -        -        -          PREPARED -     COMM.  ROLLEDBACK
+    COMMITTED -     -      -       -        -        -          -        COMM. COMM.  -
+    ROLLEDB.  -     -      -       -        -        -          -        -     -      ROLLEDBACK
+    TIMED_OUT 408 for everything
+
+A dash is 500 for START, which must never be answered 409, and 412 for all else. A step that has
+been taken already and is asked for again, with the I bit, is 304.
 """
 
 from __future__ import annotations
@@ -14,18 +35,103 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from sluicemq.broker import Broker
 from sluicemq.model.errors import BrokerError
 from sluicemq.protocols.java import Long, dumps_map
-from sluicemq.protocols.jmq.branches import Branch, Branches
 from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
 from sluicemq.protocols.jmq.consumers import JmsConsumer
-from sluicemq.protocols.jmq.ids import XID_SIZE, decode_xid, encode_xid
-from sluicemq.protocols.jmq.packets import I, PacketType, ReportedTransactionState, Status, XaFlag
-from sluicemq.protocols.jmq.statuses import RejectedRequest
+from sluicemq.protocols.jmq.coordinator import Branch, Branches
+from sluicemq.protocols.jmq.fields import decode_xid, encode_xid
+from sluicemq.protocols.jmq.packets import (
+    I,
+    PacketType,
+    RejectedRequest,
+    ReportedTransactionState,
+    Status,
+    XaFlag,
+)
 from sluicemq.protocols.jmq.wire import Packet
-from sluicemq.protocols.jmq.xa import LOCAL, after
 from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
+
+LOCAL: Final = -1
+"""Value in place of the flags for a transaction without a Xid."""
+
+_CREATED = ReportedTransactionState.CREATED
+_STARTED, _FAILED, _INCOMPLETE, _COMPLETE = (
+    ReportedTransactionState.STARTED,
+    ReportedTransactionState.FAILED,
+    ReportedTransactionState.INCOMPLETE,
+    ReportedTransactionState.COMPLETE,
+)
+_PREPARED, _COMMITTED, _ROLLEDBACK, _TIMED_OUT = (
+    ReportedTransactionState.PREPARED,
+    ReportedTransactionState.COMMITTED,
+    ReportedTransactionState.ROLLEDBACK,
+    ReportedTransactionState.TIMED_OUT,
+)
+_START, _END, _PREPARE, _COMMIT, _ROLLBACK = (
+    PacketType.START_TRANSACTION,
+    PacketType.END_TRANSACTION,
+    PacketType.PREPARE_TRANSACTION,
+    PacketType.COMMIT_TRANSACTION,
+    PacketType.ROLLBACK_TRANSACTION,
+)
+
+_Step = tuple[ReportedTransactionState, frozenset[ReportedTransactionState]]
+"""State after a request, and the states before it."""
+
+
+def _step(after: ReportedTransactionState, *before: ReportedTransactionState) -> _Step:
+    return after, frozenset(before)
+
+
+STEPS: Final[dict[tuple[PacketType, int], _Step]] = {
+    (_START, XaFlag.NOFLAGS): _step(_STARTED, _CREATED, _COMPLETE, _STARTED),
+    (_START, XaFlag.JOIN): _step(_STARTED, _STARTED, _COMPLETE),
+    (_START, XaFlag.RESUME): _step(_STARTED, _INCOMPLETE, _STARTED),
+    (_END, XaFlag.SUSPEND): _step(_INCOMPLETE, _STARTED, _INCOMPLETE),
+    (_END, XaFlag.FAIL): _step(_FAILED, _STARTED, _INCOMPLETE, _FAILED),
+    (_END, XaFlag.SUCCESS): _step(_COMPLETE, _STARTED, _INCOMPLETE, _COMPLETE),
+    (_END, XaFlag.ONEPHASE): _step(_COMPLETE, _STARTED, _INCOMPLETE, _COMPLETE),
+    (_PREPARE, XaFlag.NOFLAGS): _step(_PREPARED, _COMPLETE, _PREPARED),
+    (_COMMIT, XaFlag.ONEPHASE): _step(_COMMITTED, _COMPLETE, _COMMITTED),
+    (_COMMIT, XaFlag.NOFLAGS): _step(_COMMITTED, _PREPARED, _COMMITTED),
+    (_ROLLBACK, XaFlag.NOFLAGS): _step(
+        _ROLLEDBACK, _COMPLETE, _INCOMPLETE, _PREPARED, _FAILED, _ROLLEDBACK
+    ),
+    (_COMMIT, LOCAL): _step(_COMMITTED, _STARTED),
+    (_ROLLBACK, LOCAL): _step(_ROLLEDBACK, _STARTED, _FAILED),
+}
+"""Steps by request, and JMQXAFlags or LOCAL."""
+
+_REPEATED: Final = frozenset({(_START, _STARTED), (_END, _COMPLETE), (_PREPARE, _PREPARED)})
+
+
+def after(
+    request: PacketType, flags: int, state: ReportedTransactionState, *, again: bool = False
+) -> ReportedTransactionState:
+    """Return the state after a request. `again`: the request has the I bit. Raises Refused."""
+    step = STEPS.get((request, flags))
+    if step is None:
+        if flags == LOCAL:
+            raise RejectedRequest(Status.PRECONDITION_FAILED, "this transaction is not distributed")
+        raise RejectedRequest(Status.BAD_REQUEST, f"JMQXAFlags {flags:#x} mean nothing here")
+    reached, before = step
+    if state is _TIMED_OUT:
+        raise RejectedRequest(
+            Status.TIMEOUT, "the transaction has taken too long and was rolled back"
+        )
+    if again and state is reached and (request, state) in _REPEATED:
+        raise RejectedRequest(Status.NOT_MODIFIED, f"the transaction is {state.name} already")
+    if state in before:
+        return reached
+    if request is _END and state is _FAILED:
+        status = Status.NOT_MODIFIED
+    else:
+        status = Status.ERROR if request is _START else Status.PRECONDITION_FAILED
+    raise RejectedRequest(status, f"the transaction is {state.name}")
+
+
+# --- requests ------------------------------------------------------------------------------------
 
 _ALL: Final = 1
 _NOT_PREPARED: Final = 2
@@ -38,10 +144,10 @@ class TransactionCommands:
 
     __slots__ = ("_branches", "_broker", "_connection")
 
-    def __init__(self, connection: JmqConnection) -> None:
+    def __init__(self, connection: JmqConnection, branches: Branches) -> None:
         self._connection = connection
-        self._broker: Broker = connection.broker
-        self._branches: Branches = connection.coordinator.branches
+        self._broker = connection.broker
+        self._branches = branches
 
     # --- START and END -----------------------------------------------------------------------
 
@@ -273,12 +379,11 @@ class TransactionCommands:
 
 
 def _xid(packet: Packet) -> bytes:
-    """Return the Xid of the body in canonical form; b"" if there is none. Raises Refused."""
-    if not packet.body:
-        return b""
-    if len(packet.body) != XID_SIZE:
-        raise RejectedRequest(Status.BAD_REQUEST, f"{len(packet.body)} bytes are no Xid")
-    return encode_xid(decode_xid(packet.body))
+    """Return the Xid of the body in canonical form; b"" if there is none.
+
+    Raises ProtocolError.
+    """
+    return encode_xid(decode_xid(packet.body)) if packet.body else b""
 
 
 def _unknown() -> RejectedRequest:

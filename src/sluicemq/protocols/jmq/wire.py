@@ -19,7 +19,7 @@
     62 flags:u16                              66 flags: only the low 8 bits
     64 consumer id:i64                        68 consumer id:i32
 
-The variable header is in header.py, the property block in properties.py; before version 301 the
+Variable header and property block are in fields.py; before version 301 the
 block is a Java serialised Hashtable. Only 301 is written. (Protocol specification, "Packet
 Format".)
 """
@@ -34,10 +34,14 @@ from typing import Final, NamedTuple
 from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
 from sluicemq.model.message import Property
 from sluicemq.protocols.java import loads_map
-from sluicemq.protocols.jmq.header import VariableHeader, decode_header
-from sluicemq.protocols.jmq.ids import CONTROL_SYSID
+from sluicemq.protocols.jmq.fields import (
+    CONTROL_SYSID,
+    VariableHeader,
+    decode_header,
+    decode_properties,
+    encode_properties,
+)
 from sluicemq.protocols.jmq.packets import LAST_MESSAGE_TYPE, MAGIC, VERSION
-from sluicemq.protocols.jmq.properties import decode_properties, encode_properties
 
 FIXED_SIZE: Final = 72
 """Bytes before the variable header."""
@@ -433,7 +437,7 @@ def encode_head(
     header, block  as of `encode_header` and `encode_properties`
     body_size      bytes; raises FrameTooLarge if the packet would have 2^31 or more
     expiration     wall ms, 0 = never
-    sysid          see ids.py
+    sysid          see fields.py
     """
     offset = FIXED_SIZE + len(header)
     total = offset + len(block) + body_size
