@@ -83,12 +83,15 @@ class Audit:
         )
 
     def refused(self, peer: str, user: str, why: str) -> None:
-        """Write that an attempt was not checked. `why` is "too many failures" (of the user from
-        that address), "too many waiting" or "connection closed" (before its turn)."""
+        """Log a login that was not checked.
+
+        `why` is "too many failures" (of the user from that address), "too many waiting" or
+        "connection closed" (before the check).
+        """
         self._say("login refused", peer=peer, user=audited_user(user), reason=why)
 
     def denied(self, peer: str, user: str, what: str) -> None:
-        """Write that an operation was denied to a user."""
+        """Log an operation that was denied to a user."""
         self._say("denied", peer=peer, user=user or "(anonymous)", operation=_printable(what))
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
@@ -102,11 +105,11 @@ class Audit:
         )
 
     def recent(self) -> list[AuditEntry]:
-        """Return the last lines, the latest first."""
+        """Return the last entries, latest first."""
         return list(reversed(self._kept))
 
     def changed(self, before: Database, after: Database) -> None:
-        """The user database has changed, by whomever it names."""
+        """Log the differences of two user databases; the author is in `after`."""
         by = _printable(after.changed_by)
         for kind, old, new in (
             ("user", before.users, after.users),
@@ -132,8 +135,8 @@ class Audit:
 
 
 def audited_user(name: str) -> str:
-    """The name a client gave, if it can be one. What cannot is not written down: now and then it
-    is a password in the wrong place."""
+    """Return the user name of a client for the log, or a placeholder for an invalid name, which may
+    be a misplaced password."""
     return name if is_user_name(name) else "(not a name)"
 
 

@@ -1,17 +1,17 @@
 """Authentication of connections: implements `sluicemq.security.access`.
 
-    connection          protocol has logins              has none
-    certificate         the user it names, and everybody if the broker knows no users
-    user=NAME           (no meaning)                     that user
-    public address      must log in                      nobody, without rights
-    else                must log in, or everybody if     everybody, or nobody
-                        no logins are required           if required = always
+    connection          protocol with logins             protocol without logins
+    certificate         the user that it names; EVERYBODY while the broker has no users
+    user=NAME           (no effect)                      that user
+    public address      must log in                      ANONYMOUS, without permissions
+    other               must log in, or EVERYBODY if     EVERYBODY, or ANONYMOUS if
+                        logins are not required          required = always
 
-`insecure_public` makes public listeners like the others. Logins are required as soon as the broker
-knows a user (required = auto), and from then on until it stops: a database that is emptied or
-damaged meanwhile opens nothing.
+With `insecure_public`, public listeners are treated like others. Logins are required as soon as the
+broker has a user (required = auto), and from then on until it stops: a database that is emptied or
+damaged meanwhile does not disable authentication.
 
-When logins become required, connections that act as everybody and would not do so any more are
+When logins become required, connections that act as EVERYBODY only because there were no users are
 disconnected. Listeners of protocols without logins stay open, see `settings.is_open`.
 """
 
@@ -61,13 +61,13 @@ from sluicemq.security.user_snapshot import UserSnapshot
 LOCAL: Final = Identity("(local)", superuser=True)
 """Identity of clients of the admin socket: only the owner of the data can open it."""
 MOST_CHANGES: Final = 64
-"""Changes of users that may be under way."""
+"""Maximum number of pending changes of users."""
 
 log = structlog.get_logger("sluicemq.identity")
 
 
 class Authenticator:
-    """See the module. All calls on the loop's thread."""
+    """Authenticator of one broker. Its methods are called on the event loop's thread."""
 
     __slots__ = (
         "_anonymous",
@@ -96,7 +96,7 @@ class Authenticator:
         wall: Callable[[], float] = time.time,
         verify: Verify = verify,
     ) -> None:
-        """Raises ConfigurationError if the user database or the token file cannot be used."""
+        """Read the user database and the token file. Raises ConfigurationError."""
         settings = config.auth
         self._config = config
         self._call_soon = call_soon
@@ -105,7 +105,7 @@ class Authenticator:
         self._changes = ThreadPoolExecutor(1, "users")
         self._under_way = 0
         self._anonymous: WeakSet[ConnectionAccess] = WeakSet()
-        """Connections that act as EVERYBODY; empty from the moment when logins are required."""
+        """Connections that act as EVERYBODY; empty once logins are required."""
         admin = ""
         if settings.admin_token_file is not None:
             admin = fingerprint(read_secret_file(settings.admin_token_file))
@@ -126,24 +126,24 @@ class Authenticator:
             verify=verify,
         )
         self.required = False
-        """Return whether clients of protocols with logins have to log in."""
+        """True if clients of protocols with logins have to log in."""
         self.operations = UserOperations(self.hash, self.now)
         self._decide()
 
     def open(
         self, transport: ClientConnection, listener: ListenerOptions, *, logs_in: bool
     ) -> ConnectionAccess:
-        """The access of a new connection. `logs_in`: its protocol has logins."""
+        """Return the access of a new connection; `logs_in` states that its protocol has logins."""
         return ConnectionAccess(
             self, transport, lambda: self._guest(listener, transport.peer_user, logs_in)
         )
 
     def open_local(self, transport: ClientConnection) -> ConnectionAccess:
-        """The access of a new connection to the admin socket."""
+        """Return the access of a new connection to the admin socket."""
         return ConnectionAccess(self, transport, lambda: LOCAL)
 
     def refresh(self) -> None:
-        """Take notice of a changed database. One system call if it has not."""
+        """Apply a changed database. Takes one system call if it has not changed."""
         try:
             database = self._store.read()
         except ConfigurationError as error:
@@ -164,16 +164,16 @@ class Authenticator:
 
     @property
     def user_snapshot(self) -> UserSnapshot:
-        """The users of this moment."""
+        """Current users."""
         return self._user_snapshot
 
     @property
     def all_by_digest(self) -> bool:
-        """Return whether clients that accept one kind of login only should use a digest."""
+        """True if clients that support one kind of login only should use a digest."""
         return not self._has_admin_token and self._user_snapshot.all_by_digest
 
     def close(self) -> None:
-        """Stop checks and changes; those in progress are finished."""
+        """Stop checks and changes after those in progress."""
         self._logins.close()
         self._upgrades.close()
         self._changes.shutdown()
@@ -191,18 +191,19 @@ class Authenticator:
             and (before or self._has_admin_token or bool(self._user_snapshot.database.users))
         )
         if self.required and not before and self._anonymous:
-            # not at once: one of these connections may be the one that is being served
+            # later, because one of these connections may be the one that is being served
             self._call_soon(self._disconnect_anonymous)
 
     def note_anonymous(self, access: ConnectionAccess) -> None:
-        """Remember a connection that acts as EVERYBODY, for the moment when logins are required."""
+        """Register a connection that acts as EVERYBODY, to disconnect it when logins become
+        required."""
         if not self.required:
             self._anonymous.add(access)
 
     def _disconnect_anonymous(self) -> None:
-        """Disconnect the clients that may do everything only because there were no users.
+        """Disconnect the clients that have all permissions only because there were no users.
 
-        Those of protocols without logins stay what they are, unless a certificate names a user.
+        Clients of protocols without logins stay connected, unless a certificate names a user.
         """
         anonymous, self._anonymous = list(self._anonymous), WeakSet()
         disconnected = sum(access.disconnect_anonymous() for access in anonymous)
@@ -233,7 +234,7 @@ class Authenticator:
         return self._logins.begin(peer, credentials, admitted)
 
     def cancel(self, check: LoginCheck) -> None:
-        """Take a login out of the queue because its connection has closed."""
+        """Remove a login from the queue because its connection has closed."""
         self._logins.cancel(check)
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
@@ -264,16 +265,16 @@ class Authenticator:
     # --- changes -----------------------------------------------------------------------------
 
     def hash(self, password: str) -> str:
-        """Return the form of a new password that is kept. Slow on purpose; from any thread.
+        """Return the hash of a new password. Slow on purpose; thread-safe.
 
-        Raises AccessError if it cannot be a password or is shorter than the configured minimum.
+        Raises AccessError if it is invalid or shorter than the configured minimum.
         """
         return hash_password(password, self._config.auth.min_password_length)
 
     def change(self, prepare: Preparation, by: str, done: Done) -> None:
-        """Carry out the change that `prepare` makes, both off the loop. Changes keep their order.
+        """Call `prepare` and apply the change that it returns, both off the event loop, in order.
 
-        `done` is called on the loop's thread.
+        `done` is called on the event loop's thread.
         """
         if self._under_way >= MOST_CHANGES:
             done(AccessError("too many changes of users at once; try again"))
@@ -299,14 +300,15 @@ class Authenticator:
         done(outcome)
 
     def now(self) -> int:
-        """Seconds since the epoch."""
+        """Return the time in seconds since the epoch."""
         return int(self._wall())
 
 
 class ConnectionAccess:
-    """The access of one connection; see `sluicemq.security.access.Access`.
+    """Access of one connection; implements `sluicemq.security.access.Access`.
 
-    Answers come in a turn of the broker, and a fault in what they set off costs this connection.
+    Callbacks run in an event loop iteration of the broker; an exception in a callback closes this
+    connection.
     """
 
     __slots__ = (
@@ -326,7 +328,7 @@ class ConnectionAccess:
         transport: ClientConnection,
         guest: Callable[[], Identity | None],
     ) -> None:
-        """`guest` says whom it acts as without a login."""
+        """Create the access of a connection; `guest` returns its identity without a login."""
         self._authenticator = authenticator
         self._transport = transport
         self._guest = guest
@@ -336,7 +338,7 @@ class ConnectionAccess:
         if self.guest is EVERYBODY:
             authenticator.note_anonymous(self)
         self.who = self.guest
-        """The last identity this connection was given."""
+        """Latest identity of this connection."""
 
     def renew(self) -> None:
         """Update `guest` and `users` (`Access`)."""
@@ -367,7 +369,7 @@ class ConnectionAccess:
             self._authenticator.cancel(self._check)
 
     def disconnect_anonymous(self) -> bool:
-        """Close the connection if its client has to log in by now. Return whether it has."""
+        """Close the connection if its client has to log in now; return whether it was closed."""
         if self._guest() is EVERYBODY:
             return False
         self._transport.disconnect("users have been added, and this protocol requires a login now")
@@ -397,8 +399,8 @@ class ConnectionAccess:
 
 
 class ConnectionUsers:
-    """The user database as one connection may change it; see `Users`. What the caller may do is the
-    session's to ask."""
+    """User directory of one connection; implements `Users`. The session checks the permissions of
+    its client."""
 
     __slots__ = ("_access", "_authenticator")
 
@@ -440,7 +442,7 @@ class ConnectionUsers:
         return list(database.rights(name)) if name in database.users else []
 
     def _with_password(self, prepare: Preparation, password: str, done: Done) -> None:
-        """Apply a change with a password; users without one are not made over a protocol."""
+        """Apply a change with a password; protocols cannot create users without one."""
         if password:
             self._apply(prepare, done)
         else:

@@ -1,6 +1,6 @@
 """Changes to the user database: pure functions from one database to another.
 
-None of them touches a file, and none hashes: that takes time, and the file is locked meanwhile.
+They neither access files nor hash passwords, because the file is locked while they run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ MOST_PERMISSIONS: Final = 1000
 
 
 def add_user(database: Database, name: str, user: UserRecord) -> Database:
-    """UserExists; AccessError if the name cannot be used or a role does not exist."""
+    """Add a user.
+
+    Raises UserExists; AccessError if the name is invalid, a role does not exist, or there are too
+    many users.
+    """
     if not is_user_name(name):
         raise AccessError(
             f"{name[:100]!r} cannot be a user's name: 1 to 64 letters, digits and - _ . @"
@@ -37,7 +41,7 @@ def add_user(database: Database, name: str, user: UserRecord) -> Database:
 
 
 def remove_user(database: Database, name: str) -> Database:
-    """UserNotFound; AccessDenied for the last superuser."""
+    """Remove a user. Raises UserNotFound; AccessDenied for the last superuser."""
     user = _user(database, name)
     if user.superuser and sum(each.superuser for each in database.users.values()) == 1:
         raise AccessDenied(f"{name} is the last superuser and cannot be removed")
@@ -45,7 +49,7 @@ def remove_user(database: Database, name: str) -> Database:
 
 
 def without_user(database: Database, name: str) -> Database:
-    """The same even for the last superuser. UserNotFound."""
+    """Remove a user, even the last superuser. Raises UserNotFound."""
     _user(database, name)
     return replace(database, users={n: u for n, u in database.users.items() if n != name})
 
@@ -58,16 +62,22 @@ def set_password(
     now: int,
     allow_digest: bool | None = None,
 ) -> Database:
-    """`password` is its hash. `digest` is kept only by users who are allowed it: as they have been
-    until now, or from now on as `allow_digest` says. UserNotFound."""
+    """Set the password of a user; `password` is its hash.
+
+    `digest` is stored if the user may log in by digest: `allow_digest`, or, if that is None, as
+    before. Raises UserNotFound.
+    """
     if allow_digest is None:
         allow_digest = bool(_user(database, name).digest)
     return _with(database, name, now, password=password, digest=digest if allow_digest else "")
 
 
 def replace_hashes(database: Database, hashes: Mapping[str, tuple[str, str]]) -> Database:
-    """Store the same passwords in another form: `hashes` has by user the stored hash and the one
-    that takes its place. A user who is gone or has another hash by now stays as it is."""
+    """Replace hashes by other hashes of the same passwords.
+
+    `hashes` holds the stored hash and its replacement by user. Users that no longer exist or have
+    another hash are skipped.
+    """
     users = dict(database.users)
     for name, (old, new) in hashes.items():
         if name in users and users[name].password == old:
@@ -76,17 +86,22 @@ def replace_hashes(database: Database, hashes: Mapping[str, tuple[str, str]]) ->
 
 
 def allow_digest(database: Database, name: str, now: int, allowed: bool) -> Database:
-    """UserNotFound; AccessError for one who is to have a digest form, which only a new password
-    makes."""
+    """Allow or forbid digest logins of a user.
+
+    Raises UserNotFound; AccessError if they are to be allowed, which requires a new password.
+    """
     if allowed == bool(_user(database, name).digest):
         return database
     if allowed:
-        raise AccessError("what digest logins need is made of the password: give that, too")
+        raise AccessError("digest logins require the password: set a password, too")
     return _with(database, name, now, digest="")
 
 
 def set_superuser(database: Database, name: str, now: int, superuser: bool) -> Database:
-    """UserNotFound; AccessDenied for the last superuser."""
+    """Make a user a superuser, or an ordinary user.
+
+    Raises UserNotFound; AccessDenied for the last superuser.
+    """
     if _user(database, name).superuser == superuser:
         return database
     if not superuser and sum(each.superuser for each in database.users.values()) == 1:
@@ -95,26 +110,26 @@ def set_superuser(database: Database, name: str, now: int, superuser: bool) -> D
 
 
 def set_roles(database: Database, name: str, now: int, roles: tuple[str, ...]) -> Database:
-    """Replace the roles of a user. UserNotFound; AccessError if a role does not exist."""
+    """Replace the roles of a user. Raises UserNotFound; AccessError if a role does not exist."""
     for role in roles:
         _role(database, role)
     return _with(database, name, now, roles=roles)
 
 
 def grant(database: Database, name: str, permission: Permission, now: int) -> Database:
-    """Replaces what the user had for exactly that pattern. UserNotFound, AccessError."""
+    """Replace the user's permission for exactly this pattern. Raises UserNotFound, AccessError."""
     permissions = _granted(_user(database, name).permissions, permission)
     return _with(database, name, now, permissions=permissions)
 
 
 def revoke(database: Database, name: str, pattern: str, now: int) -> Database:
-    """Succeeds if there was none. UserNotFound."""
+    """Remove the user's permission for this pattern, if there is one. Raises UserNotFound."""
     permissions = _revoked(_user(database, name).permissions, pattern)
     return _with(database, name, now, permissions=permissions)
 
 
 def add_role(database: Database, role: str) -> Database:
-    """AccessError if there is one already, or the name cannot be used."""
+    """Add a role. Raises AccessError if it exists or the name is invalid."""
     if not is_user_name(role):
         raise AccessError(
             f"{role[:100]!r} cannot be a role's name: 1 to 64 letters, digits and - _ . @"
@@ -125,7 +140,7 @@ def add_role(database: Database, role: str) -> Database:
 
 
 def remove_role(database: Database, role: str) -> Database:
-    """AccessError if there is none, or a user has it."""
+    """Remove a role. Raises AccessError if it does not exist or a user has it."""
     _role(database, role)
     if holders := [name for name, user in database.users.items() if role in user.roles]:
         raise AccessError(
@@ -135,38 +150,44 @@ def remove_role(database: Database, role: str) -> Database:
 
 
 def grant_role(database: Database, role: str, permission: Permission) -> Database:
-    """Replace the role's permission for exactly that pattern. AccessError if there is no role."""
+    """Replace the role's permission for exactly this pattern.
+
+    Raises AccessError if the role does not exist or the pattern is invalid.
+    """
     permissions = _granted(_role(database, role), permission)
     return replace(database, roles={**database.roles, role: permissions})
 
 
 def revoke_role(database: Database, role: str, pattern: str) -> Database:
-    """Remove the role's permission, if there is one. AccessError if there is no such role."""
+    """Remove the role's permission for this pattern, if there is one.
+
+    Raises AccessError if the role does not exist.
+    """
     permissions = _revoked(_role(database, role), pattern)
     return replace(database, roles={**database.roles, role: permissions})
 
 
 def assign(database: Database, role: str, name: str, now: int) -> Database:
-    """Give a role to a user. UserNotFound; AccessError if there is no such role."""
+    """Assign a role to a user. Raises UserNotFound; AccessError if the role does not exist."""
     _role(database, role)
     roles = _user(database, name).roles
     return database if role in roles else _with(database, name, now, roles=(*roles, role))
 
 
 def withdraw(database: Database, role: str, name: str, now: int) -> Database:
-    """Take a role from a user; succeeds if it had not. UserNotFound, AccessError."""
+    """Withdraw a role from a user, if it is assigned. Raises UserNotFound, AccessError."""
     _role(database, role)
     roles = tuple(each for each in _user(database, name).roles if each != role)
     return _with(database, name, now, roles=roles)
 
 
 def add_token(database: Database, name: str, token: TokenRecord, now: int) -> Database:
-    """UserNotFound."""
+    """Add a token to a user. Raises UserNotFound."""
     return _with(database, name, now, tokens=(*_user(database, name).tokens, token))
 
 
 def remove_token(database: Database, name: str, token_id: str, now: int) -> Database:
-    """UserNotFound; AccessError if the user has no such token."""
+    """Remove a token. Raises UserNotFound; AccessError if the user has no such token."""
     tokens = _user(database, name).tokens
     left = tuple(token for token in tokens if token.id != token_id)
     if len(left) == len(tokens):

@@ -1,8 +1,8 @@
-"""The queue of login checks: few at a time, fair between addresses, off the event loop.
+"""Queue of login checks: few at a time, fair between addresses, off the event loop.
 
-Checking a password is slow on purpose. argon2 and bcrypt release the interpreter lock, so that
-messages flow on while a thread checks; everything else happens on the event loop's thread and needs
-no lock.
+Password checks are slow on purpose. argon2 and bcrypt release the interpreter lock, so that
+messages are processed while a thread checks; everything else happens on the event loop's thread and
+needs no lock.
 
     submit ── the queue is full ──────────> LoginBusy, to the newest check of the address that has
        │                                    the most waiting (the new one, if that is its own)
@@ -29,7 +29,7 @@ from sluicemq.model.errors import AccessError, AuthenticationFailed, LoginBusy
 from sluicemq.security.passwords import verify
 
 CallSoon = Callable[..., Any]
-"""Makes a call on the loop's thread: `loop.call_soon_threadsafe`."""
+"""Schedules a call on the event loop's thread: `loop.call_soon_threadsafe`."""
 
 Verdict = bool | AccessError
 """Result of a check of credentials, or the reason why they were not checked."""
@@ -91,7 +91,7 @@ class LoginCheck:
 
 
 class LoginQueue:
-    """The queue of one broker."""
+    """Queue of one broker."""
 
     __slots__ = (
         "_call_soon",
@@ -112,18 +112,18 @@ class LoginQueue:
         most: int,
         verify: Verify = verify,
     ) -> None:
-        """`checks` run at a time, and `most` wait."""
+        """Create an empty queue: up to `checks` run at a time, and up to `most` wait."""
         self._call_soon = call_soon
         self._checks = checks
         self._most = most
         self._verify = verify
         self._pool = ThreadPoolExecutor(checks, "password")
         self._running: set[tuple[str, str]] = set()
-        """Address and user of the checks in the threads."""
+        """Address and user of the running checks."""
         self._waiting: OrderedDict[str, dict[LoginCheck, None]] = OrderedDict()
-        """Waiting checks by address, the next address first; no list is empty."""
+        """Waiting checks by address, the next address first; no entry is empty."""
         self.size = 0
-        """Checks that wait."""
+        """Number of waiting checks."""
 
     def submit(self, check: LoginCheck) -> None:
         """Queue a check. Its `answer` may be called at once."""
@@ -141,14 +141,14 @@ class LoginQueue:
         self._advance()
 
     def cancel(self, check: LoginCheck) -> None:
-        """Take a check out of the queue because its connection ends. One that runs already
-        goes on, and counts."""
+        """Remove a check from the queue because its connection closes. A running check is
+        completed, and counts."""
         if check in self._waiting.get(check.address, ()):
             self._remove(check)
             check.answer(AuthenticationFailed("the connection ends before the login is checked"))
 
     def close(self) -> None:
-        """Stop all checks and call no `answer`."""
+        """Stop all checks without calling `answer`."""
         self._waiting.clear()
         self.size = 0
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -182,11 +182,11 @@ class LoginQueue:
                 self._settle(check, verdict)
 
     def _run(self, check: LoginCheck) -> None:
-        """Compare, in a thread."""
+        """Verify the password; runs in a thread."""
         try:
             right = self._verify(check.stored, check.password, check.highest)
         except Exception as error:
-            # a slot that is not released would be lost until the restart
+            # otherwise the slot would not be released until the restart
             log.error("a password cannot be checked", exc_info=error)
             right = False
         with suppress(RuntimeError):  # the loop has been closed meanwhile

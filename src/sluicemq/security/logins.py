@@ -62,9 +62,9 @@ if TYPE_CHECKING:
 ADMIN: Final = Identity("(admin token)", superuser=True)
 """Name of the client that presents the admin token. No user can have that name."""
 LOCAL: Final = "local"
-"""The address, in the queue and the failure table, of all clients of Unix sockets."""
+"""Address of all clients of Unix sockets in the queue and in the failure table."""
 TOKENS: Final = "(token)"
-"""User of wrong tokens in the failure table: a wrong token names no user."""
+"""User of wrong tokens in the failure table, because a wrong token identifies no user."""
 
 
 class ProvenDigests:
@@ -85,7 +85,7 @@ class ProvenDigests:
         return hmac.digest(self._key, lengths + b"".join(encoded), "sha256")
 
     def add(self, digest: bytes) -> None:
-        """Remember it."""
+        """Add a digest, or mark it as used."""
         self._digests[digest] = None
         self._digests.move_to_end(digest)
         if len(self._digests) > self._most:
@@ -99,7 +99,7 @@ class ProvenDigests:
 
 
 class Logins:
-    """The logins of one broker. All calls on the loop's thread."""
+    """Logins of one broker. All methods are called on the event loop's thread."""
 
     __slots__ = (
         "_admin",
@@ -125,8 +125,11 @@ class Logins:
         wall: Callable[[], float],
         verify: Verify,
     ) -> None:
-        """`user_snapshot` returns the users of the moment; `admin` is the fingerprint of the admin
-        token, "" if there is none."""
+        """Create the logins of a broker.
+
+        `user_snapshot` returns the current users; `admin` is the fingerprint of the admin token, ""
+        if there is none.
+        """
         self._admin = admin
         self._audit = audit
         self._user_snapshot = user_snapshot
@@ -149,11 +152,13 @@ class Logins:
         self._proven = ProvenDigests(settings.password_cache_size)
 
     def begin(self, peer: str, credentials: Credentials, admitted: Admitted) -> LoginCheck | None:
-        """Verify credentials; `admitted` may be called at once. Return the check
-        that waits for its turn, if one does: see `cancel`."""
+        """Verify credentials; `admitted` may be called at once.
+
+        Return the queued check, for `cancel`; None if no check is queued.
+        """
         user, password, token, digest, nonce = credentials
         if not token and password.startswith(TOKEN_PREFIX):
-            token = password  # clients that can be given nothing but a password
+            token = password  # for clients that support passwords only
         if not token and not password and not digest:
             admitted(AuthenticationMissing("log in with a user name and a password"))
             return None
@@ -169,15 +174,15 @@ class Logins:
         return self._by_password(login, password)
 
     def cancel(self, check: LoginCheck) -> None:
-        """Take a check out of the queue because its connection has closed."""
+        """Remove a check from the queue because its connection has closed."""
         self._queue.cancel(check)
 
     def close(self) -> None:
-        """Check nothing more."""
+        """Stop all checks."""
         self._queue.close()
 
     def is_admin(self, secret: str) -> bool:
-        """Return whether that is the admin token."""
+        """Return whether a secret is the admin token."""
         return bool(self._admin) and hmac.compare_digest(self._admin, fingerprint(secret))
 
     def _by_token(self, login: _Login, token: str) -> LoginCheck | None:
@@ -248,7 +253,7 @@ class Logins:
         return self._user_snapshot().highest_cost
 
     def refusal(self, login: _Login) -> TooManyFailures | None:
-        """Return why logins of the pair are refused now, if they are."""
+        """Return the error with which logins of the pair are refused now, or None."""
         wait = self._failures.wait(login.address, login.name)
         if wait <= 0:
             return None
@@ -256,7 +261,7 @@ class Logins:
         return TooManyFailures(f"{whose} from this address", math.ceil(wait))
 
     def conclude(self, login: _Login, proves: tuple[bytes, ...], right: bool) -> None:
-        """Note the result of a check: once for all attempts that it answers."""
+        """Record the result of a check, once for all attempts that it answers."""
         if right:
             for digest in proves:
                 self._proven.add(digest)
@@ -264,7 +269,7 @@ class Logins:
             self._failures.fail(login.address, login.name)
 
     def admitted(self, login: _Login, identity: Identity, how: str) -> None:
-        """Note that a client is admitted."""
+        """Record a successful login."""
         if how != "token":
             self._failures.clear(login.address, login.name)
         self._audit.login(login.peer, identity.name, how)
@@ -275,7 +280,7 @@ class Logins:
         self._audit.login_failed(login.peer, login.given_user, how, wait)
 
     def refused(self, login: _Login, error: AccessError) -> None:
-        """Note that an attempt was not looked at."""
+        """Record an attempt that was not checked."""
         if isinstance(error, TooManyFailures):
             why = "too many failures"
         elif isinstance(error, LoginBusy):
@@ -285,7 +290,7 @@ class Logins:
         self._audit.refused(login.peer, login.given_user, why)
 
     def identity(self, name: str) -> Identity:
-        """Return the identity of a user, with the rights of the moment."""
+        """Return the identity of a user with its current permissions."""
         return self._user_snapshot().identity(name)
 
     def submit(self, check: LoginCheck) -> None:
@@ -294,10 +299,10 @@ class Logins:
 
 
 class _Login:
-    """One attempt to log in.
+    """Login attempt.
 
-    given_user  the user name that the client has given; "" with a token
-    name        the user in the failure table: names that no user can have share one
+    given_user  user name sent by the client; "" with a token
+    name        user in the failure table; all invalid names share one
     """
 
     __slots__ = ("_admitted", "_answered", "_logins", "address", "given_user", "name", "peer")
@@ -327,9 +332,9 @@ class _Login:
     ) -> LoginCheck | None:
         """Queue the attempt, unless its pair is refused.
 
-        `known` returns, at the attempt's turn, whether it is right without a check; `valid`, after
-        a check that fitted, whether `stored` still counts. `proves` are the digests to remember if
-        it is right, and `proved` is called then.
+        Before the check, `known` returns whether the credentials are known to be right; after a
+        successful check, `valid` returns whether `stored` is still current. On success the digests
+        `proves` are added to those of verified credentials, and `proved` is called.
         """
         logins = self._logins
         if (refusal := logins.refusal(self)) is not None:
@@ -361,7 +366,7 @@ class _Login:
         return None if self._answered else check
 
     def admit(self, identity: Identity, how: str) -> None:
-        """Let the client in."""
+        """Admit the client."""
         self._answered = True
         self._logins.admitted(self, identity, how)
         self._admitted(identity)

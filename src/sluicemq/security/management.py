@@ -1,4 +1,4 @@
-"""The user database as the administration sees and changes it."""
+"""Users and roles for the administration: queries and changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluicemq.security.user_operations import Preparation
 
 
 class PermissionView(msgspec.Struct, frozen=True):
-    """Operations on all destinations whose names match; `ignore_case`: in any letter case."""
+    """Permission for operations on all destinations whose names match the pattern."""
 
     pattern: str
     operations: list[Operation]
@@ -24,7 +24,7 @@ class PermissionView(msgspec.Struct, frozen=True):
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):
-    """A token, without its secret. Times in seconds since the epoch; `expires` 0 = never."""
+    """Token without its secret. Times are in seconds since the epoch; `expires` 0 = never."""
 
     id: str
     label: str
@@ -33,9 +33,14 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserView(msgspec.Struct, frozen=True, kw_only=True):
-    """A user, without secrets. `has_password` and `allow_digest`: whether it can log in by that.
-    `password_scheme`: argon2id, bcrypt (taken over, until the first login) or "" for no password.
-    The permissions are its own, without those of its roles. Times in seconds since the epoch."""
+    """User without its secrets.
+
+    has_password     true if it can log in with a password
+    password_scheme  argon2id, bcrypt (migrated, until the first login) or "" for no password
+    allow_digest     true if it can log in with a digest
+    permissions      its own, without those of its roles
+    created, updated  seconds since the epoch
+    """
 
     name: str
     superuser: bool
@@ -50,7 +55,7 @@ class UserView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoleView(msgspec.Struct, frozen=True, kw_only=True):
-    """Permissions with a name, and the users who have them."""
+    """Role: its permissions, and the users to which it is assigned."""
 
     name: str
     permissions: list[PermissionView]
@@ -58,9 +63,9 @@ class RoleView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserManagement:
-    """Users and roles, for the administration. Called on the event loop's thread.
+    """Users and roles. All methods are called on the event loop's thread.
 
-    operations  prepare the changes that `apply` applies
+    operations  create the changes that `apply` applies
     """
 
     def __init__(self, authenticator: Authenticator) -> None:
@@ -113,7 +118,7 @@ class UserManagement:
     async def apply(self, by: str, prepare: Preparation) -> None:
         """Apply a change of `operations` and wait until it is on disk.
 
-        `by` is the user who makes it, for the audit log. Raises as the operation.
+        `by` is the author for the audit log. Raises as the operation.
         """
         future: asyncio.Future[AccessError | None] = asyncio.get_running_loop().create_future()
 

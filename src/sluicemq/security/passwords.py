@@ -1,8 +1,9 @@
-"""Passwords: how they are kept, and how one is checked.
+"""Hashing and verification of passwords.
 
-argon2id with 19 MiB, 2 passes and 1 lane (OWASP's Password Storage Cheat Sheet; 15 to 25 ms a
-check). The parameters stand in each hash, so that hashes made with others go on working. Hashes
-that were taken over from VibeMQ are bcrypt's (`legacy_hashes`) until their user's first login.
+Passwords are hashed by argon2id with 19 MiB, 2 passes and 1 lane (OWASP's Password Storage Cheat
+Sheet; a verification takes 15 to 25 ms). Each hash contains its parameters, so that hashes with
+other parameters remain valid. Hashes migrated from VibeMQ are bcrypt hashes (`legacy_hashes`) until
+the first login of their user.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from sluicemq.security.legacy_hashes import bcrypt_cost, equalise, verify_bcrypt
 MAX_PASSWORD: Final = 1024
 """Bytes in UTF-8."""
 MAX_JAVA_PASSWORD: Final = 57
-"""Bytes in UTF-8 that the Java JMS client sends of a password at a basic login (JMQ, section 5.2).
-Digest logins and other clients have no such limit."""
+"""Maximum length of the password in a basic login of the Java JMS client, in bytes of UTF-8 (JMQ,
+section 5.2). Digest logins and other clients have no such limit."""
 SHORT_PASSWORD: Final = 12
-"""Characters below which a new password is accepted with a warning."""
+"""A new password with fewer characters is accepted with a warning."""
 MEMORY_KIB: Final = 19_456
 PASSES: Final = 2
 PARALLELISM: Final = 1
@@ -36,22 +37,24 @@ UNKNOWN: Final = (
     f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={PARALLELISM}"
     "$c2x1aWNlbXEtbm8tdXNlcg$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 )
-"""The hash of no password: checked for users that do not exist or have no password, so that it
-takes as long as for others."""
+"""Hash that matches no password. It is verified for users that do not exist or have no password, so
+that their logins take as long as others."""
 
 
 def hash_password(password: str, minimum: int = 0) -> str:
-    """Return the form that is kept of a new password. Slow on purpose.
+    """Return the hash of a new password. Slow on purpose.
 
-    Raises AccessError if it cannot be a password or has less than `minimum` characters.
+    Raises AccessError if the password is invalid or has fewer than `minimum` characters.
     """
     check_password(password, minimum)
     return _hasher.hash(password)
 
 
 def check_password(password: str, minimum: int = 0) -> None:
-    """Raise AccessError, which does not quote it, if it cannot be a password or has less than
-    `minimum` characters."""
+    """Raise AccessError if a password is invalid or has fewer than `minimum` characters.
+
+    The message does not contain the password.
+    """
     if not password:
         raise AccessError("a password cannot be empty")
     if len(password) < minimum:
@@ -68,7 +71,7 @@ def check_password(password: str, minimum: int = 0) -> None:
 
 
 def password_warnings(password: str) -> list[str]:
-    """Return what is not refused about a new password, but better done otherwise."""
+    """Return warnings about a password that is accepted."""
     if len(password) >= SHORT_PASSWORD:
         return []
     return [
@@ -77,10 +80,10 @@ def password_warnings(password: str) -> list[str]:
 
 
 def verify(stored: str, password: str, highest: int = 0) -> bool:
-    """Return whether `stored` was made of this password. Slow on purpose; from any thread.
+    """Return whether `stored` is a hash of this password. Slow on purpose; thread-safe.
 
-    `highest` is the highest cost of a bcrypt hash in the user database, 0 if there is none: all
-    passwords that are wrong take as long as one that is compared with such a hash.
+    `highest` is the highest cost of a bcrypt hash in the user database, 0 if there is none: every
+    wrong password takes as long as one that is compared with such a hash.
     """
     try:
         secret, is_text = password.encode(), True
@@ -105,27 +108,27 @@ def _verify_argon2(stored: str, password: bytes) -> bool:
 
 
 def scheme_of(stored: str) -> str:
-    """Return what a password is hashed with: argon2id or bcrypt; "" for no password."""
+    """Return the algorithm of a password hash: argon2id or bcrypt; "" for no password."""
     return "bcrypt" if bcrypt_cost(stored) else "argon2id" if stored else ""
 
 
 def digest_form(user: str, password: str) -> str:
-    """Return the digest form of a password: the MD5 of `user:password`, in the JMS broker's form.
+    """Return the digest form of a password: the MD5 of `user:password`.
 
-    That is the 128 bits as a signed number in base 16 without leading zeros (JMQ, section 5.2).
-    Whoever has it can log in by digest as with the password itself.
+    As in the JMS broker, it is written as a signed 128-bit number in base 16 without leading zeros
+    (JMQ, section 5.2). It is sufficient for a digest login, like the password itself.
     """
     return _signed_md5(f"{user}:{password}")
 
 
 def digest_answer(form: str, nonce: str) -> str:
-    """Return the correct answer to a digest challenge with that nonce."""
+    """Return the correct response to a digest challenge with that nonce."""
     return _signed_md5(f"{form}:{nonce}")
 
 
 def page_digest_answer(form: str, nonce: str) -> str:
-    """Return the same answer as the published page of the JMS broker's protocol defines it: both
-    MD5s, that in `form` too, are 32 hexadecimal digits."""
+    """Return the response as defined by the published protocol page of the JMS broker: both MD5
+    values, including that in `form`, are 32 hexadecimal digits."""
     unsigned = int(form, 16) % (1 << 128)
     return f"{_md5(f'{unsigned:032x}:{nonce}'):032x}"
 
@@ -140,7 +143,7 @@ def _md5(text: str, *, signed: bool = False) -> int:
 
 
 def read_secret_file(path: Path) -> str:
-    """The first line of a file. Raises ConfigurationError if there is none."""
+    """Return the first line of a file. Raises ConfigurationError if it is empty or unreadable."""
     try:
         with path.open(encoding="utf-8") as file:
             secret = file.readline(MAX_PASSWORD + 2).rstrip("\r\n")

@@ -7,8 +7,8 @@
                         "created": 1790000000, "updated": 1790000000}},
      "roles": {"readers": [{"pattern": "*", "operations": ["browse"]}]}}
 
-A password and a token cannot be read out of it. A `digest` is as good as the password to whoever
-has it, which is why only users who need it have one.
+Passwords and tokens cannot be derived from the file. A `digest` is sufficient for a login, which is
+why only users who need one have it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _DIGEST: Final = re.compile(r"(-?[0-9a-f]{1,32})?\Z")
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A token of a user.
+    """Token of a user.
 
-    id       what people call it; says nothing about the token
-    sha256   of the token, in hexadecimal digits
-    label    what it is for
+    id       identifier in commands and lists; independent of the secret
+    sha256   SHA-256 of the token, in hexadecimal digits
+    label    description by its creator
     created  seconds since the epoch
-    expires  the same; 0 = never
+    expires  seconds since the epoch; 0 = never
     """
 
     id: str
@@ -47,12 +47,12 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class UserRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A user.
+    """User.
 
-    password  argon2id in its usual notation, or bcrypt until the first login of a user who was
-              taken over from VibeMQ; "" = cannot log in with a password
-    digest    see `passwords.digest_form`; "" = may not log in with a digest
-    created   seconds since the epoch, as is `updated`
+    password  argon2id hash, or bcrypt hash until the first login of a user migrated from VibeMQ;
+              "" = password logins are disabled
+    digest    see `passwords.digest_form`; "" = digest logins are disabled
+    created, updated  seconds since the epoch
     """
 
     password: str = ""
@@ -66,7 +66,7 @@ class UserRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Database(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All users and roles. `changed_by` is who made it what it is, for the audit log."""
+    """All users and roles. `changed_by` is the author of the last change, for the audit log."""
 
     version: int = VERSION
     changed_by: str = ""
@@ -75,11 +75,14 @@ class Database(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def highest_cost(self) -> int:
-        """The highest cost of a bcrypt hash; 0 if there is none."""
+        """Highest cost of a bcrypt hash; 0 if there is none."""
         return max((bcrypt_cost(user.password) for user in self.users.values()), default=0)
 
     def rights(self, name: str) -> tuple[Permission, ...]:
-        """A user's own permissions and those of its roles. KeyError if there is no such user."""
+        """Return a user's own permissions and those of its roles.
+
+        Raises KeyError if there is no such user.
+        """
         user = self.users[name]
         return user.permissions + tuple(p for role in user.roles for p in self.roles[role])
 
@@ -89,12 +92,12 @@ class _Version(msgspec.Struct):
 
 
 def encode(database: Database) -> bytes:
-    """The file's content; the same database gives the same bytes."""
+    """Encode a database as the content of the file. Equal databases have equal encodings."""
     return msgspec.json.format(msgspec.json.encode(database, order="deterministic")) + b"\n"
 
 
 def decode(content: bytes, where: str) -> Database:
-    """Read a file's content. Raises ConfigurationError, beginning `where`."""
+    """Decode the content of a file. Raises ConfigurationError whose message begins with `where`."""
     try:
         version = msgspec.json.decode(content, type=_Version).version
         if version != VERSION:

@@ -1,8 +1,8 @@
-"""The file that holds the users: replaced as a whole, by one process at a time.
+"""User database on disk: one file, replaced as a whole by one process at a time.
 
-The broker and the command line change it under the same lock (FILE.lock), each reading it anew
-before. Readers need no lock: a rename gives them the old file or the new one. Whether it has been
-replaced is seen by inode, size and times, so that asking costs one system call.
+The broker and the command line change it under the same lock (FILE.lock) and read it again before
+each change. Readers need no lock: a rename gives them either the old or the new file. A replaced
+file is detected by inode, size and times, which takes one system call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sluicemq.security.changes import Change
 from sluicemq.security.records import VERSION, Database, decode, encode
 
 MAX_FILE: Final = 64 * 1024**2
-"""Bytes; 10,000 users with many permissions take less."""
+"""Maximum size of the file in bytes; 10,000 users with many permissions need less."""
 LOCK_SECONDS: Final = 10.0
 """Seconds to wait for the lock of the file; a change takes milliseconds."""
 _LOCK_POLL: Final = 0.01
@@ -32,7 +32,7 @@ _Stamp = tuple[int, int, int, int]
 
 
 class UserStore:
-    """The user database of one broker. `read` is for one thread, `change` for any."""
+    """User database of one broker. One thread calls `read`; any thread may call `change`."""
 
     __slots__ = ("_database", "_stamp", "path")
 
@@ -42,10 +42,10 @@ class UserStore:
         self._database = Database()
 
     def read(self) -> Database:
-        """The users of this moment; the same object while the file is the same.
+        """Return the current database; the same object as long as the file is unchanged.
 
-        No file means no users. Raises ConfigurationError if it is damaged or cannot be read; then
-        the next call looks again.
+        Without a file there are no users. Raises ConfigurationError if the file is damaged or
+        cannot be read; the next call tries again.
         """
         try:
             stamp = _stamp(os.stat(self.path))
@@ -63,9 +63,9 @@ class UserStore:
         return self._stamp is not None
 
     def change(self, change: Change, by: str) -> Database:
-        """Apply a change; it is on disk afterwards. `by` is for the audit log.
+        """Apply a change and write it to disk. `by` is the author for the audit log.
 
-        Raises what `change` raises, ConfigurationError if the file is damaged, OSError.
+        Raises the errors of `change`, ConfigurationError if the file is damaged, OSError.
         """
         with self._locked():
             before, _ = _load(self.path)
@@ -101,7 +101,8 @@ class UserStore:
             os.close(fd)
 
     def _owner(self) -> tuple[int, int] | None:
-        """Root on the command line must not take the file away from the broker's own user."""
+        """Return the owner of new files if root runs this process: the owner of the directory, so
+        that the broker's user can still read the file."""
         if os.geteuid() != 0:
             return None
         directory = os.stat(self.path.parent)
@@ -111,7 +112,7 @@ class UserStore:
 def _load(path: Path) -> tuple[Database, _Stamp | None]:
     try:
         with path.open("rb") as file:
-            # of the open file: the name may mean another one by now
+            # of the open file, because the path may refer to a newer file by now
             stamp = _stamp(os.fstat(file.fileno()))
             content = file.read(MAX_FILE + 1)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,6 @@
-"""Tokens: random secrets that stand for a user. Shown once; only their SHA-256 is kept.
+"""Tokens: random secrets that identify a user. A token is shown once; only its SHA-256 is stored.
 
-They have 256 random bits, so that a fast hash is enough: there is nothing to guess.
+Tokens have 256 random bits, which cannot be guessed, so that a fast hash is sufficient.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _RANDOM_BYTES: Final = 32
 
 
 def make_token(label: str, now: int, expires: int = 0) -> tuple[str, TokenRecord]:
-    """A new token and its stored form. Times are seconds since the epoch; 0 = never."""
+    """Return a new token and its record. Times are in seconds since the epoch; 0 = never."""
     token = TOKEN_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     record = TokenRecord(
         id=secrets.token_hex(4),
@@ -29,5 +29,5 @@ def make_token(label: str, now: int, expires: int = 0) -> tuple[str, TokenRecord
 
 
 def fingerprint(token: str) -> str:
-    """SHA-256 in hexadecimal digits. To look one up by it tells nothing by its timing."""
+    """Return the SHA-256 in hexadecimal digits. The timing of a look-up by it reveals nothing."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -32,17 +32,19 @@ from sluicemq.security.passwords import MAX_PASSWORD, hash_password
 from sluicemq.security.store import UserStore
 
 BY: Final = "the broker (bcrypt replaced by argon2id at the first login)"
-"""Author of the changes in the audit log."""
+"""Author of these changes in the audit log."""
 AT_ONCE: Final = 16
-"""Hashes that one change of the file replaces: it takes 0.4 s, and other changes wait for it."""
+"""Maximum number of hashes replaced by one change of the file, which takes 0.4 s; other changes wait
+meanwhile."""
 MOST_WAITING: Final = 1000
-"""Users whose hash waits to be replaced. Their passwords are in memory until then."""
+"""Maximum number of users whose hash waits for its replacement; their passwords are in memory until
+then."""
 
 log = structlog.get_logger("sluicemq.identity")
 
 
 class PasswordUpgrades:
-    """The replacements of one broker. All calls on the loop's thread."""
+    """Replacements of one broker. All methods are called on the event loop's thread."""
 
     __slots__ = (
         "_call_soon",
@@ -63,15 +65,18 @@ class PasswordUpgrades:
         call_soon: CallSoon,
         written: Callable[[], None],
     ) -> None:
-        """`executor` is the thread that changes the file; `written` is called on the loop's thread
-        after each change."""
+        """Create the replacements of a broker.
+
+        `executor` is the thread that changes the file; `written` is called on the event loop's
+        thread after each change.
+        """
         self._store = store
         self._executor = executor
         self._call_soon = call_soon
         self._written = written
         self._replaced: dict[str, str] = {}
-        """Replaced hashes by their new hash. Set before the file is written, so that no login sees
-        a hash there that is not in here."""
+        """New hash of each replaced hash. Entries are added before the file is written, so that
+        every replaced hash in the file is known."""
         self._waiting: dict[str, tuple[str, str]] = {}
         """Stored hash and password by user."""
         self._running = False
@@ -79,7 +84,7 @@ class PasswordUpgrades:
         self._closed = False
 
     def mark(self, stored: str) -> str:
-        """Return the hash that stands for a user's password in all comparisons."""
+        """Return the hash that identifies a user's password in comparisons."""
         return self._replaced.get(stored, stored)
 
     def offer(self, user: str, stored: str, password: str) -> None:
