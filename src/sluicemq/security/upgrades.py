@@ -34,8 +34,7 @@ from sluicemq.security.store import UserStore
 BY: Final = "the broker (bcrypt replaced by argon2id at the first login)"
 """Author of these changes in the audit log."""
 AT_ONCE: Final = 16
-"""Maximum number of hashes replaced by one change of the file, which takes 0.4 s; other changes wait
-meanwhile."""
+"""Maximum number of hashes replaced by one change of the file, which takes 0.4 s."""
 MOST_WAITING: Final = 1000
 """Maximum number of users whose hash waits for its replacement; their passwords are in memory until
 then."""
