@@ -377,7 +377,7 @@ def encode_address(address: Address) -> bytes:
 
 
 def decode_address(body: bytes) -> Address:
-    """The inverse of `encode_address`. Raises JournalDamaged."""
+    """Decode what `encode_address` returns. Raises JournalDamaged."""
     if not body or body[0] not in (Kind.QUEUE, Kind.TOPIC):
         raise JournalDamaged("a DESTINATION record is of no known kind")
     return Address(Kind(body[0]), decode_name(body[1:]))

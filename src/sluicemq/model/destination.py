@@ -35,7 +35,7 @@ class Address(NamedTuple):
 
 
 def decode_name(raw: bytes) -> str:
-    """Bytes of a wire protocol as a destination name; never fails."""
+    """Decode a destination name from the bytes of a wire protocol; never fails."""
     return raw.decode("utf-8", "surrogateescape")
 
 

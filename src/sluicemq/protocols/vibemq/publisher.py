@@ -260,9 +260,9 @@ class Publisher:
 
 
 def _refuse(frame: Frame, operation: Operation, destination: Destination | None) -> bool:
-    """Replaces the permission check of a closed session."""
+    """Refuse every operation: the permission check of a closed session."""
     return False
 
 
 def _nothing() -> None:
-    """Replaces the callback of a closed session."""
+    """Do nothing: the callback of a closed session."""

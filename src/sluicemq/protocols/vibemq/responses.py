@@ -84,4 +84,4 @@ class ResponseWriter:
 
 
 def _nothing() -> None:
-    """Replaces the callback of a closed session."""
+    """Do nothing: the callback of a closed session."""
