@@ -109,7 +109,7 @@ def address_of_queue(packet: Packet) -> Address:
 
 
 class Browsing:
-    """See the module."""
+    """BROWSE and DELIVER requests of one connection."""
 
     __slots__ = (
         "_broker",

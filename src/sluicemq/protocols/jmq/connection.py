@@ -168,7 +168,7 @@ class Compiled(NamedTuple):
 
 
 class JmqConnection:
-    """See the module.
+    """State of one connection, which the handlers of its requests share.
 
     number       JMQConnectionID
     identity     whom it acts as, since its login
@@ -181,7 +181,7 @@ class JmqConnection:
     background   compiles long selectors; None: they are compiled on the event loop
     owns         it has had temporary destinations
     unread       bytes of answers since the client stopped reading
-    reconnectable the client may take this connection up again with another one
+    reconnectable  the client may connect again while this connection is still open
     reconnected  the client has lost another connection, and has not said START on this one
     closed       nothing is said any more
     compiled     what has become of a pending selector, until its request is carried out again
@@ -254,8 +254,8 @@ class JmqConnection:
     def selector(self, packet: Packet) -> CompiledSelector | None:
         """Return the selector that a request has, if any.
 
-        Raises Refused, SelectorError, SelectorPending. A short one counts as a scan, so that many
-        of them are no way around the time that scans may take.
+        Raises RejectedRequest, SelectorError, SelectorPending. A short one counts as a scan, so
+        that many of them are no way around the time that scans may take.
         """
         selector = text(packet, "JMQSelector")
         if not selector.strip():
@@ -314,7 +314,8 @@ def _nothing(reason: str = "") -> None:
 
 
 def number(packet: Packet, name: str, usual: int | None = None) -> int:
-    """An integral property of whatever width. Without `usual` it has to be there: Refused."""
+    """An integral property of whatever width. Raises RejectedRequest; also if it is absent
+    without `usual`."""
     value = packet.properties.get(name)
     if value is None and usual is not None:
         return usual
@@ -341,7 +342,7 @@ def max_packet(packet: Packet) -> int | None:
 
 
 def text(packet: Packet, name: str) -> str:
-    """A String, "" if there is none. Raises Refused."""
+    """A String, "" if there is none. Raises RejectedRequest."""
     value = packet.properties.get(name)
     if value is None:
         return ""
@@ -351,7 +352,7 @@ def text(packet: Packet, name: str) -> str:
 
 
 def truth(packet: Packet, name: str, usual: bool = False) -> bool:
-    """A Boolean. Raises Refused."""
+    """A Boolean. Raises RejectedRequest."""
     value = packet.properties.get(name)
     if value is None:
         return usual
@@ -456,7 +457,7 @@ class Challenge:
         )
 
     def credentials(self, packet: Packet) -> Credentials:
-        """Return the credentials in AUTHENTICATE. Refused: INVALID_LOGIN."""
+        """Return the credentials in AUTHENTICATE. Raises RejectedRequest: INVALID_LOGIN."""
         try:
             given = text(packet, "JMQAuthType") or self.way
             given = fields.PAGE_SPELLINGS.get(given, given)

@@ -111,7 +111,7 @@ class ConsumerCommands:
         connection.reply(packet, properties={"JMQSessionID": Long(session.number)})
 
     def _session_of(self, packet: Packet) -> JmsSession:
-        """Return the session of a request. Raises Refused.
+        """Return the session of a request. Raises RejectedRequest.
 
         A request without a session belongs to the connection: connection consumers have none.
         """
@@ -235,7 +235,10 @@ class ConsumerCommands:
         consumer.level()
 
     def _may_consume(self, address: Address) -> None:
-        """Raises Refused, AccessDenied. The owner of a temporary destination needs no right."""
+        """Raises RejectedRequest, AccessDenied.
+
+        The owner of a temporary destination needs no right.
+        """
         connection = self._connection
         if is_temporary(address.name):
             if find_or_create(self._broker, address, None).owner is not connection:
@@ -255,7 +258,10 @@ class ConsumerCommands:
     def _terms(
         self, packet: Packet, address: Address, selector: Selector | None, consumer_id: int
     ) -> Terms:
-        """Return the terms of the subscription. Refused: PRECONDITION_FAILED, BAD_REQUEST."""
+        """Return the terms of the subscription.
+
+        Raises RejectedRequest: PRECONDITION_FAILED, BAD_REQUEST.
+        """
         client_id = self._connection.sender.client_id
         durable = text(packet, "JMQDurableName")
         shared = text(packet, "JMQSharedSubscriptionName")
@@ -327,8 +333,8 @@ class ConsumerCommands:
     def _durable(self, packet: Packet, leaving: Collection[Consumer]) -> str:
         """Return the name of the durable subscription that the request removes.
 
-        Raises Refused: BAD_REQUEST, NOT_FOUND; AccessDenied; SubscriptionInUse if it has other
-        consumers than those `leaving`.
+        Raises RejectedRequest: BAD_REQUEST, NOT_FOUND; AccessDenied; SubscriptionInUse if it has
+        other consumers than those `leaving`.
         """
         name = text(packet, "JMQDurableName")
         if not name:
@@ -363,7 +369,7 @@ class ConsumerCommands:
     # --- RESUME_FLOW -------------------------------------------------------------------------
 
     def resume_flow(self, packet: Packet) -> None:
-        """RESUME_FLOW: of one consumer, or of the connection. Raises Refused."""
+        """RESUME_FLOW: of one consumer, or of the connection. Raises RejectedRequest."""
         size: int | None = None
         for name in ("JMQSize", "JMQRBufferSize"):
             if packet.block and name in packet.properties:
@@ -385,7 +391,7 @@ class ConsumerCommands:
     # --- ACKNOWLEDGE -------------------------------------------------------------------------
 
     def acknowledge(self, packet: Packet) -> None:
-        """Handle ACKNOWLEDGE. Raises Refused.
+        """Handle ACKNOWLEDGE. Raises RejectedRequest.
 
         With the I bit it is BAD_REQUEST: the session cannot detect a repeated acknowledgement.
         """
@@ -413,7 +419,7 @@ class ConsumerCommands:
         self._connection.reply(packet)
 
     def _consume(self, blocks: list[tuple[int, bytes]]) -> bool:
-        """Acknowledge messages; return whether the journal records it. Raises Refused."""
+        """Acknowledge messages; return whether the journal records it. Raises RejectedRequest."""
         consumers = self._consumers
         recorded = False
         for consumer_id, sysid in blocks:
@@ -436,7 +442,7 @@ class ConsumerCommands:
             self._broker.when_completed(lambda: self._connection.write(data))
 
     def _blocks(self, packet: Packet) -> list[tuple[int, bytes]]:
-        """Return consumer id and SysMessageID of each block. Raises Refused."""
+        """Return consumer id and SysMessageID of each block. Raises RejectedRequest."""
         body = packet.body
         width = LONG_BLOCK
         if packet.block and "JMQBodyType" in packet.properties:
@@ -449,7 +455,10 @@ class ConsumerCommands:
         return decode_blocks(body, width)
 
     def _find(self, consumer_id: int) -> JmsConsumer | None:
-        """Return the consumer; None if it is closed without unacked messages. Raises Refused."""
+        """Return the consumer; None if it is closed without unacked messages.
+
+        Raises RejectedRequest.
+        """
         consumer = self._consumers.get(consumer_id)
         if consumer is None:
             for session in self._connection.sessions.values():
@@ -482,7 +491,7 @@ class ConsumerCommands:
             self._forget(consumer)
 
     def _validate(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
-        """Raise Refused unless the transaction contains all these acknowledgements."""
+        """Raise RejectedRequest unless the transaction contains all these acknowledgements."""
         if not transaction:
             raise RejectedRequest(Status.BAD_REQUEST, "JMQValidate is about a transaction")
         branch = self._coordinator.branches.active(transaction, self._connection)
@@ -492,7 +501,10 @@ class ConsumerCommands:
     # --- undeliverable messages --------------------------------------------------------------
 
     def _give_up(self, packet: Packet, kind: int, blocks: list[tuple[int, bytes]]) -> None:
-        """Reroute or dead-letter messages that the client cannot process. Raises Refused."""
+        """Reroute or dead-letter messages that the client cannot process.
+
+        Raises RejectedRequest.
+        """
         if kind not in (AckType.UNDELIVERABLE, AckType.DEAD):
             raise RejectedRequest(Status.BAD_REQUEST, f"there is no JMQAckType {kind}")
         expired = number(packet, "JMQDeadReason", DeadReason.UNDELIVERABLE) == DeadReason.EXPIRED

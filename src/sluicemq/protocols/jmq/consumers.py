@@ -222,7 +222,7 @@ class JmqSubscription(Protocol):
 
 
 class JmsConsumer:
-    """See the module.
+    """Consumer of a JMS session.
 
     number   JMQConsumerID
     prefetch messages it is sent before it has to ask, at most

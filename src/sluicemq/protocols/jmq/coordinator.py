@@ -82,7 +82,7 @@ class ClientIds:
     ) -> None:
         """Give the connection this client id instead of the one it has.
 
-        Raises Refused: CONFLICT.
+        Raises RejectedRequest: CONFLICT.
         """
         if not shared:
             namespace = ""
@@ -119,7 +119,7 @@ def in_use(client_id: str) -> RejectedRequest:
 
 
 def expanded(client_id: str, user: str) -> str:
-    """The client id that is meant. Refused: BAD_REQUEST."""
+    """Return the client id that is meant. Raises RejectedRequest: BAD_REQUEST."""
     if client_id.startswith(_USER):
         client_id = user + client_id.removeprefix(_USER)
     unusable = (
@@ -239,7 +239,7 @@ class Branches:
     def active(self, number: int, connection: JmqConnection) -> Branch:
         """Return the transaction of a message or acknowledgement.
 
-        Raises Refused: GONE, TIMEOUT, PRECONDITION_FAILED.
+        Raises RejectedRequest: GONE, TIMEOUT, PRECONDITION_FAILED.
         """
         branch = self._open.get(number)
         if branch is None or not self.usable(branch, connection):
@@ -319,7 +319,7 @@ class Branches:
     # --- beginning ---------------------------------------------------------------------------
 
     def start(self, connection: JmqConnection, xid: bytes = b"", session: int = 0) -> Branch:
-        """Start a transaction. Raises Refused: ERROR. The Xid must not be in use."""
+        """Start a transaction. Raises RejectedRequest: ERROR. The Xid must not be in use."""
         if len(self._by_connection.get(connection.number, ())) >= connection.options.most:
             raise RejectedRequest(Status.ERROR, "this connection has too many transactions")
         branch = Branch(

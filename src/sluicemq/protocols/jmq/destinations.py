@@ -139,7 +139,7 @@ def is_reserved(address: Address) -> bool:
 
 
 def check_name(address: Address) -> None:
-    """Refused unless it can be a destination's name, a wildcard included."""
+    """Raise RejectedRequest unless it can be a destination's name, a wildcard included."""
     kind, name = address
     size = len(name.encode("utf-8", "surrogatepass"))
     if not 0 < size <= MAX_NAME or not name.isprintable():
@@ -210,7 +210,7 @@ def type_bits(destination: Destination) -> int:
 def find_or_create(broker: Broker, address: Address, creator: str | None) -> Destination:
     """The destination; a new one counts against the quota of `creator` (Identity.creator).
 
-    Raises Refused, DestinationNotFound, LimitExceeded.
+    Raises RejectedRequest, DestinationNotFound, LimitExceeded.
     """
     destination = broker.destinations.find(address)
     if destination is not None:
@@ -249,7 +249,7 @@ def accepts_replies(destination: Destination | None) -> bool:
 def visible(connection: JmqConnection, address: Address) -> Destination | None:
     """Return the destination if it exists, for looking at it.
 
-    Raises AccessDenied, and Refused: NOT_FOUND for a temporary one of another connection.
+    Raises AccessDenied, and RejectedRequest: NOT_FOUND for a temporary one of another connection.
     """
     destination = connection.broker.destinations.find(address)
     if owns(connection, destination):

@@ -146,9 +146,6 @@ def _dotted(address: bytes) -> str:
     return ".".join(map(str, address))
 
 
-# --- lists in bodies ---------------------------------------------------------------------------
-
-
 def decode_blocks(body: bytes, width: int = LONG_BLOCK) -> list[tuple[int, bytes]]:
     """(consumer id, SysMessageID) of each block; `width` is LONG_BLOCK or INT_BLOCK.
 
@@ -170,9 +167,6 @@ def decode_sysids(body: bytes) -> list[bytes]:
     if len(body) % SYSID_SIZE:
         raise ProtocolError(f"{len(body)} bytes are no SysMessageIDs of {SYSID_SIZE}")
     return [body[at : at + SYSID_SIZE] for at in range(0, len(body), SYSID_SIZE)]
-
-
-# --- transactions ------------------------------------------------------------------------------
 
 
 class Xid(NamedTuple):

@@ -382,7 +382,7 @@ TRUNCATED: Final = f"{DMQ_PREFIX}BODY_TRUNCATED"
 
 
 class JmqDeadLetterPolicy:
-    """See the module, and `sluicemq.broker.DeadLetterPolicy`."""
+    """Dead letters of JMS messages (`sluicemq.broker.DeadLetterPolicy`)."""
 
     __slots__ = ()
 

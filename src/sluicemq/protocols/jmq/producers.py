@@ -157,7 +157,7 @@ class Producers:
         self._connection.reply(packet)
 
     def _check(self, address: Address) -> None:
-        """Raise Refused or AccessDenied unless this client may send to the address."""
+        """Raise RejectedRequest or AccessDenied unless this client may send to the address."""
         check_name(address)
         if is_reserved(address):
             raise RejectedRequest(Status.CONFLICT, f"nobody may send to {address}")
@@ -198,7 +198,7 @@ class Producers:
         self, packet: Packet, header: VariableHeader, destination: Destination, message: Message
     ) -> bool:
         """Accept a message; False if its answers are not to be sent now. Raises as `send` answers
-        it: Refused, BrokerError."""
+        it: RejectedRequest, BrokerError."""
         transaction = header.transaction_id or packet.transaction
         if transaction:
             branch = self._coordinator.branches.active(transaction, self._connection)
@@ -216,7 +216,10 @@ class Producers:
         return True
 
     def _find(self, header: VariableHeader, address: Address) -> Destination:
-        """Return the destination of a message. Raises Refused, AccessDenied, BrokerError."""
+        """Return the destination of a message.
+
+        Raises RejectedRequest, AccessDenied, BrokerError.
+        """
         if is_reserved(address):
             raise RejectedRequest(Status.FORBIDDEN, f"nobody may send to {address}")
         self._check(address)

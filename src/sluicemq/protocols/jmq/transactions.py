@@ -109,7 +109,10 @@ _REPEATED: Final = frozenset({(_START, _STARTED), (_END, _COMPLETE), (_PREPARE, 
 def after(
     request: PacketType, flags: int, state: ReportedTransactionState, *, again: bool = False
 ) -> ReportedTransactionState:
-    """Return the state after a request. `again`: the request has the I bit. Raises Refused."""
+    """Return the state after a request. `again`: the request has the I bit.
+
+    Raises RejectedRequest.
+    """
     step = STEPS.get((request, flags))
     if step is None:
         if flags == LOCAL:
@@ -314,15 +317,19 @@ class TransactionCommands:
         return None
 
     def _own(self, branch: Branch | None) -> Branch:
-        """Return the branch. Raises Refused: NOT_FOUND if there is none that the user may use."""
+        """Return the branch.
+
+        Raises RejectedRequest: NOT_FOUND if there is none that the user may use.
+        """
         branch = self._visible(branch)
         if branch is None:
             raise _unknown()
         return branch
 
     def _find(self, packet: Packet) -> Branch:
-        """Return the branch of a request, by its number or its Xid. Raises Refused: NOT_FOUND,
-        BAD_REQUEST.
+        """Return the branch of a request, by its number or its Xid.
+
+        Raises RejectedRequest: NOT_FOUND, BAD_REQUEST.
 
         A number is good only for connections that use the transaction: others have to know the Xid.
         A branch without an owner gets one, unless it is prepared: then who ends it does.
@@ -355,7 +362,7 @@ class TransactionCommands:
         return branch
 
     def _next(self, packet: Packet, branch: Branch, flags: int) -> ReportedTransactionState:
-        """Return the state after the request. Raises Refused."""
+        """Return the state after the request. Raises RejectedRequest."""
         request = PacketType(packet.type)
         if branch.failure and request in (
             PacketType.PREPARE_TRANSACTION,
