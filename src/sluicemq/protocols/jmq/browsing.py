@@ -1,12 +1,12 @@
-"""Looking at a queue without taking anything (protocol specification, BROWSE and DELIVER).
+"""Browsing of queues (protocol specification, BROWSE and DELIVER).
 
-BROWSE is answered with the SysMessageIDs of what is there, in queue order, DELIVER with messages of
-these, the last of which has the L bit. They are sent even to a connection that is stopped. What has
-gone meanwhile is left out.
+The reply to BROWSE has the SysMessageIDs of the messages in queue order; DELIVER requests messages
+of these ids, the last of which has the L bit. They are sent even while the connection is stopped.
+Messages that have ended meanwhile are skipped.
 
-A queue may be long and its messages in the journal, so both go in slices of the time that scans
-have (broker/scans.py), and nothing is sent to a client that does not read. A connection does one at
-a time, in the order asked for.
+A queue may be long and its messages in the journal, so both requests are processed in slices of
+the time for scans (broker/scans.py), and nothing is sent to a client that does not read. A
+connection processes one request at a time, in order.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class View:
         return bytes(self._ids)
 
     def add(self, sysid: bytes, sequence: int, message: Message | None) -> None:
-        """One more; `message` if the journal does not have it."""
+        """Add a message; `message` is set if it is not in the journal."""
         self._ids += sysid
         self._sequences.append(sequence)
         if message is not None:
             self._messages[sequence] = message
 
     def find(self, broker: Broker, sysid: bytes) -> Message | None:
-        """The message, if it is there yet. Fast for ids that are asked for in order."""
+        """Return the message if it still exists, or None. Fast for ids in order."""
         place = self._place(sysid)
         if place < 0:
             return None
@@ -90,7 +90,7 @@ class View:
 
 
 def read(broker: Broker, sequence: int) -> Message | None:
-    """A message out of the journal; None if it has gone, or cannot be read."""
+    """Return a message from the journal; None if it has ended or cannot be read."""
     try:
         message = broker.fetch(sequence)
     except (RecordNotFound, JournalDamaged):
@@ -174,13 +174,13 @@ class Browsing:
             self._scans.begin(self._step)
 
     def go_on(self) -> None:
-        """The client reads again."""
+        """Continue after the client has read."""
         if self._waiting and not self._running:
             self._running = True
             self._scans.schedule(self._step)
 
     def end(self) -> None:
-        """The connection has gone."""
+        """Stop all browsing at the end of the connection."""
         self._ended = True
         self._waiting.clear()
         self._views.clear()
@@ -258,7 +258,7 @@ class Browsing:
         self._write(found, consumer_id, L)
 
     def _find(self, consumer_id: int, sysid: bytes) -> Message | None:
-        """In the view that the request is about; clients with ids of their own mean any."""
+        """Find a message in the view of the request; without such a view, in any view."""
         view = self._views.get(consumer_id)
         message = None
         for each in [view] if view is not None else reversed(self._views.values()):
@@ -273,7 +273,7 @@ class Browsing:
         return message
 
     def _write(self, message: Message, consumer_id: int, flags: int) -> int:
-        """Returns its size."""
+        """Write a message and return the size of its body."""
         connection = self._connection
         if not connection.closed:
             connection.transport.write(

@@ -1,22 +1,22 @@
-"""What the parts of one JMQ connection share, the options of its listener, and how it begins.
+"""State shared by the parts of one JMQ connection, listener options, and the login.
 
     client  HELLO                                  broker  HELLO_REPLY, AUTHENTICATE_REQUEST
     client  AUTHENTICATE: user, password or digest  broker  AUTHENTICATE_REPLY
 
-Any level from 100 on is answered with OK, and spoken up to 500; clients that ask for more could not
-all ask again. Refused are, and the connection is closed after that:
+The reply to any level from 100 on is OK, and levels up to 500 are supported, because not all
+clients repeat HELLO with a lower level. These are refused, and the connection is closed afterwards:
 
     505 BAD_VERSION     a level below 100, or none
     400 BAD_REQUEST     JMQClusterID: this broker is not in a cluster
     415 UNSUPPORTED     JMQDestinationProvider other than Open MQ's own
     503 UNAVAILABLE     too many connections, or (AUTHENTICATE_REPLY) too many logins that wait
     413 INVALID_LOGIN   a wrong user name or password (AUTHENTICATE_REPLY)
-    403 FORBIDDEN       a login that is denied without a look at the password: too many have failed
-                        before (AUTHENTICATE_REPLY)
+    403 FORBIDDEN       a login refused without a check of the password, after too many failures
+                        (AUTHENTICATE_REPLY)
 
-A client that asks for a store session (JMQStoreSession), which only brokers of a cluster have, is
-told so (404) and may go on. A client that was connected before says JMQConnectionID: if the old
-connection of the same user is still there, it is ended. (Protocol specification, section 5.)
+A client that requests a store session (JMQStoreSession), which only brokers of a cluster have, gets
+404 and may continue. A client that was connected before sends JMQConnectionID: an old connection of
+the same user that still exists is closed. (Protocol specification, section 5.)
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ class JmqConnection:
         self.reply(packet, status_of(error), properties)
 
     def write(self, data: bytes) -> None:
-        """Bytes that are no delivery."""
+        """Write bytes that are not a delivery."""
         if self.closed:
             return
         self.transport.write((data,))
@@ -307,15 +307,17 @@ class JmqConnection:
 
 
 def _nothing(reason: str = "") -> None:
-    """Stands for the callbacks of a session that has gone."""
+    """Do nothing: the callback of a closed session."""
 
 
 # --- properties of requests ----------------------------------------------------------------------
 
 
 def number(packet: Packet, name: str, usual: int | None = None) -> int:
-    """An integral property of whatever width. Raises RejectedRequest; also if it is absent
-    without `usual`."""
+    """Return an integral property of any width, or `usual` if it is absent.
+
+    Raises RejectedRequest; also for an absent property without `usual`.
+    """
     value = packet.properties.get(name)
     if value is None and usual is not None:
         return usual
@@ -342,7 +344,7 @@ def max_packet(packet: Packet) -> int | None:
 
 
 def text(packet: Packet, name: str) -> str:
-    """A String, "" if there is none. Raises RejectedRequest."""
+    """Return a String property, "" if it is absent. Raises RejectedRequest."""
     value = packet.properties.get(name)
     if value is None:
         return ""
@@ -352,7 +354,7 @@ def text(packet: Packet, name: str) -> str:
 
 
 def truth(packet: Packet, name: str, usual: bool = False) -> bool:
-    """A Boolean. Raises RejectedRequest."""
+    """Return a Boolean property, or `usual` if it is absent. Raises RejectedRequest."""
     value = packet.properties.get(name)
     if value is None:
         return usual

@@ -186,7 +186,7 @@ class ConsumerCommands:
     # --- ADD_CONSUMER ------------------------------------------------------------------------
 
     def add_consumer(self, packet: Packet) -> None:
-        """Messages may follow the reply at once."""
+        """Handle ADD_CONSUMER. Messages may follow the reply at once."""
         connection = self._connection
         session = self._session_of(packet)
         address = address_of(packet)
@@ -229,15 +229,15 @@ class ConsumerCommands:
             self._added(packet, properties, consumer)
 
     def _added(self, packet: Packet, properties: dict[str, object], consumer: JmsConsumer) -> None:
-        """The subscription is on disk if it has to be: deliver."""
+        """Reply and begin to deliver, once the subscription is durable if it has to be."""
         self._connection.reply(packet, properties=properties)
         consumer.known = True
         consumer.level()
 
     def _may_consume(self, address: Address) -> None:
-        """Raises RejectedRequest, AccessDenied.
+        """Raise RejectedRequest or AccessDenied unless the client may consume from a destination.
 
-        The owner of a temporary destination needs no right.
+        The owner of a temporary destination needs no permission.
         """
         connection = self._connection
         if is_temporary(address.name):

@@ -1,39 +1,40 @@
-"""The consumers of a JMQ connection: what they are sent, and what they hold.
+"""Consumers of a JMQ connection: flow control, pending and held messages.
 
-A message that has been written is *held* until it is acknowledged, by its SysMessageID, under the
-number of the consumer it was sent to. What the engine has handed over but may not be written yet -
-the connection is stopped, its flow paused, or the client has asked for it again - is *pending*.
+A written message is *held* until it is acknowledged, under its SysMessageID and the number of the
+consumer to which it was sent. A message that the engine has delivered but that may not be written
+yet, because the connection is stopped, its flow is paused or the client has requested a redelivery,
+is *pending*.
 
-Flow control (protocol specification, RESUME_FLOW). The client says how many messages it takes
-(JMQSize); the last of them carries the C bit, and the next comes after RESUME_FLOW:
+Flow control (protocol specification, RESUME_FLOW). The client states how many messages it accepts
+(JMQSize); the last of them carries the C bit, and the next one follows after RESUME_FLOW:
 
     credit      messages that may still be written; the engine may hand over as many, less those
                 that are pending
     byte_credit the same in bytes of packets (JMQBytes); while bytes count, messages are
                 written one by one, so that the one that reaches the limit can carry the C bit
 
-A message that is larger than the client takes (JMQMaxMsgBytes) goes to another consumer of its
-subscription, or becomes a dead letter.
+A message that is larger than the client accepts (JMQMaxMsgBytes) is delivered to another consumer
+of its subscription, or becomes a dead letter.
 
-A connection is sent nothing before START. One that asked for it (JMQSize or JMQRBufferSize of
-HELLO) is sent so many messages, the last of them with the F bit, and then none until RESUME_FLOW.
-In safe mode it is sent one, and the next when that has been acknowledged. JMQBytes of HELLO and
-RESUME_FLOW is the same in bytes of packets: the message that reaches the limit is the last one, so
-a limit is exceeded by less than one message. JMQMaxMsgBytes is the largest packet that the client
-takes. (Protocol specification, HELLO and RESUME_FLOW.)
+A connection receives no messages before START. With JMQSize or JMQRBufferSize of HELLO it receives
+that many messages, the last of them with the F bit, and then none until RESUME_FLOW. In safe mode
+it receives one message, and the next one after the acknowledgement. JMQBytes of HELLO and
+RESUME_FLOW is the same limit in bytes of packets: the message that reaches it is the last one, so
+the limit is exceeded by less than one message. JMQMaxMsgBytes is the largest packet that the client accepts.
+(Protocol specification, HELLO and RESUME_FLOW.)
 
     value     JMQSize of the connection  JMQBytes                    JMQMaxMsgBytes
-    positive  so many messages           so many bytes               so many bytes
+    positive  limit in messages          limit in bytes              limit in bytes
     0         unlimited, as in Open MQ   nothing until RESUME_FLOW   unlimited
     negative  unlimited                  unlimited                   unlimited
     absent    HELLO: unlimited; RESUME_FLOW: as it was
 
-Redelivery. REDELIVER makes held messages pending again, in their place in the queue; they stay this
-consumer's. When the consumer is closed, the client says which message its application has been
-given last: up to that one they stay held by the session, where they may still be acknowledged, and
-everything after it goes back uncounted. When the connection breaks nothing is said, so all that has
-been written counts as an attempt; only the first, which the application must have had, may have
-been the last one before the dead message queue.
+Redelivery. REDELIVER makes held messages pending again in their position; they stay with this
+consumer. When a consumer is closed, the client names the message that its application has received
+last: messages up to that one stay held by the session, where they can still be acknowledged; later
+ones are requeued without counting an attempt. When the connection breaks, the last message is
+unknown, so every written message counts an attempt; but only the first one, which the application
+must have received, can reach the dead message queue by that attempt.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ class Outbound:
             self.measure()
 
     def acknowledged(self) -> None:
-        """In safe mode: nothing is outstanding any more."""
+        """Continue in safe mode after an acknowledgement: no message is outstanding."""
         self.outstanding = False
         self.measure()
 
@@ -212,13 +213,13 @@ class JmqSubscription(Protocol):
         """Return whether its destination exists."""
 
     def attach(self, consumer: JmsConsumer) -> None:
-        """Raises BrokerError."""
+        """Attach a consumer to its subscriptions. Raises BrokerError."""
 
     def lost(self, consumer: JmsConsumer, engine: Consumer) -> None:
-        """The engine has removed what one of its `engines` was attached to."""
+        """Handle the deletion of the destination or subscription of one of its `engines`."""
 
     def left(self, engines: list[Consumer]) -> None:
-        """Its consumer has closed these."""
+        """Handle the detachment of these engine consumers by their consumer."""
 
 
 class JmsConsumer:
@@ -543,8 +544,10 @@ class JmsConsumer:
         return holder, delivery
 
     def put_back(self, sysid: bytes, delivery: Delivery) -> None:
-        """An acknowledgement has been taken back: it holds that message again, which has been seen
-        by the application whatever comes now."""
+        """Hold a message again whose acknowledgement was withdrawn.
+
+        The application has already received it.
+        """
         if sysid in self.held:
             self._hold_twin(sysid, delivery)
         self.held[sysid] = (0, delivery)
@@ -635,7 +638,7 @@ class JmsConsumer:
             self.subscription.left(engines)
 
     def detached(self, consumer: Consumer) -> None:
-        """The destination or subscription is gone, and with it what was held of it."""
+        """Drop the held messages of a deleted destination or subscription."""
         if consumer in self.engines:
             self.engines.remove(consumer)
             self._trim()
@@ -686,5 +689,5 @@ def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool
 
 
 def _place(delivery: Delivery) -> tuple[int, int]:
-    """Sorts deliveries in queue order."""
+    """Return the sort key for queue order."""
     return -delivery.priority, delivery.order

@@ -1,33 +1,32 @@
-"""What all JMQ connections of one broker share: numbers, client ids and transactions.
+"""State shared by all JMQ connections of one broker: numbers, client ids and transactions.
 
-A client id belongs to one connection, or to several that all say JMQShare; with a JMQNamespace it
-is shared between namespaces, but within one there is only one. (Protocol specification,
-SET_CLIENTID.) Connections that share one are of the same user, superusers excepted. While nobody
-has it, it belongs to the user who owns its durable subscriptions (subscriptions.py). `${u}` at the
-beginning stands for the user's name.
+A client id belongs to one connection, or to several connections that all set JMQShare; with a
+JMQNamespace it is shared between namespaces, but unique within each. (Protocol specification,
+SET_CLIENTID.) Connections that share one belong to the same user, superusers excepted. While no
+connection has it, it belongs to the user who owns its durable subscriptions (subscriptions.py).
+`${u}` at the beginning is replaced by the user's name.
 
 A branch is found by its Xid from any connection of its owner (protocols/ownership.py) or of a
-superuser; to all others there is no such branch. The connections that have started or joined it may
-send and acknowledge in it. A branch keeps its owner, the user of the connection that started it.
+superuser; for others it does not exist. The connections that have started or joined it may send and
+acknowledge in it. A branch keeps its owner, the user of the connection that started it.
 
-When the last connection of a transaction that is not prepared has gone:
+When the last connection of a transaction that is not prepared has closed:
 
 | JMQSessionLess       | local                                     | branch                      |
 |----------------------|-------------------------------------------|-----------------------------|
 | absent               | rolled back, also when its session closes | kept                        |
-| true                 | kept: its owner goes on by its number     | kept                        |
+| true                 | kept: its owner continues by its number   | kept                        |
 | false                | as if absent                              | rolled back                 |
 
-What is kept is rolled back after `detached_timeout`, and when its owner leaves more than `most`
-behind. A prepared branch belongs to no connection; after a restart it is found in the engine and
-gets a new JMQTransactionID. A transaction that the engine is committing cannot be rolled back any
-more, whatever happens to its connections.
+A kept transaction is rolled back after `detached_timeout`, or if its owner has more than `most` of
+them. A prepared branch belongs to no connection; after a restart it is found in the engine and gets
+a new JMQTransactionID. A transaction that the engine is committing can no longer be rolled back.
 
-A transaction has failed when something that belongs to it was refused and its client, which wanted
-no answer, cannot know: it can only be rolled back.
+A transaction has failed if one of its requests was refused without a reply, because the client did
+not request one: it can only be rolled back.
 
-How the latest of them ended is remembered for a while: a client that has lost its connection may
-ask again.
+The outcomes of the latest transactions are stored for a while, because a client that has lost its
+connection may repeat its request.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _NO_PART: Final = "${%%}"
 
 
 class Holder(NamedTuple):
-    """How a connection of that user has a client id. `namespace` is "" without one."""
+    """Use of a client id by a connection; `namespace` is "" without one."""
 
     shared: bool
     namespace: str
@@ -80,7 +79,7 @@ class ClientIds:
     def take(
         self, connection: int, client_id: str, identity: Identity, *, shared: bool, namespace: str
     ) -> None:
-        """Give the connection this client id instead of the one it has.
+        """Assign a client id to a connection instead of its present one.
 
         Raises RejectedRequest: CONFLICT.
         """
@@ -104,7 +103,7 @@ class ClientIds:
         self._held[connection] = client_id
 
     def release(self, connection: int) -> None:
-        """The connection has no client id any more."""
+        """Remove the client id of a connection."""
         client_id = self._held.pop(connection, None)
         if client_id is not None:
             holders = self._holders[client_id]
@@ -119,7 +118,7 @@ def in_use(client_id: str) -> RejectedRequest:
 
 
 def expanded(client_id: str, user: str) -> str:
-    """Return the client id that is meant. Raises RejectedRequest: BAD_REQUEST."""
+    """Return the client id with `${u}` replaced. Raises RejectedRequest: BAD_REQUEST."""
     if client_id.startswith(_USER):
         client_id = user + client_id.removeprefix(_USER)
     unusable = (
@@ -488,16 +487,16 @@ class Branches:
 # --- the broker ----------------------------------------------------------------------------------
 
 _COUNT_BITS: Final = 22
-"""Of a unique id, below the time: so many ids in a millisecond, on average, are never wanted."""
+"""Bits of a unique id below the time: more ids per millisecond than the broker ever assigns."""
 _MOST: Final = (1 << 63) - 1
 
 
 class Coordinator:
-    """What all connections of a broker share.
+    """State shared by all JMQ connections of a broker.
 
-    session      JMQBrokerSessionID: of this run of the broker
-    connections  by JMQConnectionID
-    background   for what takes longer than others should wait
+    session      JMQBrokerSessionID, unique for each run of the broker
+    connections  connections by JMQConnectionID
+    background   runs long computations off the event loop, or None
     """
 
     __slots__ = (
@@ -513,7 +512,8 @@ class Coordinator:
     )
 
     def __init__(self, broker: Broker, background: Background | None = None) -> None:
-        """Without `background` long selectors are compiled on the event loop."""
+        """Create the shared state; without `background`, long selectors are compiled on the event
+        loop."""
         self._broker = broker
         self.background = background
         self._next = (broker.clock.wall << _COUNT_BITS) & _MOST
@@ -526,12 +526,12 @@ class Coordinator:
         broker.dead_letters.policies[Origin.JMQ] = JmqDeadLetterPolicy()
 
     def uid(self) -> int:
-        """A number that no other thing of this broker has, nor had in years: 63 bits."""
+        """Return a number of 63 bits that is unique within the broker, also across restarts."""
         self._next += 1
         return self._next & _MOST
 
     def prepare(self) -> None:
-        """A client has come: what it expects to be there always is there."""
+        """Create the dead message queue when the first client connects."""
         if not self._ready:
             self._ready = True
             create_dead_messages(self._broker)

@@ -208,7 +208,9 @@ def type_bits(destination: Destination) -> int:
 
 
 def find_or_create(broker: Broker, address: Address, creator: str | None) -> Destination:
-    """The destination; a new one counts against the quota of `creator` (Identity.creator).
+    """Return a destination, creating it if needed.
+
+    A new one counts against the quota of `creator` (Identity.creator).
 
     Raises RejectedRequest, DestinationNotFound, LimitExceeded.
     """
@@ -229,7 +231,7 @@ def find_or_create(broker: Broker, address: Address, creator: str | None) -> Des
 
 
 def create_dead_messages(broker: Broker) -> None:
-    """The dead message queue is always there, and makes room for new dead messages."""
+    """Create the dead message queue, which drops old messages for new ones, if it is missing."""
     broker.destinations.drop_dead_letters(DEAD_MESSAGES)
     existing = broker.destinations.find(DEAD_MESSAGES)
     if existing is None or existing.automatic:

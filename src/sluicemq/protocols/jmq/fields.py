@@ -105,7 +105,7 @@ def encode_sysid(timestamp: int, address: bytes, port: int, sequence: int) -> by
 
 
 def make_sysid(identity: bytes, sequence: int, timestamp: int) -> bytes:
-    """The SysMessageID of a message that came by another protocol.
+    """Return the SysMessageID of a message of another protocol.
 
     identity   `Broker.identity`, 8 bytes: ids of two brokers differ
     sequence   the journal's, 0 to 2^62 - 1: ids of one broker differ
@@ -125,7 +125,8 @@ def make_sysid(identity: bytes, sequence: int, timestamp: int) -> bytes:
 
 
 def origin_text(origin: bytes) -> str:
-    """The middle of an id's text, `-<address>-<port>-`; `origin` is address and port, 20 bytes."""
+    """Return the middle of an id's text, `-<address>-<port>-`; `origin` is address and port, 20
+    bytes."""
     address = origin[:16]
     if address[:12] == _MAPPED:
         text = _dotted(address[12:])
@@ -157,13 +158,13 @@ def decode_blocks(body: bytes, width: int = LONG_BLOCK) -> list[tuple[int, bytes
 
 
 def encode_blocks(blocks: list[tuple[int, bytes]], width: int = LONG_BLOCK) -> bytes:
-    """The inverse of `decode_blocks`."""
+    """Encode what `decode_blocks` returns."""
     pack = _blocks[width].pack
     return b"".join([pack(consumer_id, sysid) for consumer_id, sysid in blocks])
 
 
 def decode_sysids(body: bytes) -> list[bytes]:
-    """Raises ProtocolError when the body is no whole number of SysMessageIDs."""
+    """Decode SysMessageIDs. Raises ProtocolError if the body is not a whole number of them."""
     if len(body) % SYSID_SIZE:
         raise ProtocolError(f"{len(body)} bytes are no SysMessageIDs of {SYSID_SIZE}")
     return [body[at : at + SYSID_SIZE] for at in range(0, len(body), SYSID_SIZE)]
@@ -190,7 +191,7 @@ class Xid(NamedTuple):
 
 
 def decode_xid(body: bytes) -> Xid:
-    """Raises ProtocolError unless the body is one Xid."""
+    """Decode a Xid. Raises ProtocolError unless the body is one Xid."""
     if len(body) != XID_SIZE:
         raise ProtocolError(f"a Xid has {XID_SIZE} bytes, this has {len(body)}")
     format_id, gtrid_size, bqual_size, gtrid, bqual = _xid.unpack(body)
@@ -200,7 +201,7 @@ def decode_xid(body: bytes) -> Xid:
 
 
 def encode_xid(xid: Xid) -> bytes:
-    """The 136 bytes of a Xid. Raises ProtocolError when a part is longer than 64 bytes."""
+    """Encode a Xid in 136 bytes. Raises ProtocolError if a part is longer than 64 bytes."""
     if len(xid.gtrid) > 64 or len(xid.bqual) > 64:
         raise ProtocolError("a part of a Xid is longer than 64 bytes")
     return _xid.pack(xid.format_id, len(xid.gtrid), len(xid.bqual), xid.gtrid, xid.bqual)
@@ -484,7 +485,7 @@ class VariableHeader:
     )
 
     def __init__(self, texts: list[str | None], numbers: list[int], stored: bytes) -> None:
-        """Strings and numbers stand at the places of their ids."""
+        """Create a header; the index of each text and number is the id of its record."""
         self.destination = texts[DESTINATION]
         self.message_id = texts[MESSAGE_ID]
         self.correlation_id = texts[CORRELATION_ID]
@@ -527,8 +528,11 @@ def class_of(address: Address) -> str:
 
 
 def decode_header(raw: bytes) -> VariableHeader:
-    """Raises ProtocolError for a record that runs past the end or has the wrong length, and for
-    strings that are not UTF-8."""
+    """Decode a variable header.
+
+    Raises ProtocolError for a record that runs past the end or has the wrong length, and for
+    strings that are not UTF-8.
+    """
     return _remembered(raw) if len(raw) <= _REMEMBERED else _decode(raw)
 
 
@@ -586,7 +590,7 @@ def encode_header(
     delivery_count: int | None = None,
     message_id: str | None = None,
 ) -> bytes:
-    """A variable header with its end and padding; b"" when there is nothing to say.
+    """Encode a variable header with its end and padding; b"" if all fields are absent.
 
     Strings that are None and numbers that are 0 are left out; `delivery_count` is written whenever
     it is given, and as the first record. Raises ProtocolError for strings of more than 32,767

@@ -128,7 +128,7 @@ def message_of(
     persistent: Durability = Durability.SYNC,
     transient: Durability = Durability.NONE,
 ) -> Message:
-    """The message that a packet carries; `packet.is_message` holds.
+    """Return the message of a packet, for which `packet.is_message` holds.
 
     sender      as of `Message`
     persistent  durability of messages with flag P
@@ -213,11 +213,11 @@ def _stored_time(time: int) -> int:
 def deliver_chunks(
     message: Message, consumer_id: int, flags: int, count: int, identity: bytes
 ) -> Chunks:
-    """A delivery of a message, as four pieces to be written one after the other; the first has the
+    """Encode a delivery as four byte strings to be written one after the other; the first has the
     SysMessageID at 20-52.
 
-    consumer_id  as the reply that made the consumer had it
-    flags        of R, L, F and C what holds
+    consumer_id  consumer id in the reply to ADD_CONSUMER
+    flags        combination of R, L, F and C
     count        number of this delivery, from 1
     identity     `Broker.identity`
 
@@ -239,7 +239,7 @@ def deliver_chunks(
 
 
 def sysid_of(message: Message, identity: bytes) -> bytes:
-    """The SysMessageID that its deliveries have."""
+    """Return the SysMessageID of the deliveries of a message."""
     native = message.native
     if message.origin is _JMQ and native:
         return native[20:52]
@@ -333,8 +333,8 @@ def _dead_letter_properties(properties: Mapping[str, Property]) -> dict[str, Pro
 
 
 def _dead_letter(message: Message) -> bytes:
-    """The head of a dead letter that came by JMQ: its sender's, and its story in the properties. It
-    stands in a queue now. Its expiration stays, and is of no effect."""
+    """Return the head of a dead letter of a JMQ message: that of its sender, with the properties of
+    a dead letter and with flag Q. The expiration stays, without effect."""
     given = decode_properties(_block(message.native))
     properties = message.properties or {}
     # NaN stays what it was
@@ -351,8 +351,8 @@ def _dead_letter(message: Message) -> bytes:
 
 
 def with_properties(message: Message, added: Mapping[str, Property]) -> bytes:
-    """The head of a message that came by JMQ, with more properties; they replace those of the same
-    names. Raises ProtocolError for what a property cannot be."""
+    """Return the head of a JMQ message with additional properties, which replace those of the same
+    names. Raises ProtocolError for an invalid value."""
     native = message.native
     offset = _sizes.unpack_from(native, 52)[0]
     block = extend_block(_block(native), added)
@@ -369,7 +369,7 @@ def with_properties(message: Message, added: Mapping[str, Property]) -> bytes:
 
 
 def _block(native: bytes) -> bytes:
-    """The property block in a head."""
+    """Return the property block of a head."""
     offset, size = _sizes.unpack_from(native, 52)
     return native[offset : offset + size]
 
@@ -410,7 +410,7 @@ class JmqDeadLetterPolicy:
 
 
 def _empty_body(kind: BodyKind) -> bytes:
-    """A body that clients read as nothing: they do not take none at all for these kinds."""
+    """Return the encoding of an empty body, because clients reject a missing one of these kinds."""
     if kind is BodyKind.MAP:
         return dumps_map({})
     if kind is BodyKind.STREAM:

@@ -1,14 +1,14 @@
-"""The topics `mq.metrics.…`: what the broker tells JMS monitors of itself (JMQ, section 9.3).
+"""Metrics topics `mq.metrics.…` for JMS monitors (JMQ, section 9.3).
 
     mq.metrics.broker                      the broker as a whole
-    mq.metrics.jvm                         its memory
-    mq.metrics.destination_list            the destinations there are
+    mq.metrics.jvm                         memory
+    mq.metrics.destination_list            all destinations
     mq.metrics.destination.queue.NAME      one queue
     mq.metrics.destination.topic.NAME      one topic
 
-They are ordinary topics. While somebody is subscribed to one, a MapMessage is sent to it at once
-and then in each interval; otherwise nothing is computed. Monitors ask for every name they know of,
-so that what is not measured here is there as 0: packets, the disk, rollbacks, purges.
+They are ordinary topics. While a topic has subscribers, a MapMessage is published to it at once and
+then in each interval; without subscribers nothing is computed. Monitors read every name of Open MQ,
+so values that this broker does not measure are 0: packets, disk, rollbacks, purges.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Process(Protocol):
         """Resident bytes of the process."""
 
     def clients(self) -> int:
-        """Connections, of all protocols."""
+        """Return the number of connections of all protocols."""
 
 
 class Watched:
@@ -62,7 +62,7 @@ class Watched:
             self._sums[name] = self._sums.get(name, 0) + value
 
     def values(self) -> Iterator[tuple[str, int]]:
-        """Names as monitors know them. At least one sample has been taken."""
+        """Yield the names and values for monitors, after at least one sample."""
         for name, peak in self._peaks.items():
             title = name[0].upper() + name[1:]
             yield f"peak{title}", peak
@@ -136,7 +136,7 @@ class Metrics:
                 self._send(topic, values)
 
     def _subject(self, name: str) -> Destination | None:
-        """The destination that the topic of that name tells of, if there is one."""
+        """Return the destination of a metrics topic, or None."""
         for prefix, kind in ((_QUEUE, Kind.QUEUE), (_TOPIC, Kind.TOPIC)):
             if name.startswith(prefix):
                 return self._broker.destinations.find(Address(kind, name.removeprefix(prefix)))
@@ -169,7 +169,7 @@ class Metrics:
         return _longs(totals)
 
     def _of_memory(self) -> Values:
-        """A JVM's heap is what messages may take, and what the process takes."""
+        """Return the memory values: the limit for messages, and the memory of the process."""
         limit = self._broker.settings.memory_limit
         return _longs(
             {

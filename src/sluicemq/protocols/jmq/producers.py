@@ -1,15 +1,16 @@
 """Producers of one JMQ connection, and the replies to their messages.
 
-A SEND_REPLY leaves when its message is on disk; those of one read leave together. A message of a
-transaction is answered at once: it is the commit that has to be on disk. So is one that is not
-persistent; most clients want no answer to these, and are told nothing when one is refused. In a
-transaction the refusal of such a message makes the commit fail, so that it is not lost unnoticed.
+A SEND_REPLY is sent when its message is durable; the replies to one read are sent together. The
+reply to a message of a transaction is sent at once, because the commit has to be durable, as is the
+reply to a nonpersistent message; most clients request no replies to these, and get no error if one
+is refused. In a transaction such a refusal makes the commit fail, so that no message is lost
+unnoticed.
 
-A producer sends so many messages (JMQSize), the last of them with the C bit, and then waits for
-RESUME_FLOW: it gets that with the SEND_REPLYs, when its message is on disk. Where a destination is
-full and makes its producers wait, both come when there is room. The connection is read meanwhile:
-it may be its own acknowledgements that make room. What was sent without a wish for an answer waits
-for room even when its connection has gone.
+A producer sends as many messages as JMQSize allows, the last of them with the C bit, and then waits
+for RESUME_FLOW, which is sent with the SEND_REPLYs when its message is durable. If a destination is
+full and blocks its producers, both are sent when there is capacity. The session continues to read
+meanwhile, because acknowledgements of the same connection may free the capacity. Messages without a
+requested reply wait for capacity even if their connection has closed.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
-"""What a consumer is interested in: the subscriptions of the engine that it is attached to.
+"""Subscriptions of consumers: the subscriptions of the engine to which a consumer is attached.
 
-| asked for                               | subscription                                           |
+| consumer of                             | subscription                                           |
 |-----------------------------------------|--------------------------------------------------------|
-| a queue                                 | the queue's own; the selector is the consumer's        |
+| a queue                                 | that of the queue; the consumer has the selector       |
 | a topic                                 | one of its own                                         |
 | a topic, JMQDurableName                 | durable, by client id and name; one consumer at a time |
-| the same, JMQShare                      | durable; several consumers that all say JMQShare       |
+| the same, JMQShare                      | durable; several consumers, all with JMQShare          |
 | a topic, JMQShare                       | one for all of this client id, topic and selector      |
 | a topic, JMQJMSShare                    | one for all of this client id (or none) and            |
 |                                         | JMQSharedSubscriptionName; durable with JMQDurableName |
 | a wildcard                              | each of these once for every topic that it matches,    |
-|                                         | and for those that come into being later               |
+|                                         | and for topics that are created later                  |
 
-A durable or shared subscription belongs to the user who created it (protocols/ownership.py), and so
-does a client id for as long as it has durable subscriptions: those that are created with it later
-belong to that user too, whoever creates them.
+A durable or shared subscription belongs to the user who created it (protocols/ownership.py), as
+does a client id while it has durable subscriptions: those created with it later belong to that user
+too, regardless of their creator.
 
-Names of subscriptions are `<sort>:<client id>/<name>`, quoted as in URLs; that of a durable one of
-a wildcard is followed by a blank and the wildcard, so that it is known after a restart.
+Names of subscriptions are `<sort>:<client id>/<name>`, quoted as in URLs; the name of a durable
+subscription of a wildcard is followed by a space and the wildcard, which is needed after a restart.
 (Protocol specification, ADD_CONSUMER; JMS 2.0 section 8.3.)
 """
 
@@ -57,7 +57,7 @@ def subscription_name(sort: str, client_id: str, name: str) -> str:
 
 
 def pattern_name(name: str, pattern: str) -> str:
-    """The same of a durable one of a wildcard."""
+    """Return the name of a durable subscription of a wildcard."""
     return f"{name} {_quoted(pattern)}"
 
 
@@ -109,7 +109,7 @@ class QueueSubscription:
         return self._broker.destinations.find(self._address) is not None
 
     def attach(self, consumer: JmsConsumer) -> None:
-        """Raises BrokerError."""
+        """Attach the consumer to the queue. Raises BrokerError."""
         queue = find_or_create(self._broker, self._address, self._connection.identity.creator).queue
         # JMS knows no time in which a message has to be acknowledged
         engine = self._broker.attach(
@@ -128,7 +128,7 @@ class QueueSubscription:
             self.attach(consumer)
 
     def left(self, engines: list[Consumer]) -> None:
-        """A consumer has left these: the queue stays."""
+        """Do nothing: the queue remains when its consumers are detached."""
 
 
 class TopicSubscription:
@@ -158,7 +158,7 @@ class TopicSubscription:
         return self._pattern is not None or self._broker.destinations.find(self._topic) is not None
 
     def attach(self, consumer: JmsConsumer) -> None:
-        """Raises BrokerError."""
+        """Attach the consumer to the topic, or to each matching topic. Raises BrokerError."""
         if self._terms.durable:
             self._durables.make_way(self._terms, self._topic.name, self._connection.identity)
         if self._pattern is None:
@@ -197,7 +197,7 @@ class TopicSubscription:
         consumer.add(engine)
 
     def _created(self, topic: Destination) -> None:
-        """There is another topic, perhaps one that the wildcard matches."""
+        """Attach the consumer to a new topic if the wildcard matches it."""
         assert self._consumer is not None
         assert self._pattern is not None
         if stands_for(self._pattern, topic):
@@ -211,7 +211,7 @@ class TopicSubscription:
                 self._join_topic(consumer)
 
     def left(self, engines: list[Consumer]) -> None:
-        """A consumer has left these: what is not durable goes with the last one."""
+        """Delete nondurable subscriptions whose last consumer was detached."""
         if self._consumer is not None:
             self._consumer = None
             self._broker.destinations.creations.remove(self._created)
@@ -236,8 +236,10 @@ def subscribe(
     pattern: Pattern | None,
     creator: str | None = None,
 ) -> Subscription:
-    """The topic's subscription of these terms. A new durable one counts against the quota of
-    `creator` (Identity.creator). Raises BrokerError."""
+    """Return the topic's subscription with these terms, creating it if needed.
+
+    A new durable one counts against the quota of `creator` (Identity.creator). Raises BrokerError.
+    """
     return broker.subscribe(
         topic,
         full_name(terms, pattern),
@@ -252,12 +254,15 @@ def subscribe(
 
 
 def matching(broker: Broker, pattern: Pattern) -> list[Destination]:
-    """The topics that the wildcard stands for now."""
+    """Return the existing topics that match the wildcard."""
     return [topic for topic in broker.destinations.values() if stands_for(pattern, topic)]
 
 
 def stands_for(pattern: Pattern, topic: Destination) -> bool:
-    """Only what an application has named itself is meant, unless the wildcard begins with mq."""
+    """Return whether a wildcard matches a topic.
+
+    Reserved names match only wildcards that begin with mq.
+    """
     if not topic.topic or topic.temporary:
         return False
     if is_reserved(topic.address) and not is_reserved(Address(Kind.TOPIC, pattern.text)):
@@ -308,7 +313,7 @@ class Durables:
         return alive
 
     def add(self, name: str, subscription: Subscription) -> None:
-        """There is this one, too."""
+        """Add a subscription."""
         self._found.setdefault(name, {})[subscription] = None
         self._names.setdefault(_client_part(name), {})[name] = None
 

@@ -4,14 +4,13 @@ The broker answers a commit, and each change of a prepared transaction, when it 
 
 coordinator.py describes JMQSessionLess and transactions without a connection.
 
-A branch of another user is answered as one that does not exist, with one exception:
+The reply for a branch of another user is that for one that does not exist, with one exception:
 START_TRANSACTION of its Xid cannot create a second branch, so it is refused with 500 (JTA's
 XAER_DUPID).
 
 Legal steps and the statuses of the illegal ones: one table, from the specification and JTA's
-XAResource. A local transaction is one that has no Xid: it is started, and then ends. It fails, as a
-branch may, when something that belongs to it is refused and nobody is told: it can only be rolled
-back.
+XAResource. A local transaction has no Xid: it is started, and then ends. Like a branch, it fails if
+one of its requests is refused without a reply, and can then only be rolled back.
 
                      START             END                       PREPARE   COMMIT     ROLLBACK
               NO    JOIN   RESUME  SUSPEND  SUCCESS  FAIL                ONE   TWO
@@ -26,8 +25,8 @@ back.
     ROLLEDB.  -     -      -       -        -        -          -        -     -      ROLLEDBACK
     TIMED_OUT 408 for everything
 
-A dash is 500 for START, which must never be answered 409, and 412 for all else. A step that has
-been taken already and is asked for again, with the I bit, is 304.
+A dash is 500 for START, whose status must never be 409, and 412 otherwise. A repeated request with
+the I bit, for a step that was already taken, is 304.
 """
 
 from __future__ import annotations

@@ -343,7 +343,7 @@ class Decoder:
         return position
 
     def _slowly(self, data: bytes, position: int, packets: list[Packet | Oversized]) -> int:
-        """Like _parse, also for packets of old versions, incomplete, too large or invalid ones."""
+        """Parse like `_parse`, also old versions, incomplete, too large and invalid packets."""
         size = len(data)
         while position < size:
             there = size - position
@@ -432,7 +432,7 @@ def encode_head(
     expiration: int = 0,
     sysid: bytes = CONTROL_SYSID,
 ) -> bytes:
-    """All of a packet that comes before its body.
+    """Encode the part of a packet before its body.
 
     header, block  as of `encode_header` and `encode_properties`
     body_size      bytes; raises FrameTooLarge if the packet would have 2^31 or more
