@@ -20,8 +20,8 @@ A connection receives no messages before START. With JMQSize or JMQRBufferSize o
 that many messages, the last of them with the F bit, and then none until RESUME_FLOW. In safe mode
 it receives one message, and the next one after the acknowledgement. JMQBytes of HELLO and
 RESUME_FLOW is the same limit in bytes of packets: the message that reaches it is the last one, so
-the limit is exceeded by less than one message. JMQMaxMsgBytes is the largest packet that the client accepts.
-(Protocol specification, HELLO and RESUME_FLOW.)
+the limit is exceeded by less than one message. JMQMaxMsgBytes is the largest packet that the client
+accepts. (Protocol specification, HELLO and RESUME_FLOW.)
 
     value     JMQSize of the connection  JMQBytes                    JMQMaxMsgBytes
     positive  limit in messages          limit in bytes              limit in bytes
