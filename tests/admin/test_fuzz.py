@@ -46,7 +46,9 @@ async def never(call: Call) -> None:
 @given(st.dictionaries(NAMES, TEXTS))
 def test_parameters(query: dict[str, str]) -> None:
     complete = {"writer": "w", "batch": "0", "partition": "0", "part": "0", **query}
-    read = result(parameters, Endpoint("POST", "/batches", never, "", query=BatchQuery), complete)
+    read = result(
+        parameters, Endpoint("POST", "/batches", "write", never, "", query=BatchQuery), complete
+    )
     if isinstance(read, ApiError):
         assert read.status == 400
         assert any(name in str(read) for name in query)

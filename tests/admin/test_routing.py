@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ from sluicemq.admin.routing import (
 )
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
-from tests.support.api import ApiFixture
+from tests.support.api import ApiFixture, looped
 
 
 async def never(call: Call) -> None:
@@ -45,7 +46,7 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def endpoint(method: str, path: str, **more: Any) -> Endpoint:
-    return Endpoint(method, path, never, f"{method} {path}", **more)
+    return Endpoint(method, path, "doIt", never, f"{method} {path}", **more)
 
 
 TABLE = RouteTable(
@@ -211,6 +212,18 @@ def test_invalid_utf8_in_an_error_is_escaped() -> None:
         "detail": "there is no \\udcff",
         "code": "not-found",
     }
+
+
+@looped
+async def test_operations_and_components_have_readable_names(api_fixture: ApiFixture) -> None:
+    made = document(api_fixture.endpoints)
+    operations = [each for path in made["paths"].values() for each in path.values()]
+    ids = [operation["operationId"] for operation in operations]
+    assert len(set(ids)) == len(ids) > 50
+    assert [name for name in ids if not re.fullmatch("[a-z]+([A-Z][a-z]+)+", name)] == []
+    assert all(len(operation["tags"]) == 1 for operation in operations)
+    names = [*made["components"]["schemas"], *made["components"]["responses"]]
+    assert [name for name in names if not re.fullmatch("([A-Z][a-z]+)+", name)] == []
 
 
 def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:

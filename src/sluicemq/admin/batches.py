@@ -337,6 +337,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             "/batches",
+            "writeBatchPart",
             handlers.post,
             "Write a part of a batch, exactly once",
             query=BatchQuery,

@@ -164,17 +164,24 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/connections",
+            "listConnections",
             handlers.list,
             "List the connections",
             query=ConnectionQuery,
             answer=Page[ConnectionItem],
         ),
         Endpoint(
-            "GET", "/connections/{id}", handlers.show, "Show a connection", answer=ConnectionItem
+            "GET",
+            "/connections/{id}",
+            "getConnection",
+            handlers.show,
+            "Show a connection",
+            answer=ConnectionItem,
         ),
         Endpoint(
             "DELETE",
             "/connections/{id}",
+            "closeConnection",
             handlers.close,
             "Close a connection",
             Need.SUPERUSER,

@@ -114,6 +114,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/consumers",
+            "listConsumers",
             handlers.list,
             "List the consumers",
             query=ConsumerQuery,

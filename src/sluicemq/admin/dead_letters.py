@@ -185,6 +185,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/dead-letters",
+            "listDeadLetterQueues",
             handlers.index,
             "List the dead-letter queues with the reasons of their messages",
             query=DeadLetterQuery,

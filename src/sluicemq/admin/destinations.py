@@ -512,6 +512,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/destinations",
+            "listDestinations",
             handlers.index,
             "List the queues and topics",
             query=DestinationQuery,
@@ -520,6 +521,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             one,
+            "getDestination",
             handlers.show,
             "Show a destination with its settings",
             Operation.BROWSE,
@@ -528,6 +530,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "PUT",
             one,
+            "putDestination",
             handlers.put,
             "Create a destination or change its settings",
             query=PutQuery,
@@ -538,6 +541,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "DELETE",
             one,
+            "deleteDestination",
             handlers.delete,
             "Delete a destination and its messages",
             Operation.DELETE,
@@ -547,6 +551,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             f"{one}/purge",
+            "purgeDestination",
             handlers.purge,
             "Purge a destination",
             Operation.MANAGE,
@@ -556,6 +561,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             f"{one}/pause",
+            "pauseDestination",
             handlers.pause,
             "Pause delivery, also after a restart",
             Operation.MANAGE,
@@ -564,6 +570,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             f"{one}/resume",
+            "resumeDestination",
             handlers.resume,
             "Resume delivery",
             Operation.MANAGE,

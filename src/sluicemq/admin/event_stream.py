@@ -146,6 +146,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/events",
+            "streamEvents",
             handlers.stream,
             "Stream of events",
             query=EventQuery,

@@ -352,6 +352,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             "/destinations/{kind}/{name}/messages/actions",
+            "applyMessageAction",
             handlers.post,
             "Delete, move, copy, redeliver or redrive messages",
             body=MessageActionRequest,

@@ -458,6 +458,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             messages,
+            "listMessages",
             handlers.index,
             "List ready, unacked or scheduled messages",
             need,
@@ -467,6 +468,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             f"{messages}/{{id}}",
+            "getMessage",
             handlers.show,
             "Show a message",
             need,
@@ -476,6 +478,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             f"{messages}/{{id}}/body",
+            "getMessageBody",
             handlers.body,
             "Download the body of a message",
             need,

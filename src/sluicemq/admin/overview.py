@@ -366,6 +366,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/overview",
+            "getOverview",
             handlers.show,
             "Overview of the broker",
             query=OverviewQuery,
@@ -374,6 +375,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/history",
+            "getHistory",
             handlers.history,
             "History of the last hour",
             query=HistoryQuery,

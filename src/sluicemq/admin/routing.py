@@ -1,6 +1,6 @@
 """Route table of the HTTP API. It dispatches requests and is the source of the OpenAPI document.
 
-    Endpoint("GET", "/destinations/{kind}/{name}", self.show, "One destination", …)
+    Endpoint("GET", "/destinations/{kind}/{name}", "getDestination", self.show, "Show it", …)
 
 Each module with endpoints returns a list of them (`endpoints(context)`). The application handles
 the stages common to all requests: login, permission, parameters, body, audit.
@@ -64,6 +64,7 @@ Needs = Need | Operation
 class Endpoint:
     """Endpoint for one method and path.
 
+    operation_id  name of the operation in the OpenAPI document and in clients generated from it
     handler   returns an instance of `answer`, or a starlette Response that is sent unchanged
     needs     access requirement, checked before parameters and body; an Operation refers to the
               destination in the path
@@ -78,6 +79,7 @@ class Endpoint:
 
     method: str
     path: str
+    operation_id: str
     handler: Callable[[Call], Awaitable[Any]]
     summary: str
     needs: Needs = Need.USER
@@ -91,7 +93,6 @@ class Endpoint:
     limit: int = SMALL_BYTES
     audited: bool | None = None
     prefix: str = PREFIX
-    tag: str = ""
 
     @property
     def changes(self) -> bool:

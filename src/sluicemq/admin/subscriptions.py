@@ -194,6 +194,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/subscriptions",
+            "listSubscriptions",
             handlers.list,
             "List the subscriptions of topics",
             query=SubscriptionQuery,
@@ -202,6 +203,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "DELETE",
             "/subscriptions",
+            "deleteSubscription",
             handlers.delete,
             "Delete a subscription and its messages",
             query=SubscriptionDeletionQuery,

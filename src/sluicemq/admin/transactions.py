@@ -165,6 +165,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/transactions",
+            "listTransactions",
             handlers.list,
             "List the open and prepared transactions",
             query=TransactionQuery,
@@ -173,6 +174,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             "/transactions/{id}/commit",
+            "commitTransaction",
             handlers.commit,
             "Commit a prepared transaction",
             status=204,
@@ -180,6 +182,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             "/transactions/{id}/rollback",
+            "rollBackTransaction",
             handlers.roll_back,
             "Roll back a transaction",
             status=204,
