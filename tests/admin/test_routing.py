@@ -192,7 +192,8 @@ def test_the_document() -> None:
     part = made["paths"]["/{kind}/{name}/parts/{part}"]["get"]
     names = [parameter["name"] for parameter in part["parameters"]]
     assert names == ["kind", "name", "part", "name_base64"]
-    assert part["parameters"][0]["schema"] == {"enum": ["queue", "topic"]}
+    assert part["parameters"][0]["schema"] == {"$ref": "#/components/schemas/DestinationKind"}
+    assert made["components"]["schemas"]["DestinationKind"]["enum"] == ["queue", "topic"]
     assert made["paths"]["/things/{name}"]["get"]["security"] == []
     assert "security" not in part
     assert sorted(made["paths"]["/things/{name}"]["put"]["responses"]) == [

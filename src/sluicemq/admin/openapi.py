@@ -56,7 +56,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "servers": [{"url": PREFIX}],
         "paths": paths,
         "components": {
-            "schemas": schemas,
+            "schemas": {**schemas, "DestinationKind": {"type": "string", "enum": list(KINDS)}},
             "responses": {
                 "Problem": {
                     "description": "The request was not carried out.",
@@ -132,7 +132,7 @@ def _in_path(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
         name = part[1:-1]
         schema: dict[str, Any] = {"type": "string", "minLength": 1}
         if name == "kind" and endpoint.of_path:
-            schema = {"enum": list(KINDS)}
+            schema = {"$ref": PLACE.format(name="DestinationKind")}
         yield {"name": name, "in": "path", "required": True, "schema": schema}
 
 
