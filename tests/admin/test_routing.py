@@ -46,7 +46,8 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def endpoint(method: str, path: str, **more: Any) -> Endpoint:
-    return Endpoint(method, path, "doIt", never, f"{method} {path}", **more)
+    needs = more.pop("needs", Need.USER)
+    return Endpoint(method, path, "doIt", never, f"{method} {path}", needs, **more)
 
 
 TABLE = RouteTable(

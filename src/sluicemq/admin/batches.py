@@ -340,6 +340,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "writeBatchPart",
             handlers.post,
             "Write a part of a batch, exactly once",
+            (Operation.PRODUCE,),
             query=BatchQuery,
             body=RawBody.OCTETS,
             answer=BatchPartResult,

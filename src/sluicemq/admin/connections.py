@@ -167,6 +167,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "listConnections",
             handlers.list,
             "List the connections",
+            Need.VISIBLE,
             query=ConnectionQuery,
             answer=Page[ConnectionItem],
         ),
@@ -176,6 +177,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "getConnection",
             handlers.show,
             "Show a connection",
+            Need.OWNER,
             answer=ConnectionItem,
         ),
         Endpoint(

@@ -21,7 +21,7 @@ from sluicemq.admin.durability import wait_until_durable
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.pagination import Page, SortedPageQuery, page_with
 from sluicemq.admin.printable_names import base64_of, printable
-from sluicemq.admin.routing import Call, Endpoint
+from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Destination, Subscription
 from sluicemq.model.access import Identity, Operation, matcher
@@ -515,6 +515,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "listDestinations",
             handlers.index,
             "List the queues and topics",
+            Need.VISIBLE,
             query=DestinationQuery,
             answer=Page[DestinationItem],
         ),
@@ -533,6 +534,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "putDestination",
             handlers.put,
             "Create a destination or change its settings",
+            (Operation.CREATE, Operation.MANAGE),
             query=PutQuery,
             body=DestinationRequest,
             answer=DestinationView,

@@ -82,7 +82,13 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
     )
     return [
         Endpoint(
-            "GET", "/status", "getStatus", handlers.status, "Try a connection", answer=StatusView
+            "GET",
+            "/status",
+            "getStatus",
+            handlers.status,
+            "Try a connection",
+            Need.USER,
+            answer=StatusView,
         ),
         live,
         ready,

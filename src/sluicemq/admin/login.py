@@ -137,15 +137,19 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "getSession",
             handlers.show,
             "Show the caller's session",
+            Need.USER,
             answer=SessionView,
         ),
-        Endpoint("DELETE", "/session", "deleteSession", handlers.logout, "Log out", status=204),
+        Endpoint(
+            "DELETE", "/session", "deleteSession", handlers.logout, "Log out", Need.USER, status=204
+        ),
         Endpoint(
             "POST",
             "/session/password",
             "changePassword",
             handlers.change_password,
             "Change the caller's password",
+            Need.USER,
             body=PasswordRequest,
             answer=SessionView,
         ),

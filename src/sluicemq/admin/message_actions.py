@@ -355,6 +355,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "applyMessageAction",
             handlers.post,
             "Delete, move, copy, redeliver or redrive messages",
+            (Operation.BROWSE, Operation.CONSUME, Operation.MANAGE),
             body=MessageActionRequest,
             answer=MessageActionResult,
         )

@@ -120,9 +120,10 @@ def _tag(path: str) -> str:
 def _needs(endpoint: Endpoint) -> str:
     if isinstance(endpoint.needs, Operation):
         return f"Takes the permission to {endpoint.needs} the destination."
-    return (
-        f"For {endpoint.needs.value}." if endpoint.needs is not Need.NOTHING else "For everybody."
-    )
+    if isinstance(endpoint.needs, tuple):
+        operations = " or ".join(endpoint.needs)
+        return f"Takes the permission to {operations} the destination, depending on the request."
+    return f"For {endpoint.needs.value}."
 
 
 def _in_path(endpoint: Endpoint) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import sees
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
-from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
+from sluicemq.admin.routing import KINDS, Call, Endpoint, Need, from_base64
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, decode_name
 from sluicemq.model.histogram import Distribution
@@ -369,6 +369,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "getOverview",
             handlers.show,
             "Overview of the broker",
+            Need.USER,
             query=OverviewQuery,
             answer=OverviewView,
         ),
@@ -378,6 +379,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             "getHistory",
             handlers.history,
             "History of the last hour",
+            Need.USER,
             query=HistoryQuery,
             answer=HistoryView,
         ),
