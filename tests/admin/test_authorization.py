@@ -1,7 +1,7 @@
 """The authorization matrix: every operation of the API, requested by everybody.
 
 The expected result follows from the access requirement that the endpoint declares; the request is
-carried out by a broker.
+carried out by a broker. Requests that may change something leave an entry in the audit log.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ QUERIES = {
     "writeBatchPart": "writer=w&batch=1&partition=0&part=0&bad_rows=dead-letter"
     f"&dead_letter_queue={OWN}",
 }
+TRAFFIC = {"createSession", "publishMessage", "writeBatchPart"}
+"""Operations whose requests are no changes in the audit log; a login has an entry of its own."""
 IN_MEMORY = {"no-journal", "no-backup-directory"}
 """Error codes of permitted requests that need a journal on disk."""
 
@@ -186,6 +188,11 @@ def test_operation_is_permitted_as_declared(operation: str, caller: str, tmp_pat
             assert answer.status in (403, 404), answer
         else:
             assert (answer.status, answer.code) == (403, "forbidden")
+        if endpoint.method != "GET" and caller != "anonymous":
+            latest = next(e for e in api_fixture.context.audit.recent() if e.event == "change")
+            result = "done" if answer.status < 300 else str(answer.status)
+            audited = (latest.action, latest.result) == (operation, result)
+            assert audited is (operation not in TRAFFIC), latest
         if endpoint.needs in (Need.USER, Need.VISIBLE) and caller not in ("owner", "root"):
             assert b"own." not in answer.body
 

@@ -66,7 +66,8 @@ Needs = Need | Operation | tuple[Operation, ...]
 class Endpoint:
     """Endpoint for one method and path.
 
-    operation_id  name of the operation in the OpenAPI document and in clients generated from it
+    operation_id  name of the operation in the OpenAPI document, in clients generated from it
+                  and in the audit log
     handler   returns an instance of `answer`, or a starlette Response that is sent unchanged
     needs     access requirement. SUPERUSER and an Operation, which refers to the destination in
               the path, are checked before parameters and body. Of several operations, the handler
