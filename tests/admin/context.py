@@ -94,9 +94,15 @@ class Lines:
         self.lines: list[AuditEntry] = []
         self.counts: dict[str, int] = {}
 
-    def acted(self, peer: str, user: str, what: str, result: str) -> None:
+    def acted(self, peer: str, user: str, action: str, what: str, result: str) -> None:
         line = AuditEntry(
-            time=0, event="change", peer=peer, user=user, operation=what, result=result
+            time=0,
+            event="change",
+            peer=peer,
+            user=user,
+            operation=what,
+            action=action,
+            result=result,
         )
         self.lines.append(line)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import sluicemq
 from sluicemq.admin.routing import Endpoint, Need
+from sluicemq.model.access import Operation
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture
 from tests.support.http import HTTP, waiting
@@ -70,12 +71,24 @@ def test_every_error_code_is_documented() -> None:
     assert missing == {"client-disconnected"}  # no client receives it
 
 
+TAKES = {
+    Need.NOTHING: "nothing",
+    Need.USER: "a user",
+    Need.VISIBLE: "a user",
+    Need.OWNER: "the owner",
+    Need.SUPERUSER: "a superuser",
+}
+
+
+def operations(needs: Operation | tuple[Operation, ...]) -> str:
+    return " or ".join(f"`{each}`" for each in ([needs] if isinstance(needs, str) else needs))
+
+
 def table(endpoints: list[Endpoint]) -> str:
     """Return the table of endpoints for the page."""
     rows = ["| request | | parameters | takes |", "|---|---|---|---|"]
     for each in sorted(endpoints, key=lambda each: (each.prefix == "", each.full_path)):
-        takes = {Need.NOTHING: "nothing", Need.USER: "a user", Need.SUPERUSER: "a superuser"}
-        needs = takes[each.needs] if isinstance(each.needs, Need) else f"`{each.needs}`"
+        needs = TAKES[each.needs] if isinstance(each.needs, Need) else operations(each.needs)
         names = ", ".join(f"`{name}`" for name in each.parameters)
         media = "" if each.media == "application/json" else f" ({each.media})"
         rows.append(

@@ -14,7 +14,7 @@ from sluicemq.admin.batches import BatchQuery
 from sluicemq.admin.caller import is_ours, read_authorization
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.journal import Extent, read_range
-from sluicemq.admin.routing import Call, Endpoint, parameters
+from sluicemq.admin.routing import Call, Endpoint, Need, parameters
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import ProtocolError
@@ -46,7 +46,11 @@ async def never(call: Call) -> None:
 @given(st.dictionaries(NAMES, TEXTS))
 def test_parameters(query: dict[str, str]) -> None:
     complete = {"writer": "w", "batch": "0", "partition": "0", "part": "0", **query}
-    read = result(parameters, Endpoint("POST", "/batches", never, "", query=BatchQuery), complete)
+    read = result(
+        parameters,
+        Endpoint("POST", "/batches", "write", never, "", Need.USER, query=BatchQuery),
+        complete,
+    )
     if isinstance(read, ApiError):
         assert read.status == 400
         assert any(name in str(read) for name in query)

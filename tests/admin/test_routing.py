@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ from sluicemq.admin.routing import (
 )
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
-from tests.support.api import ApiFixture
+from tests.support.api import ApiFixture, looped
 
 
 async def never(call: Call) -> None:
@@ -45,7 +46,8 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def endpoint(method: str, path: str, **more: Any) -> Endpoint:
-    return Endpoint(method, path, never, f"{method} {path}", **more)
+    needs = more.pop("needs", Need.USER)
+    return Endpoint(method, path, "doIt", never, f"{method} {path}", needs, **more)
 
 
 TABLE = RouteTable(
@@ -191,7 +193,8 @@ def test_the_document() -> None:
     part = made["paths"]["/{kind}/{name}/parts/{part}"]["get"]
     names = [parameter["name"] for parameter in part["parameters"]]
     assert names == ["kind", "name", "part", "name_base64"]
-    assert part["parameters"][0]["schema"] == {"enum": ["queue", "topic"]}
+    assert part["parameters"][0]["schema"] == {"$ref": "#/components/schemas/DestinationKind"}
+    assert made["components"]["schemas"]["DestinationKind"]["enum"] == ["queue", "topic"]
     assert made["paths"]["/things/{name}"]["get"]["security"] == []
     assert "security" not in part
     assert sorted(made["paths"]["/things/{name}"]["put"]["responses"]) == [
@@ -211,6 +214,18 @@ def test_invalid_utf8_in_an_error_is_escaped() -> None:
         "detail": "there is no \\udcff",
         "code": "not-found",
     }
+
+
+@looped
+async def test_operations_and_components_have_readable_names(api_fixture: ApiFixture) -> None:
+    made = document(api_fixture.endpoints)
+    operations = [each for path in made["paths"].values() for each in path.values()]
+    ids = [operation["operationId"] for operation in operations]
+    assert len(set(ids)) == len(ids) > 50
+    assert [name for name in ids if not re.fullmatch("[a-z]+([A-Z][a-z]+)+", name)] == []
+    assert all(len(operation["tags"]) == 1 for operation in operations)
+    names = [*made["components"]["schemas"], *made["components"]["responses"]]
+    assert [name for name in names if not re.fullmatch("([A-Z][a-z]+)+", name)] == []
 
 
 def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:

@@ -213,7 +213,8 @@ class Application:
         """Write an audit line for a request that may have changed something."""
         what = f"{call.request.method} {call.request.url.path} {call.note}".rstrip()
         result = "done" if response.status_code < 400 else str(response.status_code)
-        self.context.audit.acted(call.caller.peer, call.identity.name, what, result)
+        action = call.endpoint.operation_id
+        self.context.audit.acted(call.caller.peer, call.identity.name, action, what, result)
 
 
 def _who(identity: Identity) -> str:

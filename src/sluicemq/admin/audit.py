@@ -26,6 +26,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/audit",
+            "listAuditEntries",
             handlers.list,
             "Last lines of the audit log",
             Need.SUPERUSER,

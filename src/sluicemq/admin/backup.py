@@ -250,6 +250,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/backups",
+            "listBackups",
             handlers.show,
             "List the backups",
             Need.SUPERUSER,
@@ -259,6 +260,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             "/backups",
+            "createBackup",
             handlers.create,
             "Create a backup; the response reports its progress, one line at a time",
             Need.SUPERUSER,

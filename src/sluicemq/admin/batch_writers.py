@@ -72,6 +72,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/batches",
+            "listBatchWriters",
             handlers.list,
             "List the writers of batches",
             Need.SUPERUSER,

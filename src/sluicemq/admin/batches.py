@@ -337,8 +337,10 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             "/batches",
+            "writeBatchPart",
             handlers.post,
             "Write a part of a batch, exactly once",
+            (Operation.PRODUCE,),
             query=BatchQuery,
             body=RawBody.OCTETS,
             answer=BatchPartResult,

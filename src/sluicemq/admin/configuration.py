@@ -34,6 +34,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/configuration",
+            "listSettings",
             handlers.list,
             "List the effective settings and their sources, except those of destinations",
             Need.SUPERUSER,

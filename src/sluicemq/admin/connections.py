@@ -164,17 +164,26 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/connections",
+            "listConnections",
             handlers.list,
             "List the connections",
+            Need.VISIBLE,
             query=ConnectionQuery,
             answer=Page[ConnectionItem],
         ),
         Endpoint(
-            "GET", "/connections/{id}", handlers.show, "Show a connection", answer=ConnectionItem
+            "GET",
+            "/connections/{id}",
+            "getConnection",
+            handlers.show,
+            "Show a connection",
+            Need.OWNER,
+            answer=ConnectionItem,
         ),
         Endpoint(
             "DELETE",
             "/connections/{id}",
+            "closeConnection",
             handlers.close,
             "Close a connection",
             Need.SUPERUSER,

@@ -12,7 +12,7 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import sees
 from sluicemq.admin.pagination import Page, SortedPageQuery, page_of
 from sluicemq.admin.printable_names import base64_of, printable
-from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
+from sluicemq.admin.routing import KINDS, Call, Endpoint, Need, from_base64
 from sluicemq.admin.server_interface import AttachedConsumer
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.model.destination import Kind, decode_name
@@ -114,8 +114,10 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/consumers",
+            "listConsumers",
             handlers.list,
             "List the consumers",
+            Need.VISIBLE,
             query=ConsumerQuery,
             answer=Page[ConsumerItem],
         )

@@ -16,7 +16,7 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import DestinationEndpoints, sees
 from sluicemq.admin.pagination import Page, SortedPageQuery, page_with
 from sluicemq.admin.printable_names import base64_of, printable
-from sluicemq.admin.routing import Call, Endpoint
+from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Delivery, Destination
 from sluicemq.model.access import Identity
@@ -185,8 +185,10 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/dead-letters",
+            "listDeadLetterQueues",
             handlers.index,
             "List the dead-letter queues with the reasons of their messages",
+            Need.VISIBLE,
             query=DeadLetterQuery,
             answer=Page[DeadLetterItem],
         )

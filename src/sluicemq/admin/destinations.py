@@ -21,7 +21,7 @@ from sluicemq.admin.durability import wait_until_durable
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.pagination import Page, SortedPageQuery, page_with
 from sluicemq.admin.printable_names import base64_of, printable
-from sluicemq.admin.routing import Call, Endpoint
+from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Destination, Subscription
 from sluicemq.model.access import Identity, Operation, matcher
@@ -512,14 +512,17 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/destinations",
+            "listDestinations",
             handlers.index,
             "List the queues and topics",
+            Need.VISIBLE,
             query=DestinationQuery,
             answer=Page[DestinationItem],
         ),
         Endpoint(
             "GET",
             one,
+            "getDestination",
             handlers.show,
             "Show a destination with its settings",
             Operation.BROWSE,
@@ -528,8 +531,10 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "PUT",
             one,
+            "putDestination",
             handlers.put,
             "Create a destination or change its settings",
+            (Operation.CREATE, Operation.MANAGE),
             query=PutQuery,
             body=DestinationRequest,
             answer=DestinationView,
@@ -538,6 +543,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "DELETE",
             one,
+            "deleteDestination",
             handlers.delete,
             "Delete a destination and its messages",
             Operation.DELETE,
@@ -547,6 +553,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             f"{one}/purge",
+            "purgeDestination",
             handlers.purge,
             "Purge a destination",
             Operation.MANAGE,
@@ -556,6 +563,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             f"{one}/pause",
+            "pauseDestination",
             handlers.pause,
             "Pause delivery, also after a restart",
             Operation.MANAGE,
@@ -564,6 +572,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             f"{one}/resume",
+            "resumeDestination",
             handlers.resume,
             "Resume delivery",
             Operation.MANAGE,

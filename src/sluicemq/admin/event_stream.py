@@ -25,7 +25,7 @@ from sluicemq.admin.destination_page_cache import DestinationPageCache
 from sluicemq.admin.destinations import DestinationEndpoints, DestinationQuery
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.overview import Overview
-from sluicemq.admin.routing import Call, Endpoint
+from sluicemq.admin.routing import Call, Endpoint, Need
 
 TICK_SECONDS: Final = 1.0
 ROWS_TICKS: Final = 2
@@ -146,8 +146,10 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/events",
+            "streamEvents",
             handlers.stream,
             "Stream of events",
+            Need.VISIBLE,
             query=EventQuery,
             media=MEDIA_TYPE,
         )

@@ -63,13 +63,33 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
     """Return the endpoints of /status and /health."""
     handlers = HealthEndpoints(context)
     live = Endpoint(
-        "GET", "/health/live", handlers.live, "Liveness check", Need.NOTHING, answer=HealthView
+        "GET",
+        "/health/live",
+        "getLiveness",
+        handlers.live,
+        "Liveness check",
+        Need.NOTHING,
+        answer=HealthView,
     )
     ready = Endpoint(
-        "GET", "/health/ready", handlers.ready, "Readiness check", Need.NOTHING, answer=HealthView
+        "GET",
+        "/health/ready",
+        "getReadiness",
+        handlers.ready,
+        "Readiness check",
+        Need.NOTHING,
+        answer=HealthView,
     )
     return [
-        Endpoint("GET", "/status", handlers.status, "Try a connection", answer=StatusView),
+        Endpoint(
+            "GET",
+            "/status",
+            "getStatus",
+            handlers.status,
+            "Try a connection",
+            Need.USER,
+            answer=StatusView,
+        ),
         live,
         ready,
         replace(live, prefix=""),

@@ -299,6 +299,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/journal",
+            "getJournal",
             handlers.show,
             "List the segments of the journal",
             need,
@@ -307,6 +308,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/journal/segments/{first_sequence}",
+            "readSegment",
             handlers.segment,
             "Read a segment or a byte range of it",
             need,
@@ -316,6 +318,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/journal/destinations",
+            "listJournalDestinations",
             handlers.destinations,
             "List names of destinations by number",
             need,

@@ -123,6 +123,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             "/session",
+            "createSession",
             handlers.login,
             "Log in and begin a session",
             Need.NOTHING,
@@ -130,13 +131,25 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             answer=SessionView,
             audited=False,
         ),
-        Endpoint("GET", "/session", handlers.show, "Show the caller's session", answer=SessionView),
-        Endpoint("DELETE", "/session", handlers.logout, "Log out", status=204),
+        Endpoint(
+            "GET",
+            "/session",
+            "getSession",
+            handlers.show,
+            "Show the caller's session",
+            Need.USER,
+            answer=SessionView,
+        ),
+        Endpoint(
+            "DELETE", "/session", "deleteSession", handlers.logout, "Log out", Need.USER, status=204
+        ),
         Endpoint(
             "POST",
             "/session/password",
+            "changePassword",
             handlers.change_password,
             "Change the caller's password",
+            Need.USER,
             body=PasswordRequest,
             answer=SessionView,
         ),

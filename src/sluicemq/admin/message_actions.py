@@ -352,8 +352,10 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             "/destinations/{kind}/{name}/messages/actions",
+            "applyMessageAction",
             handlers.post,
             "Delete, move, copy, redeliver or redrive messages",
+            (Operation.BROWSE, Operation.CONSUME, Operation.MANAGE),
             body=MessageActionRequest,
             answer=MessageActionResult,
         )

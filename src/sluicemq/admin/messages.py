@@ -460,6 +460,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             messages,
+            "listMessages",
             handlers.index,
             "List ready, unacked or scheduled messages",
             need,
@@ -469,6 +470,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             f"{messages}/{{id}}",
+            "getMessage",
             handlers.show,
             "Show a message",
             need,
@@ -478,6 +480,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             f"{messages}/{{id}}/body",
+            "getMessageBody",
             handlers.body,
             "Download the body of a message",
             need,

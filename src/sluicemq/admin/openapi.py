@@ -19,7 +19,10 @@ from sluicemq.admin.routing import KINDS, PREFIX, Call, Endpoint, Need, RawBody
 from sluicemq.model.access import Operation
 
 PLACE: Final = "#/components/schemas/{name}"
-_WORD: Final = re.compile(r"[A-Za-z0-9]+")
+_PAGE: Final = re.compile(rb'\bPage[_[]([A-Za-z]+)[]_](?=")')
+_TAGS: Final = {"history": "overview", "openapi.json": "overview", "status": "health"}
+"""Tags of paths whose first part is no resource."""
+_BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -42,7 +45,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in documented:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, refs)
-    return {
+    made = {
         "openapi": "3.1.0",
         "info": {
             "title": "SluiceMQ",
@@ -53,7 +56,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "servers": [{"url": PREFIX}],
         "paths": paths,
         "components": {
-            "schemas": schemas,
+            "schemas": {**schemas, "DestinationKind": {"type": "string", "enum": list(KINDS)}},
             "responses": {
                 "Problem": {
                     "description": "The request was not carried out.",
@@ -74,6 +77,9 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         },
         "security": [{"basic": []}, {"token": []}, {"session": []}],
     }
+    # msgspec names Page[UserView] Page_UserView_, with the title Page[UserView]
+    renamed: dict[str, Any] = msgspec.json.decode(_PAGE.sub(rb"\1Page", msgspec.json.encode(made)))
+    return renamed
 
 
 def _types(endpoints: Iterable[Endpoint]) -> Iterator[Any]:
@@ -85,19 +91,18 @@ def _types(endpoints: Iterable[Endpoint]) -> Iterator[Any]:
 
 
 def _operation(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
-    words = [endpoint.method.lower(), *_WORD.findall(endpoint.path)]
     operation: dict[str, Any] = {
-        "operationId": words[0] + "".join(word.capitalize() for word in words[1:]),
+        "operationId": endpoint.operation_id,
         "summary": endpoint.summary,
         "description": _needs(endpoint),
-        "tags": [endpoint.path.split("/")[1]],
+        "tags": [_tag(endpoint.path)],
         "parameters": [*_in_path(endpoint), *_in_query(endpoint)],
         "responses": _responses(endpoint, refs),
     }
     if endpoint.needs is Need.NOTHING:
         operation["security"] = []
     if isinstance(endpoint.body, RawBody):
-        operation["requestBody"] = {"required": True, "content": {endpoint.body.value: {}}}
+        operation["requestBody"] = {"required": True, "content": {endpoint.body.value: _BINARY}}
     elif endpoint.body is not None:
         content = {MEDIA_TYPE: {"schema": refs[id(endpoint.body)]}}
         required = any(field.required for field in msgspec.structs.fields(endpoint.body))
@@ -105,12 +110,20 @@ def _operation(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
     return operation
 
 
+def _tag(path: str) -> str:
+    """Return the resource of a path."""
+    parts = path.split("/")[1:]
+    inner = [part for part in parts if part in ("messages", "slots")]
+    return inner[0] if inner else _TAGS.get(parts[0], parts[0])
+
+
 def _needs(endpoint: Endpoint) -> str:
     if isinstance(endpoint.needs, Operation):
         return f"Takes the permission to {endpoint.needs} the destination."
-    return (
-        f"For {endpoint.needs.value}." if endpoint.needs is not Need.NOTHING else "For everybody."
-    )
+    if isinstance(endpoint.needs, tuple):
+        operations = " or ".join(endpoint.needs)
+        return f"Takes the permission to {operations} the destination, depending on the request."
+    return f"For {endpoint.needs.value}."
 
 
 def _in_path(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
@@ -120,7 +133,7 @@ def _in_path(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
         name = part[1:-1]
         schema: dict[str, Any] = {"type": "string", "minLength": 1}
         if name == "kind" and endpoint.of_path:
-            schema = {"enum": list(KINDS)}
+            schema = {"$ref": PLACE.format(name="DestinationKind")}
         yield {"name": name, "in": "path", "required": True, "schema": schema}
 
 
@@ -150,7 +163,7 @@ def _responses(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
     if endpoint.answer is not None:
         done["content"] = {endpoint.media: {"schema": refs[id(endpoint.answer)]}}
     elif endpoint.status != 204:
-        done["content"] = {endpoint.media: {}}
+        done["content"] = {endpoint.media: {} if endpoint.media == MEDIA_TYPE else _BINARY}
     statuses = dict.fromkeys((endpoint.status, *endpoint.besides), done)
     if endpoint.created:
         statuses[201] = done
@@ -181,4 +194,13 @@ class OpenApiEndpoints:
 def endpoints(table: Callable[[], Iterable[Endpoint]]) -> list[Endpoint]:
     """Return the endpoints of /openapi.json; `table` returns all endpoints."""
     handlers = OpenApiEndpoints(table)
-    return [Endpoint("GET", "/openapi.json", handlers.show, "OpenAPI document", Need.NOTHING)]
+    return [
+        Endpoint(
+            "GET",
+            "/openapi.json",
+            "getOpenApiDocument",
+            handlers.show,
+            "OpenAPI document",
+            Need.NOTHING,
+        )
+    ]

@@ -17,7 +17,7 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import sees
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
-from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
+from sluicemq.admin.routing import KINDS, Call, Endpoint, Need, from_base64
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, decode_name
 from sluicemq.model.histogram import Distribution
@@ -366,16 +366,20 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/overview",
+            "getOverview",
             handlers.show,
             "Overview of the broker",
+            Need.USER,
             query=OverviewQuery,
             answer=OverviewView,
         ),
         Endpoint(
             "GET",
             "/history",
+            "getHistory",
             handlers.history,
             "History of the last hour",
+            Need.USER,
             query=HistoryQuery,
             answer=HistoryView,
         ),

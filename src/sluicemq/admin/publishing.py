@@ -247,6 +247,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "POST",
             "/destinations/{kind}/{name}/messages",
+            "publishMessage",
             handlers.post,
             "Publish a message",
             Operation.PRODUCE,

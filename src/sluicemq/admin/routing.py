@@ -1,6 +1,6 @@
 """Route table of the HTTP API. It dispatches requests and is the source of the OpenAPI document.
 
-    Endpoint("GET", "/destinations/{kind}/{name}", self.show, "One destination", …)
+    Endpoint("GET", "/destinations/{kind}/{name}", "getDestination", self.show, "…", BROWSE)
 
 Each module with endpoints returns a list of them (`endpoints(context)`). The application handles
 the stages common to all requests: login, permission, parameters, body, audit.
@@ -47,7 +47,9 @@ class Need(Enum):
     """Access requirement of an endpoint that needs no operation on a destination."""
 
     NOTHING = "everybody, without a login"
-    USER = "any user; permissions limit the visible and changeable resources"
+    USER = "any user"
+    VISIBLE = "any user; the response contains what the user may see"
+    OWNER = "the owner, and users who may administer it; it does not exist for others"
     SUPERUSER = "a superuser"
 
 
@@ -57,16 +59,19 @@ class RawBody(Enum):
     OCTETS = "application/octet-stream"
 
 
-Needs = Need | Operation
+Needs = Need | Operation | tuple[Operation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Endpoint for one method and path.
 
+    operation_id  name of the operation in the OpenAPI document, in clients generated from it
+                  and in the audit log
     handler   returns an instance of `answer`, or a starlette Response that is sent unchanged
-    needs     access requirement, checked before parameters and body; an Operation refers to the
-              destination in the path
+    needs     access requirement. SUPERUSER and an Operation, which refers to the destination in
+              the path, are checked before parameters and body. Of several operations, the handler
+              checks those that the request needs. It also checks OWNER and VISIBLE
     query     msgspec Struct whose fields are the parameters; None = no parameters
     body      type of the JSON body; None = the body is ignored. A missing body counts as `{}`
     answer    type of the JSON response; None = no content, or the media type `media`
@@ -78,9 +83,10 @@ class Endpoint:
 
     method: str
     path: str
+    operation_id: str
     handler: Callable[[Call], Awaitable[Any]]
     summary: str
-    needs: Needs = Need.USER
+    needs: Needs
     query: type | None = None
     body: type | RawBody | None = None
     answer: Any = None
@@ -91,7 +97,6 @@ class Endpoint:
     limit: int = SMALL_BYTES
     audited: bool | None = None
     prefix: str = PREFIX
-    tag: str = ""
 
     @property
     def changes(self) -> bool:

@@ -174,7 +174,9 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
     """Return the endpoints of / and /console."""
     handlers = ConsoleEndpoints()
     return [
-        Endpoint("GET", path, handler, summary, Need.NOTHING, prefix="", media="text/html")
+        Endpoint(
+            "GET", path, "getConsole", handler, summary, Need.NOTHING, prefix="", media="text/html"
+        )
         for path, handler, summary in (
             ("/", handlers.enter, "Redirect to the console"),
             ("/console", handlers.enter, "Redirect to the console"),

@@ -21,7 +21,7 @@ from sluicemq.admin.durability import wait_until_durable
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.pagination import Page, SortedPageQuery, page_of
 from sluicemq.admin.printable_names import base64_of, printable
-from sluicemq.admin.routing import Call, Endpoint, from_base64
+from sluicemq.admin.routing import Call, Endpoint, Need, from_base64
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Destination, Subscription
 from sluicemq.model.access import Identity, Operation
@@ -194,16 +194,20 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/subscriptions",
+            "listSubscriptions",
             handlers.list,
             "List the subscriptions of topics",
+            Need.VISIBLE,
             query=SubscriptionQuery,
             answer=Page[SubscriptionItem],
         ),
         Endpoint(
             "DELETE",
             "/subscriptions",
+            "deleteSubscription",
             handlers.delete,
             "Delete a subscription and its messages",
+            Need.OWNER,
             query=SubscriptionDeletionQuery,
             status=204,
         ),

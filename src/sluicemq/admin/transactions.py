@@ -25,7 +25,7 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.durability import wait_until_called_back, wait_until_durable
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.pagination import Page, SortedPageQuery, page_of
-from sluicemq.admin.routing import Call, Endpoint
+from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Transaction, TransactionState
 from sluicemq.model.errors import ProtocolError
@@ -165,23 +165,29 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/transactions",
+            "listTransactions",
             handlers.list,
             "List the open and prepared transactions",
+            Need.VISIBLE,
             query=TransactionQuery,
             answer=Page[TransactionItem],
         ),
         Endpoint(
             "POST",
             "/transactions/{id}/commit",
+            "commitTransaction",
             handlers.commit,
             "Commit a prepared transaction",
+            Need.OWNER,
             status=204,
         ),
         Endpoint(
             "POST",
             "/transactions/{id}/rollback",
+            "rollBackTransaction",
             handlers.roll_back,
             "Roll back a transaction",
+            Need.OWNER,
             status=204,
         ),
     ]

@@ -283,16 +283,18 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/users",
+            "listUsers",
             handlers.list,
             "List the users",
             need,
             query=ListQuery,
             answer=Page[UserView],
         ),
-        Endpoint("GET", user, handlers.show, "A user", need, answer=UserView),
+        Endpoint("GET", user, "getUser", handlers.show, "A user", need, answer=UserView),
         Endpoint(
             "PUT",
             user,
+            "putUser",
             handlers.put,
             "Add or change a user",
             need,
@@ -302,11 +304,19 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             created=True,
         ),
         Endpoint(
-            "DELETE", user, handlers.delete, "Remove a user", need, query=ForceQuery, status=204
+            "DELETE",
+            user,
+            "deleteUser",
+            handlers.delete,
+            "Remove a user",
+            need,
+            query=ForceQuery,
+            status=204,
         ),
         Endpoint(
             "PUT",
             permission,
+            "grantUserPermission",
             handlers.grant,
             "Grant a permission",
             need,
@@ -316,19 +326,29 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "DELETE",
             permission,
+            "revokeUserPermission",
             handlers.revoke,
             "Revoke a permission",
             need,
             query=PatternQuery,
             status=204,
         ),
-        Endpoint("PUT", assigned, handlers.assign, "Assign a role", need, answer=UserView),
         Endpoint(
-            "DELETE", assigned, handlers.withdraw, "Revoke a role from a user", need, status=204
+            "PUT", assigned, "assignRole", handlers.assign, "Assign a role", need, answer=UserView
+        ),
+        Endpoint(
+            "DELETE",
+            assigned,
+            "withdrawRole",
+            handlers.withdraw,
+            "Revoke a role from a user",
+            need,
+            status=204,
         ),
         Endpoint(
             "POST",
             tokens,
+            "createToken",
             handlers.add_token,
             "Create a token",
             need,
@@ -339,6 +359,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "DELETE",
             f"{tokens}/{{id}}",
+            "deleteToken",
             handlers.remove_token,
             "Revoke a token",
             need,
@@ -347,16 +368,18 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/roles",
+            "listRoles",
             handlers.list_roles,
             "List the roles",
             need,
             query=ListQuery,
             answer=Page[RoleView],
         ),
-        Endpoint("GET", role, handlers.show_role, "A role", need, answer=RoleView),
+        Endpoint("GET", role, "getRole", handlers.show_role, "A role", need, answer=RoleView),
         Endpoint(
             "PUT",
             role,
+            "putRole",
             handlers.put_role,
             "Add a role",
             need,
@@ -364,10 +387,13 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
             answer=RoleView,
             created=True,
         ),
-        Endpoint("DELETE", role, handlers.delete_role, "Remove a role", need, status=204),
+        Endpoint(
+            "DELETE", role, "deleteRole", handlers.delete_role, "Remove a role", need, status=204
+        ),
         Endpoint(
             "PUT",
             f"{role}/permissions",
+            "grantRolePermission",
             handlers.grant_role,
             "Grant a role a permission",
             need,
@@ -377,6 +403,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "DELETE",
             f"{role}/permissions",
+            "revokeRolePermission",
             handlers.revoke_role,
             "Revoke a role's permission",
             need,

@@ -37,6 +37,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason       reason for a refused login
     retry_after  seconds until another login attempt is accepted
     operation    requested operation
+    action       for a change over HTTP, the operation's id in the OpenAPI document
     result       done, or the status of the error response
     """
 
@@ -48,6 +49,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     retry_after: float = 0.0
     operation: str = ""
+    action: str = ""
     result: str = ""
     role: str = ""
     changed: str = ""
@@ -94,13 +96,15 @@ class Audit:
         """Log an operation that was denied to a user."""
         self._say("denied", peer=peer, user=user or "(anonymous)", operation=_printable(what))
 
-    def acted(self, peer: str, user: str, what: str, result: str) -> None:
-        """Log a requested change; `result` is `done` or the reason for the refusal."""
+    def acted(self, peer: str, user: str, action: str, what: str, result: str) -> None:
+        """Log a requested change: the id of the operation, and what was requested; `result` is
+        `done` or the reason for the refusal."""
         self._say(
             "change",
             peer=peer,
             user=user or "(everybody)",
             operation=_printable(what),
+            action=action,
             result=result,
         )
 

@@ -173,6 +173,7 @@ def endpoints(context: ApiContext) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/metrics",
+            "getMetrics",
             page.show,
             "Figures for Prometheus",
             Need.NOTHING if context.figures.open else Need.USER,

@@ -11,7 +11,7 @@ export const title = () => "Audit";
 const REFRESH_MS = 5_000;
 const MOST = 200;
 /** Fields that have columns of their own. */
-const KNOWN = new Set(["time", "event", "user", "peer", "operation", "result"]);
+const KNOWN = new Set(["time", "event", "user", "peer", "operation", "action", "result"]);
 
 export function show({ signal }) {
   const table = new Table({ caption: "Audit log", stack: true, key: keyOf, columns: COLUMNS });

@@ -1,0 +1,214 @@
+"""The authorization matrix: every operation of the API, requested by everybody.
+
+The expected result follows from the access requirement that the endpoint declares; the request is
+carried out by a broker. Requests that may change something leave an entry in the audit log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.admin.routing import PREFIX, Endpoint, Need
+from sluicemq.admin.server_interface import ConnectionView
+from sluicemq.admin.transactions import id_of
+from sluicemq.model.access import Operation
+from sluicemq.model.message import Durability, Message
+from sluicemq.model.rows import encode, row
+from sluicemq.protocols.jmq.ids import Xid, encode_xid
+from tests.support.api import PASSWORD, ApiFixture, HttpClient, looped
+
+OWN = "own.jobs"
+NEWS = "own.news"
+EVERYTHING = " ".join(Operation)
+USERS = {
+    "nobody": (),
+    "other": (f"other.*: {EVERYTHING}",),
+    "owner": (f"own.*: {EVERYTHING}",),
+}
+CALLERS = ("anonymous", *USERS, "root")
+GRANT = {"pattern": "other.*", "operations": ["browse"]}
+BODIES: dict[str, Any] = {
+    "applyMessageAction": {"action": "delete", "all": True},
+    "changePassword": {"current_password": PASSWORD, "new_password": PASSWORD + "!"},
+    "createBackup": {"directory": "one"},
+    "createSession": {"user": "root", "password": PASSWORD},
+    "createToken": {},
+    "grantRolePermission": GRANT,
+    "grantUserPermission": GRANT,
+    "publishMessage": {"body": "x"},
+    "purgeDestination": {},
+    "putDestination": {"max_messages": 100},
+    "putSlot": {"position": 1},
+    "putUser": {"superuser": False},
+    "writeBatchPart": b"".join(encode([row(OWN, b"1")])),
+}
+QUERIES = {
+    "deleteSubscription": f"name=readers&destination={NEWS}",
+    "listJournalDestinations": "ids=1",
+    "revokeRolePermission": "pattern=x.*",
+    "revokeUserPermission": "pattern=x.*",
+    "streamEvents": "destinations=true",
+    "writeBatchPart": "writer=w&batch=1&partition=0&part=0&bad_rows=dead-letter"
+    f"&dead_letter_queue={OWN}",
+}
+TRAFFIC = {"createSession", "publishMessage", "writeBatchPart"}
+"""Operations whose requests are no changes in the audit log; a login has an entry of its own."""
+IN_MEMORY = {"no-journal", "no-backup-directory"}
+"""Error codes of permitted requests that need a journal on disk."""
+
+
+def declared() -> dict[str, Endpoint]:
+    """Return the endpoints of the API by operation id."""
+
+    async def endpoints() -> list[Endpoint]:
+        with tempfile.TemporaryDirectory() as directory:
+            api_fixture = ApiFixture(Path(directory))
+            api_fixture.authenticator.close()
+            return api_fixture.endpoints
+
+    return {each.operation_id: each for each in asyncio.run(endpoints()) if each.prefix == PREFIX}
+
+
+ENDPOINTS = declared()
+
+
+async def prepare(api_fixture: ApiFixture) -> dict[str, str]:
+    """Create what the requests refer to; return the values of `{id}` by collection."""
+    api_fixture.add("root", superuser=True)
+    for name, permissions in USERS.items():
+        api_fixture.add(name, *permissions)
+    root = await enter(api_fixture, "root")
+    for path, body in (
+        ("/roles/unused", None),
+        ("/roles/clerk", None),
+        ("/roles/clerk/permissions", {**GRANT, "pattern": "x.*"}),
+        ("/users/target", {"password": PASSWORD}),
+        ("/users/target/permissions", {**GRANT, "pattern": "x.*"}),
+        ("/users/target/roles/clerk", None),
+    ):
+        answer = await root.ask("PUT", path, body)
+        assert answer.status in (200, 201), (path, answer)
+    token = (await root.ask("POST", "/users/target/tokens", {})).json()["id"]
+    broker = api_fixture.broker
+    queue, topic = broker.destinations.queue(OWN), broker.destinations.topic(NEWS)
+    broker.subscribe(topic, "readers", durable=True, owner="owner")
+    transaction = broker.transactions.begin("owner")
+    for number in range(2):
+        message = Message(queue.address, b"x", durability=Durability.NONE)
+        if number:
+            broker.transactions.publish(transaction, queue, message)
+        else:
+            broker.publish(queue, message)
+    broker.transactions.prepare(transaction, encode_xid(Xid(1, b"g", b"b")))
+    broker.flush()
+    connection = ConnectionView(
+        id=1,
+        protocol="phpmq",
+        peer="10.0.0.1:1",
+        user="owner",
+        client_id=OWN,
+        listener="phpmq://x:1",
+        started=1,
+        state="open",
+        consumers=0,
+        received_bytes=0,
+        sent_bytes=0,
+        tls=False,
+    )
+    api_fixture.context.connections.views.append(connection)  # type: ignore[attr-defined]
+    [listed] = (await root.ask("GET", f"/destinations/queue/{OWN}/messages")).json()["items"]
+    return {
+        "connections": "1",
+        "destinations": listed["id"],
+        "transactions": id_of(transaction),
+        "users": token,
+    }
+
+
+async def enter(api_fixture: ApiFixture, name: str) -> HttpClient:
+    """Return a client with a token of that user; without one for `anonymous`."""
+    client = api_fixture.http_client()
+    if name != "anonymous":
+        client.headers["Authorization"] = f"Bearer {api_fixture.token(name)}"
+    return client
+
+
+def address(endpoint: Endpoint, ids: dict[str, str]) -> str:
+    """Return path and query of a valid request."""
+    collection = endpoint.path.split("/")[1]
+    names = {"users": "target", "roles": "clerk", "journal": "slot"}
+    name = "unused" if endpoint.operation_id == "deleteRole" else names.get(collection, OWN)
+    values = {"{kind}": "queue", "{name}": name, "{role}": "clerk"}
+    values |= {"{id}": ids.get(collection, ""), "{first_sequence}": "1"}
+    path = "/".join(values.get(part, part) for part in endpoint.path.split("/"))
+    return f"{path}?{QUERIES.get(endpoint.operation_id, '')}".rstrip("?")
+
+
+def permitted(needs: Any, caller: str) -> bool:
+    """Return whether the declared requirement lets the caller make a request for what `owner` owns
+    and has all permissions for."""
+    if needs is Need.NOTHING:
+        return True
+    if needs in (Need.USER, Need.VISIBLE):
+        return caller != "anonymous"
+    if needs is Need.SUPERUSER:
+        return caller == "root"
+    assert needs is Need.OWNER or (needs and isinstance(needs, Operation | tuple)), needs
+    return caller in ("owner", "root")
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize("operation", sorted(ENDPOINTS))
+def test_operation_is_permitted_as_declared(operation: str, caller: str, tmp_path: Path) -> None:
+    endpoint = ENDPOINTS[operation]
+
+    @looped
+    async def scenario(api_fixture: ApiFixture) -> None:
+        ids = await prepare(api_fixture)
+        client = await enter(api_fixture, caller)
+
+        def stop(chunk: bytes) -> None:
+            if OWN.encode() in chunk or b"destinations" in chunk:
+                client.caller.leaving.set()
+
+        body = BODIES.get(operation)
+        watch = stop if operation == "streamEvents" else None
+        path = address(endpoint, ids)
+        answer = await client.ask(endpoint.method, path, body, watch=watch)
+        if permitted(endpoint.needs, caller):
+            assert answer.status < 300 or answer.code in IN_MEMORY, answer
+        elif caller == "anonymous":
+            assert (answer.status, answer.code) == (401, "authentication-required")
+        elif endpoint.needs is Need.OWNER:
+            assert answer.status in (403, 404), answer
+        else:
+            assert (answer.status, answer.code) == (403, "forbidden")
+        if endpoint.method != "GET" and caller != "anonymous":
+            latest = next(e for e in api_fixture.context.audit.recent() if e.event == "change")
+            result = "done" if answer.status < 300 else str(answer.status)
+            audited = (latest.action, latest.result) == (operation, result)
+            assert audited is (operation not in TRAFFIC), latest
+        if endpoint.needs in (Need.USER, Need.VISIBLE) and caller not in ("owner", "root"):
+            assert b"own." not in answer.body
+
+    scenario(tmp_path)
+
+
+def test_owner_sees_own_items_in_lists(tmp_path: Path) -> None:
+    """Otherwise the lists in the matrix would omit everything."""
+
+    @looped
+    async def scenario(api_fixture: ApiFixture) -> None:
+        await prepare(api_fixture)
+        for caller in ("owner", "root"):
+            client = await enter(api_fixture, caller)
+            for path in ("/connections", "/destinations", "/subscriptions"):
+                assert b"own." in (await client.ask("GET", path)).body, path
+            assert (await client.ask("GET", "/transactions")).json()["total"] == 1
+
+    scenario(tmp_path)

@@ -1,0 +1,265 @@
+"""A client generated from the OpenAPI document of a running broker carries out every operation.
+
+`openapi-python-client` writes the client into a temporary directory. Requests that fail are parsed
+as problem documents.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sluicemq.cli.main import main
+from sluicemq.clients.blocking import BlockingClient, connect
+from sluicemq.clients.jmq import Topic, Xid
+from sluicemq.model.rows import encode, row
+from tests.server.conftest import Start
+from tests.support.http import HTTP, Client
+
+PACKAGE = "generated_client"
+PASSWORD = "correct horse"
+NAME = "orders/new ones"
+"""A queue whose name has a slash, which is part of the name."""
+CONFIGURATION = {
+    "post_hooks": [],
+    # the generator does not know lines of JSON
+    "content_type_overrides": {"application/x-ndjson": "application/octet-stream"},
+}
+
+
+class Generated:
+    """The generated functions by operation id."""
+
+    def __init__(self, package: ModuleType, document: dict[str, Any], client: Any) -> None:
+        self.client = client
+        self.called: set[str] = set()
+        self._models = importlib.import_module(f"{package.__name__}.models")
+        self.modules = {
+            operation["operationId"]: importlib.import_module(
+                f"{package.__name__}.api.{operation['tags'][0].replace('-', '_')}"
+                f".{_snake(operation['operationId'])}"
+            )
+            for path in document["paths"].values()
+            for operation in path.values()
+        }
+        self.queue = self._models.DestinationKind.QUEUE
+        self.topic = self._models.DestinationKind.TOPIC
+
+    def model(self, name: str, **fields: Any) -> Any:
+        return getattr(self._models, name).from_dict(fields)
+
+    def ask(self, operation: str, *path: Any, **arguments: Any) -> Any:
+        """Call an operation that succeeds; return the parsed response."""
+        response = self.modules[operation].sync_detailed(*path, client=self.client, **arguments)
+        assert response.status_code < 300, (operation, response)
+        self.called.add(operation)
+        return response.parsed
+
+    def refused(self, operation: str, *path: Any, **arguments: Any) -> Any:
+        """Call an operation that fails; return the problem."""
+        found = self.modules[operation].sync(*path, client=self.client, **arguments)
+        assert type(found).__name__ == "Problem"
+        return found
+
+    def all(self, operation: str, *path: Any, **arguments: Any) -> list[Any]:
+        """Read all pages of a list, with two items per page."""
+        items: list[Any] = []
+        cursor = ""
+        while cursor is not None:
+            page = self.ask(operation, *path, limit=2, cursor=cursor, **arguments)
+            assert len(page.items) <= 2
+            items += page.items
+            cursor = page.next_cursor
+        return items
+
+
+def _snake(name: str) -> str:
+    return re.sub("([A-Z])", lambda found: "_" + found[0].lower(), name)
+
+
+@pytest.fixture
+def broker(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Start a broker with a superuser."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_text(PASSWORD + "\n")
+    (tmp_path / "backups").mkdir()
+    data = ["--data-dir", str(tmp_path / "broker")]
+    assert main(["users", "add", "root", "--superuser", "--password-file", "secret", *data]) == 0
+    backups = {"SLUICEMQ_BROKER__BACKUP_DIR": str(tmp_path / "backups")}
+    return start(HTTP, "jmq://127.0.0.1:0", environment=backups)
+
+
+@pytest.fixture
+def generated(broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Generated]:
+    """Generate the client; it logs in as the superuser."""
+    with Client(broker.port("http")) as plain:
+        document = plain.get("/openapi.json").json()
+    (tmp_path / "openapi.json").write_text(json.dumps(document))
+    (tmp_path / "settings.json").write_text(json.dumps(CONFIGURATION))
+    place = tmp_path / "made" / PACKAGE
+    place.parent.mkdir()
+    generate = [sys.executable, "-m", "openapi_python_client", "generate", "--fail-on-warning"]
+    options = ["--path", "openapi.json", "--config", "settings.json", "--meta", "none"]
+    subprocess.run(
+        [*generate, *options, "--output-path", str(place)],
+        check=True,
+        cwd=tmp_path,
+    )
+    monkeypatch.syspath_prepend(str(place.parent))
+    package: Any = importlib.import_module(PACKAGE)
+    url = f"http://127.0.0.1:{broker.port('http')}/api/v1"
+    with package.Client(base_url=url) as client:
+        client.get_httpx_client().auth = ("root", PASSWORD)
+        yield Generated(package, document, client)
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+        del sys.modules[name]
+
+
+def jms(broker: Any) -> BlockingClient:
+    url = f"jmq://root:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{broker.port('jmq')}"
+    return connect(url + "?client_id=desk")
+
+
+def users_and_roles(api: Generated) -> None:
+    grant = api.model("PermissionRequest", pattern="orders.*", operations=["produce"])
+    for name in ("anna", "bert", "carl"):
+        request = api.model("UserRequest", password="a long password")
+        assert api.ask("putUser", name, body=request).name == name
+    api.ask("putRole", "clerk")
+    api.ask("grantRolePermission", "clerk", body=grant)
+    assert api.ask("getRole", "clerk").permissions[0].pattern == "orders.*"
+    api.ask("assignRole", "anna", "clerk")
+    api.ask("grantUserPermission", "anna", body=grant)
+    token = api.ask("createToken", "anna", body=api.model("TokenRequest", label="batch"))
+    anna = api.ask("getUser", "anna")
+    assert (anna.roles, anna.tokens[0].label) == (["clerk"], "batch")
+    assert [user.name for user in api.all("listUsers")] == ["anna", "bert", "carl", "root"]
+    assert [role.name for role in api.all("listRoles")] == ["clerk"]
+    missing = api.refused("getUser", "dora")
+    assert (missing.status, missing.code) == (404, "user-not-found")
+    assert (missing.type_, missing.title) == ("/problems/user-not-found", "User not found")
+    assert "dora" in missing.detail
+    api.ask("deleteToken", "anna", token.id)
+    api.ask("revokeUserPermission", "anna", pattern="orders.*")
+    api.ask("withdrawRole", "anna", "clerk")
+    api.ask("revokeRolePermission", "clerk", pattern="orders.*")
+    api.ask("deleteRole", "clerk")
+    api.ask("deleteUser", "bert")
+    assert [user.name for user in api.all("listUsers")] == ["anna", "carl", "root"]
+
+
+def sessions(api: Generated) -> None:
+    # a session of its own: the token of a browser session is not sent here
+    login = api.model("LoginRequest", user="carl", password="a long password")
+    assert api.ask("createSession", body=login).user == "carl"
+    api.client.get_httpx_client().cookies.clear()
+    assert api.ask("getSession").user == "root"
+    change = api.model("PasswordRequest", current_password="wrong", new_password="short")
+    assert api.refused("changePassword", body=change).status in (400, 401)
+    change = api.model("PasswordRequest", current_password=PASSWORD, new_password=PASSWORD)
+    api.ask("changePassword", body=change)
+    api.ask("deleteSession")
+
+
+def destinations_and_messages(api: Generated) -> None:
+    one = (api.queue, NAME)
+    request = api.model("DestinationRequest", max_messages=100)
+    assert api.ask("putDestination", *one, body=request).name == NAME
+    for number in range(5):
+        message = api.model("PublishRequest", body=f"text {number}", properties={"n": number})
+        api.ask("publishMessage", *one, body=message)
+    assert api.ask("getDestination", *one).ready == 5
+    assert [each.name for each in api.all("listDestinations", kind=None)] == [NAME]
+    messages = api.all("listMessages", *one)
+    assert len(messages) == 5
+    assert api.ask("getMessage", *one, messages[0].id).body.value == "text 0"
+    assert api.ask("getMessageBody", *one, messages[1].id).payload.read() == b"text 1"
+    action = api.model("MessageActionRequest", action="delete", ids=[messages[0].id])
+    assert api.ask("applyMessageAction", *one, body=action).processed == 1
+    assert api.ask("pauseDestination", *one).paused
+    assert not api.ask("resumeDestination", *one).paused
+    assert api.ask("purgeDestination", *one, body=api.model("PurgeRequest")).purged == 4
+    api.ask("deleteDestination", *one)
+    assert api.refused("getDestination", *one).code == "destination-not-found"
+    api.ask("listDeadLetterQueues")
+
+
+def pipelines(api: Generated) -> None:
+    part = io.BytesIO(b"".join(encode([row("batched", b"1")])))
+    body = importlib.import_module(f"{PACKAGE}.types").File(part)
+    where = {"writer": "w", "batch": 1, "partition": 0, "part": 0, "final": True}
+    assert api.ask("writeBatchPart", body=body, **where).written == 1
+    assert [writer.writer for writer in api.all("listBatchWriters")] == ["w"]
+    segments = api.ask("getJournal").segments
+    assert api.ask("readSegment", segments[0].first_sequence).payload.read()
+    api.ask("listJournalDestinations", ids="1")
+    for name in ("a", "b", "c"):
+        api.ask("putSlot", name, body=api.model("SlotRequest", position=1))
+    assert api.ask("getSlot", "b").position == 1
+    api.ask("deleteSlot", "b")
+    assert [slot.name for slot in api.all("listSlots")] == ["a", "c"]
+
+
+def work_of_clients(api: Generated, broker: Any) -> None:
+    with jms(broker) as client:
+        session = client.session()
+        session.consumer(Topic("news"), name="readers", durable=True)
+        [consumer] = api.all("listConsumers")
+        assert consumer.destination == "news"
+        for number in (1, 2):
+            xid = Xid(number, b"g", b"b")
+            session.xa.start(xid)
+            session.producer("paid").send("done")
+            session.xa.end(xid)
+            session.xa.prepare(xid)
+        first, second = api.all("listTransactions")
+        api.ask("commitTransaction", first.id)
+        api.ask("rollBackTransaction", second.id)
+        assert api.ask("getDestination", api.queue, "paid").ready == 1
+        [connection] = [each for each in api.all("listConnections") if each.protocol == "jmq"]
+        assert api.ask("getConnection", connection.id).user == "root"
+        [subscription] = api.all("listSubscriptions")
+        which = {"name": subscription.name, "destination": "news"}
+        assert api.refused("deleteSubscription", **which).code == "subscription-in-use"
+        api.ask("closeConnection", connection.id)
+        api.ask("deleteSubscription", **which, force=True)
+    assert api.all("listSubscriptions") == []
+
+
+def broker_state(api: Generated, tmp_path: Path) -> None:
+    assert api.ask("getLiveness").state == api.ask("getReadiness").state == "serving"
+    assert api.ask("getStatus").broker_id == api.ask("getOverview").broker_id
+    assert api.ask("getHistory") is not None
+    api.ask("getOpenApiDocument")
+    assert len(api.all("listSettings", filter_="journal.")) > 5
+    assert "login" in {entry.event for entry in api.all("listAuditEntries")}
+    api.ask("createBackup", body=api.model("BackupRequest", directory="one"))
+    [backup] = api.ask("listBackups").items
+    assert (backup.name, (tmp_path / "backups" / "one").is_dir()) == ("one", True)
+    events = api.modules["streamEvents"]._get_kwargs()
+    with api.client.get_httpx_client().stream(**events) as response:
+        assert response.status_code == 200
+        assert next(response.iter_lines())
+    api.called.add("streamEvents")
+
+
+def test_generated_client_carries_out_every_operation(
+    generated: Generated, broker: Any, tmp_path: Path
+) -> None:
+    users_and_roles(generated)
+    sessions(generated)
+    destinations_and_messages(generated)
+    pipelines(generated)
+    work_of_clients(generated, broker)
+    broker_state(generated, tmp_path)
+    assert set(generated.modules) - generated.called == set()
