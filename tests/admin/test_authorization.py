@@ -19,7 +19,7 @@ from sluicemq.admin.transactions import id_of
 from sluicemq.model.access import Operation
 from sluicemq.model.message import Durability, Message
 from sluicemq.model.rows import encode, row
-from sluicemq.protocols.jmq.ids import Xid, encode_xid
+from sluicemq.protocols.jmq.fields import Xid, encode_xid
 from tests.support.api import PASSWORD, ApiFixture, HttpClient, looped
 
 OWN = "own.jobs"
