@@ -36,14 +36,14 @@ def ask(port: int, method: str, path: str, body: Any = None) -> Any:
 
 def bodies(port: int, name: str) -> list[str]:
     found: list[str] = []
-    after = ""
+    cursor = ""
     while True:
-        query = f"?limit=500&body=true&after={after}"
+        query = f"?limit=500&body=true&cursor={cursor}"
         page = ask(port, "GET", f"{DESTINATIONS}/{name}/messages{query}")
         found += [each["body"]["value"] for each in page["items"]]
-        if page["next"] is None:
+        if page["next_cursor"] is None:
             return found
-        after = page["next"]
+        cursor = page["next_cursor"]
 
 
 def fill(port: int) -> None:
