@@ -172,7 +172,7 @@ class Application:
             self.context.figures.requests.record(*route, response.status_code, taken)
 
     async def _admit(self, request: Request) -> Call:
-        """Authenticate a request and match it with its endpoint. Raises Problem, AccessError."""
+        """Authenticate a request and match it with its endpoint. Raises ApiError, AccessError."""
         check_origin(request)
         self.context.broker.wake()
         endpoint, names = self.table.find(request.method, request.scope["raw_path"])
@@ -222,7 +222,7 @@ def _who(identity: Identity) -> str:
 
 
 def _size(request: Request, limit: int) -> int:
-    """Return the size of the body in bytes; 0 without a body. Raises Problem for a body above the
+    """Return the size of the body in bytes; 0 without a body. Raises ApiError for a body above the
     limit or of unknown length."""
     headers = request.headers
     if "content-length" not in headers and "transfer-encoding" not in headers:

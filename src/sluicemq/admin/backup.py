@@ -158,7 +158,7 @@ class _Work:
         self._last_report = 0.0
 
     def take_name(self) -> None:
-        """Create the target directory. Raises Problem if it exists."""
+        """Create the target directory. Raises ApiError if it exists."""
         try:
             self._target.mkdir(mode=0o700)
         except FileExistsError:

@@ -249,7 +249,7 @@ class BatchEndpoints:
     def _dead_letters(
         self, identity: Identity, reader: PartReader, refused: Mapping[int, str], queue: str
     ) -> list[Addressed]:
-        """Return the dead letters of refused rows. Raises Problem if the queue refuses one."""
+        """Return the dead letters of refused rows. Raises ApiError if the queue refuses one."""
         address = Address(Kind.QUEUE, queue)
         wall = self._broker.clock.wall
         dead_letters = []
@@ -305,7 +305,7 @@ def _later(refused: Mapping[int, str]) -> ApiError:
 
 
 def _count(body: bytearray) -> int:
-    """Return the number of rows of a part. Raises Problem for too many, ProtocolError for invalid
+    """Return the number of rows of a part. Raises ApiError for too many, ProtocolError for invalid
     frames."""
     rows = sum(announced_rows(frame) for frame in frames(memoryview(body)))
     if rows > PART_ROWS:

@@ -157,7 +157,7 @@ async def identify(connection: HTTPConnection, sessions: BrowserSessions) -> Req
 
 
 def check_page(connection: HTTPConnection, session: BrowserSession) -> None:
-    """Check the CSRF token of a request that a browser session authenticates. Raises Problem if the
+    """Check the CSRF token of a request that a browser session authenticates. Raises ApiError if the
     token is missing or wrong."""
     if not session.shows(connection.headers.get(CSRF_HEADER, "")):
         raise ApiError(
@@ -178,7 +178,7 @@ def is_browser(connection: HTTPConnection) -> bool:
 
 def read_authorization(header: str) -> Credentials:
     """Return the credentials in an `Authorization` header (RFC 7617, RFC 6750); empty credentials
-    for an empty header. Raises Problem for an invalid header."""
+    for an empty header. Raises ApiError for an invalid header."""
     scheme, _, value = header.partition(" ")
     value = value.strip()
     if not header:
@@ -201,7 +201,7 @@ def read_authorization(header: str) -> Credentials:
 
 
 def check_origin(connection: HTTPConnection) -> None:
-    """Reject requests that a browser sends for a foreign page. Raises Problem."""
+    """Reject requests that a browser sends for a foreign page. Raises ApiError."""
     headers = connection.headers
     host = headers.get("host", "")
     origin = headers.get("origin", "")

@@ -447,7 +447,7 @@ async def _purge(broker: Broker, destination: Destination, unacked: bool) -> int
 
 
 def found(context: ApiContext, call: Call) -> Destination:
-    """Return the destination in the path. Raises Problem if it does not exist or if the caller may
+    """Return the destination in the path. Raises ApiError if it does not exist or if the caller may
     not see it: only superusers and their own connections may see temporary destinations."""
     destination = context.broker.destinations.find(call.address)
     if destination is None or (destination.temporary and not call.identity.superuser):

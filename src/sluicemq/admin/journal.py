@@ -85,7 +85,7 @@ class DestinationNames(msgspec.Struct, frozen=True):
 
 
 def kept(journal: Journal) -> FileJournal:
-    """Return the journal. Raises Problem if the broker is ephemeral."""
+    """Return the journal. Raises ApiError if the broker is ephemeral."""
     if not isinstance(journal, FileJournal):
         raise ApiError(
             409,

@@ -208,7 +208,7 @@ class ActionEndpoints:
 
     def _target(self, call: Call, body: MessageActionRequest) -> Destination | None:
         """Return the target of a move or copy, None for other actions. Creates the target if
-        automatic creation permits it. Raises Problem."""
+        automatic creation permits it. Raises ApiError."""
         if (body.target is not None) != (body.action in ("move", "copy")):
             raise ApiError(400, "bad-body", "move and copy have a target, the others have none")
         if body.target is None:

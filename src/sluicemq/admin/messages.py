@@ -298,7 +298,7 @@ class MessageEndpoints:
         return Response(raw_body(message), 200, headers, "application/octet-stream")
 
     def _one(self, call: Call, name: str) -> tuple[Delivery, Message]:
-        """Return the message of the path and its delivery. Raises Problem if it does not exist."""
+        """Return the message of the path and its delivery. Raises ApiError if it does not exist."""
         subscription = subscription_of(call, found(self._context, call), name)
         delivery = by_id(self._broker, subscription, call.names["id"])
         if delivery is None:
@@ -312,7 +312,7 @@ class MessageEndpoints:
 def subscription_of(call: Call, destination: Destination, name: str) -> Subscription:
     """Return the subscription of a topic with that name; without one a destination's own.
 
-    Raises Problem if none exists that the caller may browse.
+    Raises ApiError if none exists that the caller may browse.
     """
     if not name:
         return destination.queue
@@ -325,7 +325,7 @@ def subscription_of(call: Call, destination: Destination, name: str) -> Subscrip
 
 
 async def compiled(broker: Broker, text: str) -> Selector | None:
-    """Compile a selector; None for an empty one. Raises Problem for an invalid selector.
+    """Compile a selector; None for an empty one. Raises ApiError for an invalid selector.
 
     Runs on another thread, because the first compilation loads the grammar, which takes long.
     """
@@ -372,7 +372,7 @@ def encode_cursor(priority: int, last: int, place: int) -> str:
 
 
 def read_cursor(text: str) -> tuple[int, int, int]:
-    """Decode the text of `next_cursor`. Raises Problem for any other text."""
+    """Decode the text of `next_cursor`. Raises ApiError for any other text."""
     read = _CURSOR.fullmatch(text)
     numbers = [int(each) for each in read.groups()] if read is not None else []
     if not numbers or max(numbers) > NO_END:

@@ -59,7 +59,7 @@ class MessageTarget(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 
     @property
     def address(self) -> Address:
-        """Return the address. Raises Problem for a missing name."""
+        """Return the address. Raises ApiError for a missing name."""
         name = self.name
         if self.name_base64:
             name = decode_name(from_base64("name_base64", self.name_base64))
@@ -125,7 +125,7 @@ class PublishingEndpoints:
         return PublishResult(id=f"{prefix}{message.sequence}")
 
     def _message(self, address: Address, publication: PublishRequest) -> Message:
-        """Return the message. Raises Problem for an invalid request."""
+        """Return the message. Raises ApiError for an invalid request."""
         kind, body = _body(publication)
         most = self._context.limits.publish
         if len(body) > most:
@@ -173,7 +173,7 @@ def _body(publication: PublishRequest) -> tuple[BodyKind, bytes]:
 
 
 def _expect(kind: BodyKind, body: bytes) -> None:
-    """Raise Problem for a body that does not match its kind."""
+    """Raise ApiError for a body that does not match its kind."""
     try:
         if kind is BodyKind.NONE and body:
             raise ApiError(400, "bad-body", "a message of the kind none has no body")
@@ -186,7 +186,7 @@ def _expect(kind: BodyKind, body: bytes) -> None:
 
 
 def properties_of(given: dict[str, Any]) -> dict[str, Property]:
-    """Return the properties of the model. Raises Problem for invalid ones."""
+    """Return the properties of the model. Raises ApiError for invalid ones."""
     if len(given) > MOST_PROPERTIES:
         raise ApiError(400, "bad-body", f"a message has up to {MOST_PROPERTIES} properties here")
     found: dict[str, Property] = {}

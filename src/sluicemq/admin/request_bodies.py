@@ -64,7 +64,7 @@ class BodyBudget:
 
 
 def announced(request: Request, limit: int, what_to_do: str) -> int:
-    """Return the length of the body. Raises Problem if it is unknown or above the limit."""
+    """Return the length of the body. Raises ApiError if it is unknown or above the limit."""
     text = request.headers.get("content-length", "")
     if not text:
         raise ApiError(411, "length-required", "the request needs a Content-Length")
@@ -80,7 +80,7 @@ def announced(request: Request, limit: int, what_to_do: str) -> int:
 
 
 async def read_chunks(request: Request) -> AsyncIterator[bytes]:
-    """Yield the body in chunks. Raises Problem if the client disconnects before its end."""
+    """Yield the body in chunks. Raises ApiError if the client disconnects before its end."""
     try:
         async for chunk in request.stream():
             if chunk:

@@ -227,7 +227,7 @@ class RouteTable:
         node.endpoints[endpoint.method] = endpoint
 
     def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
-        """Return the endpoint and the parameters of the path. Raises Problem if none matches."""
+        """Return the endpoint and the parameters of the path. Raises ApiError if none matches."""
         parts = raw_path.split(b"/")[1:]
         found = _match(self._root, parts, 0)
         if found is None:
@@ -285,7 +285,7 @@ def address_in(names: Mapping[str, str], query: Mapping[str, str]) -> Address | 
 
 
 def from_base64(what: str, text: str) -> bytes:
-    """Decode base64 of the standard or URL-safe alphabet, with or without padding. Raises Problem
+    """Decode base64 of the standard or URL-safe alphabet, with or without padding. Raises ApiError
     that names `what`."""
     text = text.replace("-", "+").replace("_", "/").rstrip("=")
     try:
@@ -296,7 +296,7 @@ def from_base64(what: str, text: str) -> bytes:
 
 def read_query(raw: bytes) -> dict[str, str]:
     """Return the query parameters by name; bytes that are not UTF-8 become surrogate escapes, as
-    in destination names. Raises Problem for a repeated parameter."""
+    in destination names. Raises ApiError for a repeated parameter."""
     try:
         pairs = parse_qsl(raw.decode("latin-1"), True, errors="surrogateescape", max_num_fields=100)
     except ValueError:
@@ -308,7 +308,7 @@ def read_query(raw: bytes) -> dict[str, str]:
 
 
 def parameters(endpoint: Endpoint, query: Mapping[str, str]) -> Any:
-    """Return an instance of the endpoint's `query`. Raises Problem for unknown parameters and
+    """Return an instance of the endpoint's `query`. Raises ApiError for unknown parameters and
     invalid values."""
     known = (
         [] if endpoint.query is None else [f.name for f in msgspec.structs.fields(endpoint.query)]

@@ -254,7 +254,7 @@ def _chosen(names: list[str], query: ListQuery) -> Page[str]:
 
 
 def _changer(call: Call) -> str:
-    """Return the name of the user who makes the change. Raises Problem if anonymous."""
+    """Return the name of the user who makes the change. Raises ApiError if anonymous."""
     if not call.identity.name:
         raise ApiError(
             409,
