@@ -157,8 +157,10 @@ async def identify(connection: HTTPConnection, sessions: BrowserSessions) -> Req
 
 
 def check_page(connection: HTTPConnection, session: BrowserSession) -> None:
-    """Check the CSRF token of a request that a browser session authenticates. Raises ApiError if the
-    token is missing or wrong."""
+    """Check the CSRF token of a request that a browser session authenticates.
+
+    Raises ApiError if the token is missing or wrong.
+    """
     if not session.shows(connection.headers.get(CSRF_HEADER, "")):
         raise ApiError(
             403,
