@@ -29,18 +29,18 @@ from sluicemq.protocols.jmq.packets import DestType, L, RejectedRequest, Status
 from sluicemq.protocols.jmq.wire import Packet
 
 SLICE_BYTES: Final = 1 << 20
-"""Bytes of bodies delivered in one slice at most."""
+"""Maximum number of bytes of bodies delivered in one slice."""
 MOST_VIEWS: Final = 8
-"""Answers to BROWSE that a connection's DELIVERs may be about; older ones are forgotten."""
+"""Maximum number of BROWSE replies to which DELIVER may refer; older ones are dropped."""
 MOST_WAITING: Final = 1000
-"""Requests of a connection that wait for their turn."""
+"""Maximum number of waiting requests of a connection."""
 
 Work = Iterator[None]
-"""Goes on with each step until it is done."""
+"""Steps of a request, of which each slice runs some."""
 
 
 class View:
-    """What one BROWSE_REPLY has listed: ids and the engine's numbers in the same order, and those
+    """Messages listed by one BROWSE_REPLY: ids and sequence numbers in the same order, and the
     messages that are not in the journal."""
 
     __slots__ = ("_cursor", "_ids", "_messages", "_sequences")
@@ -56,7 +56,7 @@ class View:
 
     @property
     def ids(self) -> bytes:
-        """All, as BROWSE_REPLY has them."""
+        """All ids, as in BROWSE_REPLY."""
         return bytes(self._ids)
 
     def add(self, sysid: bytes, sequence: int, message: Message | None) -> None:
@@ -100,8 +100,10 @@ def read(broker: Broker, sequence: int) -> Message | None:
 
 
 def address_of_queue(packet: Packet) -> Address:
-    """Return what a request names: a queue, also if it has no JMQDestType. Refused if it is a
-    topic."""
+    """Return the queue named by a request, also without JMQDestType.
+
+    Raises RejectedRequest if it is a topic.
+    """
     address = address_of(packet, DestType.QUEUE)
     if address.kind is not Kind.QUEUE:
         raise RejectedRequest(Status.BAD_REQUEST, f"{address}: only queues can be browsed")
@@ -129,16 +131,16 @@ class Browsing:
         self._broker = connection.broker
         self._scans = connection.broker.scans
         self._views: dict[int, View] = {}
-        """By the JMQConsumerID that BROWSE_REPLY gave."""
+        """Views by the JMQConsumerID in BROWSE_REPLY."""
         self._waiting: deque[Work] = deque()
         self._running = False
-        """The next step is going to be made."""
+        """True while the next slice is scheduled."""
         self._ended = False
 
     # --- requests ----------------------------------------------------------------------------
 
     def browse(self, packet: Packet) -> None:
-        """BROWSE."""
+        """Handle BROWSE."""
         address = address_of_queue(packet)
         destination = visible(self._connection, address)
         compiled = self._connection.selector(packet)
@@ -156,7 +158,7 @@ class Browsing:
         self._begin(lambda: self._list(packet, compiled))
 
     def deliver(self, packet: Packet) -> None:
-        """DELIVER."""
+        """Handle DELIVER."""
         consumer_id = number(packet, "JMQConsumerID")
         sysids = decode_sysids(packet.body)
         self._begin(lambda: self._send(packet, consumer_id, sysids))
@@ -203,11 +205,11 @@ class Browsing:
     # --- BROWSE ------------------------------------------------------------------------------
 
     def _list(self, packet: Packet, selector: Selector | None) -> Work:
-        """Find out what is there, and say so."""
+        """List the messages and send BROWSE_REPLY."""
         broker = self._broker
         destination = broker.destinations.find(address_of_queue(packet))
         view = View()
-        # it may have gone meanwhile, and be there anew as another connection's
+        # it may have been deleted meanwhile, and created again by another connection
         if destination is not None and destination.owner in (None, self._connection):
             most = self._connection.options.browsed
             identity = broker.identity
@@ -232,7 +234,10 @@ class Browsing:
     # --- DELIVER -----------------------------------------------------------------------------
 
     def _send(self, packet: Packet, consumer_id: int, sysids: list[bytes]) -> Work:
-        """Send what is there yet. Whether it is the last is known when the next has been found."""
+        """Send the messages that still exist, each once the next one is found.
+
+        The last one has the L bit.
+        """
         found: Message | None = None
         answered = False
         size = 0

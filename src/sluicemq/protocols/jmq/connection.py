@@ -99,7 +99,7 @@ class SessionOptions(NamedTuple):
 
 
 MOST_UNREAD: Final = 1 << 20
-"""Bytes of answers to a client that does not read, at which nothing more is read from it."""
+"""Bytes of unsent replies at which the session stops reading from the client."""
 
 _NEVER_ANSWERED: Final = frozenset(
     {
@@ -117,8 +117,10 @@ SHORT_SELECTOR: Final = 1024
 
 
 class SelectorPending(Exception):
-    """A selector has to be compiled in another thread first. The request that needs it is carried
-    out again after that, so nothing may have happened yet but checks."""
+    """Raised if a selector has to be compiled in another thread first.
+
+    The request is processed again afterwards, so it must not have changed anything yet.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -126,8 +128,10 @@ class SelectorPending(Exception):
 
 
 class Sender:
-    """Who has sent a message, for no-local: it equals itself, which stands for the connection, and
-    its client id. (Protocol specification, JMQNoLocal.)"""
+    """No-local token of a connection's messages. It equals itself and the connection's client id.
+
+    (Protocol specification, JMQNoLocal.)
+    """
 
     __slots__ = ("client_id",)
 
@@ -147,14 +151,14 @@ class Sender:
 
 
 class Compiled(NamedTuple):
-    """What has become of a selector in another thread."""
+    """Result of the compilation of a selector in another thread."""
 
     text: str
     outcome: CompiledSelector | SelectorError
 
     @classmethod
     def of(cls, broker: Broker, text: str) -> Compiled:
-        """Compile it. Thread-safe."""
+        """Compile a selector. Thread-safe."""
         try:
             return cls(text, broker.compile_selector(text))
         except SelectorError as error:
@@ -171,20 +175,20 @@ class JmqConnection:
     """State of one connection, which the handlers of its requests share.
 
     number       JMQConnectionID
-    identity     whom it acts as, since its login
-    level        of the protocol, as the client wants it
-    sessions     by JMQSessionID
-    consumers    by JMQConsumerID; those that are closed too, while they hold something
+    identity     identity of the client since its login
+    level        protocol level requested by the client
+    sessions     JMS sessions by JMQSessionID
+    consumers    consumers by JMQConsumerID; also closed ones that hold messages
     outbound     deliveries to this client
     pressed      called when `unread` may have changed
-    close        ends the connection; called with the reason
-    background   compiles long selectors; None: they are compiled on the event loop
-    owns         it has had temporary destinations
-    unread       bytes of answers since the client stopped reading
-    reconnectable  the client may connect again while this connection is still open
-    reconnected  the client has lost another connection, and has not said START on this one
-    closed       nothing is said any more
-    compiled     what has become of a pending selector, until its request is carried out again
+    close        closes the connection; called with the reason
+    background   compiles long selectors; None = they are compiled on the event loop
+    owns         True if it has had temporary destinations
+    unread       bytes of replies since the client stopped reading
+    reconnectable  True if the client may connect again while this connection is still open
+    reconnected  True if the client has lost another connection and has not sent START on this one
+    closed       True once nothing more is sent
+    compiled     result of a pending selector, until its request is processed again
     """
 
     __slots__ = (
@@ -243,19 +247,19 @@ class JmqConnection:
         self.compiled: Compiled | None = None
 
     def demand(self, operation: Operation, name: str) -> None:
-        """AccessDenied unless the user may do that."""
+        """Raise AccessDenied unless the user may perform the operation."""
         demand(self.access, self.transport.peer, self.identity, operation, name)
 
     def release(self) -> None:
-        """Let go of the session, after its end."""
+        """Drop the references to the session, after its end."""
         self.pressed = _nothing
         self.close = _nothing
 
     def selector(self, packet: Packet) -> CompiledSelector | None:
-        """Return the selector that a request has, if any.
+        """Return the selector of a request, or None.
 
-        Raises RejectedRequest, SelectorError, SelectorPending. A short one counts as a scan, so
-        that many of them are no way around the time that scans may take.
+        The compilation of a short selector counts as a scan, so that many of them cannot exceed the
+        time for scans. Raises RejectedRequest, SelectorError, SelectorPending.
         """
         selector = text(packet, "JMQSelector")
         if not selector.strip():
@@ -273,7 +277,7 @@ class JmqConnection:
             raise SelectorPending(selector)
         return broker.compile_selector(selector)
 
-    # --- answers -----------------------------------------------------------------------------
+    # --- replies -----------------------------------------------------------------------------
 
     def reply(
         self,
@@ -282,7 +286,7 @@ class JmqConnection:
         properties: Mapping[str, object] | None = None,
         body: bytes = b"",
     ) -> None:
-        """Answer a request, if it wants an answer and its type has one."""
+        """Send the reply to a request, if the client requests one and its type has one."""
         if packet.flags & A and packet.type not in _NEVER_ANSWERED:
             kind = packet.type + 1
             if 0 < packet.type <= LAST_MESSAGE_TYPE:
@@ -290,7 +294,7 @@ class JmqConnection:
             self.write(encode_reply(kind, packet.consumer_id, status, properties, body))
 
     def refuse(self, packet: Packet | Oversized, error: SluiceError) -> None:
-        """Answer a request that cannot be granted."""
+        """Send the error reply to a rejected request."""
         properties: dict[str, object] = {"JMQReason": str(error)[:LONGEST_REASON]}
         if isinstance(error, RejectedRequest):
             properties.update(error.properties)
@@ -327,10 +331,9 @@ def number(packet: Packet, name: str, usual: int | None = None) -> int:
 
 
 def byte_limit(packet: Packet, name: str = "JMQBytes", least: int = 0) -> int | None:
-    """Return a number of bytes: UNLIMITED_BYTES below `least`, None if it is absent. Raises
-    RejectedRequest.
+    """Return a byte limit: UNLIMITED_BYTES below `least`, None if it is absent.
 
-    JMQBytes is what a request allows until RESUME_FLOW.
+    JMQBytes is the limit until the next RESUME_FLOW. Raises RejectedRequest.
     """
     if name not in packet.properties:
         return None
@@ -339,7 +342,8 @@ def byte_limit(packet: Packet, name: str = "JMQBytes", least: int = 0) -> int | 
 
 
 def max_packet(packet: Packet) -> int | None:
-    """Return the bytes of the largest packet that the client takes; 0 is UNLIMITED_BYTES, too."""
+    """Return the size of the largest packet that the client accepts, in bytes; 0 means
+    UNLIMITED_BYTES, too."""
     return byte_limit(packet, "JMQMaxMsgBytes", 1)
 
 
@@ -372,7 +376,7 @@ def _unusable(name: str, value: Property) -> RejectedRequest:
 # --- HELLO and AUTHENTICATE ----------------------------------------------------------------------
 
 DESTINATION_PROVIDER: Final = "GLASSFISH_MQ"
-"""JMQDestinationProvider of clients that want Open MQ's own destinations."""
+"""JMQDestinationProvider of clients of Open MQ's own destinations."""
 
 
 def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int) -> Status:
@@ -427,14 +431,13 @@ def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int)
 
 
 def _level(packet: Packet) -> int:
-    """0 for what is none."""
+    """Return the protocol level of a value, 0 if it is not a level."""
     level = packet.properties.get("JMQProtocolLevel")
     return level if isinstance(level, int) and not isinstance(level, bool) else 0
 
 
 class Challenge:
-    """What a client is asked for, once for each login. `before` is the JMQConnectionID that it had
-    before, or 0."""
+    """Challenge of one login. `before` is the previous JMQConnectionID of the client, or 0."""
 
     __slots__ = ("before", "nonce", "way")
 
@@ -444,7 +447,7 @@ class Challenge:
         self.nonce = secrets.token_hex(16) if self.way == fields.DIGEST else ""
 
     def request(self, hello: Packet) -> bytes:
-        """AUTHENTICATE_REQUEST, which goes to whoever waits for the answer to HELLO."""
+        """Return the AUTHENTICATE_REQUEST, which follows the reply to HELLO."""
         properties: dict[str, object] = {
             "JMQAuthType": self.way,
             "JMQChallenge": True,

@@ -210,7 +210,7 @@ class ConsumerCommands:
             size = number(packet, "JMQSize")
             credit = prefetch if size < 0 else min(size, prefetch)
             properties["JMQSize"] = credit
-        else:  # a client that knows nothing of the flow of one consumer
+        else:  # a client without flow control of single consumers
             credit = prefetch = UNLIMITED
         byte_credit = ByteCredit()
         byte_credit.resume(byte_limit(packet))
@@ -369,7 +369,7 @@ class ConsumerCommands:
     # --- RESUME_FLOW -------------------------------------------------------------------------
 
     def resume_flow(self, packet: Packet) -> None:
-        """RESUME_FLOW: of one consumer, or of the connection. Raises RejectedRequest."""
+        """Handle RESUME_FLOW of one consumer, or of the connection. Raises RejectedRequest."""
         size: int | None = None
         for name in ("JMQSize", "JMQRBufferSize"):
             if packet.block and name in packet.properties:

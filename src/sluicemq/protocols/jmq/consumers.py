@@ -53,16 +53,16 @@ from sluicemq.protocols.jmq.packets import AckMode, C, F, R
 from sluicemq.protocols.transport import Transport
 
 UNLIMITED: Final = 1 << 40
-"""Messages: more than anybody will count."""
+"""Number of messages beyond every count."""
 UNLIMITED_BYTES: Final = 1 << 62
 
 
 class ByteCredit:
-    """How many bytes of packets may be sent until RESUME_FLOW.
+    """Bytes of packets that may be sent until RESUME_FLOW.
 
     limit    bytes between two RESUME_FLOWs, or UNLIMITED_BYTES
-    left     what remains of them; the flow is paused at 0 or less
-    limited  bytes have to be counted
+    left     remaining bytes; the flow is paused at 0 or less
+    limited  True if bytes are counted
     """
 
     __slots__ = ("left", "limit", "limited")
@@ -73,7 +73,7 @@ class ByteCredit:
         self.limited = False
 
     def resume(self, limit: int | None) -> None:
-        """Allow `limit` bytes from now on; None for as many as before."""
+        """Allow `limit` bytes from now on; None = the previous limit."""
         if limit is not None:
             self.limit = limit
             self.limited = limit != UNLIMITED_BYTES
@@ -81,22 +81,22 @@ class ByteCredit:
 
 
 class Outbound:
-    """Deliveries to the client of one connection: how much it may be sent.
+    """Flow of deliveries to the client of one connection.
 
-    most_held    unacked messages of a consumer, at most
-    traffic      of all JMQ clients
-    unsent       deliveries that are settled when their bytes have left
-    consumers    those of the connection that are not closed, the one least recently sent a message
-                 first: in this order they go on after a pause, so that every consumer has its turn
-                 even if a pause lets only some of them receive
-    capacity     messages that may be written now
+    most_held    maximum number of unacked messages of a consumer
+    traffic      traffic counters of all JMQ clients
+    unsent       deliveries that are settled when their bytes have been sent
+    consumers    open consumers, the one least recently sent a message first: they continue in this
+                 order after a pause, so that every consumer has its turn even if only some of them
+                 receive messages before the next pause
+    capacity     number of messages that may be written now
     limit        messages between two RESUME_FLOWs, 0 = unlimited
-    credit       what is left of them
-    safe         safe mode
-    outstanding  in safe mode: a message that has not been acknowledged
+    credit       remaining messages until RESUME_FLOW
+    safe         True in safe mode
+    outstanding  True in safe mode while a message is unacknowledged
     byte_credit  the same limit in bytes
-    max_packet   bytes of the largest packet that the client takes
-    counts_bytes sizes of packets matter, for one of these two
+    max_packet   size of the largest packet that the client accepts, in bytes
+    counts_bytes True if packet sizes are needed for one of these two
     """
 
     __slots__ = (
@@ -137,7 +137,7 @@ class Outbound:
         self.congested = False
 
     def measure(self) -> None:
-        """Something has changed: stop the consumers, or let them go on."""
+        """Compute the capacity again; pause or resume the consumers if it has become or was 0."""
         capacity = 0
         paused = self.congested or self.outstanding or self.byte_credit.left <= 0
         if self.started and not paused:
@@ -147,18 +147,17 @@ class Outbound:
             for consumer in list(self.consumers):
                 consumer.level()
                 if (self.capacity == 0) != (capacity == 0):
-                    break  # what it has written used up the room, and that stopped all of them
+                    break  # its messages have used up the capacity, which has paused all of them
 
     def limit_packets(self, max_packet: int | None) -> None:
-        """Take `max_packet` for the bytes of the largest packet that the client takes; None changes
-        nothing."""
+        """Set the size of the largest packet that the client accepts; None = no change."""
         if max_packet is not None:
             self.max_packet = max_packet
             self._count_bytes_or_not()
 
     def resume(self, limit: int | None, byte_limit: int | None) -> None:
-        """Send on: `limit` messages, <= 0 is without limit, and `byte_limit` bytes; None for as
-        many as before."""
+        """Continue after RESUME_FLOW with `limit` messages, <= 0 = unlimited, and `byte_limit`
+        bytes; None = the previous limit."""
         if limit is not None:
             self.limit = max(0, limit)
         self.credit = self.limit or UNLIMITED
@@ -170,8 +169,8 @@ class Outbound:
         self.counts_bytes = self.byte_credit.limited or self.max_packet != UNLIMITED_BYTES
 
     def spend(self, consumer: JmsConsumer, count: int, size: int = 0) -> None:
-        """Count messages written to a consumer, `capacity` at most, and their `size` in bytes if
-        bytes matter."""
+        """Count messages written to a consumer, at most `capacity`, and their `size` in bytes if
+        bytes are counted."""
         if not count:
             return
         self.consumers.move_to_end(consumer)
@@ -192,25 +191,25 @@ class Outbound:
 UNSPEAKABLE: Final = "NotForJMQ"
 """Reason of a dead message that no JMQ packet can carry."""
 GIVEN_UP: Final = "client"
-"""The broker's word for a message that a client could not do anything with."""
+"""Reason of a dead message that a client could not process."""
 MOST_REROUTED: Final = 20
-"""Deliveries after which a message that its consumers do not take is given up."""
+"""Number of deliveries after which a message that its consumers reject becomes a dead message."""
 MOST_KNOWN: Final = 1000
-"""Maximum number of consumers that a session remembers."""
+"""Maximum number of closed consumers that a session knows."""
 _EVERYTHING: Final = 1 << 62
 _SPARE: Final = 64
 
 
 class JmqSubscription(Protocol):
-    """What a consumer is attached to (subscriptions.py)."""
+    """Subscription of a consumer (subscriptions.py)."""
 
     @property
     def sharing(self) -> bool:
-        """It does not mind others at its subscription."""
+        """True if the subscription may have other consumers."""
 
     @property
     def exists(self) -> bool:
-        """Return whether its destination exists."""
+        """True if its destination exists."""
 
     def attach(self, consumer: JmsConsumer) -> None:
         """Attach a consumer to its subscriptions. Raises BrokerError."""
@@ -226,13 +225,13 @@ class JmsConsumer:
     """Consumer of a JMS session.
 
     number   JMQConsumerID
-    prefetch messages it is sent before it has to ask, at most
-    engines  the engine's consumers: one, or one for each topic that a wildcard matches
+    prefetch maximum number of messages sent until RESUME_FLOW
+    engines  consumers of the engine: one, or one for each topic that a wildcard matches
     held     by SysMessageID: delivery index within this consumer, and the delivery
-    passed   the highest of these numbers that has been acknowledged
-    known    the client has been told its number, which it has to be before anything is delivered
-    closed   DELETE_CONSUMER has been said; it is there only for what it still holds
-    subscription  what it is attached to
+    passed   highest delivery index that has been acknowledged
+    known    True once the client knows its number, which must precede the first delivery
+    closed   True after DELETE_CONSUMER, while it still holds messages
+    subscription  subscription to which it is attached
     """
 
     __slots__ = (
@@ -270,7 +269,11 @@ class JmsConsumer:
         subscription: JmqSubscription,
         byte_credit: ByteCredit,
     ) -> None:
-        """`credit`: messages until the first RESUME_FLOW; `prefetch` UNLIMITED: without flow."""
+        """Create a consumer.
+
+        `credit` is the number of messages until the first RESUME_FLOW; with `prefetch` UNLIMITED
+        the consumer has no flow control.
+        """
         self._broker = outbound.broker
         self._outbound = outbound
         self.session = session
@@ -280,19 +283,19 @@ class JmsConsumer:
         self.byte_credit = byte_credit
         self.subscription = subscription
         self.holds = session.mode != AckMode.NO_ACK
-        """Messages are held until they are acknowledged; else they are settled when written."""
+        """True if messages are held until they are acknowledged, else settled when written."""
         self.window = Window(0, False)
         self.engines: list[Consumer] = []
         self.held: dict[bytes, tuple[int, Delivery]] = {}
         self._twins: dict[bytes, list[tuple[int, Delivery]]] = {}
-        """More messages of an id that is held: a sender may have used it twice."""
+        """Further messages of an id that is held: a sender may have used it twice."""
         self.pending: deque[Delivery] = deque()
         self.passed = 0
         self._written = 0
         self._trim_at = _SPARE
         self._most_held = outbound.most_held
         self._full = False
-        """It holds as much as it may."""
+        """True if it holds the maximum number of messages."""
         self._suspended = True
         self.known = False
         self.closed = False
@@ -300,8 +303,10 @@ class JmsConsumer:
     # --- beginning ---------------------------------------------------------------------------
 
     def attach(self) -> None:
-        """Be attached to what it is interested in; nothing is delivered before `level`. Raises
-        BrokerError."""
+        """Attach the consumer to its subscription. Nothing is delivered before `level`.
+
+        Raises BrokerError.
+        """
         self._outbound.consumers[self] = None
         try:
             self.subscription.attach(self)
@@ -310,13 +315,13 @@ class JmsConsumer:
             raise
 
     def add(self, engine: Consumer) -> None:
-        """Receive from there, too. `engine` was attached with `window`, and holds nothing."""
+        """Add a consumer of the engine that was attached with `window` and holds no messages."""
         self.engines.append(engine)
         if self._suspended:
             self._broker.suspend(engine)
 
     def level(self) -> None:
-        """Something has changed: write what may be written, and tell the engine what else may."""
+        """Write pending messages up to the limits, and grant the engine the remaining credit."""
         if self.closed or not self.known:
             return
         self._full = len(self.held) >= self._most_held
@@ -347,8 +352,8 @@ class JmsConsumer:
                 self._broker.suspend(engine)
 
     def resume(self, size: int, byte_limit: int | None) -> None:
-        """RESUME_FLOW: the client takes `size` more messages; < 0 is as many as there may be. And
-        `byte_limit` more bytes; None is as many as before."""
+        """Handle RESUME_FLOW: the client accepts `size` more messages, < 0 = the prefetch limit,
+        and `byte_limit` more bytes, None = the previous limit."""
         self.credit = self.prefetch if size < 0 else min(size, self.prefetch)
         self.byte_credit.resume(byte_limit)
         self.level()
@@ -356,7 +361,7 @@ class JmsConsumer:
     # --- deliveries --------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Write them, or keep those for which there is no room."""
+        """Write deliveries; those beyond the limits become pending."""
         outbound = self._outbound
         capacity = outbound.capacity
         counts_bytes = outbound.counts_bytes or self.byte_credit.limited
@@ -368,7 +373,7 @@ class JmsConsumer:
             self._write(deliveries)
 
     def _drain(self) -> bool:
-        """Write what is pending, as far as it may be; whether more may be written then."""
+        """Write pending messages up to the limits; return whether more may be written then."""
         pending = self.pending
         outbound = self._outbound
         byte_credit = self.byte_credit
@@ -393,7 +398,7 @@ class JmsConsumer:
         return False
 
     def _write(self, deliveries: list[Delivery]) -> None:
-        """Write deliveries, for all of which there is room; no more than one while bytes count."""
+        """Write deliveries, which are within the limits; at most one while bytes are counted."""
         outbound = self._outbound
         number = self.number
         identity = self._broker.identity
@@ -454,8 +459,8 @@ class JmsConsumer:
         outbound.spend(self, count, size)
 
     def _size_if_taken(self, delivery: Delivery, parts: Iterable[bytes]) -> int:
-        """Return the bytes of a packet, or 0 if the client does not take one of that size: then the
-        message goes to another consumer soon."""
+        """Return the size of a packet in bytes, or 0 if it is too large for the client: then the
+        message is rerouted."""
         size = sum(map(len, parts))
         if size > self._outbound.max_packet:
             self._outbound.transport.call_later(0, partial(self._pass_on, delivery))
@@ -481,14 +486,14 @@ class JmsConsumer:
         self.level()
 
     def _pass_on(self, delivery: Delivery) -> None:
-        """Give a message that the client does not take to another consumer, or give it up."""
+        """Reroute a message that is too large for the client, or dead-letter it."""
         holder = delivery.consumer
         if holder is not None and self._has(delivery):
             reroute(self._broker, holder, delivery, force=True)
         self.level()
 
     def _trim(self) -> None:
-        """Forget what was taken away from this consumer: purged, or settled by another room."""
+        """Remove messages that ended elsewhere: purged, or acknowledged by another session."""
         for sysid in [sysid for sysid, (_, d) in self.held.items() if not self._has(d)]:
             self._pop(sysid)
         self._trim_at = 2 * len(self.held) + _SPARE
@@ -561,7 +566,8 @@ class JmsConsumer:
     # --- redelivery --------------------------------------------------------------------------
 
     def send_again(self, sysids: Iterable[bytes], attempted: bool) -> None:
-        """REDELIVER: `attempted` if the application has had them. To be followed by `level`."""
+        """Handle REDELIVER; `attempted` if the application has received the messages. The caller
+        calls `level` afterwards."""
         requested: dict[Consumer, list[int]] = {}
         for sysid in sysids:
             entry = self._pop(sysid)
@@ -586,8 +592,11 @@ class JmsConsumer:
     # --- the end -----------------------------------------------------------------------------
 
     def retire(self, last: bytes | None, *, none: bool) -> None:
-        """DELETE_CONSUMER: `last` is what the application has been given last; it has had nothing
-        if `none`, and if neither is said perhaps everything."""
+        """Handle DELETE_CONSUMER.
+
+        `last` is the message that the application has received last; with `none` it has received
+        none. Without either it may have received all messages.
+        """
         boundary = self.passed
         if last is not None and last in self.held:
             boundary = self.held[last][0]
@@ -613,7 +622,7 @@ class JmsConsumer:
             yield from twins
 
     def end(self) -> None:
-        """Give everything back that is still held: its session has ended, or the connection."""
+        """Requeue all held messages at the end of the session or of the connection."""
         pending = {delivery.sequence for delivery in self.pending}
         held = sorted(self._all_held(), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(held, 1)]
@@ -678,9 +687,11 @@ class JmsSession:
 
 
 def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool = False) -> None:
-    """Give a message back for another consumer of its subscription. Without another one it would
-    come back at once, and for ever: then it is given up. `force`: it becomes a dead letter even if
-    its destination keeps none."""
+    """Requeue a message for another consumer of its subscription.
+
+    Without another consumer it would return at once, endlessly: then it becomes a dead letter, with
+    `force` even if its destination keeps none.
+    """
     others = len(delivery.subscription.consumers) > 1
     if others and delivery.attempts < MOST_REROUTED:
         broker.release(holder, [delivery.sequence])

@@ -1,27 +1,27 @@
 """Destinations as JMQ clients name, create, look at and destroy them.
 
-| name                          | what may be done                                                 |
+| name                          | permitted operations                                             |
 |-------------------------------|------------------------------------------------------------------|
-| temporary_destination://...   | created by one connection and gone with it; all may send to it,  |
+| temporary_destination://...   | deleted with the connection that created it; all may send to it, |
 |                               | only that connection consumes, browses, verifies and destroys it |
 | mq.sys.dmq                    | the dead message queue: consumed and browsed, never sent to      |
 | mq.metrics.*, mq.log.broker.* | topics of the broker: consumed, never sent to                    |
 | another name with mq.         | nothing: it is reserved                                          |
 | with an element * ** or >     | a wildcard: only of topics                                       |
-| any other                     | comes into being by being used, if the broker allows that        |
+| any other                     | created by use, if the broker permits that                       |
 
-A client says CREATE_DESTINATION before it adds a producer or a consumer, whether there is such a
-destination or not, so that it takes no more than the permission to produce or to consume. Sending
-to a temporary destination takes no permission: who knows its name has been given it for a reply. A
-temporary destination of another name takes the permission to create it.
+Clients send CREATE_DESTINATION before they add a producer or a consumer, whether the destination
+exists or not, so the request requires only the permission to produce or to consume. Sending to a
+temporary destination requires no permission: a client that knows its name got it for a reply. A
+temporary destination of another name requires the permission to create it.
 
-A queue that CREATE_DESTINATION creates gets the flavour that JMQDestType has; one that exists keeps
-what it was declared with:
+A queue created by CREATE_DESTINATION gets the flavour in JMQDestType; an existing queue keeps its
+settings:
 
 | flavour     | max_consumers | active_consumers | consumers                                     |
 |-------------|---------------|------------------|-----------------------------------------------|
 | SINGLE      | 1             | 0                | one; another is refused: 409                  |
-| FAILOVER    | 0             | 1                | one receives, the others stand by, in order   |
+| FAILOVER    | 0             | 1                | one is active, the others standby, in order   |
 | ROUND_ROBIN | 0             | 0                | all in turn                                   |
 | none        | by the broker's default settings                                                 |
 
@@ -111,12 +111,12 @@ class Pattern:
 
 DEAD_MESSAGES: Final = Address(Kind.QUEUE, "mq.sys.dmq")
 DEFAULTS: Final = DestinationSettings(dead_letter=True, dead_letter_queue=DEAD_MESSAGES.name)
-"""Of destinations that come into being by being used."""
+"""Settings of destinations that are created by use."""
 DEAD_MESSAGES_SETTINGS: Final = DestinationSettings(
     max_messages=1000, max_bytes=10_000_000, overflow=Overflow.DROP_OLDEST
 )
 MAX_NAME: Final = 1024
-"""Bytes of a name."""
+"""Maximum length of a name in bytes."""
 
 _RESERVED: Final = "mq."
 _FOR_MONITORS: Final = ("mq.metrics.", "mq.log.broker.")
@@ -158,8 +158,10 @@ def check_name(address: Address) -> None:
 
 
 def address_of(packet: Packet, usual: int | None = None) -> Address:
-    """Return the address named by a request; JMQDestType defaults to `usual`. Refused unless it can
-    be a destination's name."""
+    """Return the address named by a request; JMQDestType defaults to `usual`.
+
+    Raises RejectedRequest if the name is invalid.
+    """
     bits = number(packet, "JMQDestType", usual)
     if bool(bits & DestType.QUEUE) == bool(bits & DestType.TOPIC):
         raise RejectedRequest(Status.BAD_REQUEST, f"JMQDestType {bits} is neither queue nor topic")
@@ -170,8 +172,10 @@ def address_of(packet: Packet, usual: int | None = None) -> Address:
 
 
 def _flavoured(settings: DestinationSettings, address: Address, bits: int) -> DestinationSettings:
-    """Return the settings with the flavour in JMQDestType, which topics do not have. Refused if
-    there is more than one."""
+    """Return the settings with the flavour in JMQDestType, which topics do not have.
+
+    Raises RejectedRequest if there is more than one.
+    """
     flavour = bits & _FLAVOUR_BITS
     if not flavour or address.kind is Kind.TOPIC:
         return settings
@@ -182,7 +186,7 @@ def _flavoured(settings: DestinationSettings, address: Address, bits: int) -> De
 
 
 def _flavour_bits(destination: Destination) -> int:
-    """Return the flavour of a queue; 0 for round robin, the usual one."""
+    """Return the flavour of a queue; 0 for round robin, the default."""
     settings = destination.settings
     if destination.topic:
         return 0
@@ -192,7 +196,7 @@ def _flavour_bits(destination: Destination) -> int:
 
 
 def type_bits(destination: Destination) -> int:
-    """JMQDestType."""
+    """Return JMQDestType."""
     bits = DestType.TOPIC if destination.topic else DestType.QUEUE
     bits |= _flavour_bits(destination)
     if destination.temporary:
@@ -225,7 +229,7 @@ def find_or_create(broker: Broker, address: Address, creator: str | None) -> Des
             raise RejectedRequest(Status.ERROR, f"{name}: names with {_RESERVED} are reserved")
         with suppress(DestinationNotFound):
             return broker.destinations.resolve(address, DEFAULTS)
-        # it is the broker's to say, whatever applications may create
+        # the broker creates it, regardless of what applications may create
         return broker.destinations.create(address, DEFAULTS, None, True)
     return broker.destinations.resolve(address, DEFAULTS, creator, CreatedBy.JMQ)
 
@@ -244,12 +248,12 @@ def owns(connection: JmqConnection, destination: Destination | None) -> bool:
 
 
 def accepts_replies(destination: Destination | None) -> bool:
-    """Return whether it is a temporary destination: whoever has its name may send to it."""
+    """Return whether it is a temporary destination, to which every client may send."""
     return destination is not None and destination.temporary
 
 
 def visible(connection: JmqConnection, address: Address) -> Destination | None:
-    """Return the destination if it exists, for looking at it.
+    """Return the destination if it exists, for a request that only reads.
 
     Raises AccessDenied, and RejectedRequest: NOT_FOUND for a temporary one of another connection.
     """
@@ -289,7 +293,7 @@ def counters(destination: Destination) -> Iterator[tuple[str, int]]:
 
 
 class Destinations:
-    """The requests that are about destinations."""
+    """Handlers of requests about destinations."""
 
     __slots__ = ("_broker", "_connection")
 
@@ -298,7 +302,7 @@ class Destinations:
         self._broker = connection.broker
 
     def create(self, packet: Packet) -> None:
-        """CREATE_DESTINATION."""
+        """Handle CREATE_DESTINATION."""
         address = address_of(packet)
         bits = number(packet, "JMQDestType")
         wildcard = is_wildcard(address.name)
@@ -360,7 +364,7 @@ class Destinations:
             destination.apply(_flavoured(destination.settings, address, bits))
 
     def destroy(self, packet: Packet) -> None:
-        """DESTROY_DESTINATION: meant for temporary ones, which only their connection destroys."""
+        """Handle DESTROY_DESTINATION. Only its connection may destroy a temporary destination."""
         address = address_of(packet)
         destination = self._broker.destinations.find(address)
         if destination is None:
@@ -376,10 +380,10 @@ class Destinations:
         self._connection.reply(packet)
 
     def verify(self, packet: Packet) -> None:
-        """VERIFY_DESTINATION: changes nothing."""
+        """Handle VERIFY_DESTINATION, which changes nothing."""
         address = address_of(packet)
         destination = visible(self._connection, address)
-        self._connection.selector(packet)  # refused if there is a mistake in it
+        self._connection.selector(packet)  # raises if the selector is invalid
         if is_wildcard(address.name):
             if packet.flags & A:
                 properties = {"JMQStatus": Status.OK.value, "JMQDestType": DestType.TOPIC}
@@ -392,7 +396,7 @@ class Destinations:
 
 
 def missing(broker: Broker, address: Address) -> RejectedRequest:
-    """Return the refusal to look at a destination that does not exist, or is not to be seen."""
+    """Return the error for a destination that does not exist or is not visible."""
     settings, queue = broker.settings, address.kind is Kind.QUEUE
     creatable = (
         broker.destinations.find(address) is None

@@ -14,26 +14,26 @@
 | REPLYTO, REPLYTO_CLASS    | reply-to; the class tells queues from topics, else the name of a     |
 |                           | temporary destination, else flag Q                                   |
 
-Messages that came by JMQ leave by JMQ byte for byte. `Message.native` is all of the packet before
-its body, as version 301 has it, with two changes made once, at arrival: record 11 (delivery count)
-is the first of the variable header, record 8 (transaction) is gone. So a delivery writes 18 bytes
-over a fixed place:
+JMQ messages are delivered to JMQ clients byte for byte. `Message.native` is the part of the packet
+before its body in version 301, with two changes made at arrival: record 11 (delivery count) is the
+first of the variable header, and record 8 (transaction) is removed. So a delivery overwrites 18
+bytes at a fixed offset:
 
     62 flags:u16  64 consumer id:i64  72 record 11, length 4: 00 0B 00 04  76 count:i32  80 ...
 
-Messages of other protocols: text is a TextMessage, and so is JSON, a JSON string as the text that
-it spells; all else that is no Java serialisation is a BytesMessage. Names of properties are made
-identifiers (model/identifiers.py); null is left out, bytes are in base64, integers that fit no Long
-in hex. The id is made of the broker's identity and the sequence number.
+Messages of other protocols: text and JSON are a TextMessage, a JSON string with its text; other
+bodies that are not Java serialization streams are a BytesMessage. Names of properties are converted
+to identifiers (model/identifiers.py); null is omitted, bytes are in base64, integers that exceed a
+Long in hex. The id is made of the broker's identity and the sequence number.
 
-A dead letter has, besides the properties of the broker, those by which Open MQ's dead message queue
-tells its story, JMS_SUN_DMQ_... (protocol specification, "Dead Message Queue").
+A dead letter has the broker's properties and those of Open MQ's dead message queue, JMS_SUN_DMQ_...
+(protocol specification, "Dead Message Queue").
 
-Two properties of a message say what becomes of it if it cannot be delivered, whatever its
-destination is set to (section 9.6):
+Two properties of a message decide what happens if it cannot be delivered, regardless of the
+settings of its destination (section 9.6):
 
-    JMS_SUN_PRESERVE_UNDELIVERED   true: it is kept in the dead message queue; false: it is not
-    JMS_SUN_TRUNCATE_MSG_BODY      true: if it is kept, then without its body
+    JMS_SUN_PRESERVE_UNDELIVERED   true: it is kept in the dead message queue; false: it is dropped
+    JMS_SUN_TRUNCATE_MSG_BODY      true: it is kept without its body
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from sluicemq.protocols.jmq.wire import FIXED, FIXED_SIZE, Packet, encode_head
 from sluicemq.protocols.transcoding import COMPRESSION, plain_body, text_of_json
 
 LAST_TIME: Final = 1 << 53
-"""Wall ms: a later time is stored as this one, so that it fits all that stores times."""
+"""Latest time in wall ms; later ones are stored as this one, which fits every field for times."""
 
 _KINDS: Final[dict[int, BodyKind]] = {
     PacketType.TEXT_MESSAGE.value: BodyKind.TEXT,
@@ -117,7 +117,7 @@ _delivery: Final = Struct(">HqHHi")
 Chunks = tuple[bytes, bytes, bytes, bytes]
 
 
-# --- coming in ---------------------------------------------------------------------------------
+# --- from packets ------------------------------------------------------------------------------
 
 _origin_text: Final = lru_cache(maxsize=1024)(origin_text)
 
@@ -207,7 +207,7 @@ def _stored_time(time: int) -> int:
     return min(max(time, 0), LAST_TIME)
 
 
-# --- going out ---------------------------------------------------------------------------------
+# --- to packets --------------------------------------------------------------------------------
 
 
 def deliver_chunks(
@@ -247,7 +247,7 @@ def sysid_of(message: Message, identity: bytes) -> bytes:
 
 
 def _crossing(message: Message, identity: bytes) -> tuple[bytes, bytes]:
-    """Head, as `Message.native` has it, and body of what does not go out as it came."""
+    """Return head, as in `Message.native`, and body of a message of another protocol."""
     if message.origin is _JMQ and message.native:
         return _dead_letter(message), message.body
     kind, body = transcoded_body(message)
@@ -285,14 +285,14 @@ def _crossing(message: Message, identity: bytes) -> tuple[bytes, bytes]:
 
 
 def _short(text: str) -> str | None:
-    """None if it is nothing, or might not fit into a variable header. No id is that long."""
+    """Return a text, or None if it is empty or might not fit into a variable header."""
     return text if 0 < len(text) <= MAX_HEADER_STRING // 4 else None
 
 
 def transcoded_body(message: Message) -> tuple[BodyKind, bytes]:
     """Return kind and body of a message of another protocol for JMS clients.
 
-    Java serialisations stay what they are; a map, stream or object that is none is bytes.
+    Java serialization streams keep their kind; a map, stream or object that is none is bytes.
     """
     if message.kind in _SERIALISED:
         if message.body.startswith(STREAM_HEADER):
@@ -319,7 +319,10 @@ def transcoded_properties(properties: Mapping[str, Property]) -> dict[str, Prope
 
 
 def _fits(text: str) -> bool:
-    """Return whether a property block can hold it. A character has at most six bytes there."""
+    """Return whether a property fits into a property block.
+
+    A character has up to six bytes there.
+    """
     return len(text) <= MAX_STRING // 6 or len(encode_utf(text)) <= MAX_STRING
 
 
@@ -337,7 +340,7 @@ def _dead_letter(message: Message) -> bytes:
     a dead letter and with flag Q. The expiration stays, without effect."""
     given = decode_properties(_block(message.native))
     properties = message.properties or {}
-    # NaN stays what it was
+    # NaN is unchanged, although it differs from itself
     new = {
         name: value
         for name, value in properties.items()
@@ -387,7 +390,7 @@ class JmqDeadLetterPolicy:
     __slots__ = ()
 
     def keep(self, message: Message, destination: Destination) -> bool | None:
-        """None: the message has no opinion."""
+        """Return the decision of the message's properties, None if there is none."""
         wish = (message.properties or {}).get(PRESERVE)
         return wish if isinstance(wish, bool) else None
 

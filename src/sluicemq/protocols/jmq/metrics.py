@@ -35,17 +35,17 @@ Values = Mapping[str, Value]
 
 
 class Process(Protocol):
-    """What the engine does not know."""
+    """Values of the process that the engine does not know."""
 
     def memory(self) -> int:
-        """Resident bytes of the process."""
+        """Return the resident memory of the process in bytes."""
 
     def clients(self) -> int:
         """Return the number of connections of all protocols."""
 
 
 class Watched:
-    """A destination while somebody watches it: highest values and means since then."""
+    """Peaks and means of a destination's values while its metrics topic has subscribers."""
 
     __slots__ = ("_peaks", "_samples", "_sums")
 
@@ -55,7 +55,7 @@ class Watched:
         self._samples = 0
 
     def sample(self, destination: Destination) -> None:
-        """Look at it; call it in even intervals."""
+        """Take a sample. Called at regular intervals."""
         self._samples += 1
         for name, value in gauges(destination):
             self._peaks[name] = max(self._peaks.get(name, 0), value)
@@ -89,9 +89,10 @@ def _longs(values: Mapping[str, int]) -> Values:
 
 
 class Metrics:
-    """See the module. `address` is where JMS clients reach the broker: host and port.
+    """Publisher of the metrics topics.
 
-    `interval` is in ms; 0 = nothing is sent.
+    `address` is the address of the broker for JMS clients: host and port. `interval` is in ms; 0 =
+    no messages.
     """
 
     def __init__(
@@ -106,11 +107,11 @@ class Metrics:
         self._address = address
         self._interval = interval
         self._due: dict[str, int] = {}
-        """Topics that somebody is subscribed to: the steady time of the next message."""
+        """Topics with subscribers, and the steady time of their next message."""
         self._watched: dict[str, Watched] = {}
 
     def publish(self) -> None:
-        """Send what is due. To be called in a turn, about once a second."""
+        """Publish messages that are due. Called in an event loop iteration, about once a second."""
         if not self._interval:
             return
         now = self._broker.clock.steady
@@ -213,5 +214,5 @@ class Metrics:
             priority=PRIORITY,
             properties=properties,
         )
-        with suppress(BrokerError):  # a topic with limits that is full, a broker that stops
+        with suppress(BrokerError):  # the topic may be full, or the broker stopping
             self._broker.publish(topic, message)

@@ -66,13 +66,13 @@ def _quoted(part: str) -> str:
 
 
 class Terms(NamedTuple):
-    """How a consumer wants to have a topic.
+    """Terms of a consumer's subscription to a topic.
 
-    name      of the subscription; see the module
+    name      name of the subscription; see the module
     sort      DURABLE, SHARED_DURABLE, GROUP, SHARED or ALONE
-    sharing   it may have other consumers
-    exclude   whose messages are not wanted
-    owner     user that a new subscription belongs to
+    sharing   True if the subscription may have other consumers
+    exclude   sender whose messages are excluded (no-local), or None
+    owner     owner of a new subscription
     """
 
     name: str
@@ -84,12 +84,12 @@ class Terms(NamedTuple):
 
     @property
     def durable(self) -> bool:
-        """The subscription stays when its consumers go."""
+        """True if the subscription outlives its consumers."""
         return self.sort in _OTHER_SORT
 
 
 class QueueSubscription:
-    """A queue, or the one that takes its place when it is removed."""
+    """Subscription to a queue, or to the new queue of that name after its deletion."""
 
     __slots__ = ("_address", "_broker", "_connection", "_selector")
 
@@ -105,13 +105,13 @@ class QueueSubscription:
 
     @property
     def exists(self) -> bool:
-        """Return whether there is a queue of that name."""
+        """True if there is a queue of that name."""
         return self._broker.destinations.find(self._address) is not None
 
     def attach(self, consumer: JmsConsumer) -> None:
         """Attach the consumer to the queue. Raises BrokerError."""
         queue = find_or_create(self._broker, self._address, self._connection.identity.creator).queue
-        # JMS knows no time in which a message has to be acknowledged
+        # JMS has no acknowledgement timeout
         engine = self._broker.attach(
             queue,
             consumer,
@@ -132,7 +132,7 @@ class QueueSubscription:
 
 
 class TopicSubscription:
-    """One topic, or with a wildcard all that it matches."""
+    """Subscription to one topic, or to all topics that a wildcard matches."""
 
     __slots__ = ("_broker", "_connection", "_consumer", "_durables", "_pattern", "_terms", "_topic")
 
@@ -149,12 +149,12 @@ class TopicSubscription:
 
     @property
     def sharing(self) -> bool:
-        """Its subscription may have other consumers that say so, too."""
+        """True if the subscription may have other consumers with the same setting."""
         return self._terms.sharing
 
     @property
     def exists(self) -> bool:
-        """Return whether there is a topic of that name; a wildcard always exists."""
+        """True if there is a topic of that name; always True for a wildcard."""
         return self._pattern is not None or self._broker.destinations.find(self._topic) is not None
 
     def attach(self, consumer: JmsConsumer) -> None:
@@ -201,7 +201,9 @@ class TopicSubscription:
         assert self._consumer is not None
         assert self._pattern is not None
         if stands_for(self._pattern, topic):
-            with suppress(BrokerError):  # it may have all the subscriptions it may have
+            with suppress(
+                BrokerError
+            ):  # the topic may have reached its maximum number of subscriptions
                 self._join(self._consumer, topic)
 
     def lost(self, consumer: JmsConsumer, engine: Consumer) -> None:
@@ -244,7 +246,7 @@ def subscribe(
         topic,
         full_name(terms, pattern),
         durable=terms.durable,
-        # who may share a durable one is said by each consumer, and can change
+        # each consumer states whether a durable one is shared, and this can change
         shared=terms.sort != ALONE,
         selector=terms.selector,
         exclude=terms.exclude,
@@ -271,8 +273,8 @@ def stands_for(pattern: Pattern, topic: Destination) -> bool:
 
 
 class Durables:
-    """The durable subscriptions of JMQ clients, by name: a name is one subscription, even if the
-    engine has one for each topic that a wildcard matches."""
+    """Durable subscriptions of JMQ clients by name. A name is one subscription, even if the engine
+    has one for each topic that a wildcard matches."""
 
     __slots__ = ("_broker", "_expected", "_found", "_names")
 
@@ -280,9 +282,9 @@ class Durables:
         self._broker = broker
         self._found: dict[str, dict[Subscription, None]] = {}
         self._expected: dict[str, tuple[Terms, Pattern]] = {}
-        """Wildcards: topics that come into being later are subscribed to, too."""
+        """Wildcards, whose subscriptions include topics that are created later."""
         self._names: dict[str, dict[str, None]] = {}
-        """Names by client id, as it is quoted in them."""
+        """Names by client id, quoted as in the names."""
         for subscription in broker.durable_subscriptions.values():
             name, _, pattern = subscription.name.partition(" ")
             sort = name.partition(":")[0]
@@ -318,7 +320,7 @@ class Durables:
         self._names.setdefault(_client_part(name), {})[name] = None
 
     def expect(self, terms: Terms, pattern: Pattern) -> None:
-        """Subscribe to what the wildcard matches later."""
+        """Subscribe to topics that are created later and match the wildcard."""
         self._expected[terms.name] = (terms, pattern)
         self._names.setdefault(_client_part(terms.name), {})[terms.name] = None
 
@@ -339,15 +341,15 @@ class Durables:
     # --- owners ------------------------------------------------------------------------------
 
     def owner_for(self, client_id: str, name: str, identity: Identity) -> str:
-        """Return the user that the subscription is to belong to: as what it joins or replaces, as
-        the client id, or else the user who asks."""
+        """Return the owner of a new subscription: the owner of the one that it joins or replaces,
+        or of the client id, else the requesting user."""
         owner = next(filter(None, self._owners(name)), "")
         if not owner and client_id:
             owner = self.owner_of(client_id)
         return owner or identity.name
 
     def owner_of(self, client_id: str) -> str:
-        """Return the user that the client id belongs to; "" if it belongs to nobody."""
+        """Return the owner of a client id, "" if it has none."""
         for name in list(self._names.get(_quoted(client_id), ())):
             for owner in self._owners(name):
                 if owner:
@@ -355,10 +357,10 @@ class Durables:
         return ""
 
     def may_have(self, client_id: str, identity: Identity) -> bool:
-        """Return whether the user may have that client id: it belongs to nobody else.
+        """Return whether the user may use a client id: it has no other owner.
 
-        Of a client id whose durable subscriptions all have no owner, the user has to be able to
-        claim one.
+        If no durable subscription of the client id has an owner, the user must be able to claim
+        one.
         """
         if identity.superuser:
             return True
@@ -369,14 +371,14 @@ class Durables:
         return not names or any(self.may_use(name, identity) for name in names)
 
     def claim(self, client_id: str, identity: Identity) -> None:
-        """Make the user the owner of those durable subscriptions of the client id that have none
-        and that it may consume from."""
+        """Make the user the owner of the client id's durable subscriptions that have no owner and
+        from whose topics the user may consume."""
         for name in list(self._names.get(_quoted(client_id), ())):
             if self.may_use(name, identity):
                 self._claim(name, identity)
 
     def may_use(self, name: str, identity: Identity) -> bool:
-        """Return whether the user may use, replace or delete all that has that name."""
+        """Return whether the user may use, replace or delete all subscriptions of that name."""
         if not all(may_use_subscription(identity, each) for each in self.find(name)):
             return False
         terms, pattern = self._expected.get(name, (None, None))
@@ -400,11 +402,11 @@ class Durables:
     # --- replacing and removing --------------------------------------------------------------
 
     def make_way(self, terms: Terms, topic: str, identity: Identity) -> None:
-        """Drop what has the name, but another topic (JMS 1.1 section 6.11.1); what has other terms
-        is dropped by the engine.
+        """Delete the subscription of that name if it has another topic (JMS 1.1 section 6.11.1);
+        the engine replaces one with other terms.
 
-        Raises SubscriptionInUse if that has consumers, is shared in the other way, or belongs to
-        another user.
+        Raises SubscriptionInUse if it has consumers, differs in sharing, or belongs to another
+        user.
         """
         if not self.may_use(terms.name, identity):
             raise _foreign(terms.name)
@@ -420,14 +422,14 @@ class Durables:
         self._drop(terms.name, old)
 
     def is_known(self, name: str) -> bool:
-        """Return whether there is such a subscription, perhaps of a wildcard without a topic."""
+        """Return whether there is a subscription of that name, or a wildcard without topics."""
         return name in self._expected or bool(self.find(name))
 
     def remove(self, name: str) -> None:
-        """Unsubscribe. Raises SubscriptionInUse."""
+        """Delete the subscriptions of a name. Raises SubscriptionInUse."""
         self._drop(name, self.find(name))
         self._expected.pop(name, None)
-        self.find(name)  # forgets the name, which nothing has any more
+        self.find(name)  # removes the name, which is no longer in use
 
     def _drop(self, name: str, subscriptions: list[Subscription]) -> None:
         expect_unused(name, subscriptions)
