@@ -53,7 +53,7 @@ from sluicemq.protocols.ownership import may_use_transaction
 from sluicemq.protocols.transport import Background
 
 MAX_CLIENT_ID: Final = 1024
-"""Characters."""
+"""Maximum length of a client id in characters."""
 _USER: Final = "${u}"
 _NO_ID: Final = "${u:"
 _NO_PART: Final = "${%%}"

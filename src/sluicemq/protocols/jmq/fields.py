@@ -79,7 +79,7 @@ from sluicemq.protocols.java import (
 SYSID_SIZE: Final = 32
 XID_SIZE: Final = 136
 NO_XID: Final = -1
-"""Format id that says that there is no transaction."""
+"""Format id of the Xid that means no transaction."""
 LONG_BLOCK: Final = 40
 """Bytes of an ack block with an i64 consumer id, the usual form."""
 INT_BLOCK: Final = 36
@@ -87,7 +87,7 @@ INT_BLOCK: Final = 36
 NULL_ADDRESS: Final = bytes(10) + b"\xff\xff" + bytes(4)
 
 CONTROL_SYSID: Final = bytes(8) + NULL_ADDRESS + bytes(8)
-"""The SysMessageID of packets that are no messages; it is not read."""
+"""SysMessageID of packets without a message; it is not read."""
 
 _sysid: Final = Struct(">q16sii")
 _blocks: Final = {LONG_BLOCK: Struct(">q32s"), INT_BLOCK: Struct(">i32s")}
@@ -100,7 +100,7 @@ _LOOPBACK: Final = b"\x7f\x01"
 
 
 def encode_sysid(timestamp: int, address: bytes, port: int, sequence: int) -> bytes:
-    """timestamp ms; address 16 bytes; port and sequence of 32 bits, signed."""
+    """Encode a SysMessageID: time in ms, address of 16 bytes, signed 32-bit port and sequence."""
     return _sysid.pack(timestamp, address, port, sequence)
 
 
@@ -138,7 +138,7 @@ def origin_text(origin: bytes) -> str:
 
 
 def sysid_text(sysid: bytes) -> str:
-    """JMSMessageID: "ID:" and `<sequence>-<address>-<port>-<timestamp>`."""
+    """Return the JMSMessageID: "ID:" and `<sequence>-<address>-<port>-<timestamp>`."""
     timestamp, _, _, sequence = _sysid.unpack(sysid)
     return f"ID:{sequence}{origin_text(sysid[8:28])}{timestamp}"
 
@@ -148,9 +148,9 @@ def _dotted(address: bytes) -> str:
 
 
 def decode_blocks(body: bytes, width: int = LONG_BLOCK) -> list[tuple[int, bytes]]:
-    """(consumer id, SysMessageID) of each block; `width` is LONG_BLOCK or INT_BLOCK.
+    """Decode (consumer id, SysMessageID) of each block; `width` is LONG_BLOCK or INT_BLOCK.
 
-    Raises ProtocolError when the body is no whole number of blocks.
+    Raises ProtocolError if the body is not a whole number of blocks.
     """
     if len(body) % width:
         raise ProtocolError(f"{len(body)} bytes are no blocks of {width}")
@@ -454,7 +454,7 @@ _int: Final = Struct(">hhi")
 _i64: Final = Struct(">q")
 _COUNT: Final = _int.pack(DELIVERY_COUNT, _i32.size, 0)
 _REMEMBERED: Final = 512
-"""Bytes of a header that is worth remembering: the headers of one producer's messages repeat."""
+"""Maximum size of a cached header in bytes: the headers of one producer's messages repeat."""
 
 
 class VariableHeader:
@@ -573,7 +573,7 @@ _remembered = lru_cache(maxsize=2048)(_decode)
 
 
 def _ending(size: int) -> bytes:
-    """End and padding after `size` bytes of records: the length becomes a multiple of 4."""
+    """Return end and padding after `size` bytes of records, for a length that is a multiple of 4."""
     return bytes(2 + 4 - (size + 2) % 4)
 
 
@@ -630,7 +630,8 @@ def encode_header(
 
 
 def _raw(text: str) -> bytes:
-    """Proper UTF-8, which all clients read here, though Java's write the modified one."""
+    """Encode a text in standard UTF-8, which all clients read here, although Java clients write
+    modified UTF-8."""
     try:
         return text.encode("utf-8", "surrogateescape")  # names of other protocols: decode_name
     except UnicodeEncodeError:
