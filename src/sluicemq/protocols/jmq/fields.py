@@ -573,7 +573,7 @@ _remembered = lru_cache(maxsize=2048)(_decode)
 
 
 def _ending(size: int) -> bytes:
-    """Return end and padding after `size` bytes of records, for a length that is a multiple of 4."""
+    """Return end and padding after `size` bytes of records, up to a multiple of 4."""
     return bytes(2 + 4 - (size + 2) % 4)
 
 
