@@ -34,6 +34,7 @@ RATE = 1000
 WARM_UP = size(800, 10_000)
 CONNECTIONS = size(2500, 60_000)
 SCHEMES = ("phpmq", "phpmq-maintenance", "msglite", "msglite-http", "jmq", "auto")
+REQUESTS = "msglite.httpRequests"
 QUIET_SECONDS = 2.5
 """After which nothing waits for a connection that has gone (server.connection.LINGER_SECONDS)."""
 RESET = struct.pack("ii", 1, 0)
@@ -157,7 +158,7 @@ class Pages(Answers):
     def work(self) -> None:
         with self._worker as worker:
             while not self._done.is_set():
-                request = worker.ready("msglite.httpRequests", timeout=1)
+                request = worker.ready(REQUESTS, timeout=1)
                 if request is not None:
                     assert request.reply_to is not None
                     worker.send(request.reply_to, b'["200", []]', 10)
@@ -181,6 +182,14 @@ class Crowd:
         """Return the number of connections of each listener."""
         return [listener["connections"] for listener in self._broker.status()["listeners"]]
 
+    def _requests_are_answered(self) -> bool:
+        """Return whether `Pages` has processed all requests of the HTTP gateway."""
+        return not any(
+            destination["ready"] or destination["unacked"]
+            for destination in self._broker.status()["destinations"]
+            if destination["name"] == REQUESTS
+        )
+
     def visit(self, count: int) -> None:
         """Come and go that often, no faster than RATE."""
         begun = time.monotonic()
@@ -195,6 +204,7 @@ class Crowd:
         """Remove the messages that were sent, and wait until nothing else is left."""
         port = self._broker.port("phpmq-maintenance")
         wait_until(lambda: self._connections() == self._staying, seconds=SECONDS)
+        wait_until(self._requests_are_answered, seconds=SECONDS)
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             client.sendall(b"flush churn\nquit\n")
             while client.recv(4096):
