@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -34,6 +35,7 @@ from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
 from sluicemq.pipeline.source.connect import connect
+from sluicemq.pipeline.source.lag import LagCounter
 from sluicemq.pipeline.source.options import parse_options
 
 MAX_ROWS: Final = 262_144
@@ -132,6 +134,7 @@ class Supervisor:
         self._job = job
         self._on_progress = on_progress
         self._stop = stop or threading.Event()
+        self._unread = LagCounter(connect(parse_options(job.source)))
         self._queries = []
         for name, tables in QUERIES.items():
             names = [each for each in tables if each in job.tables]
@@ -251,10 +254,18 @@ class Supervisor:
                 query.written.popleft()
                 query.rows += done.rows
                 query.last = max(query.last, done.last)
-                lag = _lag(progress)
-                if lag is not None:  # add the distance of the slowest query from this one
-                    lag += query.last - min(each.last for each in self._queries)
-                self._on_progress(BatchProgress(self._rows, lag, done))
+                self._on_progress(BatchProgress(self._rows, self._lag(), done))
+
+    def _lag(self) -> int | None:
+        """Return the number of unread records of the slowest query; None if unknown."""
+        reports = [_offsets(query.handle) for query in self._queries]
+        known = [report for report in reports if report is not None]
+        if len(known) < len(reports):
+            return None
+        newest = max((latest for _, latest in known), key=lambda latest: int(latest["sequence"]))
+        with suppress(SluiceError):  # the journal may be out of reach for a moment
+            return max(self._unread.between(end, newest) for end, _ in known)
+        return None
 
 
 class Failed(SluiceError):
@@ -338,11 +349,12 @@ def _explained(error: Exception) -> SluiceError:
     return Failed(kind, first.rpartition(_PREFACE)[2])
 
 
-def _lag(progress: Any) -> int | None:
-    """Return the number of records behind the end of a batch."""
+def _offsets(handle: StreamingQuery | None) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the end of a query's last batch and the end of the journal then; None if unknown."""
+    progress = handle.lastProgress if handle is not None else None
     for source in progress["sources"] if progress is not None else ():
         ends = [source["endOffset"], source["latestOffset"]]
         end, latest = (json.loads(each) if isinstance(each, str) else each for each in ends)
         if isinstance(end, dict) and isinstance(latest, dict):
-            return max(0, int(latest["sequence"]) - int(end["sequence"]))
+            return end, latest
     return None

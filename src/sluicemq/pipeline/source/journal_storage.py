@@ -19,7 +19,7 @@ import pyarrow as pa
 from zlib_ng import zlib_ng
 
 from sluicemq.journal.directory import read_identity
-from sluicemq.journal.index import TRAILER_BYTES, SegmentIndex
+from sluicemq.journal.index import TRAILER_BYTES, SegmentIndex, decode_trailer
 from sluicemq.journal.segment import (
     MappedSegment,
     SegmentHeader,
@@ -130,6 +130,13 @@ class JournalStorage(ABC):
     @abstractmethod
     def header(self, first: int) -> SegmentHeader:
         """Return the header of a segment. Raises as `open`."""
+
+    @abstractmethod
+    def count(self, first: int) -> int | None:
+        """Return the number of records of a sealed segment, None if it is not sealed.
+
+        Raises as `open`.
+        """
 
     @abstractmethod
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
@@ -244,6 +251,15 @@ class DirectoryStorage(JournalStorage):
             return read_segment_header(self.path, first)
         except FileNotFoundError:
             raise RecordNotFound(f"the segment {first} has been removed") from None
+
+    def count(self, first: int) -> int | None:
+        try:
+            with segment_path(self.path, first).open("rb") as file:
+                file.seek(-min(TRAILER_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
+                trailer = decode_trailer(file.read())
+        except FileNotFoundError:
+            raise RecordNotFound(f"the segment {first} has been removed") from None
+        return None if trailer is None else trailer[1]
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
         snapshot = newest_snapshot(self.path)
