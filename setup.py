@@ -48,6 +48,7 @@ COMPILED = {
     ),
     "broker/pending": ("backlog", "chunks", "cursor", "entry", "queue", "requeued"),
     "journal": ("append", "format", "liveness", "log", "meta"),
+    "protocols/channel": ("connection", "consumer", "publisher"),
     "protocols/msglite": ("mapping", "replies", "session", "wire"),
     "protocols/phpmq": ("mapping", "session", "wire"),
     "server": ("clock",),

@@ -29,7 +29,7 @@ NOT_HANDED_ON: Final = (
     "again where the table is used, as in events WITH (url = 'http://localhost:7680'), or use a "
     "temporary view"
 )
-"""Limitation of Spark 4.3 (PythonTable): a table is read with the statement's options only."""
+"""Limitation of Spark (PythonTable): a table is read with the statement's options only."""
 
 _log: Final = logging.getLogger(__name__)
 

@@ -38,6 +38,18 @@ With `includeHeaders` (or if the read's own schema names them), for events with 
     property_types    type of each: "boolean", "integer", "real", "text", "bytes" (in base64),
                       "null"
     client_timestamp  time of sending by the client's clock (JMSTimestamp); null = not set
+
+With `shape=kafka`, one row is a published message, in the columns of Spark's Kafka source:
+
+    key               correlation id, as UTF-8; null = none
+    value             body as published
+    topic             destination; a topic is "topic:NAME"
+    partition         0
+    offset            `sequence`; ascends, but not every number is an offset of the destination
+    timestamp         `time`
+    timestampType     1: the time of arrival, by the broker's clock (Kafka's LogAppendTime)
+    headers           the publisher's properties, values as UTF-8 text, bytes as they are; only
+                      with `includeHeaders` or if the read's own schema names it
 """
 
 from __future__ import annotations
@@ -121,3 +133,27 @@ HEADERS: Final = pa.schema(
 
 EVENTS: Final = pa.schema([*PLAIN, *HEADERS])
 """All columns in order, as in bronze tables."""
+
+KAFKA_HEADERS: Final = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
+LOG_APPEND_TIME: Final = 1
+"""Kafka's `timestampType` of a time that the broker has set."""
+KAFKA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", TIME),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", KAFKA_HEADERS),
+    ]
+)
+"""Columns of a read with `shape=kafka`."""
+
+
+def quoted(name: str) -> str:
+    """Return a name as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,77 +1,178 @@
-"""Spark session with settings for a small machine."""
+"""Spark session with Delta Lake, on one machine or on a cluster.
+
+Settings come, in this order of precedence, from the caller (`--conf`), from spark-submit, from
+spark-defaults.conf, and from here. Without a master anywhere, Spark runs in this process.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline import jars
 from sluicemq.pipeline.java import find_java
 
-SETTINGS: Final = {
-    # The second number is the number of attempts: with local[2], one lost worker ends the query.
-    "spark.master": "local[2,4]",
+_STACK: Final = "-Xss4m"
+SHORT_JOB: Final = f"{_STACK} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""Options of the JVM for jobs of less than a minute: code is compiled once, and fast.
+
+Without its size, the cache of compiled code would be so small that it is swept all the time."""
+
+LOCAL: Final = {
+    # Two tasks a core: the short ones of one query must not queue behind the long ones of another.
+    # The last number is the number of attempts: without, one lost worker ends the query.
+    "spark.master": f"local[{2 * len(os.sched_getaffinity(0))},4]",
     "spark.driver.memory": "2g",
-    # A stack overflow in a query's thread (deep plan, long traceback) ends it without an error.
-    "spark.driver.extraJavaOptions": "-Xss4m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
     "spark.python.unix.domain.socket.enabled": "true",
+    # The default of 50 partitions costs 15 s for the first read of a table on two cores.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+    # Halves the cost of a small micro-batch. Requires atomic renames, which object storage lacks.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""Defaults for Spark on one small machine."""
+
+EVERYWHERE: Final = {
+    # A stack overflow in a query's thread (deep plan, long traceback) ends it without an error.
+    "spark.driver.extraJavaOptions": _STACK,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
-    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # A merge needs about 100 generated classes; the default of 100 compiles all of them each time.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # VACUUM lists a table by as many tasks, 10,000 by default, however few its files are.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
 }
-"""Defaults for a machine with two cores; settings of spark-submit take precedence."""
+"""Defaults on one machine and on a cluster."""
 
 NEEDED: Final = {
     "spark.sql.session.timeZone": "UTC",
+    # Otherwise times lose their zone for readers other than Spark.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 """Settings that the pipeline requires."""
 
-CHECKPOINTS: Final = "spark.sql.streaming.checkpointFileManagerClass"
-LOCAL_CHECKPOINTS: Final = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
-"""Halves the cost of a small micro-batch. Requires atomic renames, which object storage lacks, so
-it is set in local mode and not on a cluster."""
+_EXTENSIONS: Final = "spark.sql.extensions"
+_DELTA: Final = "io.delta.sql.DeltaSparkSessionExtension"
+_JARS: Final = "spark.jars"
 
 
 def session(
-    name: str = "sluicemq", settings: dict[str, str] | None = None, log: Path | None = None
+    name: str = "sluicemq",
+    settings: Mapping[str, str] | None = None,
+    log: Path | None = None,
+    *,
+    schemes: Collection[str] = (),
 ) -> SparkSession:
     """Return the Spark session of this process, or create it.
 
-    A new session has SETTINGS, NEEDED and `settings`; the later ones take precedence. The output of
-    Spark and its workers is appended to the file `log`, or goes to standard error. Raises
-    ConfigurationError if there is no supported Java.
+    settings   take precedence over all others
+    log        file to which the output of Spark and its workers is appended; None = standard error
+    schemes    schemes of URIs that the session is to read and write (jars.CONNECTORS)
+
+    Raises ConfigurationError if there is no supported Java, or no library for Delta or a scheme.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted:
-        os.environ["JAVA_HOME"] = str(find_java())
     # Otherwise workers use the first python3 on the PATH, not this virtual environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    configured: dict[str, str] = {}
+    libraries = [jars.DELTA, *(scheme for scheme in schemes if scheme in jars.CONNECTORS)]
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if submitted:
         SparkContext._ensure_initialized()  # makes the submitted settings visible to SparkConf
         configured = dict(SparkConf().getAll())
-    effective = {**SETTINGS, **configured, **NEEDED, **(settings or {})}
-    if effective["spark.master"].startswith("local"):
-        effective.setdefault(CHECKPOINTS, LOCAL_CHECKPOINTS)
+        _expect_submitted(libraries)
+    else:
+        os.environ["JAVA_HOME"] = str(find_java())
+        configured = _spark_defaults()
+    effective = effective_settings(configured, settings or {})
+    if not submitted:
+        found = [str(jar) for each in libraries for jar in jars.jars(each)]
+        effective[_JARS] = ",".join([*filter(None, [effective.get(_JARS)]), *found])
+        if _is_local(effective):
+            _use_installed_packages()
     builder = SparkSession.builder.appName(name)
     for key, value in effective.items():
         builder = builder.config(key, value)
     with _heard_by(log):
         return builder.getOrCreate()
+
+
+def effective_settings(configured: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a session, except for its jars.
+
+    configured  settings of spark-submit or spark-defaults.conf
+    given       settings of the caller, which take precedence
+    """
+    chosen = {**configured, **NEEDED, **given}
+    effective = {**EVERYWHERE, **(LOCAL if _is_local(chosen) else {}), **chosen}
+    extensions = [each for each in effective.get(_EXTENSIONS, "").split(",") if each]
+    effective[_EXTENSIONS] = ",".join(dict.fromkeys([*extensions, _DELTA]))
+    return effective
+
+
+def _is_local(settings: Mapping[str, str]) -> bool:
+    return settings.get("spark.master", "local").startswith("local")
+
+
+def _expect_submitted(libraries: Collection[str]) -> None:
+    """Check the class path of a submitted program, which cannot be extended any more."""
+    utils = SparkContext._jvm.org.apache.spark.util.Utils  # type: ignore[union-attr]
+    if jars.DELTA in libraries and not utils.classIsLoadable(_DELTA):
+        raise ConfigurationError(
+            "Delta Lake is not on the class path: spark-submit --jars "
+            '"$(sluicemq pipeline jars)" adds it'
+        )
+
+
+def _spark_defaults() -> dict[str, str]:
+    """Return the settings of spark-defaults.conf, if there is one."""
+    conf = os.environ.get("SPARK_CONF_DIR")
+    file = (Path(conf) if conf else jars.spark_home() / "conf") / "spark-defaults.conf"
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return {}
+    entries = (line.split(maxsplit=1) for line in lines if line.strip().startswith("spark."))
+    return {key: value.strip() for key, value in (each for each in entries if len(each) == 2)}
+
+
+def _use_installed_packages() -> None:
+    """Let workers import PySpark from the environment instead of from Spark's pyspark.zip.
+
+    The archive has no compiled modules and comes first on the workers' path, which costs each
+    worker process about a second. Spark adds it if its home has it; so the home is one without.
+    """
+    if "SPARK_HOME" in os.environ:
+        return
+    package = Path(pyspark.__file__).parent
+    home = Path(tempfile.mkdtemp(prefix="sluicemq-spark-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    for name in ("bin", "conf", "jars", "sbin"):
+        if (package / name).exists():
+            (home / name).symlink_to(package / name)
+    os.environ["SPARK_HOME"] = str(home)
 
 
 @contextmanager

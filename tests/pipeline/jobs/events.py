@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from sluicemq.pipeline.delta import Combine, LakeTable
 from sluicemq.pipeline.schema import EVENTS, Event
 
 START = datetime(2026, 3, 2, 10, 0, tzinfo=UTC)
@@ -104,9 +105,23 @@ def rows(frame: DataFrame, schema: pa.Schema, keys: Iterable[str]) -> list[Row]:
 def sorted_rows(table: pa.Table, schema: pa.Schema, keys: Iterable[str]) -> list[Row]:
     """The same of an Arrow table."""
     assert table.schema.names == schema.names
-    assert [field.type for field in table.schema] == [field.type for field in schema]
+    table = table.cast(schema)
     found = table.to_pylist()
     for name in (field.name for field in table.schema if pa.types.is_map(field.type)):
         for row in found:  # maps come as lists of pairs, in no certain order
             row[name] = None if row[name] is None else dict(row[name])
     return sorted(found, key=lambda row: [str(row[key]) for key in keys])
+
+
+def merged(
+    parts: Iterable[DataFrame],
+    table: LakeTable,
+    schema: pa.Schema,
+    combine: Combine,
+    **options: Any,
+) -> list[Row]:
+    """The rows of a table into which these were merged one after the other."""
+    for part in parts:
+        table.merge(part, combine, **options)
+        spark = part.sparkSession
+    return rows(table.read(spark), schema, table.keys)

@@ -20,7 +20,7 @@ from tests.pipeline.jobs.events import START, Journal, Row, at, frame, sorted_ro
 
 def found(spark: SparkSession, journal: Journal, more: list[Row] | None = None) -> list[Row]:
     events = frame(spark, journal.rows)
-    golden = [gold(events, "b").toArrow(), pa.Table.from_pylist(more or [], GOLD)]
+    golden = [gold(events, "b").toArrow().cast(GOLD), pa.Table.from_pylist(more or [], GOLD)]
     gold_rows = spark.createDataFrame(pa.concat_tables(golden))
     silver_rows = spark.createDataFrame(silver(events, "b").toArrow())
     table = anomalies(gold_rows, silver_rows).toArrow()

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.delta import LakeTable
 from sluicemq.pipeline.jobs import gold as gold_job
 from sluicemq.pipeline.jobs import silver as silver_job
-from sluicemq.pipeline.jobs.batch import LakeWriter
-from sluicemq.pipeline.jobs.bronze import bronze, choose_named, named_of
-from sluicemq.pipeline.jobs.lake import Lake
+from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
+from sluicemq.pipeline.jobs.bronze import bronze
+from sluicemq.pipeline.jobs.lake import NAMES, Lake, journals
+from sluicemq.pipeline.jobs.maintain import maintain
 from sluicemq.pipeline.jobs.rebuild import rebuild
 from sluicemq.pipeline.jobs.schemas import BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from sluicemq.pipeline.schema import Event
-from tests.pipeline.jobs.events import Journal, Row, frame, rows, sorted_rows
+from tests.pipeline.jobs.events import Journal, Row, frame, rows
 
 JOURNAL = "0123456789abcdef"
 
@@ -35,11 +41,11 @@ def traffic() -> list[Row]:
     return journal.rows
 
 
-def contents(lake: Lake) -> tuple[list[Row], list[Row], list[Row]]:
+def contents(spark: SparkSession, lake: Lake) -> tuple[list[Row], list[Row], list[Row]]:
     return (
-        sorted_rows(lake.table("gold").read(), GOLD, GOLD_KEYS),
-        sorted_rows(lake.table("silver").read(), SILVER, SILVER_KEYS),
-        sorted_rows(lake.table("bronze").read(), BRONZE, ("sequence",)),
+        rows(lake.gold.read(spark), GOLD, GOLD_KEYS),
+        rows(lake.silver.read(spark), SILVER, SILVER_KEYS),
+        rows(lake.bronze.read(spark), BRONZE, ("sequence",)),
     )
 
 
@@ -51,87 +57,190 @@ def test_what_is_repeated_or_broken_off_counts_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = traffic()
+    last = events[-1]["sequence"]
     lake = Lake(tmp_path / "lake", broker="b")
-    lake.claim(JOURNAL)
-    assert lake.reached(JOURNAL) is None
-    LakeWriter(lake, JOURNAL).write(frame(spark, events[:50]))
-    assert lake.reached(JOURNAL) == events[49]["sequence"]
+    lake.claim(spark, JOURNAL)
+
+    def write(writer: LakeWriter, start: int, stop: int) -> BatchResult:
+        """Each event is a record of its own, numbered from 1."""
+        return writer.write(frame(spark, events[start:stop]), start + 1, min(stop, last))
 
     def fail(*_: object) -> None:
         raise Broken
 
+    assert lake.reached(spark, JOURNAL) is None
+    write(LakeWriter(spark, lake, JOURNAL), 0, 50)
+    assert lake.reached(spark, JOURNAL) == 50
+
     # crashes after gold; then a replay, which has to do without the writer's memory
-    writer = LakeWriter(lake, JOURNAL)
-    monkeypatch.setattr(LakeWriter, "_bronze", fail)
+    monkeypatch.setattr("sluicemq.pipeline.jobs.batch.bronze", fail)
     with pytest.raises(Broken):
-        writer.write(frame(spark, events[50:90]))
+        write(LakeWriter(spark, lake, JOURNAL), 50, 90)
     monkeypatch.undo()
-    assert lake.reached(JOURNAL) == events[49]["sequence"]
-    assert lake.reached(JOURNAL, ["gold"]) == events[89]["sequence"]
-    replayed = LakeWriter(lake, JOURNAL).write(frame(spark, events[50:90]))
-    assert set(replayed.seconds) >= {"bronze", "silver"}
+    assert lake.reached(spark, JOURNAL) == 50
+    assert lake.reached(spark, JOURNAL, ["gold"]) == 90
+    # crashes after bronze
+    monkeypatch.setattr(LakeWriter, "_silver", fail)
+    with pytest.raises(Broken):
+        write(LakeWriter(spark, lake, JOURNAL), 50, 90)
+    monkeypatch.undo()
+    replayed = write(LakeWriter(spark, lake, JOURNAL), 50, 90)
+    assert set(replayed.seconds) == {"silver"}
+    assert replayed.rows == 40
 
     # without a checkpoint, batches are cut otherwise
-    writer = LakeWriter(lake, JOURNAL)
-    writer.write(frame(spark, events[30:120]))
-    done = writer.write(frame(spark, events[100:]))
-    assert (done.rows, done.last) == (len(events) - 100, events[-1]["sequence"])
-    done = writer.write(frame(spark, events[100:]))
-    assert (done.rows, done.seconds.keys(), done.gold_committed) == (0, {"gold"}, None)
+    writer = LakeWriter(spark, lake, JOURNAL)
+    write(writer, 30, 120)
+    done = write(writer, 100, last)
+    assert (done.rows, done.last) == (last - 120, last)
+    done = write(writer, 100, last)
+    assert (done.rows, done.seconds, done.gold_committed) == (0, {}, None)
 
     whole = frame(spark, events)
-    expected = (
+    found = contents(spark, lake)
+    assert found == (
         rows(gold_job.gold(whole, "b"), GOLD, GOLD_KEYS),
         rows(silver_job.silver(whole, "b"), SILVER, SILVER_KEYS),
-        rows(bronze(whole, ["orders", "d0", "d1", "d2"], "b"), BRONZE, ("sequence",)),
+        rows(bronze(whole, "b"), BRONZE, ("sequence",)),
     )
-    found = contents(lake)
-    assert found[:2] == expected[:2]
-    plain = [{**row, "destination_partition": ""} for row in found[2]]
-    assert plain == [{**row, "destination_partition": ""} for row in expected[2]]
 
-    for name in ("gold", "silver"):
-        lake.table(name).compact()
+    maintained: list[str] = []
+    maintain(spark, lake, lambda name, before, after: maintained.append(name), timedelta(0))
+    assert maintained == ["bronze.events", "silver.messages", "gold.traffic"]
+    assert contents(spark, lake) == found
+    # other programs read the tables without Spark
+    other = DeltaTable(lake.silver.location).to_pyarrow_table(columns=["message_sequence"])
+    assert sorted(other["message_sequence"].to_pylist()) == [
+        row["message_sequence"] for row in sorted(found[1], key=lambda row: row["message_sequence"])
+    ]
+
     reports: list[tuple[int, int]] = []
     count = rebuild(
         spark, lake, lambda step, total: reports.append((step.rows, total)), max_rows=60
     )
     assert count == len(events)
     assert reports[-1] == (len(events), len(events))
-    assert contents(lake) == found
-    assert lake.reached(JOURNAL) == events[-1]["sequence"]
-    assert not lake.rebuilding.exists()
+    assert contents(spark, lake) == found
+    assert lake.reached(spark, JOURNAL) == last
 
 
-def test_a_lake_takes_one_journal_per_broker(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, broker="b")
-    lake.claim(JOURNAL)
-    lake.claim(JOURNAL)
-    Lake(tmp_path, broker="c").claim("another")
+def test_a_batch_interrupted_between_new_and_known_messages_is_completed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = traffic()
+    last = events[-1]["sequence"]
+    lake = Lake(tmp_path / "lake", broker="b")
+    layers = ("bronze", "silver")
+
+    def write(writer: LakeWriter, start: int, stop: int) -> BatchResult:
+        return writer.write(frame(spark, events[start:stop]), start + 1, min(stop, last))
+
+    def interrupt(start: int, stop: int) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise Broken
+
+        with monkeypatch.context() as patched:
+            patched.setattr(LakeTable, "merge", fail)
+            with pytest.raises(Broken):
+                write(LakeWriter(spark, lake, JOURNAL, layers), start, stop)
+
+    write(LakeWriter(spark, lake, JOURNAL, layers), 0, 40)
+    interrupt(40, 80)
+    assert lake.reached(spark, JOURNAL, ["silver"]) == 40
+    # a shorter batch waits, a longer one completes it
+    writer = LakeWriter(spark, lake, JOURNAL, layers)
+    assert write(writer, 40, 60).seconds == {}
+    assert lake.reached(spark, JOURNAL, ["silver"]) == 40
+    assert set(write(writer, 60, 102).seconds) == {"bronze", "silver"}
+    assert lake.reached(spark, JOURNAL, ["silver"]) == 102
+    # the same batch completes it
+    interrupt(102, 130)
+    write(LakeWriter(spark, lake, JOURNAL, layers), 102, 130)
+    write(LakeWriter(spark, lake, JOURNAL, layers), 130, last)
+    whole = rows(silver_job.silver(frame(spark, events), "b"), SILVER, SILVER_KEYS)
+    assert rows(lake.silver.read(spark), SILVER, SILVER_KEYS) == whole
+
+
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A time zone in which it is tomorrow already."""
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_east")
+def test_the_zone_of_the_machine_does_not_matter(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake", broker="b")
+    events = traffic()[:40]
+    writer = LakeWriter(spark, lake, JOURNAL, ["gold"])
+    for start in (0, 20):
+        writer.write(frame(spark, events[start : start + 20]), start + 1, start + 20)
+    whole = rows(gold_job.gold(frame(spark, events), "b"), GOLD, GOLD_KEYS)
+    assert rows(lake.gold.read(spark), GOLD, GOLD_KEYS) == whole
+
+
+def test_a_repeated_commit_has_no_effect(spark: SparkSession, tmp_path: Path) -> None:
+    """Two pipelines of one broker, which is a mistake, write the same batch."""
+    lake = Lake(tmp_path / "lake", broker="b")
+    events = traffic()[:30]
+    writers = [LakeWriter(spark, lake, JOURNAL) for _ in range(2)]
+    for writer in writers:
+        writer.write(frame(spark, events), 1, 30)
+    whole = frame(spark, events)
+    assert contents(spark, lake) == (
+        rows(gold_job.gold(whole, "b"), GOLD, GOLD_KEYS),
+        rows(silver_job.silver(whole, "b"), SILVER, SILVER_KEYS),
+        rows(bronze(whole, "b"), BRONZE, ("sequence",)),
+    )
+
+
+def test_a_batch_without_messages_advances_all_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """Otherwise the checkpoint would be ahead of silver, and the slot would free what it lacks."""
+    lake = Lake(tmp_path / "lake", broker="b")
+    writer = LakeWriter(spark, lake, JOURNAL)
+    writer.write(frame(spark, traffic()[:3]), 1, 3)
+    journal = Journal(4)
+    journal.depth(1, 0, 1)
+    writer.write(frame(spark, journal.rows), 4, 4)
+    assert [lake.reached(spark, JOURNAL, [layer]) for layer in NAMES] == [4, 4, 4]
+    relocated = {**traffic()[0], "sequence": 5, "event": "relocated"}
+    writer.write(frame(spark, [relocated]), 5, 5)
+    assert [lake.reached(spark, JOURNAL, [layer]) for layer in NAMES] == [5, 5, 5]
+
+
+def test_a_lake_takes_one_journal_per_broker(spark: SparkSession, tmp_path: Path) -> None:
+    events = frame(spark, traffic()[:3])
+    for broker, journal in (("b", JOURNAL), ("c", "another")):
+        lake = Lake(tmp_path, broker)
+        lake.claim(spark, journal)
+        LakeWriter(spark, lake, journal, ["bronze"]).write(events, 1, 3)
+    assert journals(lake.bronze.progress(spark)) == {"b": JOURNAL, "c": "another"}
+    Lake(tmp_path, "b").claim(spark, JOURNAL)
     with pytest.raises(ConfigurationError, match=f"has the journal {JOURNAL}"):
-        lake.claim("another")
-    with pytest.raises(ConfigurationError, match="use --format delta"):
-        Lake(tmp_path, "parquet", "b").claim(JOURNAL)
-    with pytest.raises(ConfigurationError, match="--broker"):
-        Lake(tmp_path, broker="../b")
-    with pytest.raises(ConfigurationError, match="--format"):
-        Lake(tmp_path, "orc")
-    assert lake.brokers() == {"b": JOURNAL, "c": "another"}
+        Lake(tmp_path, "b").claim(spark, "another")
 
 
-def test_a_million_destinations_are_not_a_million_directories(spark: SparkSession) -> None:
-    journal = Journal()
-    names = [f"q{number}" for number in range(300)]
-    hostile = ["../up", "a/b", "", "~00", "x" * 300, "grün", "con=1", "%2e"]
-    for name in names + hostile:
-        journal.message(0, destination=name)
-    named = choose_named([], names + hostile, 10)
-    assert named == set(sorted(names)[:10])
-    assert choose_named(named, ["zz"], 10) == named
-    assert choose_named(named, ["zz", "zz", "b/c"], 12) == named | {"zz"}
-    found = rows(bronze(frame(spark, journal.rows), named, "b"), BRONZE, ("sequence",))
-    partitions = {row["destination_partition"] for row in found}
-    assert len(partitions) <= 10 + 256
-    assert named_of(partitions) == named
-    for row in found:
-        assert (row["destination_partition"] == row["destination"]) == (row["destination"] in named)
+@pytest.mark.parametrize(
+    ("location", "broker", "error"),
+    [
+        ("/lake", "../b", "--broker"),
+        ("s3://bucket/lake", "b", "write s3a:// for S3"),
+        ("ftp://host/lake", "b", "none of the schemes file, s3a"),
+        ("file://host/lake", "b", "is no file:///path"),
+    ],
+)
+def test_a_wrong_place_is_rejected(location: str, broker: str, error: str) -> None:
+    with pytest.raises(ConfigurationError, match=error):
+        Lake(location, broker)
+
+
+def test_a_lake_is_a_directory_or_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Lake("lake").location == str(tmp_path / "lake")
+    assert Lake("file:///a%20b/lake/").location == "/a b/lake"
+    lake = Lake("s3a://bucket/lake/")
+    assert lake.silver.location == "s3a://bucket/lake/silver/messages"
+    assert lake.directory is None

@@ -22,7 +22,7 @@ from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob, Supervisor
 from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
-from tests.pipeline.jobs.events import Row, rows, sorted_rows
+from tests.pipeline.jobs.events import rows
 from tests.pipeline.source.support import SMALL, deliver, depth, message, put, redeliver, settle
 
 DEAD_LETTER_QUEUE = Address(Kind.QUEUE, "orders.dlq")
@@ -50,7 +50,7 @@ class Traffic:
 
     def job(self, **options: Any) -> PipelineJob:
         source = {"path": str(self.directory)}
-        return PipelineJob(source=source, lake=self.lake, max_rows=20, **options)
+        return PipelineJob(source=source, lake=self.lake, max_rows=30, **options)
 
     def check(self, spark: SparkSession) -> None:
         """The lake holds what one batch over all of the journal gives."""
@@ -58,14 +58,11 @@ class Traffic:
             spark.read.format("sluicemq").option("events", "*").option("includeHeaders", "true")
         )
         events = source.load(str(self.directory))
-        found = self.lake.table("silver").read()
-        assert sorted_rows(found, SILVER, SILVER_KEYS) == self._whole(silver.silver(events, "b"))
-        found = self.lake.table("gold").read()
-        assert sorted_rows(found, GOLD, GOLD_KEYS) == rows(gold.gold(events, "b"), GOLD, GOLD_KEYS)
-        assert self.lake.table("bronze").read(["sequence"]).num_rows == events.count()
-
-    def _whole(self, frame: Any) -> list[Row]:
-        return rows(frame, SILVER, SILVER_KEYS)
+        found = rows(self.lake.silver.read(spark), SILVER, SILVER_KEYS)
+        assert found == rows(silver.silver(events, "b"), SILVER, SILVER_KEYS)
+        found = rows(self.lake.gold.read(spark), GOLD, GOLD_KEYS)
+        assert found == rows(gold.gold(events, "b"), GOLD, GOLD_KEYS)
+        assert self.lake.bronze.read(spark).count() == events.count()
 
 
 @pytest.fixture
@@ -85,7 +82,7 @@ def test_backfill_goes_on_where_the_tables_are(
         assert main(["pipeline", *arguments, *options]) == 0
         return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
 
-    where = ("--journal", str(traffic.directory), "--max-rows", "20", "--slot", "lake")
+    where = ("--journal", str(traffic.directory), "--max-rows", "30", "--slot", "lake")
     reports = backfill(*where)
     assert len(reports) > 2  # several batches
     assert reports[-1]["rows"] == 33
@@ -95,21 +92,56 @@ def test_backfill_goes_on_where_the_tables_are(
     assert slot.position == reports[-2]["batch"]["last"]
 
     (row,) = (
-        row
-        for row in sorted_rows(traffic.lake.table("gold").read(), GOLD, GOLD_KEYS)
-        if row["dead_lettered"]
+        row for row in rows(traffic.lake.gold.read(spark), GOLD, GOLD_KEYS) if row["dead_lettered"]
     )
     assert row["dead_letter_reasons"] == {"overflow": 1}
-    dead = traffic.lake.table("silver").read().to_pylist()
-    assert [row["reason"] for row in dead if row["dead_lettered"]] == ["overflow"]
+    dead = traffic.lake.silver.read(spark).where("dead_lettered IS NOT NULL").collect()
+    assert [row["reason"] for row in dead] == ["overflow"]
 
-    shutil.rmtree(traffic.lake.checkpoints)
+    shutil.rmtree(f"{traffic.lake.location}/_checkpoints")
     traffic.go_on()
     assert backfill(*where)[-1]["rows"] == 33
     traffic.check(spark)
-    assert backfill(*where)[-1]["rows"] == 0
 
     assert backfill("--from-bronze")[-1]["rows"] == 66
+    traffic.check(spark)
+
+    # the checkpoint remains, the tables do not
+    for table in (traffic.lake.bronze, traffic.lake.silver, traffic.lake.gold):
+        shutil.rmtree(table.location)
+    assert backfill(*where)[-1]["rows"] == 66
+    traffic.check(spark)
+
+
+def test_typed_tables_are_filled_beside(
+    spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the definition in the working directory; a table that is added gets all that is there."""
+    monkeypatch.chdir(traffic.directory)
+    definition = traffic.directory / "pipeline.toml"
+    table = '[[table]]\nname = "{}"\ndestination = "{}"\nformat = "text"\nschema = "body STRING"\n'
+    gold = '[[gold]]\nname = "bodies"\nkeys = ["body"]\nsql = "{}"\nrefresh = "incremental"\n'
+    sql = "SELECT body, count(*) AS messages FROM silver.letters GROUP BY body"
+    command = ["pipeline", "backfill", "--lake", traffic.lake.location, "--broker", "b", "--json"]
+    command += ["--journal", str(traffic.directory), "--max-rows", "30"]
+
+    def read(name: str) -> list[tuple[Any, ...]]:
+        rows = spark.read.format("delta").load(traffic.lake.path(name))
+        columns = [column for column in rows.columns if not column.startswith("_")]
+        return sorted(map(tuple, rows.select(*columns).collect()))
+
+    definition.write_text(table.format("letters", "orders") + gold.format(sql))
+    assert main(command) == 0
+    bodies = [(str(number),) for number in range(12)]
+    assert read("silver.letters") == sorted(bodies)
+    traffic.go_on()
+    definition.write_text(
+        table.format("letters", "orders") + table.format("dead", "orders.dlq") + gold.format(sql)
+    )
+    assert main(command) == 0
+    assert read("silver.letters") == sorted(bodies * 2)
+    assert read("silver.dead") == [("0",), ("0",)]
+    assert read("gold.bodies") == sorted((body, 2) for (body,) in bodies)
     traffic.check(spark)
 
 
@@ -145,7 +177,7 @@ def test_what_passes_by_itself_is_tried_again(
 def test_permanent_errors_are_raised_at_once(
     spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(self: LakeWriter, events: object) -> BatchResult:
+    def damaged(self: LakeWriter, *_: object) -> BatchResult:
         raise JournalError("segment 7 is damaged")
 
     monkeypatch.setattr(LakeWriter, "write", damaged)
@@ -154,8 +186,10 @@ def test_permanent_errors_are_raised_at_once(
         Supervisor(spark, traffic.job(), reports.append).run(None)
     assert reports == []
 
-    traffic.lake.rebuilding.touch()
-    with pytest.raises(ConfigurationError, match="--from-bronze does it again"):
+    monkeypatch.undo()
+    Supervisor(spark, traffic.job()).run(None)
+    shutil.rmtree(traffic.lake.silver.location)
+    with pytest.raises(ConfigurationError, match=r"silver in .* lack what other tables have"):
         Supervisor(spark, traffic.job()).run(None)
     with pytest.raises(ConfigurationError, match="/nowhere is no directory"):
         Supervisor(spark, PipelineJob(source={"path": "/nowhere"}, lake=traffic.lake)).run(None)

@@ -132,6 +132,9 @@ def test_other_rows_of_a_write_id_differ(
 def test_views_and_tables_in_sql(
     spark: SparkSession, url: str, data: Path, queue: str, tmp_path: Path
 ) -> None:
+    # Delta's catalog, which is the session's, has no tables of Python data sources.
+    spark = spark.newSession()
+    spark.conf.unset("spark.sql.catalog.spark_catalog")
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW answers USING sluicemq "
         f"OPTIONS (url '{url}', destination '{queue}')"

@@ -22,7 +22,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from sluicemq.pipeline.histogram import percentile_column
+from sluicemq.pipeline.histogram import percentile_sql
 from sluicemq.pipeline.jobs.schemas import ANOMALIES
 
 _PLACE: Final = ("broker", "destination", "destination_kind")
@@ -202,8 +202,8 @@ def latency_regressions(gold: DataFrame, limits: Thresholds = USUAL) -> DataFram
         f.first("then_all").alias("samples_before"),
         *(_histogram(each).alias(each) for each in ("now", "then")),
     )
-    frame = frame.withColumn("p95", percentile_column(f.col("now"), 0.95)).withColumn(
-        "p95_before", percentile_column(f.col("then"), 0.95)
+    frame = frame.withColumn("p95", f.expr(percentile_sql("now", 0.95))).withColumn(
+        "p95_before", f.expr(percentile_sql("then", 0.95))
     )
     n, m = f.col("samples"), f.col("samples_before")
     by_chance = _CHANCE * f.sqrt((n + m) / (n * m))

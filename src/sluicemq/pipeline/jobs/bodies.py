@@ -52,6 +52,13 @@ DECODED: Final = (
 )
 """Columns that `decode` sets."""
 
+PACKED: Final = (
+    "coalesce(protocol = 'jmq' AND "
+    f"element_at(properties, '{COMPRESSED_SIZE}') = string(octet_length(body)), false)"
+)
+NEED_JAVA: Final = f"(body IS NOT NULL AND (body_kind IN ('map', 'stream') OR {PACKED}))"
+"""SQL condition of rows whose body only protocols/java.py can read."""
+
 _TEXTS: Final = MapType(StringType(), StringType())
 _READ: Final = StructType(
     [
@@ -97,18 +104,14 @@ _TYPES: Final = (
 def decode(frame: DataFrame, java: bool = True) -> DataFrame:
     """Add the columns DECODED to `frame` (with body, body_kind, protocol, properties).
 
-    java  True if there may be bodies of JMS clients; otherwise nothing is sent to Python
+    java  True if a row may fulfil NEED_JAVA; otherwise nothing is sent to Python
     """
     names = frame.columns
     frame = frame.selectExpr(
         "*",
         "octet_length(body) AS _size",
-        "coalesce(protocol = 'jmq' AND "
-        f"element_at(properties, '{COMPRESSED_SIZE}') = string(octet_length(body)), false)"
-        " AS _packed",
-    )
-    frame = frame.selectExpr(
-        "*", "body IS NOT NULL AND (_packed OR body_kind IN ('map', 'stream')) AS _java"
+        f"{PACKED} AS _packed",
+        f"{NEED_JAVA} AS _java",
     )
     if java:
         plain_size = f"coalesce(try_cast(element_at(properties, '{PLAIN_SIZE}') AS BIGINT), -1)"

@@ -1,30 +1,24 @@
 """Gold: events of each destination in each minute, by protocol.
 
-    gold(events)            rows of GOLD
-    combine(older, newer)   one row for each key of either
+    gold(events)      rows of GOLD
+    combine(joined)   such rows, combined with the existing rows of the same keys
 
 Counts and histograms are added, the latest depth wins, and rates and percentiles are derived. So
-
-    gold(all)  =  combine(gold(some), gold(the others))
-
+batches of events that are merged one after the other give the same rows as all events at once,
 except for `late_events`, which depend on the order of arrival. Each event must be in exactly one
-of them: a repeated event is counted twice.
+batch: a repeated event is counted twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from sluicemq.pipeline.histogram import bucket_column, percentiles
-from sluicemq.pipeline.jobs.pairs import Pairs, single
+from sluicemq.pipeline.delta import OLD
+from sluicemq.pipeline.histogram import bucket_column, percentile_sql
 from sluicemq.pipeline.jobs.schemas import (
     COUNTED,
     GOLD,
@@ -33,7 +27,7 @@ from sluicemq.pipeline.jobs.schemas import (
     PERCENTILES,
     column,
 )
-from sluicemq.pipeline.jobs.silver import REASON
+from sluicemq.pipeline.jobs.silver import REASON, added, added_maps
 from sluicemq.pipeline.schema import Event
 
 WATERMARK: Final = timedelta(hours=1)
@@ -61,10 +55,6 @@ _RATED: Final = {
 _MAPS: Final = (*LATENCIES, "dead_letter_reasons")
 _LONGEST: Final = tuple(f"{name}_max" for name in LATENCIES)
 _DEPTHS: Final = ("backlog", "unacked", "consumers", "depth_time")
-_PLAIN: Final = pa.schema(
-    [field for field in GOLD if field.name in (*GOLD_KEYS, *_SUMMED, *_MAPS, *_LONGEST, *_DEPTHS)]
-)
-"""Columns that are not derived from others."""
 
 
 def gold(
@@ -78,34 +68,38 @@ def gold(
     newest  time of the newest event before these; events of minutes that had ended by
             `watermark` before it also count as `late_events`
     """
-
-    def finished(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            table = pa.Table.from_batches([batch])
-            yield from complete(table, newest, watermark).to_batches()
-
-    return sums(events, broker).mapInArrow(finished, from_arrow_schema(GOLD))
+    return complete(sums(events, broker), newest, watermark)
 
 
-def combine(older: pa.Table, newer: pa.Table) -> pa.Table:
-    """Combine two tables of GOLD. No event may be in both."""
-    pairs = Pairs(older, newer, GOLD_KEYS)
-    columns = pairs.keys()
-    columns |= pairs.summed(_SUMMED)
-    columns |= pairs.added(_MAPS)
-    columns |= pairs.greatest(_LONGEST)
-    columns |= pairs.newer_where(_DEPTHS, pairs.not_older("depth_time"))
-    return _finish(pa.table(columns))
-
-
-def complete(sums: pa.Table, newest: datetime | None, watermark: timedelta) -> pa.Table:
+def complete(sums: DataFrame, newest: datetime | None, watermark: timedelta) -> DataFrame:
     """Return rows of `sums` as rows of GOLD; parameters as for `gold`."""
-    events = sums["events"]
-    late: Any = pc.multiply(events, 0)
+    late = f.lit(0).cast("long")
     if newest is not None:
         limit = (newest - watermark).replace(second=0, microsecond=0)
-        late = pc.if_else(pc.less(sums["minute"], pa.scalar(limit)), events, late)
-    return _finish(sums.drop_columns("events").append_column("late_events", late))
+        late = f.when(f.col("minute") < f.lit(limit), f.col("events")).otherwise(late)
+    return _finish(sums.withColumn("late_events", late))
+
+
+def combine(joined: DataFrame) -> DataFrame:
+    """Combine rows of GOLD with existing ones (delta.LakeTable.merge)."""
+    columns = {name: added(name) for name in _SUMMED}
+    columns |= {name: added_maps(name) for name in _MAPS}
+    columns |= {name: f.greatest(name, OLD + name) for name in _LONGEST}
+    later = f.coalesce(
+        f.col("depth_time") >= f.col(OLD + "depth_time"), f.col("depth_time").isNotNull()
+    )
+    columns |= {name: f.when(later, f.col(name)).otherwise(f.col(OLD + name)) for name in _DEPTHS}
+    return _finish(joined.select(*GOLD_KEYS, *(made.alias(name) for name, made in columns.items())))
+
+
+def _finish(rows: DataFrame) -> DataFrame:
+    """Add the columns that are derived from keys, counts and histograms."""
+    derived = {"day": f.to_date("minute")}
+    derived |= {rate: f.col(name) / _SECONDS for name, rate in _RATED.items()}
+    for name in LATENCIES:
+        for each, share in PERCENTILES.items():
+            derived[f"{name}_{each}"] = f.expr(percentile_sql(name, share))
+    return rows.withColumns(derived).select(*GOLD.names)
 
 
 def sums(events: DataFrame, broker: str) -> DataFrame:
@@ -171,16 +165,3 @@ def _sum(facts: DataFrame) -> DataFrame:
     )
     depths = (f"depth.{name} AS {name}" for name in _DEPTHS)
     return whole.selectExpr("*", *depths).drop("depth")
-
-
-def _finish(rows: pa.Table) -> pa.Table:
-    """Add the derived columns to rows of _PLAIN."""
-    plain = rows.select(_PLAIN.names).cast(_PLAIN)
-    columns: dict[str, Any] = {name: single(plain[name]) for name in plain.schema.names}
-    columns["day"] = columns["minute"].cast(pa.date32())
-    for name, rate in _RATED.items():
-        columns[rate] = pc.divide(columns[name].cast(pa.float64()), _SECONDS)
-    for name in LATENCIES:
-        for each, share in PERCENTILES.items():
-            columns[f"{name}_{each}"] = percentiles(columns[name], share)
-    return pa.table([columns[name] for name in GOLD.names], schema=GOLD)

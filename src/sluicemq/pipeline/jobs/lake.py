@@ -1,150 +1,224 @@
-"""Directory layout of a lake and its record of the journals that feed it.
+"""Layout of a lake, and its record of the journals that feed it.
 
-    LAKE/bronze LAKE/silver LAKE/gold LAKE/anomalies     tables (pipeline/tables)
-    LAKE/_checkpoints/BROKER/QUERY                       checkpoints of each broker's queries
-    LAKE/_brokers/BROKER.json                            journal of that broker
-    LAKE/_logs/spark.log                                 Spark's log
-    LAKE/_rebuilding                                     marker: silver and gold are incomplete
+    LAKE/bronze/events
+    LAKE/silver/messages
+    LAKE/gold/traffic  LAKE/gold/anomalies      Delta tables
+    LAKE/_checkpoints/BROKER/QUERY              checkpoints of each broker's queries
 
-A batch of events is identified by its journal and its last record. Every commit is tagged with
-(broker and journal, last sequence number), so each table stores its own progress. A table ignores
-events that it already has, whichever checkpoint repeats them, and a new checkpoint starts at the
-end of the table that is furthest behind.
+LAKE is a directory, or a URI of any file system that Spark knows. A batch of events is identified
+by its journal and its last record: every commit is tagged with (broker and journal, last sequence
+number), so each table stores its own progress. A table ignores events that it already has,
+whichever checkpoint repeats them, and a new checkpoint starts at the end of the table that is
+furthest behind.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
-import msgspec
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.jobs.bronze import named_of
+from sluicemq.pipeline.delta import NO_COLUMNS, LakeTable
+from sluicemq.pipeline.hadoop import HadoopFiles
 from sluicemq.pipeline.jobs.schemas import (
+    ANOMALIES,
     ANOMALY_KEYS,
+    BRONZE,
     BRONZE_PARTITIONS,
+    GOLD,
+    GOLD_KEYS,
     GOLD_PARTITIONS,
+    SILVER,
     SILVER_KEYS,
+    SILVER_PARTITIONS,
 )
-from sluicemq.pipeline.tables import KINDS, Table, table
 
 NAMES: Final = ("gold", "bronze", "silver")
-"""Tables of events, in the order in which a batch writes them: gold has the lowest latency."""
+"""Layers of events, in the order in which a batch is written to them."""
+LAYERS: Final = ("bronze", "silver", "gold")
+"""Layers of all tables, which are directories of the lake and schemas in a catalog."""
+TABLES: Final[tuple[str, ...]] = (
+    "bronze.events",
+    "silver.messages",
+    "gold.traffic",
+    "gold.anomalies",
+)
+SCHEMES: Final = ("file", "s3a", "abfss", "abfs", "gs", "hdfs")
+"""Schemes of a lake's URI."""
 
+_SCHEME: Final = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/")
 _BROKER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_PARTITIONS: Final = {"bronze": BRONZE_PARTITIONS, "gold": GOLD_PARTITIONS}
-_SORT: Final = {
-    "bronze": ("sequence",),
-    "silver": SILVER_KEYS,
-    "gold": ("minute", "destination"),
-    "anomalies": ANOMALY_KEYS,
-}
-
-
-class _Known(msgspec.Struct):
-    """Contents of _brokers/BROKER.json."""
-
-    journal: str
-    kind: str
 
 
 class Lake:
-    """Lake as one broker's events are written to it."""
+    """Lake as one broker's events are written to it.
 
-    def __init__(self, directory: Path, kind: str = "delta", broker: str = "main") -> None:
+    location  absolute path, or URI
+    directory   the same as a path; None for a lake on other file systems
+    catalog   Spark catalog in which the tables are registered, too; "" = none
+    """
+
+    def __init__(
+        self, location: str | os.PathLike[str], broker: str = "main", catalog: str = ""
+    ) -> None:
         """Define the lake without any file access. Raises ConfigurationError."""
-        if kind not in KINDS:
-            raise ConfigurationError(f"--format: {kind!r} is none of {', '.join(KINDS)}")
+        text = os.fspath(location).rstrip("/")
+        match = _SCHEME.match(text)
+        self.scheme = match[1].lower() if match else "file"
+        if self.scheme not in SCHEMES:
+            hint = "; write s3a:// for S3" if self.scheme in ("s3", "s3n") else ""
+            raise ConfigurationError(
+                f"--lake: {text} has none of the schemes {', '.join(SCHEMES)}{hint}"
+            )
+        self.directory: Path | None = None
+        if self.scheme == "file":
+            url = urlsplit(text) if match else None
+            if url is not None and (url.netloc or not url.path.startswith("/")):
+                raise ConfigurationError(f"--lake: {text} is no file:///path")
+            self.directory = Path(text if url is None else unquote(url.path)).absolute()
         if not _BROKER.fullmatch(broker):
             raise ConfigurationError(
                 f"--broker: {broker!r} is no name: up to 63 letters, digits, '_', '.' and '-'"
             )
-        self.directory = directory.absolute()
-        self.kind = kind
+        self.location = str(self.directory) if self.directory is not None else text
         self.broker = broker
+        self.catalog = catalog
 
-    def path(self, name: str) -> Path:
-        """Return the directory of a table: "bronze", "silver", "gold" or "anomalies"."""
-        return self.directory / name
+    def __str__(self) -> str:
+        return self.location
 
-    def table(self, name: str) -> Table:
-        """Return the table, which may not exist yet."""
-        partitions, sort = _PARTITIONS.get(name, ()), _SORT[name]
-        return table(self.kind, self.path(name), partitions=partitions, sort=sort)
+    def path(self, name: str) -> str:
+        """Return the location of a table, such as "silver.messages"."""
+        return f"{self.location}/{name.replace('.', '/')}"
 
     @property
-    def checkpoints(self) -> Path:
-        """Directory of this broker's checkpoints, one per query."""
-        return self.directory / "_checkpoints" / self.broker
+    def bronze(self) -> LakeTable:
+        columns = from_arrow_schema(BRONZE)
+        return self.table("bronze.events", columns, partitions=BRONZE_PARTITIONS)
+
+    @property
+    def silver(self) -> LakeTable:
+        columns = from_arrow_schema(SILVER)
+        return self.table("silver.messages", columns, SILVER_KEYS, SILVER_PARTITIONS)
+
+    @property
+    def gold(self) -> LakeTable:
+        columns = from_arrow_schema(GOLD)
+        return self.table("gold.traffic", columns, GOLD_KEYS, GOLD_PARTITIONS)
+
+    @property
+    def anomalies(self) -> LakeTable:
+        return self.table("gold.anomalies", from_arrow_schema(ANOMALIES), ANOMALY_KEYS)
+
+    def table(
+        self,
+        name: str,
+        columns: StructType = NO_COLUMNS,
+        keys: Sequence[str] = (),
+        partitions: Sequence[str] = (),
+        *,
+        feed: bool = False,
+    ) -> LakeTable:
+        """Return the table of a name, such as "silver.messages", which may not exist yet."""
+        return LakeTable(name, self.path(name), columns, keys, partitions, feed, self.catalog)
+
+    def tables(self, spark: SparkSession) -> dict[str, LakeTable]:
+        """Return all existing tables by their names."""
+        files = HadoopFiles(spark, self.location)
+        names = (
+            f"{layer}.{name}"
+            for layer in LAYERS
+            for name in sorted(files.names(f"{self.location}/{layer}"))
+        )
+        tables = map(self.table, names)
+        return {table.name: table for table in tables if table.exists(spark)}
+
+    def register(self, spark: SparkSession) -> None:
+        """Register the existing tables in the catalog, if there is one.
+
+        Raises ConfigurationError if it has one of their names, or of the tables that the pipeline
+        creates, for a table elsewhere.
+        """
+        if self.catalog:
+            for name in dict.fromkeys([*TABLES, *self.tables(spark)]):
+                self.table(name).register(spark)
+
+    def layer(self, name: str) -> LakeTable:
+        """Return the table of events of a layer (NAMES)."""
+        return {"bronze": self.bronze, "silver": self.silver, "gold": self.gold}[name]
+
+    def expect(self, name: str = "") -> None:
+        """Check that the lake, or the table of a name, exists if it is local: Spark starts slowly.
+
+        Raises ConfigurationError."""
+        if self.directory is None:
+            return
+        there = self.directory / name.replace(".", "/") / "_delta_log" if name else self.directory
+        if not there.is_dir():
+            what = f"table {name}" if name else "lake"
+            raise ConfigurationError(
+                f"there is no {what} in {self}: sluicemq pipeline run or backfill makes one"
+            )
+
+    def checkpoint(self, query: str) -> str:
+        """Return the location of the checkpoint of one of this broker's queries."""
+        return f"{self.location}/_checkpoints/{self.broker}/{query}"
 
     @property
     def log(self) -> Path:
-        """Path of Spark's log."""
-        return self.directory / "_logs" / "spark.log"
-
-    @property
-    def rebuilding(self) -> Path:
-        """Path of the marker file that exists while silver and gold are rebuilt (rebuild.py)."""
-        return self.directory / "_rebuilding"
+        """Path of Spark's log: in the lake if that is a directory, else in the user's state."""
+        if self.directory is not None:
+            return self.directory / "_logs" / "spark.log"
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return Path(state) / "sluicemq" / "spark.log"
 
     def application(self, journal: str) -> str:
         """Return the tag of commits; `journal` is the journal's identity."""
         return f"sluicemq/{self.broker}/{journal}"
 
-    def claim(self, journal: str) -> None:
-        """Record that this broker has this journal.
+    def appended(self, journal: str) -> str:
+        """Return the tag of new messages in silver whose batch changes others, too."""
+        return f"sluicemq-new/{self.broker}/{journal}"
 
-        Raises ConfigurationError if the broker had another journal, because sequence numbers are
-        unique within one journal only, or if the tables have another format.
+    def claim(self, spark: SparkSession, journal: str) -> None:
+        """Check that the tables have no other journal of this broker.
+
+        Raises ConfigurationError if they have, because sequence numbers are unique within one
+        journal only.
         """
-        path = self.directory / "_brokers" / f"{self.broker}.json"
-        try:
-            known = msgspec.json.decode(path.read_bytes(), type=_Known)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(msgspec.json.encode(_Known(journal, self.kind)) + b"\n")
-            return
-        except msgspec.MsgspecError as error:
-            raise ConfigurationError(
-                f"{path} cannot be read: {error}. It names the journal that the broker "
-                f"{self.broker} of this lake has; remove it if that is {journal}."
-            ) from None
-        if known.kind != self.kind:
-            raise ConfigurationError(
-                f"the tables in {self.directory} are of the format {known.kind}, not {self.kind}: "
-                f"use --format {known.kind}, or another --lake"
-            )
-        if known.journal != journal:
-            raise ConfigurationError(
-                f"the broker {self.broker} of the lake {self.directory} has the journal "
-                f"{known.journal}, and this is {journal}: another broker, or a data directory that "
-                "was created again. Set another name with --broker, or use another --lake."
-            )
+        for layer in NAMES:
+            known = journals(self.layer(layer).progress(spark)).get(self.broker, journal)
+            if known != journal:
+                raise ConfigurationError(
+                    f"the broker {self.broker} of the lake {self} has the journal {known}, and "
+                    f"this is {journal}: another broker, or a data directory that was created "
+                    "again. Set another name with --broker, or use another --lake."
+                )
 
-    def brokers(self) -> dict[str, str]:
-        """Return the journal of each broker that feeds this lake."""
-        journals = {}
-        for path in sorted((self.directory / "_brokers").glob("*.json")):
-            journals[path.stem] = msgspec.json.decode(path.read_bytes(), type=_Known).journal
-        return journals
-
-    def reached(self, journal: str, names: Collection[str] = NAMES) -> int | None:
-        """Return the last record that all these tables have; None if one of them is empty."""
+    def reached(
+        self, spark: SparkSession, journal: str, layers: Collection[str] = NAMES
+    ) -> int | None:
+        """Return the last record that all these layers have; None if one of them has none."""
         application = self.application(journal)
-        ends = [self._end(name, application) for name in names]
+        ends = [self.layer(layer).progress(spark).get(application) for layer in layers]
         known = [end for end in ends if end is not None]
         return min(known) if known and len(known) == len(ends) else None
 
-    def _end(self, name: str, application: str) -> int | None:
-        table = self.table(name)
-        return table.committed(application) if table.exists() else None
 
-    def named(self) -> frozenset[str]:
-        """Return the destinations that have their own partition in bronze."""
-        bronze = self.table("bronze")
-        if not bronze.exists():
-            return frozenset()
-        return named_of(str(file.partition["destination_partition"]) for file in bronze.files())
+def journals(progress: dict[str, int]) -> dict[str, str]:
+    """Return the journal of each broker, from a table's progress."""
+    found = {}
+    for application in progress:
+        prefix, _, rest = application.partition("/")
+        broker, _, journal = rest.rpartition("/")
+        if prefix == "sluicemq":
+            found[broker] = journal
+    return found

@@ -1,21 +1,21 @@
 """Streaming queries from a journal into a lake, and their supervisor.
 
                  ┌─ query "gold" ──── gold            few columns, small batches: seconds behind
-    journal ─────┤
-                 └─ query "tables" ── bronze, silver  all columns, bodies
+    journal ─────┼─ query "tables" ── bronze, silver  all columns, bodies
+                 └─ query "typed" ─── typed tables    published messages of their destinations
 
-Each query reads all events and writes its batches to its tables one after the other (batch.py).
-Gold has its own query, so that its latency does not depend on the writing of bodies. The
-supervisor restarts a query after a transient failure: a broker restart, a killed Python worker.
+The first two read all events and write their batches to their tables one after the other
+(batch.py). Gold has its own query, so that its latency does not depend on the writing of bodies.
+The supervisor restarts a query after a transient failure: a broker restart, a killed Python worker.
 Neither a restart nor a lost checkpoint loses or duplicates rows, because each table stores its own
 progress (lake.py).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-import shutil
 import threading
 import time
 from collections import deque
@@ -31,12 +31,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluicemq.model.errors import ConfigurationError, SluiceError
+from sluicemq.pipeline.hadoop import HadoopFiles
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
+from sluicemq.pipeline.jobs.lease import needs_lease, writer_lease
 from sluicemq.pipeline.source.connect import connect
 from sluicemq.pipeline.source.lag import LagCounter
 from sluicemq.pipeline.source.options import parse_options
+from sluicemq.pipeline.typed.definition import INFER, Definition
+from sluicemq.pipeline.typed.infer import infer_missing, read_published
+from sluicemq.pipeline.typed.process import process
+from sluicemq.pipeline.typed.rows import NEEDED
+from sluicemq.pipeline.typed.validation import check
 
 MAX_ROWS: Final = 262_144
 MAX_BYTES: Final = 256 << 20
@@ -53,8 +60,9 @@ _STOP_SECONDS: Final = 60.0
 _RAISED: Final = re.compile(r"sluicemq\.(?:\w+\.)+(\w+): (.*)")
 """Pattern of the project's errors in the text of an error from the JVM."""
 _PREFACE: Final = "terminated with exception: "
-_PASSING: Final = frozenset({"", "ConnectionLost", "RequestTimeout", "TableConflict"})
-"""Transient errors; "" = a failure of Spark's workers. All others need an operator's action."""
+_PASSING: Final = frozenset({"", "ConnectionLost", "RequestTimeout"})
+"""Transient errors; "" = a failure of Spark's workers, or a conflict with another commit to a
+table. All others need an operator's action."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +75,7 @@ class PipelineJob:
     tables     tables of NAMES to write
     max_rows, max_bytes   limits of one batch
     watermark  events older than this, relative to the newest event, count as late
+    definition   typed tables, and gold tables of the user's SQL
     """
 
     source: dict[str, str]
@@ -76,6 +85,7 @@ class PipelineJob:
     max_rows: int = MAX_ROWS
     max_bytes: int = MAX_BYTES
     watermark: timedelta = WATERMARK
+    definition: Definition = field(default_factory=Definition)
 
 
 @dataclass
@@ -96,9 +106,9 @@ class BatchProgress:
 
 @dataclass
 class RunningQuery:
-    """Running query of QUERIES.
+    """Running query of QUERIES, or of the typed tables.
 
-    names    its tables
+    names    its layers; empty for the typed tables
     slot     its retention slot, or ""
     rows     events written since the start
     last     last record that all its tables have
@@ -141,6 +151,9 @@ class Supervisor:
             slot = f"{job.slot}.gold" if job.slot and name == "gold" else job.slot
             if names:
                 self._queries.append(RunningQuery(name, names, slot))
+        if job.definition.tables:
+            slot = f"{job.slot}.typed" if job.slot else ""
+            self._queries.append(RunningQuery(_typed_name(job.definition), [], slot))
 
     def run(self, interval: float | None = 1.0) -> int:
         """Run until stopped, with a batch every `interval` seconds if there are new records.
@@ -148,6 +161,14 @@ class Supervisor:
         With None, read the records that are there now, and return. Returns the number of events
         written. Raises ConfigurationError, JournalError and other errors that are not transient.
         """
+        self._check_definition()
+        lake = self._job.lake
+        if not needs_lease(lake, self._spark.conf.get):
+            return self._run(interval)
+        with writer_lease(lake, connect(parse_options(self._job.source)), self._stop):
+            return self._run(interval)
+
+    def _run(self, interval: float | None) -> int:
         tries = 0
         while not self._stop.is_set():
             before = sum(query.rows for query in self._queries)
@@ -170,7 +191,7 @@ class Supervisor:
 
     @property
     def _rows(self) -> int:
-        return min(query.rows for query in self._queries)
+        return min((query.rows for query in self._queries if query.names), default=0)
 
     def _options(self, query: RunningQuery) -> dict[str, str]:
         job = self._job
@@ -181,42 +202,104 @@ class Supervisor:
             "maxOffsetsPerTrigger": str(job.max_rows),
             "maxBytesPerTrigger": str(job.max_bytes),
         }
+        context = self._spark.sparkContext
+        if not str(context.master).startswith("local"):
+            options["minPartitions"] = str(context.defaultParallelism)
         if query.names == ["gold"]:
             options["columns"] = ",".join(NEEDS)
+        elif not query.names:
+            patterns = dict.fromkeys(table.destination for table in job.definition.tables)
+            options["destinations"] = ",".join(patterns)
+            options["events"] = "published,relocated"
+            options["columns"] = ",".join(NEEDED)
         return {**options, "slot": query.slot} if query.slot else options
 
     def _start(self, interval: float | None) -> None:
         lake = self._job.lake
         journal = identity(self._job.source)
-        lake.claim(journal)
+        lake.claim(self._spark, journal)
         for query in self._queries:
-            _check(lake, journal, query)
+            self._check(journal, query)
         for query in self._queries:
             self._begin(query, journal, interval)
 
     def _begin(self, query: RunningQuery, journal: str, interval: float | None) -> None:
         lake = self._job.lake
-        writer = LakeWriter(lake, journal, query.names, self._job.watermark)
-        reached = lake.reached(journal, query.names)
+        reached = lake.reached(self._spark, journal, query.names) if query.names else None
         start = "earliest" if reached is None else str(reached + 1)
         query.last = reached or 0
         query.fault = None
+        checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
+        write_batch: Callable[[DataFrame, int, int], BatchResult] = self._write_typed
+        if query.names:
+            watermark = self._job.watermark
+            write_batch = LakeWriter(self._spark, lake, journal, query.names, watermark).write
 
         def write(events: DataFrame, batch: int) -> None:
             try:
-                query.written.append((batch, writer.write(events)))
+                first, last = checkpoint.records(batch)
+                query.written.append((batch, write_batch(events, first, last)))
             except Exception as error:
                 query.fault = error
                 raise
 
         source = self._spark.readStream.format("sluicemq").options(**self._options(query))
         stream = source.option("startingOffsets", start).load().writeStream.foreachBatch(write)
-        stream = stream.option("checkpointLocation", str(lake.checkpoints / query.name))
+        stream = stream.option("checkpointLocation", checkpoint.location)
+        stream = stream.queryName(f"{lake.broker}.{query.name.partition('-')[0]}")
         if interval is None:
             query.handle = stream.trigger(availableNow=True).start()
         else:
             trigger = f"{round(interval * 1000)} milliseconds"
             query.handle = stream.trigger(processingTime=trigger).start()
+
+    def _check_definition(self) -> None:
+        """Check the typed tables. Raises ConfigurationError, also if a schema was inferred."""
+        definition = self._job.definition
+        if any(table.schema == INFER for table in definition.tables):
+            path = infer_missing(read_published(self._spark, self._job.source, "*"), definition)
+            raise ConfigurationError(
+                f"schemas of {definition.path} were inferred from messages: review {path}, and "
+                "replace the tables in the definition by those"
+            )
+        check(self._spark, definition)
+
+    def _write_typed(self, events: DataFrame, first: int, last: int) -> BatchResult:
+        """Write a batch to the typed tables; they read it several times."""
+        done = BatchResult(first, last)
+        before = time.perf_counter()
+        cached = events.persist()
+        try:
+            result = process(events.sparkSession, cached, self._job.definition, self._job.lake)
+        finally:
+            cached.unpersist()
+        done.typed = result.counts
+        done.rows = sum(counts.messages for counts in result.counts.values())
+        done.seconds["typed"] = time.perf_counter() - before
+        return done
+
+    def _check(self, journal: str, query: RunningQuery) -> None:
+        """Check the tables of a query, and remove its checkpoint if it is ahead of them.
+
+        Raises ConfigurationError if the query would leave one of the tables incomplete."""
+        lake = self._job.lake
+        checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
+        end = checkpoint.end()
+        if end is None:
+            # Spark refuses one that was interrupted before its first batch
+            checkpoint.remove()
+        if end is None or not query.names:
+            return  # the query starts where its tables end
+        ends = {name: lake.reached(self._spark, journal, [name]) for name in query.names}
+        empty = [name for name, reached in ends.items() if reached is None]
+        if empty and len(empty) < len(ends):
+            raise ConfigurationError(
+                f"{' and '.join(empty)} in {lake} lack what other tables have already: make "
+                "silver and gold from bronze with sluicemq pipeline backfill --from-bronze, or "
+                f"remove {checkpoint.location} to read the journal from its start"
+            )
+        if empty or any(reached is not None and reached + 1 < end for reached in ends.values()):
+            checkpoint.remove()  # tables have been removed or restored
 
     def _watch(self) -> None:
         """Wait until all queries have ended. Raises the error of the first that failed."""
@@ -268,6 +351,44 @@ class Supervisor:
         return None
 
 
+class Checkpoint:
+    """Checkpoint of a streaming query, on the lake's file system.
+
+    Spark writes the end of a batch into `offsets` before it runs the batch, and an entry into
+    `commits` after it: a line with the version, one with settings, and one for each source.
+    """
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self.location = location
+        self._files = HadoopFiles(spark, location)
+        self._ends: dict[int, int] = {}
+
+    def records(self, batch: int) -> tuple[int, int]:
+        """Return the first and the last record of a batch that is running."""
+        first = self._end(batch - 1) if batch else 0
+        return first, self._end(batch) - 1
+
+    def end(self) -> int | None:
+        """Return the record at which the query goes on; None for a query without a batch."""
+        batches = [
+            int(name) for name in self._files.names(f"{self.location}/commits") if name.isdigit()
+        ]
+        return self._end(max(batches)) if batches else None
+
+    def remove(self) -> None:
+        self._files.remove(self.location)
+
+    def _end(self, batch: int) -> int:
+        """Return the record after the last one of a batch."""
+        if batch not in self._ends:
+            line = self._files.read(f"{self.location}/offsets/{batch}").splitlines()[-1]
+            self._ends = {
+                **dict(list(self._ends.items())[-1:]),
+                batch: json.loads(line)["sequence"],
+            }
+        return self._ends[batch]
+
+
 class Failed(SluiceError):
     """Error that the JVM passed on as text.
 
@@ -292,25 +413,13 @@ def identity(source: dict[str, str]) -> str:
     return found
 
 
-def _check(lake: Lake, journal: str, query: RunningQuery) -> None:
-    """Check the tables. Raises ConfigurationError if the query would leave one incomplete."""
-    if lake.rebuilding.exists():
-        raise ConfigurationError(
-            f"silver and gold in {lake.directory} are incomplete, because rebuilding them was "
-            "broken off: sluicemq pipeline backfill --from-bronze does it again"
-        )
-    checkpoint = lake.checkpoints / query.name
-    if not any((checkpoint / "commits").glob("[0-9]*")):
-        return  # the checkpoint is at the start, so the query fills every table
-    empty = [name for name in query.names if lake.reached(journal, [name]) is None]
-    if len(empty) == len(query.names):
-        shutil.rmtree(checkpoint)  # its tables have been removed: the query starts again
-    elif empty:
-        raise ConfigurationError(
-            f"{' and '.join(empty)} in {lake.directory} lack what other tables have already: make "
-            "silver and gold from bronze with sluicemq pipeline backfill --from-bronze, or remove "
-            f"{checkpoint} to read the journal from its start"
-        )
+def _typed_name(definition: Definition) -> str:
+    """Return the name of the query for typed tables.
+
+    Another choice of tables or destinations is another query, which reads the journal from its
+    start; the tables skip what they have."""
+    tables = sorted((table.name, table.destination) for table in definition.tables)
+    return f"typed-{hashlib.sha256(repr(tables).encode()).hexdigest()[:12]}"
 
 
 def _passes(fault: SluiceError) -> bool:

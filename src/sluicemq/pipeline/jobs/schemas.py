@@ -6,11 +6,9 @@ name in `--broker` of the broker whose journal was read: several brokers may sha
 BRONZE: all events, unchanged.
 
     broker ...           see above; then the columns of pipeline/schema.py
-    day                  UTC date of `time`; the table is partitioned by it and by the next
-    destination_partition  the destination's name if it is a plain one and among the first 200 of
-                         the table, otherwise `~` and two hexadecimal digits
+    day                  UTC date of `time`; the table is partitioned by broker and day
 
-SILVER: one row per message. Key: (broker, message_sequence).
+SILVER: one row per message. Key: (broker, message_sequence). Partitioned by broker.
 
     broker, message_sequence  sequence number of the message in that broker's journal
     destination, destination_kind   where it was published
@@ -53,7 +51,7 @@ SILVER: one row per message. Key: (broker, message_sequence).
 GOLD: one row per minute, destination and protocol. Key: (broker, minute, destination,
 destination_kind, protocol). Counts are of events in that minute; they add up.
 
-    broker, minute, day  start of the minute, and its UTC date (the table is partitioned by it)
+    broker, minute, day  start of the minute, and its UTC date; partitioned by broker and day
     destination, destination_kind
     protocol             of the messages; "unknown" if the journal did not hold them any more;
                          "any" in the rows of depth events, which have no protocol
@@ -131,12 +129,12 @@ BRONZE: Final = pa.schema(
         _required("broker", pa.string()),
         *EVENTS,
         _required("day", pa.date32()),
-        _required("destination_partition", pa.string()),
     ]
 )
-BRONZE_PARTITIONS: Final = ("day", "destination_partition")
+BRONZE_PARTITIONS: Final = ("broker", "day")
 
 SILVER_KEYS: Final = ("broker", "message_sequence")
+SILVER_PARTITIONS: Final = ("broker",)
 SILVER: Final = pa.schema(
     [
         _required("broker", pa.string()),
@@ -190,7 +188,7 @@ SILVER: Final = pa.schema(
 )
 
 GOLD_KEYS: Final = ("broker", "minute", "destination", "destination_kind", "protocol")
-GOLD_PARTITIONS: Final = ("day",)
+GOLD_PARTITIONS: Final = ("broker", "day")
 COUNTED: Final = ("delivered", "redelivered", *OUTCOMES, "requeued")
 """Events that gold counts, each in the column of its name."""
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

@@ -1,36 +1,30 @@
 """Silver: one row per message, with its decoded body and its life cycle.
 
-    silver(events)          rows of SILVER for the messages of the events
-    combine(older, newer)   one row for each message of either
+    silver(events)    rows of SILVER for the messages of the events
+    combine(joined)   such rows, combined with the existing rows of the same messages
 
 Rows of the same message combine in any order: by earliest and latest times, sums of counts, and
-fields that are equal wherever they are known. So
-
-    silver(all)  =  combine(silver(some), silver(the others))
-
-Each event must be in exactly one of them: a repeated event is counted twice.
+fields that are equal wherever they are known. So batches of events that are merged one after the
+other give the same rows as all events at once. Each event must be in exactly one batch: a repeated
+event is counted twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import from_arrow_schema
 
+from sluicemq.pipeline.delta import OLD
 from sluicemq.pipeline.jobs.bodies import DECODED, decode
-from sluicemq.pipeline.jobs.pairs import Pairs, single
 from sluicemq.pipeline.jobs.schemas import OUTCOMES, SILVER, SILVER_KEYS, column, sql_list
 
 REASON: Final = "deadLetterReason"
 _ORIGIN: Final = "originalQueue"
 """Property of dead letters; their `dead-lettered` event has it too."""
 
-_RECORD: Final = (
+RECORD: Final = (
     *("priority", "durability", "expiration", "deliver_at", "size", "body_kind"),
     "client_timestamp",
     *("message_id", "correlation_id", "reply_to", "type", "properties", "property_types"),
@@ -49,35 +43,75 @@ _MAPS: Final = {
     "completed_by_subscription": "completed_deliveries",
 }
 """Maps by subscription, and the counts whose parts they have."""
+OF_TOPICS: Final = "destination_kind = 'topic' AND subscription IS NOT NULL"
+"""SQL condition of the events that are counted by subscription."""
 _DERIVED: Final = ("outcome", "state", "queueing_ms", "end_to_end_ms")
 
-_PLAIN: Final = pa.schema([field for field in SILVER if field.name not in _DERIVED])
+_PLAIN: Final = tuple(name for name in SILVER.names if name not in _DERIVED)
 
 
-def silver(events: DataFrame, broker: str) -> DataFrame:
-    """Return `events` (columns of schema.EVENTS) as rows of SILVER."""
-    return sums(events, broker).mapInArrow(_finish_batches, from_arrow_schema(SILVER))
+def silver(events: DataFrame, broker: str, *, java: bool = True, topics: bool = True) -> DataFrame:
+    """Return `events` (columns of schema.EVENTS) as rows of SILVER.
 
-
-def combine(older: pa.Table, newer: pa.Table) -> pa.Table:
-    """Combine two tables of SILVER. No event may be in both."""
-    pairs = Pairs(older, newer, SILVER_KEYS)
-    columns = pairs.keys()
-    _, known = pairs.known("size")
-    columns |= pairs.newer_where(_RECORD, known)
-    columns |= pairs.smallest(_SMALLEST)
-    columns |= pairs.greatest(_GREATEST)
-    columns |= pairs.summed(_SUMMED)
-    columns |= pairs.added(_MAPS)
-    return finish(pa.table([columns[name] for name in _PLAIN.names], names=_PLAIN.names))
-
-
-def sums(events: DataFrame, broker: str, java: bool = True) -> DataFrame:
-    """Return `silver` without the derived columns (`finish`).
-
-    java  True if there may be bodies of JMS clients
+    java    True if a row may fulfil bodies.NEED_JAVA; otherwise nothing is sent to Python
+    topics  True if an event may fulfil OF_TOPICS; otherwise no maps by subscription are made
     """
-    return _sum(_facts(events, broker, java))
+    return _finish(_sum(_facts(events, broker, java), topics))
+
+
+def combine(joined: DataFrame) -> DataFrame:
+    """Combine rows of SILVER with existing ones (delta.LakeTable.merge), except for RECORD."""
+    columns = {name: f.least(name, OLD + name) for name in _SMALLEST}
+    columns |= {name: f.greatest(name, OLD + name) for name in _GREATEST}
+    columns |= {name: added(name) for name in _SUMMED}
+    columns |= {name: added_maps(name) for name in _MAPS}
+    made = (column.alias(name) for name, column in columns.items())
+    return _finish(joined.select(*SILVER_KEYS, *RECORD, *made))
+
+
+def added(name: str) -> Column:
+    """Return the sum of a count of a new row and of the existing one."""
+    return f.col(name) + f.coalesce(f.col(OLD + name), f.lit(0))
+
+
+def added_maps(name: str) -> Column:
+    """Return the map of a new row with the counts of the existing one added."""
+    zero = f.lit(0).cast("long")
+
+    def add(_: Column, one: Column, other: Column) -> Column:
+        return f.coalesce(one, zero) + f.coalesce(other, zero)
+
+    old = f.col(OLD + name)
+    both = f.map_zip_with(f.col(name), old, add)
+    return f.when(old.isNull(), f.col(name)).otherwise(both)
+
+
+def _finish(rows: DataFrame) -> DataFrame:
+    """Add the columns that are derived from times and counts."""
+    ends = (f.when(f.col(column(each)).isNotNull(), each) for each in OUTCOMES)
+    firsts = f.col("deliveries") - f.col("redeliveries")
+    open_for_some = (f.col("destination_kind") == "topic") & (
+        firsts > f.col("completed_deliveries")
+    )
+    back = f.coalesce(f.col("requeued") >= f.col("last_delivered"), f.lit(False))
+    held = (f.col("deliveries") > 0) & ~back
+    state = (
+        f.when(open_for_some, "unacked")
+        .when(f.col("outcome").isNotNull(), f.col("outcome"))
+        .when(held, "unacked")
+        .otherwise("ready")
+    )
+    derived = {
+        "state": state,
+        "queueing_ms": _milliseconds("published", "first_delivered"),
+        "end_to_end_ms": _milliseconds("published", "acknowledged"),
+    }
+    frame = rows.withColumn("outcome", f.coalesce(*ends)).withColumns(derived)
+    return frame.select(*SILVER.names)
+
+
+def _milliseconds(start: str, end: str) -> Column:
+    return (f.unix_micros(end) - f.unix_micros(start)) / f.lit(1000.0)
 
 
 def _facts(events: DataFrame, broker: str, java: bool) -> DataFrame:
@@ -91,11 +125,11 @@ def _facts(events: DataFrame, broker: str, java: bool) -> DataFrame:
         f"if(event = 'dead-lettered', element_at(properties, '{REASON}'), NULL) AS reason",
     )
     frame = decode(frame, java)
-    record = ", ".join(f"'{name}', `{name}`" for name in _RECORD)
+    record = ", ".join(f"'{name}', `{name}`" for name in RECORD)
     return frame.withColumn("broker", f.lit(broker)).selectExpr(
         "broker",
         "message_sequence",
-        "if((_given OR _ended) AND destination_kind = 'topic', subscription, NULL) AS subscription",
+        f"if((_given OR _ended) AND {OF_TOPICS}, subscription, NULL) AS subscription",
         f"if(_published, named_struct({record}), NULL) AS record",
         "destination",
         "destination_kind",
@@ -117,11 +151,11 @@ def _facts(events: DataFrame, broker: str, java: bool) -> DataFrame:
     )
 
 
-def _sum(facts: DataFrame) -> DataFrame:
+def _sum(facts: DataFrame, topics: bool) -> DataFrame:
     """Aggregate to one row per message.
 
-    The first step groups by subscription as well, so that maps by subscription take linear time.
-    One exchange serves both steps, because it is by the coarser key.
+    For maps by subscription, the first step groups by subscription as well, so that they take
+    linear time. One exchange serves both steps, because it is by the coarser key.
     """
     merged = [
         "first(record, true) AS record",
@@ -129,52 +163,18 @@ def _sum(facts: DataFrame) -> DataFrame:
         *(f"max({each}) AS {each}" for each in _GREATEST),
         *(f"sum({each}) AS {each}" for each in _SUMMED),
     ]
-    maps = [
-        "map_from_entries(array_sort(collect_list(if(subscription IS NOT NULL AND "
-        f"{count} > 0, struct(subscription, {count}), NULL)))) AS {name}"
-        for name, count in _MAPS.items()
-    ]
     partitions = int(str(facts.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-    placed = facts.repartition(partitions, *SILVER_KEYS)
-    parts = placed.groupBy(*SILVER_KEYS, "subscription").agg(*map(f.expr, merged))
-    whole = parts.groupBy(*SILVER_KEYS).agg(*map(f.expr, (*merged, *maps)))
+    parts = facts.repartition(partitions, *SILVER_KEYS)
+    none = "CAST(array() AS ARRAY<STRUCT<subscription: BIGINT, count: BIGINT>>)"
+    maps = [f"map_from_entries({none}) AS {name}" for name in _MAPS]
+    if topics:
+        parts = parts.groupBy(*SILVER_KEYS, "subscription").agg(*map(f.expr, merged))
+        maps = [
+            "map_from_entries(array_sort(collect_list(if(subscription IS NOT NULL AND "
+            f"{count} > 0, struct(subscription, {count}), NULL)))) AS {name}"
+            for name, count in _MAPS.items()
+        ]
+    whole = parts.groupBy(*SILVER_KEYS).agg(*map(f.expr, merged + maps))
     return whole.selectExpr(
-        *(f"record.`{name}` AS `{name}`" if name in _RECORD else name for name in _PLAIN.names)
+        *(f"record.`{name}` AS `{name}`" if name in RECORD else name for name in _PLAIN)
     )
-
-
-def finish(rows: pa.Table) -> pa.Table:
-    """Add the derived columns to rows of `sums`."""
-    plain = rows.cast(_PLAIN)
-    # bodies may exceed the size of one array
-    columns: dict[str, Any] = {
-        name: plain[name] if name in _RECORD else single(plain[name]) for name in _PLAIN.names
-    }
-    ended = [columns[column(each)].is_valid() for each in OUTCOMES]
-    outcome = pc.case_when(pc.make_struct(*ended), *(pa.scalar(each) for each in OUTCOMES))
-    topic = pc.equal(columns["destination_kind"], "topic")
-    firsts = pc.subtract(columns["deliveries"], columns["redeliveries"])
-    back = pc.greater_equal(columns["requeued"], columns["last_delivered"])
-    held = pc.and_(pc.greater(columns["deliveries"], 0), pc.invert(pc.fill_null(back, False)))
-    cases = pc.make_struct(
-        pc.fill_null(pc.and_(topic, pc.greater(firsts, columns["completed_deliveries"])), False),
-        outcome.is_valid(),
-        held,
-    )
-    columns["outcome"] = outcome
-    columns["state"] = pc.case_when(
-        cases, pa.scalar("unacked"), outcome, pa.scalar("unacked"), pa.scalar("ready")
-    )
-    for name, end in (("queueing_ms", "first_delivered"), ("end_to_end_ms", "acknowledged")):
-        columns[name] = _milliseconds(columns["published"], columns[end])
-    return pa.table([columns[name] for name in SILVER.names], schema=SILVER)
-
-
-def _finish_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield from finish(pa.Table.from_batches([batch])).to_batches()
-
-
-def _milliseconds(start: Any, end: Any) -> Any:
-    passed = pc.subtract(end.cast(pa.int64()), start.cast(pa.int64()))
-    return pc.divide(passed.cast(pa.float64()), 1000.0)

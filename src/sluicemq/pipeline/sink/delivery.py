@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from sluicemq.clients.http import HttpClient, HttpRefusal
+from sluicemq.management.journal import BatchPartResult
 from sluicemq.model.errors import ProtocolError, RequestRefused
 from sluicemq.pipeline.sink.conversion import Converter, Values, dead_letter
 from sluicemq.pipeline.sink.options import BadRows, SinkOptions
@@ -74,20 +75,6 @@ class SinkCommitMessage(WriterCommitMessage):
 
 class BadRow(RequestRefused):
     """Raised for a row that is not a valid message if the option badRows is `fail`."""
-
-
-class _Refused(msgspec.Struct):
-    row: int
-    reason: str
-
-
-class _Answer(msgspec.Struct):
-    written: int
-    duplicate: bool = False
-    latest_batch: int = 0
-    dead_lettered: int = 0
-    rejected: list[_Refused] = []
-    rejected_rows: int = 0
 
 
 class PartitionWriter:
@@ -171,7 +158,7 @@ class PartitionWriter:
         if part is None:
             return
         try:
-            answer = msgspec.json.decode(self._remote.receive().body, type=_Answer)
+            answer = msgspec.json.decode(self._remote.receive().body, type=BatchPartResult)
         except HttpRefusal as refusal:
             raise self._refusal(refusal, part) from None
         except msgspec.MsgspecError as error:
@@ -182,7 +169,7 @@ class PartitionWriter:
         written = self.written
         if answer.duplicate:
             written.already += part.rows
-            written.latest = max(written.latest, answer.latest_batch)
+            written.latest = max(written.latest, answer.latest_batch or 0)
             return
         written.written += answer.written + answer.dead_lettered
         written.dead_lettered += answer.dead_lettered

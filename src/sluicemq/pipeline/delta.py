@@ -1,0 +1,317 @@
+"""One Delta table of a lake: created, appended to and merged into by Spark, at a location.
+
+Every write is tagged with an application and a version (Delta's `txn` action), so that a repeated
+one has no effect, and the table itself tells how far an application has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from operator import and_
+from typing import Any, Final, NamedTuple
+
+from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.hadoop import HadoopFiles
+from sluicemq.pipeline.schema import quoted
+
+PROPERTIES: Final = {
+    "delta.autoOptimize.autoCompact": "true",
+    "delta.autoOptimize.optimizeWrite": "true",
+}
+_FEED: Final = {"delta.enableChangeDataFeed": "true"}
+_FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
+_APPLICATION: Final = "spark.databricks.delta.write.txnAppId"
+_VERSION: Final = "spark.databricks.delta.write.txnVersion"
+NO_COLUMNS: Final = StructType()
+
+
+class Tag(NamedTuple):
+    """Identity of a write: repeated writes with the same or a lower version have no effect."""
+
+    application: str
+    version: int
+
+
+class TagState(NamedTuple):
+    """Version of an application's last write, and its time."""
+
+    version: int
+    written: datetime
+
+
+@dataclass(frozen=True)
+class TableState:
+    """State of a table's current version.
+
+    version      number of the version
+    changed      time of the last commit
+    files, size  number of data files and their bytes
+    """
+
+    version: int
+    changed: datetime
+    files: int
+    size: int
+
+
+Ranges = Mapping[str, tuple[Any, Any]]
+Combine = Callable[[DataFrame], DataFrame]
+OLD: Final = "old_"
+"""Prefix of the columns of existing rows."""
+
+
+@dataclass(frozen=True)
+class LakeTable:
+    """Table at a location, which may not exist yet.
+
+    name        its name in the lake, such as "silver.messages"
+    location    path or URI
+    schema      columns that `append` and `merge` write
+    keys        columns that identify a row; () = rows are only appended
+    partitions  columns by whose values the files are divided
+    feed        True if the table keeps the rows that `changes` returns
+    catalog     Spark catalog that has the table as CATALOG.NAME; "" = none
+    """
+
+    name: str
+    location: str
+    schema: StructType = NO_COLUMNS
+    keys: Sequence[str] = ()
+    partitions: Sequence[str] = ()
+    feed: bool = False
+    catalog: str = ""
+
+    def exists(self, spark: SparkSession) -> bool:
+        return DeltaTable.isDeltaTable(spark, self.location)
+
+    def create(self, spark: SparkSession) -> None:
+        """Create the table if it does not exist."""
+        builder = DeltaTable.createIfNotExists(spark).location(self.location)
+        builder = builder.addColumns(self.schema)
+        for name, value in {**PROPERTIES, **(_FEED if self.feed else {})}.items():
+            builder = builder.property(name, value)
+        if self.partitions:
+            builder = builder.partitionedBy(*self.partitions)
+        builder.execute()
+        self.register(spark)
+
+    def register(self, spark: SparkSession) -> None:
+        """Add the table to its catalog, if it exists and is not there yet.
+
+        Raises ConfigurationError if the catalog has another table by this name, or rejects it.
+        """
+        if not self.catalog:
+            return
+        schema, name = self.name.split(".")
+        schema = f"{quoted(self.catalog)}.{quoted(schema)}"
+        name = f"{schema}.{quoted(name)}"
+        try:
+            if not spark.catalog.tableExists(name):
+                if self.exists(spark):
+                    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+                    spark.catalog.createTable(name, self.location, "delta")
+                return
+            described = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
+        except AnalysisException as error:
+            first, _, _ = str(error).partition("\n")
+            raise ConfigurationError(f"--catalog {self.catalog}: {self.name}: {first}") from error
+        found = {row["col_name"]: row["data_type"] for row in described}.get("Location", "a view")
+        if found != HadoopFiles(spark, self.location).qualified(self.location):
+            raise ConfigurationError(
+                f"--catalog {self.catalog}: {self.name} is {found} already, not {self.location}. "
+                "One catalog has the tables of one lake: use another catalog, or none"
+            )
+
+    def evolve(self, spark: SparkSession, place: str) -> None:
+        """Create the table, or add the columns that it does not have.
+
+        `place` begins errors. Raises ConfigurationError if a column has another type, or the table
+        other partitions.
+        """
+        if not self.exists(spark):
+            self.create(spark)
+            return
+        present = {item.name.lower(): item for item in self.read(spark).schema}
+        added = []
+        for item in self.schema:
+            known = present.get(item.name.lower())
+            if known is None:
+                added.append(item)
+            elif known.dataType.simpleString() != item.dataType.simpleString():
+                raise ConfigurationError(
+                    f"{place}: the column {item.name} is {known.dataType.simpleString().upper()} "
+                    f"in {self.name} and {item.dataType.simpleString().upper()} in the "
+                    "definition. A column cannot change its type: give it another name, or the "
+                    "table"
+                )
+        if self.partitions:
+            (detail,) = DeltaTable.forPath(spark, self.location).detail().collect()
+            partitions = tuple(detail["partitionColumns"])
+            if partitions != tuple(self.partitions):
+                raise ConfigurationError(
+                    f"{place}: {self.name} is partitioned by {', '.join(partitions) or 'nothing'}, "
+                    f"not by {', '.join(self.partitions)}. Partitions cannot change: give the "
+                    "table another name"
+                )
+        if added:
+            ddl = StructType(added).toDDL()
+            spark.sql(f"ALTER TABLE delta.{quoted(self.location)} ADD COLUMNS ({ddl})")
+
+    def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
+        """Return the rows of the current version, or of an earlier one."""
+        options = {} if version is None else {"versionAsOf": str(version)}
+        return spark.read.format("delta").options(**options).load(self.location)
+
+    def changes(self, spark: SparkSession, first: int, last: int) -> DataFrame:
+        """Return the rows before and after each change of these versions (change data feed)."""
+        reader = spark.read.format("delta").option("readChangeFeed", "true")
+        reader = reader.option("startingVersion", first).option("endingVersion", last)
+        return reader.load(self.location).drop(*_FEED_COLUMNS)
+
+    def append(self, rows: DataFrame, tag: Tag) -> None:
+        """Append rows, and create the table if it does not exist."""
+        spark = rows.sparkSession
+        if not self.exists(spark):
+            self.create(spark)
+        _writer(rows, "append", tag).save(self.location)
+
+    def overwrite(self, rows: DataFrame, tag: Tag) -> None:
+        """Replace the table's rows and columns, and create it if it does not exist."""
+        _writer(rows, "overwrite", tag).option("overwriteSchema", "true").save(self.location)
+        self.register(rows.sparkSession)
+
+    def merge(
+        self,
+        rows: DataFrame,
+        combine: Combine | None = None,
+        tag: Tag | None = None,
+        *,
+        within: Ranges | None = None,
+        kept: Sequence[str] = (),
+        known: str = "",
+        newer: str | None = None,
+        removed: str = "",
+        null_keys: bool = False,
+    ) -> None:
+        """Replace the rows with the same keys, and insert the others.
+
+        combine  returns the new rows from `rows` joined with the columns of the existing rows, with
+                 the prefix OLD, which are null where there is none; without it, `rows` replace them
+        within   smallest and greatest value of columns in all existing rows with these keys: files
+                 without such rows are not read
+        kept     columns that `combine` passes through, and in which an existing value stays if the
+                 column `known` of the new row is null: large ones are not read for the join
+        newer    SQL condition on the rows `old` and `new`: others leave the existing row as it is
+        removed  SQL condition on the row `new`: it deletes the existing row, and is not inserted
+        null_keys   True if NULL is a key like any other, as in GROUP BY
+        """
+        spark = rows.sparkSession
+        if not self.exists(spark):
+            self.create(spark)
+        if combine is not None:
+            old = self.read(spark).where(_inside(within)).drop(*kept)
+            renamed = old.select(*(f.col(name).alias(OLD + name) for name in old.columns))
+            same = [rows[key] == renamed[OLD + key] for key in self.keys]
+            rows = combine(rows.join(renamed, same, "left"))
+        new_is_known = f.col(f"new.{known}").isNotNull() if known else f.lit(True)
+        names = {name: quoted(name) for name in self.schema.names}
+        insert: dict[str, str | Column] = {name: f.col(f"new.{name}") for name in names.values()}
+        update: dict[str, str | Column] = {
+            column: f.when(new_is_known, insert[column]).otherwise(f.col(f"old.{column}"))
+            if name in kept
+            else insert[column]
+            for name, column in names.items()
+            if name not in self.keys
+        }
+        equal = "<=>" if null_keys else "="
+        same_key = " AND ".join(f"old.{key} {equal} new.{key}" for key in map(quoted, self.keys))
+        table = DeltaTable.forPath(spark, self.location).alias("old")
+        merge = table.merge(rows.alias("new"), _inside(within, "old.") & f.expr(same_key))
+        if removed:
+            merge = merge.whenMatchedDelete(f"({newer or 'true'}) AND ({removed})")
+        merge = merge.whenMatchedUpdate(newer, update)
+        merge = merge.whenNotMatchedInsert(f"NOT ({removed})" if removed else "true", insert)
+        with tagged(spark, tag):
+            merge.execute()
+
+    def tags(self, spark: SparkSession) -> dict[str, TagState]:
+        """Return the last tag of each application that wrote to the table."""
+        if not self.exists(spark):
+            return {}
+        entries = self._snapshot(spark).setTransactions().iterator()
+        found = {}
+        while entries.hasNext():
+            each = entries.next()
+            written = each.lastUpdated()
+            milliseconds = int(written.get()) if written.isDefined() else 0
+            found[str(each.appId())] = TagState(
+                int(each.version()), datetime.fromtimestamp(milliseconds / 1000, UTC)
+            )
+        return found
+
+    def progress(self, spark: SparkSession) -> dict[str, int]:
+        """Return the version of the last tag of each application."""
+        return {application: tag.version for application, tag in self.tags(spark).items()}
+
+    def state(self, spark: SparkSession) -> TableState:
+        """Return the state of an existing table."""
+        table = DeltaTable.forPath(spark, self.location)
+        changed = f.unix_millis("lastModified")
+        (detail,) = table.detail().select(changed, "numFiles", "sizeInBytes").collect()
+        moment = datetime.fromtimestamp(detail[0] / 1000, UTC)
+        return TableState(self.version(spark), moment, detail[1], detail[2])
+
+    def version(self, spark: SparkSession) -> int:
+        """Return the number of an existing table's current version."""
+        return int(self._snapshot(spark).version())
+
+    def identity(self, spark: SparkSession) -> str:
+        """Return an existing table's id, which a table that is created again does not have."""
+        return str(self._snapshot(spark).metadata().id())
+
+    def _snapshot(self, spark: SparkSession) -> Any:
+        """Return Delta's current snapshot; the tags are in no public interface of Python."""
+        java: Any = spark
+        log = java._jvm.org.apache.spark.sql.delta.DeltaLog
+        nothing = java._jvm.scala.Option.empty()
+        return log.forTable(java._jsparkSession, self.location).update(False, nothing, nothing)
+
+
+def _writer(rows: DataFrame, mode: str, tag: Tag) -> DataFrameWriter:
+    """Return a writer whose commit has a tag."""
+    writer = rows.write.format("delta").mode(mode).option("txnAppId", tag.application)
+    return writer.option("txnVersion", str(tag.version))
+
+
+def _inside(within: Ranges | None, prefix: str = "") -> Column:
+    """Return the condition that columns are in their ranges."""
+    conditions = (
+        f.col(prefix + name) == f.lit(low)
+        if low == high
+        else f.col(prefix + name).between(f.lit(low), f.lit(high))
+        for name, (low, high) in (within or {}).items()
+    )
+    return reduce(and_, conditions, f.lit(True))
+
+
+@contextmanager
+def tagged(spark: SparkSession, tag: Tag | None) -> Iterator[None]:
+    """Tag the merges of a session, which have no options of their own."""
+    settings = {} if tag is None else {_APPLICATION: tag.application, _VERSION: str(tag.version)}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)

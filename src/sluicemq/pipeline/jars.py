@@ -1,0 +1,157 @@
+"""Java libraries that Spark lacks: Delta Lake, and the connectors of object stores.
+
+`make setup` and `sluicemq pipeline jars` resolve them once into a directory of the Python
+environment; sessions add them from there, so that no session needs a network:
+
+    ENVIRONMENT/share/sluicemq/jars/delta/*.jar     tables
+    ENVIRONMENT/share/sluicemq/jars/s3a/*.jar ...   one directory per scheme of a lake's URI
+
+Spark's own resolver (Ivy) fetches them from Maven Central, or from the repositories that its
+settings name (spark.jars.repositories, spark.jars.ivySettings).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.java import find_java
+
+DELTA: Final = "delta"
+CONNECTORS: Final = {"s3a": "hadoop-aws", "abfss": "hadoop-azure", "gs": "hadoop-gcp"}
+"""Artifact of Hadoop that reads and writes the URIs of a scheme."""
+
+_SCALA: Final = "2.13"
+_VERSIONED: Final = re.compile(r"(?P<name>.+?)[-_](?P<version>\d[\w.-]*)\.jar")
+_RESOLVER: Final = "sluicemq.pipeline.jars"
+_TIMEOUT: Final = 1800.0
+"""Seconds for all downloads: the connector of S3 has 690 MB."""
+
+
+def directory() -> Path:
+    """Return the directory of the jars in this Python environment."""
+    return Path(sys.prefix) / "share" / "sluicemq" / "jars"
+
+
+def jars(name: str) -> list[Path]:
+    """Return the jars of DELTA or of a scheme in CONNECTORS.
+
+    Empty if Spark's own directory has the library, as in a distribution with Delta. Raises
+    ConfigurationError with the command that fetches missing ones.
+    """
+    artifact = CONNECTORS.get(name, "delta-spark")
+    if any((spark_home() / "jars").glob(f"{artifact}*.jar")):
+        return []
+    found = sorted((directory() / name).glob("*.jar"))
+    if not found:
+        option = "" if name == DELTA else f" --for {name}"
+        raise ConfigurationError(
+            f"the Java libraries for {name} are not in {directory() / name}: "
+            f"sluicemq pipeline jars{option} fetches them; on a host without a network, copy that "
+            "directory from another host (sluicemq pipeline jars --to DIR)"
+        )
+    return found
+
+
+def spark_home() -> Path:
+    """Return the directory of Spark: SPARK_HOME, or that of the PySpark package."""
+    home = os.environ.get("SPARK_HOME")
+    return Path(home) if home else Path(pyspark.__file__).parent
+
+
+def coordinate(name: str) -> str:
+    """Return the Maven coordinate of DELTA or of a connector, for the installed Spark.
+
+    Raises ConfigurationError for an unknown name, and if Spark's version cannot be told."""
+    if name == DELTA:
+        spark = ".".join(pyspark.__version__.split(".")[:2])
+        return f"io.delta:delta-spark_{spark}_{_SCALA}:{metadata.version('delta-spark')}"
+    if name not in CONNECTORS:
+        raise ConfigurationError(
+            f"--for: {name!r} is none of {', '.join(CONNECTORS)}, the schemes with a connector"
+        )
+    for jar in (spark_home() / "jars").glob("hadoop-client-api-*.jar"):
+        version = jar.stem.removeprefix("hadoop-client-api-")
+        return f"org.apache.hadoop:{CONNECTORS[name]}:{version}"
+    raise ConfigurationError(f"{spark_home() / 'jars'} has no hadoop-client-api jar")
+
+
+def fetch(names: Collection[str] = (DELTA,), target: Path | None = None) -> list[Path]:
+    """Resolve the libraries into `target` (default: `directory()`), and return their jars.
+
+    Libraries that are there in the required version are not fetched again. Raises
+    ConfigurationError with the resolver's explanation.
+    """
+    target = target or directory()
+    fetched: list[Path] = []
+    for name in names:
+        wanted = coordinate(name)
+        place, stamp = target / name, target / name / "RESOLVED"
+        if not stamp.is_file() or stamp.read_text() != wanted:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+            for jar in _resolve(wanted):
+                try:
+                    os.link(jar, place / jar.name)
+                except OSError:  # another file system
+                    shutil.copyfile(jar, place / jar.name)
+            stamp.write_text(wanted)
+        fetched += sorted(place.glob("*.jar"))
+    return fetched
+
+
+def _resolve(wanted: str) -> list[Path]:
+    """Return the jars of a coordinate, without those that Spark has, from Ivy's cache."""
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(find_java()),
+        "PYSPARK_SUBMIT_ARGS": f"--packages {wanted} pyspark-shell",
+    }
+    # A process of its own: packages are resolved when the JVM starts, which happens once.
+    done = subprocess.run(
+        [sys.executable, "-m", _RESOLVER],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT,
+    )
+    if done.returncode:
+        reasons = [line.strip() for line in done.stderr.splitlines() if "not found" in line]
+        reason = reasons[0] if reasons else done.stderr.strip()[-500:]
+        raise ConfigurationError(
+            f"{wanted} cannot be resolved: {reason}. Is Maven Central reachable? Another "
+            "repository: set spark.jars.repositories or spark.jars.ivySettings in "
+            f"{spark_home() / 'conf' / 'spark-defaults.conf'}"
+        )
+    present = {_artifact(jar.name) for jar in (spark_home() / "jars").glob("*.jar")}
+    found = [Path(line) for line in done.stdout.split()]
+    return [jar for jar in found if _artifact(jar.name.partition("_")[2]) not in present]
+
+
+def _artifact(file: str) -> str:
+    """Return a jar's name without its version."""
+    match = _VERSIONED.fullmatch(file)
+    return match["name"] if match else file
+
+
+def _print_resolved() -> None:
+    """Start Spark's launcher, which resolves the packages, and print the paths of their jars."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    for jar in SparkConf().get("spark.jars", "").split(","):
+        print(jar.removeprefix("file://"))
+
+
+if __name__ == "__main__":
+    _print_resolved()

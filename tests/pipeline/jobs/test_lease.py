@@ -1,0 +1,117 @@
+"""The lease of a lake that can have one writer at a time only."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluicemq.journal import FileJournal, Slots
+from sluicemq.model.errors import ClientError, JournalError
+from sluicemq.pipeline.jobs import lease
+from sluicemq.pipeline.jobs.lake import Lake
+from sluicemq.pipeline.jobs.lease import needs_lease, writer_lease
+from sluicemq.pipeline.source.journal_storage import DirectoryStorage
+from tests.pipeline.source.support import SMALL, message, put
+from tests.support.polling import wait_until
+
+S3 = Lake("s3a://bucket/lake")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[FileJournal]:
+    made = FileJournal.open(tmp_path / "journal", SMALL)
+    put(made, message(b"1"))
+    made.sync()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def storage(journal: FileJournal, tmp_path: Path) -> DirectoryStorage:
+    return DirectoryStorage(tmp_path)
+
+
+def use(storage: DirectoryStorage, lake: Lake = S3) -> None:
+    with writer_lease(lake, storage, threading.Event()):
+        pass
+
+
+def test_second_writer_is_refused_with_the_name_of_the_first(
+    journal: FileJournal, storage: DirectoryStorage
+) -> None:
+    with writer_lease(S3, storage, threading.Event()):
+        ((name, slot),) = journal.slots.list().items()
+        assert name.startswith("writer-")
+        text = f"s3a://bucket/lake has another writer.*{name} is held by process .* until 20"
+        with pytest.raises(JournalError, match=text) as raised:
+            use(storage)
+        assert slot.holder in str(raised.value)
+        use(storage, Lake("s3a://bucket/another"))
+    use(storage)
+
+
+def test_lease_of_a_killed_writer_ends(
+    journal: FileJournal, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with writer_lease(S3, storage, threading.Event()):
+        (name,) = journal.slots.list()
+    storage.claim(name, "killed", lease.LEASE_MS)
+    with pytest.raises(JournalError, match="killed"):
+        use(storage)
+    later = time.time_ns() // 1_000_000 + lease.LEASE_MS
+    monkeypatch.setattr("sluicemq.journal.slots.wall", lambda: later)
+    use(storage)
+
+
+def test_only_stores_without_atomic_creation_need_it(tmp_path: Path) -> None:
+    nothing: dict[str, str] = {}
+    assert needs_lease(S3, nothing.get)
+    assert not needs_lease(S3, {"spark.delta.logStore.s3a.impl": "S3DynamoDBLogStore"}.get)
+    assert not needs_lease(Lake("gs://bucket/lake"), nothing.get)
+    assert not needs_lease(Lake(tmp_path / "lake"), nothing.get)
+
+
+def test_lease_is_renewed_and_its_loss_stops_the_writer(
+    tmp_path: Path,
+    journal: FileJournal,
+    storage: DirectoryStorage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lease, "LEASE_MS", 300)
+    slots = Slots(tmp_path / "journal")
+
+    def lose() -> None:
+        stop = threading.Event()
+        with writer_lease(S3, storage, stop):
+            ((name, first),) = slots.list().items()
+            wait_until(lambda: slots.get(name).until > first.until + 300)
+            assert not stop.is_set()
+            slots.drop(name)
+            slots.claim(name, "another", 0, 60_000)
+            assert stop.wait(10)
+
+    with pytest.raises(JournalError, match="is held by another until"):
+        lose()
+    assert [slot.holder for slot in slots.list().values()] == ["another"]
+
+
+def test_broker_out_of_reach_stops_the_writer_before_the_lease_ends(
+    storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LEASE_MS", 300)
+
+    def unreachable(*_: object) -> None:
+        raise ClientError("no answer")
+
+    def lose() -> None:
+        stop = threading.Event()
+        with writer_lease(S3, storage, stop):
+            monkeypatch.setattr(storage, "claim", unreachable)
+            assert stop.wait(10)
+
+    with pytest.raises(ClientError, match="no answer"):
+        lose()
