@@ -47,17 +47,21 @@ class SluiceSource(DataSource):
         """Return the reader of `spark.read`; `schema` may differ from the option columns."""
         from sluicemq.pipeline.source.batch import BatchReader
         from sluicemq.pipeline.source.columns import arrow_columns
-        from sluicemq.pipeline.source.options import parse_options
+        from sluicemq.pipeline.source.options import check_batch, parse_options
 
-        return BatchReader(parse_options(self.options), arrow_columns(schema))
+        options = parse_options(self.options)
+        check_batch(options)
+        return BatchReader(options, arrow_columns(schema, options.shape))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of `spark.readStream`; `schema` as for `reader`."""
         from sluicemq.pipeline.source.columns import arrow_columns
-        from sluicemq.pipeline.source.options import parse_options
+        from sluicemq.pipeline.source.options import check_stream, parse_options
         from sluicemq.pipeline.source.stream import StreamReader
 
-        return StreamReader(parse_options(self.options), arrow_columns(schema))
+        options = parse_options(self.options)
+        check_stream(options)
+        return StreamReader(options, arrow_columns(schema, options.shape))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of `frame.write`."""

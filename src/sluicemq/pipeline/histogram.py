@@ -11,11 +11,9 @@ is at most ERROR; for values up to FLOOR, its absolute error is at most FLOOR.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-import numpy as np
-import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
@@ -35,25 +33,9 @@ def bucket_of(ms: float) -> int:
     return min(LAST, math.ceil(math.log(ms / FLOOR) / math.log(RATIO)))
 
 
-def bounds(bucket: int) -> tuple[float, float]:
-    """Return (above, up to) in ms; the last bucket ends at infinity."""
-    if bucket <= 0:
-        return 0.0, FLOOR
-    return FLOOR * RATIO ** (bucket - 1), math.inf if bucket >= LAST else FLOOR * RATIO**bucket
-
-
 def middle(bucket: int) -> float:
     """Return the representative value of a bucket in ms."""
     return float(FLOOR if bucket <= 0 else FLOOR * RATIO ** (bucket - 0.5))
-
-
-def merge(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """Return the sum of histograms in the order of the buckets."""
-    total: dict[int, int] = {}
-    for each in histograms:
-        for bucket, count in each.items():
-            total[bucket] = total.get(bucket, 0) + count
-    return dict(sorted(total.items()))
 
 
 def percentile(histogram: Mapping[int, int], share: float) -> float | None:
@@ -66,27 +48,6 @@ def percentile(histogram: Mapping[int, int], share: float) -> float | None:
     return None
 
 
-def percentiles(histograms: Any, share: float) -> Any:
-    """Return `percentile` for an Arrow array of histograms with entries in any order."""
-    start, end = histograms.offsets[0].as_py(), histograms.offsets[len(histograms)].as_py()
-    sizes = np.diff(histograms.offsets.to_numpy())
-    row = np.repeat(np.arange(len(histograms)), sizes)
-    bucket = histograms.keys[start:end].to_numpy()
-    order = np.lexsort((bucket, row))
-    bucket = bucket[order]
-    # cumulative counts over the entries of all rows
-    upto = np.concatenate(([0], np.cumsum(histograms.items[start:end].to_numpy()[order])))
-    first = np.concatenate(([0], np.cumsum(sizes)))
-    before = upto[first[:-1]]
-    total = upto[first[1:]] - before
-    rank = np.maximum(1, np.ceil(share * total)).astype(np.int64)
-    found = np.minimum(np.searchsorted(upto, before + rank) - 1, max(0, len(bucket) - 1))
-    if not len(bucket):
-        return pa.nulls(len(histograms), pa.float64())
-    value = np.where(bucket[found] <= 0, FLOOR, FLOOR * RATIO ** (bucket[found] - 0.5))
-    return pa.array(value, pa.float64(), mask=total == 0)
-
-
 def bucket_column(ms: Column) -> Column:
     """Return `bucket_of` as a Spark column; null for null."""
     place = f.ceil(f.log(ms / FLOOR) / math.log(RATIO))
@@ -95,17 +56,14 @@ def bucket_column(ms: Column) -> Column:
     return bucket.cast("int")
 
 
-def percentile_column(histogram: Column, share: float) -> Column:
-    """Return `percentile` as a Spark column; null for an empty histogram."""
-    entries = f.array_sort(f.map_entries(histogram))
-    total = f.aggregate(f.map_values(histogram), f.lit(0).cast("long"), lambda sum, n: sum + n)
-    rank = f.greatest(f.lit(1).cast("long"), f.ceil(total * share))
-
-    def step(state: Column, entry: Column) -> Column:
-        left = state["left"] - entry["value"]
-        found = f.when((state["left"] > 0) & (left <= 0), entry["key"]).otherwise(state["found"])
-        return f.struct(left.alias("left"), found.alias("found"))
-
-    start = f.struct(rank.alias("left"), f.lit(None).cast("int").alias("found"))
-    found = f.aggregate(entries, start, step, lambda state: state["found"])
-    return f.when(found <= 0, FLOOR).otherwise(FLOOR * f.pow(f.lit(RATIO), found - 0.5))
+def percentile_sql(histogram: str, share: float) -> str:
+    """Return `percentile` of a column as an SQL expression; null for an empty histogram."""
+    count = f"aggregate(map_values({histogram}), 0L, (sum, n) -> sum + n)"
+    rank = f"greatest(1L, ceil({count} * {share}D))"
+    return (
+        f"aggregate(array_sort(map_entries({histogram})), "
+        f"named_struct('left', {rank}, 'found', CAST(NULL AS INT)), "
+        "(state, entry) -> named_struct('left', state.left - entry.value, 'found', "
+        "if(state.left > 0 AND state.left <= entry.value, entry.key, state.found)), "
+        f"state -> if(state.found <= 0, {FLOOR}D, {FLOOR}D * power({RATIO}D, state.found - 0.5D)))"
+    )

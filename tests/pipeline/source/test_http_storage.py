@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.http import target
 from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, Kind
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.pipeline.source import http_storage
 from sluicemq.pipeline.source.http_storage import HttpStorage
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
+from sluicemq.pipeline.source.lag import LagCounter
+from sluicemq.pipeline.source.offsets import Offset
 from tests.pipeline.source import support
 from tests.pipeline.source.support import message, naive_rows, put, read, reader_of, table_of
 from tests.pipeline.source.test_events import journal_in
@@ -129,6 +132,17 @@ def test_slots(broker: LocalBroker, url: str) -> None:
     assert (slot.position, slot.limit_bytes, slot.lost) == (12, 1 << 20, False)
 
 
+def test_claimed_slot_has_one_holder(broker: LocalBroker, url: str) -> None:
+    here, remote = DirectoryStorage(broker.directory), place_at(url)
+    for _ in range(2):
+        remote.claim("writer", "first", 60_000)
+    for place in (here, remote):
+        with pytest.raises(JournalError, match="the slot writer is held by first until"):
+            place.claim("writer", "second", 60_000)
+    remote.claim("writer", "first", 0)
+    here.claim("writer", "second", 60_000)
+
+
 @pytest.mark.parametrize("url", ["localhost:7680", "ftp://localhost", "http://localhost:99999"])
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"url|port"):
@@ -149,6 +163,30 @@ def test_a_stream(broker: LocalBroker, url: str) -> None:
     assert start["sequence"] >= end - 1
     assert [row for part in rows for row in part] == expected
     assert all(600 <= len(part) <= 700 for part in rows[:-1])
+
+
+def test_the_same_lag(broker: LocalBroker, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = []
+    fetch = HttpStorage.range
+
+    def counting(self: HttpStorage, first: int, start: int, stop: int) -> bytes:
+        fetched.append(stop - start)
+        return fetch(self, first, start, stop)
+
+    monkeypatch.setattr(HttpStorage, "range", counting)
+    monkeypatch.setattr(time, "time", lambda: 2_000_000_000.0)
+    local = DirectoryStorage(broker.directory)
+    state = local.state()
+    assert state.durable is not None
+    end = Offset(state.identity, state.next, state.durable.segment, state.durable.offset)
+    remote, here = LagCounter(place_at(url)), LagCounter(local)
+    for sequence in (state.firsts[0], state.firsts[1] - 5, state.firsts[-1], state.next):
+        fetched.clear()
+        lag = remote.lag(Offset(state.identity, sequence), end)
+        assert lag == here.lag(Offset(state.identity, sequence), end)
+        assert (lag.bytes > 0) == (sequence < state.next)
+        if sequence < state.firsts[-1]:
+            assert sum(fetched) < 10_000  # neither bodies nor, a second time, an index
 
 
 def test_a_broker_that_is_started_again(tmp_path: Path) -> None:

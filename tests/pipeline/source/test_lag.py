@@ -1,16 +1,39 @@
-"""The number of records that a query has not read."""
+"""What a query has not read: records, bytes and time."""
 
 from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
 
 from sluicemq.journal import FileJournal
-from sluicemq.pipeline.source.journal_storage import JOURNAL_DIRECTORY, DirectoryStorage
-from sluicemq.pipeline.source.lag import LagCounter
+from sluicemq.journal.format import size_at
+from sluicemq.journal.reader import read_records
+from sluicemq.journal.segment import list_segments, segment_path
+from sluicemq.model.errors import RecordNotFound
+from sluicemq.pipeline.source.journal_storage import (
+    JOURNAL_DIRECTORY,
+    DirectoryStorage,
+    JournalState,
+)
+from sluicemq.pipeline.source.lag import Lag, LagCounter
+from sluicemq.pipeline.source.lag_listener import LagListener, lag_of
 from sluicemq.pipeline.source.offsets import Offset
 from tests.journal.support import put, reopen
+from tests.pipeline.source import support
+from tests.pipeline.source.test_events import journal_in
+from tests.pipeline.source.test_stream import stream_of
+from tests.support.journal import read_from
 
 STEPS = st.lists(st.sampled_from(["record", "seal", "restart"]), max_size=12)
 
@@ -39,7 +62,7 @@ def test_restarts_add_nothing_to_the_lag(
 
 
 def check(journal: FileJournal, storage: DirectoryStorage) -> None:
-    found = [record.sequence for record in journal.read_from(0)]
+    found = [record.sequence for record in read_from(journal, 0)]
     state = storage.state()
     durable = state.durable
     assert durable is not None
@@ -56,3 +79,143 @@ def check(journal: FileJournal, storage: DirectoryStorage) -> None:
             whole = max(first for first in state.firsts if first <= sequence)
             records = sum(1 for each in found if whole <= each < following)
             assert expected <= lag <= expected + records
+        if sequence:
+            full = counter.lag(Offset(state.identity, sequence), end_offset(state))
+            assert full.bytes == unread_bytes(storage.path, sequence)
+            assert full.records == lag
+
+
+def end_offset(state: JournalState) -> Offset:
+    assert state.durable is not None
+    return Offset(state.identity, state.next, state.durable.segment, state.durable.offset)
+
+
+def unread_bytes(directory: Path, sequence: int) -> int:
+    """By a reader that takes one record after the other."""
+    return sum(
+        size_at(segment.view, offset) + 7 & -8
+        for segment, offset, record in read_records(directory)
+        if record.sequence >= sequence
+    )
+
+
+def test_lag_of_a_stream(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        stream = stream_of(tmp_path)
+        assert "lag" not in stream.reportLatestOffset()  # no offset has been asked for
+        for _ in range(40):
+            support.put(journal, support.message(b"x" * 200))
+            journal.sync()
+        end = stream.initialOffset()
+        before = Lag(1000, 1 << 30)
+        for _ in range(4):
+            end = stream.latestOffset(end, ReadMaxRows(10))
+            lag = Lag(**stream.reportLatestOffset()["lag"])
+            assert lag.records <= before.records - 10
+            assert lag.bytes <= before.bytes - 10 * 200
+            before = lag
+        assert before == Lag(0, 0, 0.0)
+        assert stream.latestOffset(end, ReadAllAvailable()) == end
+        assert stream.reportLatestOffset()["lag"] == Lag()._asdict()
+
+
+def test_lag_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since the first message that the next batch will have."""
+    with journal_in(tmp_path) as journal:
+        start = support.T0 // 1000
+        for number in range(30):
+            support.put(journal, support.message(timestamp=support.T0 + number * 1000))
+            journal.sync()
+        monkeypatch.setattr(time, "time", lambda: start + 100.5)
+        for seal in (False, True):
+            if seal:
+                journal.seal()
+                journal.sync()
+            stream = stream_of(tmp_path, events="published")
+            stream.latestOffset(stream.initialOffset(), ReadMaxRows(10))
+            assert stream.reportLatestOffset()["lag"]["seconds"] == 90.5
+
+
+def test_lag_is_unknown_if_the_records_were_removed(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        for _ in range(40):
+            support.put(journal, support.message(b"x" * 200))
+            journal.sync()
+        stream = stream_of(tmp_path)
+        end = stream.latestOffset(stream.initialOffset(), ReadMaxRows(3))
+        segment_path(tmp_path, list_segments(tmp_path)[0]).unlink()
+        storage = DirectoryStorage(tmp_path)
+        with pytest.raises(RecordNotFound):
+            LagCounter(storage).lag(Offset("", end["sequence"]), end_offset(storage.state()))
+        assert "lag" not in stream.reportLatestOffset()
+
+
+def progress(name: str | None, latest: object, run: str = "r1") -> QueryProgressEvent:
+    source = SimpleNamespace(latestOffset=latest)
+    made = SimpleNamespace(id="q-id", runId=run, name=name, sources=[source])
+    return cast("QueryProgressEvent", SimpleNamespace(progress=made))
+
+
+def test_metrics_of_the_listener() -> None:
+    listener = LagListener()
+    latest: dict[str, Any] = {"journal": "ab", "sequence": 9}
+    latest["lag"] = {"records": 3, "bytes": 700, "seconds": 1.5}
+    listener.onQueryProgress(progress('lake "1"', json.dumps(latest)))
+    listener.onQueryProgress(progress(None, "{}", "r2"))  # a source of another kind
+    registry = CollectorRegistry()
+    registry.register(listener)
+    lines = generate_latest(registry).decode().splitlines()
+    labels = r'{journal="ab",query="lake \"1\""}'
+    assert [line for line in lines if line[0] != "#"] == [
+        f"sluicemq_source_lag_records{labels} 3.0",
+        f"sluicemq_source_lag_bytes{labels} 700.0",
+        f"sluicemq_source_lag_seconds{labels} 1.5",
+    ]
+    ended = cast("QueryTerminatedEvent", SimpleNamespace(runId="r1"))
+    listener.onQueryTerminated(ended)
+    assert listener.lags() == []
+
+
+@pytest.mark.parametrize("latest", [None, "no JSON", "5", "{}", '{"lag": 5}', {"sequence": 3}])
+def test_progress_without_a_lag(latest: object) -> None:
+    assert lag_of(latest) is None
+
+
+def test_spark_reports_the_lag(spark: SparkSession, tmp_path: Path) -> None:
+    seen: list[tuple[str, Lag]] = []
+
+    class Seeing(LagListener):
+        def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+            super().onQueryProgress(event)
+            seen.extend((query, lag) for query, _, lag in self.lags())
+
+    listener = Seeing()
+    with journal_in(tmp_path) as journal:
+        for _ in range(30):
+            support.put(journal)
+            journal.sync()
+        spark.streams.addListener(listener)
+        try:
+            source = spark.readStream.format("sluicemq").option("startingOffsets", "earliest")
+            query = (
+                source.option("maxOffsetsPerTrigger", "10")
+                .load(str(tmp_path))
+                .writeStream.format("noop")
+                .queryName("lagging")
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+            deadline = time.monotonic() + 20
+            while (len(seen) < 3 or listener.lags()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+        finally:
+            spark.streams.removeListener(listener)
+    assert [query for query, _ in seen[:3]] == ["lagging"] * 3
+    records = [lag.records for _, lag in seen[:3]]
+    assert records == sorted(records, reverse=True)
+    assert records[0] >= 20
+    assert records[1] >= 10
+    assert seen[2][1] == Lag()
+    assert listener.lags() == []  # the query has ended

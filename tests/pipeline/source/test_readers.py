@@ -14,7 +14,6 @@ import pytest
 from sluicemq.journal import FileJournal
 from sluicemq.journal.backup import create
 from sluicemq.journal.backup_restore import restore
-from sluicemq.journal.compact import compact
 from sluicemq.journal.format import (
     FIELDS,
     HEADER,
@@ -25,6 +24,7 @@ from sluicemq.journal.format import (
     decode_record,
     record_size,
 )
+from sluicemq.journal.log import compact
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     MappedSegment,

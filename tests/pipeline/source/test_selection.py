@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pyspark.sql.types import StructType
 
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.source import names, plan
 from sluicemq.pipeline.source.batch import BatchReader, Share
 from sluicemq.pipeline.source.columns import arrow_columns
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
@@ -107,16 +109,16 @@ def test_segments_are_skipped(
 def test_destinations(directory: Path) -> None:
     everything = naive_rows(directory)
 
-    def names(pattern: str) -> set[tuple[str, str]]:
+    def selected(pattern: str) -> set[tuple[str, str]]:
         return {
             (row["destination_kind"], row["destination"])
             for row in read(directory, destinations=pattern)
         }
 
-    assert names("topic:*") == {("topic", "news")}
-    assert names("q1,q2") == {("queue", "q1"), ("queue", "q2")}
-    assert names("*") == {(row["destination_kind"], row["destination"]) for row in everything}
-    assert names("news") == set()
+    assert selected("topic:*") == {("topic", "news")}
+    assert selected("q1,q2") == {("queue", "q1"), ("queue", "q2")}
+    assert selected("*") == {(row["destination_kind"], row["destination"]) for row in everything}
+    assert selected("news") == set()
 
 
 def test_tasks_share_the_journal(directory: Path) -> None:
@@ -127,6 +129,34 @@ def test_tasks_share_the_journal(directory: Path) -> None:
         assert len(shares) <= least
         assert len(shares) >= min(least, 5)
         assert rows_of(table_of(reader)) == everything
+
+
+@pytest.mark.parametrize("samples", [1, 3, 7])
+def test_tasks_share_a_journal_that_is_weighed_by_samples(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, samples: int
+) -> None:
+    monkeypatch.setattr(plan, "SAMPLES", samples)
+    everything = naive_rows(directory)
+    for least in (1, 2, 7):
+        reader = reader_of(directory, minpartitions=str(least))
+        assert len(reader.partitions()) > 1 or least == 1
+        assert rows_of(table_of(reader)) == everything
+    # the sample lacks it
+    (rare,) = read(directory, destinations="rare", events="published")
+    assert rare in everything
+
+
+def test_names_of_small_and_large_numbers() -> None:
+    addresses = [Address(Kind.QUEUE, "a"), Address(Kind.TOPIC, "b")]
+    for numbers in ([3, 7], [3, names.TABLE_NUMBERS], [names.TABLE_NUMBERS, 1 << 31]):
+        known = names.Names(dict(zip(numbers, addresses, strict=True)))
+        column = np.array([numbers[1], 0, numbers[0], numbers[1] + 1, 5], np.uint32)
+        assert known.texts(column).to_pylist() == ["b", None, "a", None, None]
+        assert known.kinds(column).to_pylist() == ["topic", None, "queue", None, None]
+        assert known.addressed(column).to_pylist() == ["topic:b", None, "a", None, None]
+        assert known.missing(column) == {numbers[1] + 1, 5}
+        bounds = known.bounds(column, {"topic:b": 9}, 1)
+        assert bounds.tolist() == [9, 1, 1, 1, 1]
 
 
 def test_columns_that_are_asked_for(directory: Path) -> None:

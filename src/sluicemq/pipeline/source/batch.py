@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -11,23 +12,38 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from sluicemq.model.errors import RecordNotFound
 from sluicemq.pipeline.source.connect import connect
 from sluicemq.pipeline.source.journal import SourceJournal
-from sluicemq.pipeline.source.offsets import resolve
-from sluicemq.pipeline.source.options import EARLIEST, LATEST, SourceOptions
+from sluicemq.pipeline.source.offsets import end_of, start_of
+from sluicemq.pipeline.source.options import EARLIEST, SourceOptions
 from sluicemq.pipeline.source.plan import segment_ranges, share
 from sluicemq.pipeline.source.reading import Reading, SegmentRange, gone, log
 from sluicemq.pipeline.source.selection import Selection
 
+_NONE: Final[Mapping[str, int]] = {}
+
 
 class Share(InputPartition):
-    """One task: ranges of the journal with that identity.
+    """One task: ranges of the journal with that identity, and the bounds of single destinations.
 
     Spark pickles a reader before it plans, so the results of the plan are sent with the tasks.
     """
 
-    def __init__(self, segment_ranges: list[SegmentRange], identity: str) -> None:
+    def __init__(
+        self,
+        segment_ranges: list[SegmentRange],
+        identity: str,
+        lows: Mapping[str, int] = _NONE,
+        highs: Mapping[str, int] = _NONE,
+    ) -> None:
         super().__init__(None)
         self.segment_ranges = segment_ranges
         self.identity = identity
+        self.lows = dict(lows)
+        self.highs = dict(highs)
+
+    def read(self, reading: Reading) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of the task."""
+        selection = reading.selection.bounded(self.lows, self.highs)
+        return replace(reading, selection=selection).read(self.segment_ranges, self.identity)
 
 
 class BatchReader(DataSourceReader):
@@ -53,24 +69,24 @@ class BatchReader(DataSourceReader):
         journal = SourceJournal(self._reading.place, "")
         state = journal.state
         journal.identity = state.identity
-        low = resolve(journal, options.starting_offsets or EARLIEST)
-        if options.starting_offsets == 0:
-            low = 0
-        high = resolve(
-            journal, LATEST if options.ending_offsets is None else options.ending_offsets
-        )
-        if low < state.earliest and isinstance(options.starting_offsets, int) and low:
-            message = gone(low, state.earliest, "their segments have been removed")
+        start = start_of(journal, options, EARLIEST)
+        end = end_of(journal, options)
+        if 0 < start.explicit < state.earliest:
+            message = gone(start.explicit, state.earliest, "their segments have been removed")
             if options.fail_on_data_loss:
                 raise RecordNotFound(message)
             log.warning("Not read: %s", message)
-        selection = self._reading.selection.between(low, high)
+        selection = self._reading.selection.between(start.sequence, end.sequence)
+        selection = selection.bounded(start.by_destination, end.by_destination)
         columns = frozenset(self._reading.schema.names)
         weighed = segment_ranges(journal, selection, columns, options.fail_on_data_loss)
         tasks = share(weighed, options.min_partitions)
-        return [Share(task, state.identity) for task in tasks or [[]]]
+        return [
+            Share(task, state.identity, start.by_destination, end.by_destination)
+            for task in tasks or [[]]
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one task."""
         assert isinstance(partition, Share)
-        return self._reading.read(partition.segment_ranges, partition.identity)
+        return partition.read(self._reading)

@@ -10,7 +10,7 @@ import numpy as np
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.heads import Heads, index_heads
 from sluicemq.pipeline.source.journal import SourceJournal
-from sluicemq.pipeline.source.journal_storage import Integers
+from sluicemq.pipeline.source.journal_storage import Integers, StoredSegment
 from sluicemq.pipeline.source.offsets import Offset
 from sluicemq.pipeline.source.segment_scan import scan_segment
 from sluicemq.pipeline.source.selection import Selection, row_counts
@@ -62,6 +62,40 @@ def admit(
     Raises RecordNotFound or JournalDamaged if `strict`. Otherwise removed and damaged segments
     count as empty, because the tasks report them.
     """
+    for segment, chosen, counts in _selected(journal, selection, start, end, strict):
+        beyond = limits.first_beyond(chosen["size"].astype(np.int64), counts)
+        if beyond < chosen.count:
+            sequence = int(chosen["sequence"][beyond])
+            if segment.index is not None:
+                return Offset(end.journal, sequence)
+            return Offset(end.journal, sequence, segment.first, int(chosen["offset"][beyond]))
+    return end
+
+
+def count_rows(
+    journal: SourceJournal,
+    selection: Selection,
+    start: Offset,
+    end: Offset,
+    enough: int,
+    strict: bool,
+) -> int:
+    """Return the rows from `start` up to `end`, or fewer, but at least `enough`.
+
+    Raises as `admit`.
+    """
+    rows = 0
+    for _, _, counts in _selected(journal, selection, start, end, strict):
+        rows += int(counts.sum())
+        if rows >= enough:
+            break
+    return rows
+
+
+def _selected(
+    journal: SourceJournal, selection: Selection, start: Offset, end: Offset, strict: bool
+) -> Iterator[tuple[StoredSegment, Heads, Integers]]:
+    """Yield the selected records from `start` up to `end`, with the number of rows of each."""
     state = journal.state
     requested = selection.between(start.sequence, end.sequence)
     for place in range(max(0, bisect_right(state.firsts, start.sequence) - 1), len(state.firsts)):
@@ -88,13 +122,7 @@ def admit(
                 journal.complete(names, segment, heads["destination"])
             rows, codes = requested.rows(heads, names)
             chosen = heads.only(rows)
-            beyond = limits.first_beyond(chosen["size"].astype(np.int64), row_counts(chosen, codes))
-            if beyond < len(rows):
-                sequence = int(chosen["sequence"][beyond])
-                if segment.index is not None:
-                    return Offset(end.journal, sequence)
-                return Offset(end.journal, sequence, first, int(chosen["offset"][beyond]))
-    return end
+            yield segment, chosen, row_counts(chosen, codes)
 
 
 def _ignore(start: int, stop: int) -> None:

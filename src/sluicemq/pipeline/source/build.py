@@ -16,11 +16,12 @@ import pyarrow as pa
 from sluicemq.journal.format import HEADER_BYTES
 from sluicemq.model.errors import JournalError
 from sluicemq.model.message import BodyKind, Durability, Origin
-from sluicemq.pipeline.schema import HEADERS, TIME, Event
+from sluicemq.pipeline.schema import HEADERS, LOG_APPEND_TIME, TIME, Event
 from sluicemq.pipeline.source.headers import Headers, array_of, decode_fields
 from sluicemq.pipeline.source.heads import Column, Heads
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers
+from sluicemq.pipeline.source.kafka_options import PARTITION
 from sluicemq.pipeline.source.names import Names
 from sluicemq.pipeline.source.selection import (
     BODIED,
@@ -55,7 +56,8 @@ _OF_LISTS: Final = frozenset(
 )
 _OF_REQUEUED: Final = frozenset(("subscription", "attempts"))
 _OF_DEPTH: Final = frozenset(("ready", "unacked", "consumers"))
-_HEADERS: Final = frozenset(HEADERS.names)
+_HEADERS: Final = frozenset((*HEADERS.names, "key", "headers"))
+_BODIES: Final = frozenset(("body", "value"))
 
 
 def _words(words: dict[int, str]) -> tuple[pa.Array, Column]:
@@ -75,13 +77,13 @@ _DURABILITIES: Final = _words({int(level): level.name.lower() for level in Durab
 def touched(columns: frozenset[str], codes: Column, heads: Heads) -> Mask:
     """Return the mask of records whose bytes are needed for these columns."""
     needed = np.zeros(256, np.bool_)
-    bodies = "body" in columns
+    bodies = not columns.isdisjoint(_BODIES)
     needed[list(BODIED)] = bodies
     if columns & _OF_LISTS:
         needed[list(LISTS)] = True
     needed[_REQUEUED] = bool(columns & _OF_REQUEUED)
     needed[_DEPTH] = bool(columns & _OF_DEPTH)
-    mask = needed[codes]
+    mask = needed[codes] if needed.any() else np.zeros(heads.count, np.bool_)
     if not bodies and columns & _HEADERS:
         mask |= _BODIED[codes] & (heads["body"] > HEADER_BYTES)
     return mask
@@ -157,11 +159,16 @@ class BatchRecords:
         self._names = names
         self._journal = journal
         self._failed = failed
-        self._plain = bool((counts == 1).all()) and not _LISTS[codes].any()
+        self._code = int(codes[0]) if len(codes) and bool((codes == codes[0]).all()) else 0
+        """Event code of all records; 0 = they differ."""
+        if self._code:
+            self._plain = not _LISTS[self._code]
+        else:
+            self._plain = bool((counts == 1).all()) and not _LISTS[codes].any()
         self.rows = heads.count if self._plain else int(counts.sum())
 
     def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Return the columns of schema.EVENTS that `schema` names, in its order."""
+        """Return the columns of schema.EVENTS or schema.KAFKA that `schema` names, in its order."""
         arrays = [getattr(self, f"_column_{name}")() for name in schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -185,6 +192,8 @@ class BatchRecords:
     @cached_property
     def _bodied(self) -> Mask:
         """Rows with a body."""
+        if self._code:
+            return np.full(self.rows, _BODIED[self._code])
         return _BODIED[self._row_codes]
 
     def _masked(self, type: pa.DataType, values: Column, valid: Mask | None = None) -> pa.Array:
@@ -479,6 +488,32 @@ class BatchRecords:
 
     def _column_property_types(self) -> pa.Array:
         return self._properties[1]
+
+    # --- Kafka's columns ---------------------------------------------------------
+
+    def _column_key(self) -> pa.Array:
+        return self._column_correlation_id().cast(pa.binary())
+
+    def _column_value(self) -> pa.Array:
+        return self._column_body()
+
+    def _column_topic(self) -> pa.Array:
+        return self._names.addressed(self._destinations)
+
+    def _column_partition(self) -> pa.Array:
+        return self._masked(pa.int32(), np.full(self.rows, PARTITION))
+
+    def _column_offset(self) -> pa.Array:
+        return self._column_sequence()
+
+    def _column_timestamp(self) -> pa.Array:
+        return self._column_time()
+
+    def _column_timestampType(self) -> pa.Array:  # noqa: N802
+        return self._masked(pa.int32(), np.full(self.rows, LOG_APPEND_TIME))
+
+    def _column_headers(self) -> pa.Array:
+        return self._of_headers(self._headers.kafka())
 
 
 class _Requeue(msgspec.Struct, array_like=True):

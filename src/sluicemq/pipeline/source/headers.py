@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from sluicemq.journal.meta import unescape
 from sluicemq.model.destination import Kind
-from sluicemq.pipeline.schema import TEXTS
+from sluicemq.pipeline.schema import KAFKA_HEADERS, TEXTS
 from sluicemq.pipeline.source.journal_storage import Integers
 from sluicemq.pipeline.source.names import spelled
 
@@ -141,19 +141,7 @@ class Headers:
         if not any(given):
             empty = pa.nulls(len(given), TEXTS)
             return empty, empty
-        offsets: list[int | None] = []
-        names: list[str] = []
-        values: list[Any] = []
-        for properties in given:
-            if not properties:
-                offsets.append(None)
-                continue
-            offsets.append(len(names))
-            if type(properties) is list:  # some name or value is not UTF-8
-                properties = {spelled(str(name)): value for name, value in properties}
-            names += properties
-            values += properties.values()
-        offsets.append(len(names))
+        offsets, names, values = self._pairs()
         types = set(map(type, values))
         if types == {str}:
             texts, kinds = _texts(values), pa.array(list(repeat("text", len(values))), pa.string())
@@ -166,6 +154,34 @@ class Headers:
             pa.MapArray.from_arrays(starts, keys, texts),
             pa.MapArray.from_arrays(starts, keys, kinds),
         )
+
+    def kafka(self) -> pa.Array:
+        """Return the column `headers` of schema.KAFKA."""
+        if not any(self._columns["properties"]):
+            return pa.nulls(len(self._columns["properties"]), KAFKA_HEADERS)
+        offsets, names, values = self._pairs()
+        pairs = pa.StructArray.from_arrays(
+            [_texts(names), pa.array(map(_header_bytes, values), pa.binary())],
+            fields=list(KAFKA_HEADERS.value_type),
+        )
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pairs, type=KAFKA_HEADERS)
+
+    def _pairs(self) -> tuple[list[int | None], list[str], list[Any]]:
+        """Return the start of each message's properties, None = none; their names and values."""
+        offsets: list[int | None] = []
+        names: list[str] = []
+        values: list[Any] = []
+        for properties in self._columns["properties"]:
+            if not properties:
+                offsets.append(None)
+                continue
+            offsets.append(len(names))
+            if type(properties) is list:  # some name or value is not UTF-8
+                properties = {spelled(str(name)): value for name, value in properties}
+            names += properties
+            values += properties.values()
+        offsets.append(len(names))
+        return offsets, names, values
 
 
 def _milliseconds(values: Sequence[int]) -> Integers:
@@ -186,6 +202,19 @@ def text_of(value: object) -> str | None:
     if type(value) is float:
         return repr(value)
     return str(value)
+
+
+def _header_bytes(value: object) -> bytes | None:
+    """Return a property's value as the bytes of a Kafka header: text as UTF-8."""
+    if type(value) is bytes:
+        return value
+    text = text_of(value)
+    if text is None:
+        return None
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return spelled(text).encode()
 
 
 def _texts(values: Iterable[str | None]) -> pa.Array:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import base64
 import re
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -29,6 +28,17 @@ from sluicemq.journal.segment import (
 )
 from sluicemq.journal.slots import Slot
 from sluicemq.journal.writer import DurableEnd
+from sluicemq.management.journal import (
+    GET_JOURNAL,
+    GET_SLOT,
+    LIST_JOURNAL_DESTINATIONS,
+    PUT_SLOT,
+    DestinationNamesQuery,
+    PutSlot,
+    SlotRequest,
+    SlotView,
+)
+from sluicemq.management.operation import AnswerT, ApiOperation, NamePath, NoParameters, ParametersT
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import (
     JournalDamaged,
@@ -37,6 +47,7 @@ from sluicemq.model.errors import (
     RequestRefused,
 )
 from sluicemq.pipeline.source.journal_storage import (
+    BEYOND,
     IDENTITY_DIGITS,
     Integers,
     JournalState,
@@ -56,33 +67,8 @@ NUMBERS: Final = 400
 MOST_INDEXES: Final = 4
 
 
-class _Durable(msgspec.Struct):
-    segment: int
-    offset: int
-    sequence: int
-
-
-class _Segment(msgspec.Struct):
-    first_sequence: int
-    size: int
-    sealed: bool
-
-
-class _State(msgspec.Struct):
-    broker_id: str
-    segments: list[_Segment]
-    durable: _Durable | None = None
-
-
-class _Destinations(msgspec.Struct):
-    destinations: list[tuple[int, int, str]]
-
-
 _AHEAD: Final = "slot-ahead"
 _SPAN: Final = re.compile(r"bytes (\d+)-\d+/(\d+)\Z")
-_state: Final = msgspec.json.Decoder(_State)
-_destinations: Final = msgspec.json.Decoder(_Destinations)
-_slot: Final = msgspec.json.Decoder(Slot)
 
 _indexes: OrderedDict[tuple[object, ...], tuple[bytes, int, bytes]] = OrderedDict()
 """Trailer, index offset and index of sealed segments."""
@@ -110,21 +96,14 @@ class HttpStorage(JournalStorage):
 
     # --- requests ---------------------------------------------------------
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        headers: dict[str, str] | None = None,
-        body: bytes = b"",
-    ) -> HttpResponse:
-        """Send a request and return its response.
-
-        Raises as Remote.request, but RecordNotFound for missing resources and JournalError for
-        conflicts (409)."""
+    @contextmanager
+    def _errors(self) -> Iterator[HttpClient]:
+        """Return the client; its errors for missing resources become RecordNotFound, and those for
+        conflicts (409) JournalError."""
         if self._remote is None:
             self._remote = HttpClient(self._target)
         try:
-            return self._remote.request(method, path, (body,) if body else (), headers)
+            yield self._remote
         except HttpRefusal as refusal:
             if refusal.status == 404:
                 raise RecordNotFound(str(refusal)) from refusal
@@ -132,10 +111,20 @@ class HttpStorage(JournalStorage):
                 raise JournalError(str(refusal)) from refusal
             raise
 
+    def _call(
+        self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
+    ) -> AnswerT:
+        with self._errors() as remote:
+            return remote.call(operation, parameters)
+
+    def _ask(self, first: int, span: str) -> HttpResponse:
+        """Return the response to a request for a range of a segment."""
+        with self._errors() as remote:
+            return remote.request("GET", f"{API}/segments/{first}", (), {"Range": f"bytes={span}"})
+
     def range(self, first: int, start: int, stop: int) -> bytes:
         """Return bytes of a segment. Raises RecordNotFound if it has been removed."""
-        path = f"{API}/segments/{first}"
-        data = self._ask("GET", path, {"Range": f"bytes={start}-{stop - 1}"}).body
+        data = self._ask(first, f"{start}-{stop - 1}").body
         if len(data) != stop - start:
             raise RequestRefused(
                 f"{self.name}: received {len(data)} of {stop - start} bytes from offset {start} of "
@@ -145,7 +134,7 @@ class HttpStorage(JournalStorage):
 
     def last(self, first: int, count: int) -> tuple[int, bytes]:
         """Return the offset of the last bytes of a segment, and the bytes. Raises as `range`."""
-        answer = self._ask("GET", f"{API}/segments/{first}", {"Range": f"bytes=-{count}"})
+        answer = self._ask(first, f"-{count}")
         data = answer.body
         headers = {name.lower(): value for name, value in answer.headers.items()}
         span = headers.get("content-range", "")
@@ -160,15 +149,8 @@ class HttpStorage(JournalStorage):
     # --- the journal ---------------------------------------------------------
 
     def state(self) -> JournalState:
-        try:
-            state = _state.decode(self._ask("GET", API).body)
-        except msgspec.MsgspecError as error:
-            raise RequestRefused(
-                f"{self.name}{API}: the response cannot be decoded: {error}"
-            ) from error
+        state = self._call(GET_JOURNAL, NoParameters())
         durable = state.durable
-        if durable is None:
-            return JournalState(state.broker_id[:IDENTITY_DIGITS], None, (), ())
         segments = [
             segment for segment in state.segments if segment.first_sequence <= durable.segment
         ]
@@ -208,24 +190,23 @@ class HttpStorage(JournalStorage):
         found = {}
         for start in range(0, len(requested), NUMBERS):
             asked = ",".join(map(str, requested[start : start + NUMBERS]))
-            data = self._ask("GET", f"{API}/destinations?ids={quote(asked)}").body
-            for number, kind, name in _destinations.decode(data).destinations:
-                found[number] = Address(Kind(kind), decode_name(base64.b64decode(name)))
+            names = self._call(LIST_JOURNAL_DESTINATIONS, DestinationNamesQuery(asked))
+            for number, kind, name in names.destinations:
+                found[int(number)] = Address(
+                    Kind(int(kind)), decode_name(base64.b64decode(str(name)))
+                )
         return found
 
     # --- slots ---------------------------------------------------------
 
-    def _slot_path(self, slot: str) -> str:
-        return f"{API}/slots/{quote(slot, safe='')}"
-
     def hold(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
         try:
-            return _slot.decode(self._ask("GET", self._slot_path(slot)).body)
+            return _slot(self._call(GET_SLOT, NamePath(name=slot)))
         except RecordNotFound:
             return self._put(slot, position, limit_bytes)
 
     def advance(self, slot: str, position: int) -> None:
-        known = _slot.decode(self._ask("GET", self._slot_path(slot)).body)
+        known = self._call(GET_SLOT, NamePath(name=slot))
         if known.lost or position > known.position:
             try:
                 self._put(slot, position, None)
@@ -236,18 +217,24 @@ class HttpStorage(JournalStorage):
                 ):
                     raise
 
+    def claim(self, slot: str, holder: str, lease: int) -> None:
+        body = SlotRequest(BEYOND, holder=holder, lease_ms=lease)
+        self._call(PUT_SLOT, PutSlot(name=slot, body=body))
+
     def _put(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
-        asked = {"position": position}
-        if limit_bytes is not None:
-            asked["limit_bytes"] = limit_bytes
-        return _slot.decode(
-            self._ask(
-                "PUT",
-                self._slot_path(slot),
-                {"Content-Type": "application/json"},
-                msgspec.json.encode(asked),
-            ).body
-        )
+        body = SlotRequest(position, limit_bytes)
+        return _slot(self._call(PUT_SLOT, PutSlot(name=slot, body=body)))
+
+
+def _slot(view: SlotView) -> Slot:
+    return Slot(
+        position=view.position,
+        limit_bytes=view.limit_bytes,
+        created=view.created,
+        lost=view.lost,
+        moved=view.last_advanced,
+        abandoned=view.idle_expired,
+    )
 
 
 class RemoteSegment(StoredSegment):

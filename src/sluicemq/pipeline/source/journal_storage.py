@@ -45,6 +45,10 @@ _verified: OrderedDict[tuple[object, ...], bool] = OrderedDict()
 """Result of the CRC check of whole sealed segments, by the identity of the file."""
 
 
+BEYOND: Final = (1 << 63) - 1
+"""Position of a slot that holds no segments."""
+
+
 class JournalState(NamedTuple):
     """Readable contents of a journal at one moment.
 
@@ -153,6 +157,12 @@ class JournalStorage(ABC):
         A slot never moves back: an earlier position has no effect. Raises JournalError if the slot
         is lost, RecordNotFound if it does not exist."""
 
+    @abstractmethod
+    def claim(self, slot: str, holder: str, lease: int) -> None:
+        """Take a slot that holds no segments for `lease` ms, or extend its lease; 0 ends it.
+
+        Raises JournalError with the name of the holder if another process has it."""
+
 
 class Mapped(StoredSegment):
     """Memory-mapped segment file."""
@@ -229,7 +239,7 @@ class DirectoryStorage(JournalStorage):
     def open(self, first: int, end: int = 0) -> StoredSegment:
         path = segment_path(self.path, first)
         try:
-            view = MappedSegment(path)
+            view = MappedSegment(path, zlib_ng.crc32)
             if view.index is not None:
                 return Mapped(view, view.index_offset)
             if not end:
@@ -279,6 +289,9 @@ class DirectoryStorage(JournalStorage):
 
     def advance(self, slot: str, position: int) -> None:
         Slots(self.path).reach(slot, position)
+
+    def claim(self, slot: str, holder: str, lease: int) -> None:
+        Slots(self.path).claim(slot, holder, BEYOND, lease)
 
 
 def local_path(text: str) -> Path:

@@ -14,6 +14,9 @@ from sluicemq.pipeline.source.journal_storage import Integers
 
 KINDS: Final = pa.array([None, "queue", "topic"], pa.string())
 
+TABLE_NUMBERS: Final = 1 << 20
+"""Numbers below this are looked up in a table, larger ones in a sorted list."""
+
 
 def spelled(text: str) -> str:
     """Return text that every table format can store: a byte that is not UTF-8 becomes `\\xNN`."""
@@ -27,10 +30,19 @@ def spelled(text: str) -> str:
     return text
 
 
+def _unique(numbers: Column) -> Integers:
+    """Return the different numbers. Sorting or hashing them takes ten times as long."""
+    if len(numbers) and int(numbers.max()) < TABLE_NUMBERS:
+        flags = np.zeros(int(numbers.max()) + 1, np.bool_)
+        flags[numbers] = True
+        return np.flatnonzero(flags)
+    return np.unique(numbers).astype(np.int64)
+
+
 class Names:
     """Destinations by number, with lookups for whole columns."""
 
-    __slots__ = ("_allowed", "_asked", "_kinds", "_numbers", "_texts", "addresses")
+    __slots__ = ("_allowed", "_asked", "_kinds", "_numbers", "_table", "_texts", "addresses")
 
     def __init__(self, addresses: Mapping[int, Address]) -> None:
         self.addresses = dict(addresses)
@@ -43,6 +55,11 @@ class Names:
         # one more entry, for unknown numbers
         self._texts = pa.array([*(spelled(address.name) for address in known), None], pa.string())
         self._kinds = np.array([*(address.kind for address in known), 0], np.int32)
+        # the place of each number, if they are small; the last entry is for larger numbers
+        self._table: Integers | None = None
+        if ordered and ordered[-1] < TABLE_NUMBERS:
+            self._table = np.full(ordered[-1] + 2, len(ordered), np.int64)
+            self._table[ordered] = np.arange(len(ordered))
         self._asked: object = None
         self._allowed = np.zeros(0, np.bool_)
 
@@ -61,7 +78,7 @@ class Names:
 
     def missing(self, numbers: Column) -> set[int]:
         """Return the numbers that have no name here."""
-        unique = np.unique(numbers).astype(np.int64)
+        unique = _unique(numbers)
         return set(unique[~np.isin(unique, self._numbers)].tolist()) - {0}
 
     def _places(self, numbers: Column) -> Integers:
@@ -69,6 +86,8 @@ class Names:
         count = len(self._numbers)
         if not count:
             return np.zeros(len(numbers), np.int64)
+        if self._table is not None:
+            return self._table.take(numbers, mode="clip")
         places = np.searchsorted(self._numbers, numbers)
         places[places == count] = 0
         return np.where(self._numbers[places] == numbers, places, count)
@@ -76,6 +95,12 @@ class Names:
     def texts(self, numbers: Column) -> pa.Array:
         """Return the names; null for unknown numbers."""
         return self._texts.take(pa.array(self._places(numbers)))
+
+    def addressed(self, numbers: Column) -> pa.Array:
+        """Return the names, with `topic:` before those of topics; null for unknown numbers."""
+        known = (self.addresses[number] for number in self._numbers.tolist())
+        texts = pa.array([*(spelled(str(address)) for address in known), None], pa.string())
+        return texts.take(pa.array(self._places(numbers)))
 
     def kinds(self, numbers: Column) -> pa.Array:
         """Return the kinds: "queue" or "topic"."""
@@ -90,3 +115,9 @@ class Names:
             self._allowed = np.array([*allows(ordered), False], np.bool_)
             self._asked = allows
         return self._allowed[self._places(numbers)]
+
+    def bounds(self, numbers: Column, bound_by_name: Mapping[str, int], others: int) -> Integers:
+        """Return the bound of each number's destination, `others` for those without one."""
+        known = (self.addresses[number] for number in self._numbers.tolist())
+        bounds = [bound_by_name.get(spelled(str(address)), others) for address in known]
+        return np.array([*bounds, others], np.int64)[self._places(numbers)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -10,11 +10,13 @@ import numpy as np
 from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.pipeline.source.heads import Heads, index_heads
 from sluicemq.pipeline.source.journal import SourceJournal
-from sluicemq.pipeline.source.options import EARLIEST, LATEST, Position
+from sluicemq.pipeline.source.kafka_options import EARLIEST_OFFSET, LATEST_OFFSET
+from sluicemq.pipeline.source.options import EARLIEST, LATEST, Position, SourceOptions
 from sluicemq.pipeline.source.segment_scan import scan_segment
 from sluicemq.pipeline.source.selection import event_codes
 
 VERSION: Final = 1
+_NONE: Final[Mapping[str, int]] = {}
 
 
 class Offset(NamedTuple):
@@ -27,6 +29,8 @@ class Offset(NamedTuple):
     cuts       sequence numbers that divided the preceding batch among tasks, so that a repeated
                batch is divided in the same way
     slot       slot that moves with the query
+    starts     destinations that start behind `sequence`, with the sequence numbers of their first
+               records; removed when the stream has reached them
     """
 
     journal: str
@@ -35,6 +39,7 @@ class Offset(NamedTuple):
     offset: int = 0
     cuts: tuple[int, ...] = ()
     slot: str = ""
+    starts: Mapping[str, int] = _NONE
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that Spark writes to the checkpoint."""
@@ -50,6 +55,9 @@ class Offset(NamedTuple):
             fields["cuts"] = list(self.cuts)
         if self.slot:
             fields["slot"] = self.slot
+        starts = {name: n for name, n in self.starts.items() if n > self.sequence}
+        if starts:
+            fields["starts"] = starts
         return fields
 
 
@@ -80,17 +88,75 @@ def read_offset(written: dict[str, Any], identity: str) -> Offset:
         int(written.get("segment") or 0),
         int(written.get("offset") or 0),
         tuple(cuts),
+        starts=written.get("starts") or {},
     )
 
 
-def resolve(journal: SourceJournal, position: Position) -> int:
-    """Return the sequence number of a starting or ending offset."""
-    if position == EARLIEST:
-        return journal.state.earliest
-    if position == LATEST:
-        return journal.state.next
-    assert isinstance(position, int)
-    return position
+class Bound(NamedTuple):
+    """Start or exclusive end of a read.
+
+    sequence        bound of all records, which no bound of a destination is outside of
+    by_destination  bounds of single destinations
+    explicit        lowest bound that was given as a number, so that it is an error if its record
+                    has been removed; 0 = none
+    """
+
+    sequence: int
+    by_destination: Mapping[str, int] = _NONE
+    explicit: int = 0
+
+
+def start_of(journal: SourceJournal, options: SourceOptions, default: str) -> Bound:
+    """Return the start that the offsets of the options define; `default` is EARLIEST or LATEST."""
+    if options.starting_timestamps is not None:
+        return _by_time(journal, options.starting_timestamps, options, EARLIEST)
+    position = default if options.starting_offsets is None else options.starting_offsets
+    return _resolve(journal, position, options, EARLIEST)
+
+
+def end_of(journal: SourceJournal, options: SourceOptions) -> Bound:
+    """Return the end that the offsets of the options define."""
+    if options.ending_timestamps is not None:
+        return _by_time(journal, options.ending_timestamps, options, LATEST)
+    position = LATEST if options.ending_offsets is None else options.ending_offsets
+    return _resolve(journal, position, options, LATEST)
+
+
+def _resolve(
+    journal: SourceJournal, position: Position, options: SourceOptions, others: str
+) -> Bound:
+    state = journal.state
+    words = {
+        EARLIEST: state.earliest,
+        LATEST: state.next,
+        EARLIEST_OFFSET: state.earliest,
+        LATEST_OFFSET: state.next,
+    }
+    if isinstance(position, str):
+        return Bound(words[position])
+    if isinstance(position, int):
+        return Bound(position, explicit=position)
+    bounds = {name: words.get(number, number) for name, number in position.items()}
+    bound = _around(bounds, options, words[others], others)
+    return bound._replace(explicit=min((n for n in position.values() if n > 0), default=0))
+
+
+def _by_time(
+    journal: SourceJournal, times: Mapping[str, int], options: SourceOptions, others: str
+) -> Bound:
+    sequences = {moment: first_since(journal, moment) for moment in sorted(set(times.values()))}
+    bounds = {name: sequences[moment] for name, moment in times.items()}
+    state = journal.state
+    return _around(bounds, options, state.earliest if others == EARLIEST else state.next, others)
+
+
+def _around(bounds: Mapping[str, int], options: SourceOptions, other: int, others: str) -> Bound:
+    """Return the bound that includes those of all destinations.
+
+    `other` is the bound of the others, of which there are none with `subscribe`.
+    """
+    every = [*bounds.values()] if options.subscribe else [*bounds.values(), other]
+    return Bound(min(every) if others == EARLIEST else max(every), bounds)
 
 
 def first_since(journal: SourceJournal, moment: int) -> int:

@@ -41,6 +41,7 @@ SPAN_BYTES: Final = 1 << 30
 FEW: Final = 8
 """If fewer than one in `FEW` bytes is read, single records are checked, not the segment."""
 
+_NAMED: Final = frozenset(("destination", "destination_kind", "topic"))
 _PROPERTIES: Final = frozenset(("properties", "property_types"))
 
 log = logging.getLogger("sluicemq.pipeline.source")
@@ -188,8 +189,7 @@ class _RangeReader:
         return DeadLetterMetas(dead, slices(data, places + HEADER_BYTES, places + bodies))
 
     def _choose(self, heads: Heads) -> tuple[Column, Column]:
-        needs_names = not self._columns.isdisjoint(("destination", "destination_kind"))
-        if needs_names or self._selection.by_destination:
+        if not self._columns.isdisjoint(_NAMED) or self._selection.by_destination:
             self._journal.complete(self._names, self._segment, heads["destination"])
         return self._selection.rows(heads, self._names)
 
@@ -206,7 +206,9 @@ class _RangeReader:
         chosen = heads.only(rows)
         counts = row_counts(chosen, codes)
         touch = touched(self._columns, codes, chosen)
-        sizes = np.where(touch, chosen["size"], 0).astype(np.int64)
+        sizes = np.zeros(chosen.count, np.int64)
+        if touch.any():
+            sizes = np.where(touch, chosen["size"], 0).astype(np.int64)
         intact = segment.is_intact() if int(sizes.sum()) * FEW > segment.end else None
         if intact is False and self._reading.strict:
             self._find_damage(index_heads(index))

@@ -5,8 +5,9 @@ The filter needs only index columns, and for whole segments only the summary of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from sluicemq.model.access import matcher
 from sluicemq.model.destination import Address
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.source.heads import Column, Heads
-from sluicemq.pipeline.source.names import Names
+from sluicemq.pipeline.source.names import Names, spelled
 from sluicemq.pipeline.source.options import SourceOptions
 
 EVENT_CODES: Final = {event: code for code, event in enumerate(Event, 1)}
@@ -72,6 +73,10 @@ LIST_HEAD: Final = 8
 
 def event_codes(heads: Heads) -> Column:
     """Return the event code of each record."""
+    types = heads["type"]
+    if heads.count and types[0] == RecordType.MESSAGE and bool((types == types[0]).all()):
+        # usual for segments without deliveries, and ten times as fast
+        return np.full(heads.count, EVENT_CODES[Event.PUBLISHED], np.uint8)
     codes: Column = _CODES[heads["type"].astype(np.uint16) << 8 | heads["kind"]]
     entries = heads["flags"] & ENTRY != 0
     if entries.any():
@@ -96,25 +101,41 @@ class Selection:
 
     events      event types
     patterns    globs of which a destination matches at least one; () = all destinations
+    names       names of destinations; empty = all destinations
+    expression  regular expression of the names; "" = all destinations
     low, high   sequence numbers, `high` exclusive
     since, until  µs, `until` exclusive
+    lows, highs   the same as `low` and `high`, in addition, for single destinations
     """
 
     events: frozenset[Event]
     patterns: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+    expression: str = ""
     low: int = 0
     high: int = END
     since: int = START
     until: int = END
+    lows: Mapping[str, int] = field(default_factory=dict)
+    highs: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: SourceOptions) -> Selection:
         """Return the selection that the options of a read define."""
-        return cls(frozenset(options.events), options.destinations)
+        return cls(
+            frozenset(options.events),
+            options.destinations,
+            frozenset(options.subscribe),
+            options.subscribe_pattern,
+        )
 
     def between(self, low: int, high: int) -> Selection:
         """Return this selection, limited to sequence numbers from `low` on and below `high`."""
         return replace(self, low=max(self.low, low), high=min(self.high, high))
+
+    def bounded(self, lows: Mapping[str, int], highs: Mapping[str, int]) -> Selection:
+        """Return this selection with bounds for single destinations."""
+        return replace(self, lows=lows, highs=highs) if lows or highs else self
 
     @cached_property
     def _selected_codes(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -122,12 +143,17 @@ class Selection:
 
     @property
     def by_destination(self) -> bool:
-        """True if the selection excludes some destinations."""
-        return bool(self.patterns)
+        """True if the selection depends on the destination."""
+        return bool(self.patterns or self.names or self.expression or self.lows or self.highs)
 
     def allows(self, addresses: Iterable[Address]) -> list[bool]:
         """Return for each destination True if the selection includes it."""
-        matches = [matcher(pattern).match for pattern in self.patterns]
+        if self.names:
+            return [spelled(str(address)) in self.names for address in addresses]
+        if self.expression:
+            matches = [re.compile(self.expression).fullmatch]
+        else:
+            matches = [matcher(pattern).match for pattern in self.patterns]
         return [
             not matches or any(match(str(address)) for match in matches) for address in addresses
         ]
@@ -155,8 +181,12 @@ class Selection:
             mask &= (times >= self.since) & (times < self.until)
         if self.by_destination:
             mask &= names.among(heads["destination"], self.allows)
+        if self.lows:
+            mask &= sequences >= names.bounds(heads["destination"], self.lows, 0)
+        if self.highs:
+            mask &= sequences < names.bounds(heads["destination"], self.highs, END)
         rows = np.flatnonzero(mask)
-        return rows, codes[rows]
+        return rows, codes if len(rows) == heads.count else codes[rows]
 
 
 def _type_of(event: Event) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,21 +14,23 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
-from sluicemq.model.errors import RecordNotFound
+from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.batch import Share
-from sluicemq.pipeline.source.batch_limits import BatchLimits, admit
+from sluicemq.pipeline.source.batch_limits import BatchLimits, admit, count_rows
 from sluicemq.pipeline.source.connect import connect
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import JournalState
+from sluicemq.pipeline.source.lag import LagCounter
 from sluicemq.pipeline.source.offsets import (
     Offset,
     first_since,
     lost_before,
     read_offset,
-    resolve,
+    start_of,
 )
 from sluicemq.pipeline.source.options import LATEST, SourceOptions
 from sluicemq.pipeline.source.plan import LEAST_TASK_BYTES, between, segment_ranges, share
@@ -48,6 +51,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held = False
         self._acknowledged = -1
         """Sequence number up to which the slot was moved; -1 = not yet."""
+        self._lag = LagCounter(self._place)
+        self._planned: Offset | None = None
+        """End of the latest micro-batch."""
+        self._counted: tuple[int, Offset, int] | None = None
+        """Start and end of the rows that wait for `min_offsets_per_trigger`, and their number."""
+        self._triggered = -float("inf")
+        """Time of the latest micro-batch, by the monotonic clock."""
 
     # --- offsets ---------------------------------------------------------
 
@@ -57,14 +67,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         state = journal.state
         journal.identity = state.identity
         options = self._options
-        if options.starting_timestamp is not None and options.starting_offsets is None:
+        if options.starting_timestamp is not None:
             sequence = first_since(journal, options.starting_timestamp)
-        else:
-            position = LATEST if options.starting_offsets is None else options.starting_offsets
-            sequence = resolve(journal, position)
-        if sequence == state.next:
-            return _end(state).as_json()
-        return Offset(state.identity, sequence).as_json()
+            if sequence == state.next:
+                return _end(state).as_json()
+            return Offset(state.identity, sequence).as_json()
+        start = start_of(journal, options, LATEST)
+        if start.sequence == state.next:
+            return _end(state)._replace(starts=start.by_destination).as_json()
+        return Offset(state.identity, start.sequence, starts=start.by_destination).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limits from the options; the trigger may override them."""
@@ -72,6 +83,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger:
             return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        if self._options.min_offsets_per_trigger:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -86,6 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         durable = self._place.durable()
         begin = read_offset(start, "")
+        self._planned = begin
         self._hold(begin)
         self._acknowledge(start)
         if durable is None or durable.sequence < begin.sequence:
@@ -97,6 +111,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._target
         if end.sequence <= begin.sequence:
             return start
+        if self._waits(journal, begin, end, limit):
+            return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         volume = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if rows is not None and self._options.max_bytes_per_trigger:
@@ -104,17 +120,59 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows is not None or volume is not None:
             strict = self._options.fail_on_data_loss
             limits = BatchLimits(rows, volume)
-            end = admit(journal, self._selection, begin, end, limits, strict)
+            selection = self._selection.bounded(begin.starts, {})
+            end = admit(journal, selection, begin, end, limits, strict)
         cuts = self._cuts(journal, begin, end)
-        return end._replace(cuts=cuts, slot=self._options.slot).as_json()
+        end = end._replace(cuts=cuts, slot=self._options.slot, starts=begin.starts)
+        self._planned = end
+        return end.as_json()
+
+    def _waits(self, journal: SourceJournal, begin: Offset, end: Offset, limit: ReadLimit) -> bool:
+        """Return True if the micro-batch waits for more rows (`min_offsets_per_trigger`).
+
+        The triggers `availableNow` and `once` do not wait, nor does the first micro-batch of a
+        query, as with Spark's Kafka source.
+        """
+        enough = self._options.min_offsets_per_trigger
+        if not enough or self._target is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        now = time.monotonic()
+        if (now - self._triggered) * 1000 < self._options.max_trigger_delay_ms:
+            # rows that have been counted already are not counted again
+            counted_to, rows = begin, 0
+            if self._counted is not None and self._counted[0] == begin.sequence:
+                _, counted_to, rows = self._counted
+            if rows < enough and counted_to.sequence < end.sequence:
+                selection = self._selection.bounded(begin.starts, {})
+                strict = self._options.fail_on_data_loss
+                missing = enough - rows
+                rows += count_rows(journal, selection, counted_to, end, missing, strict)
+            self._counted = (begin.sequence, end, rows)
+            if rows < enough:
+                return True
+        self._triggered = now
+        self._counted = None
+        return False
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query at the journal's present end."""
         self._target = _end(self._place.state())
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the journal's end for the query's progress; the lag is the difference."""
-        return _end(self._place.state()).as_json()
+        """Return the journal's end for the query's progress, with the lag.
+
+        `lag` is what the query will not have read after its current micro-batch; it is absent while
+        the records cannot be read.
+        """
+        state = self._place.state()
+        end = _end(state)
+        report = end.as_json()
+        if self._planned is not None:
+            try:
+                report["lag"] = self._lag.lag(self._planned, end)._asdict()
+            except (RecordNotFound, JournalDamaged) as error:
+                log.warning("The lag is unknown: %s", error)
+        return report
 
     def _checked(self, journal: SourceJournal, start: dict[str, Any]) -> Offset:
         """Return the offset `start`, or the first remaining one if records were removed."""
@@ -128,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             raise RecordNotFound(message)
         log.warning("Not read: %s", message)
-        return Offset(offset.journal, left)
+        return Offset(offset.journal, left, starts=offset.starts)
 
     def _hold(self, start: Offset) -> None:
         """Create the slot when the query starts."""
@@ -162,6 +220,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if near and start.segment and least <= 1:
             return ()
         selection = self._selection.between(start.sequence, end.sequence)
+        selection = selection.bounded(start.starts, {})
         columns = frozenset(self._schema.names)
         tasks = share(segment_ranges(journal, selection, columns, strict=False), least)
         return tuple(task[0].low for task in tasks[1:])
@@ -178,14 +237,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             between(journal, max(low, begin.sequence), high, begin)
             for low, high in pairwise(bounds)
         ]
-        return [Share(task, journal.identity) for task in tasks]
+        return [Share(task, journal.identity, begin.starts) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one task."""
         assert isinstance(partition, Share)
         strict = self._options.fail_on_data_loss
-        reading = Reading(self._place, self._schema, self._selection, strict)
-        return reading.read(partition.segment_ranges, partition.identity)
+        return partition.read(Reading(self._place, self._schema, self._selection, strict))
 
 
 def _end(state: JournalState) -> Offset:
