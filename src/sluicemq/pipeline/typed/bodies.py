@@ -1,0 +1,372 @@
+"""Text of message bodies, and its parsing into columns: JSON, CSV, XML and plain text.
+
+Spark's parsers are lenient: `from_json` ignores what follows the first value, replaces bytes that
+are not UTF-8, keeps the last of two equal fields, and turns a number beyond DOUBLE into infinity.
+Here each of these makes a message unparseable, with a reason. What is deliberately left as Spark
+does it (docs/pipeline/typed-tables.md lists it): a JSON value of any type is text for STRING,
+decimals are rounded half up to the declared scale, and a number for TIMESTAMP is seconds since
+1970.
+
+Only map, stream and compressed bodies of JMS clients need Python, because Spark cannot read Java's
+serialisation.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from sluicemq.model.errors import ProtocolError
+from sluicemq.pipeline.jobs.bodies import COMPRESSED_SIZE, NEED_JAVA, PACKED, PLAIN_SIZE
+from sluicemq.pipeline.schema import quoted
+from sluicemq.pipeline.typed.definition import Format
+from sluicemq.protocols.java import JavaLimits, inflate, json_of_map, json_of_stream
+
+SHOWN: Final = 100
+"""Characters of a value that a reason shows."""
+
+MAY_NEED_JAVA: Final = (
+    "(body_kind IN ('map', 'stream') OR coalesce(protocol = 'jmq' AND "
+    f"map_contains_key(properties, '{COMPRESSED_SIZE}'), false))"
+)
+"""Condition that NEED_JAVA implies, and that reads no bodies."""
+
+_NONCE: Final = f"n{secrets.token_hex(8)}"
+"""Name that no message can contain on purpose: see _json."""
+_CORRUPT: Final = "_corrupt"
+_TOKENS: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+_STRICT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **_TOKENS}
+_LENIENT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+_XML: Final = {**_LENIENT, "attributePrefix": ""}
+_CLOSED: Final = "binary(if(endswith(_text, '}'), _text, rtrim(' \\t\\r\\n', _text)))"
+_NAMES: Final = (
+    f"json_object_keys(string(concat(substring({_CLOSED}, 1, octet_length({_CLOSED}) - 1), "
+    f"binary(',\"{_NONCE}\":0}}'))))"
+)
+"""Names of the fields of a JSON object, the last of which is the nonce."""
+_NO_NAMES: Final = f"if(_text RLIKE '^\\\\s*[{{]\\\\s*[}}]\\\\s*$', array('{_NONCE}'), NULL)"
+"""The same of an empty object."""
+_NOT_UTF8: Final = "the body is not UTF-8"
+_REPLACED: Final = "�"
+"""Character that decoding puts where bytes are not UTF-8."""
+_XML_END: Final = (
+    r"^(?s)\\s*(?:<\\?.*?\\?>\\s*|<!--.*?-->\\s*)*<([^\\s/>]+).*(?:</\\1\\s*>|/>)\\s*$"
+)
+"""An XML document ends with the end tag of its first element, or with an empty element."""
+
+_LIMIT: Final = JavaLimits().size
+"""Maximum size of a decompressed body in bytes, as for the protocols."""
+_DECODED: Final = StructType(
+    [StructField("text", StringType()), StructField("error", StringType())]
+)
+_DECODED_ARROW: Final = pa.struct([pa.field("text", pa.string()), pa.field("error", pa.string())])
+
+
+def with_text(messages: DataFrame, format: Format, java: bool) -> DataFrame:
+    """Add `_text`, the body as text, and `_error`, the reason why there is none.
+
+    java  True if a row may fulfil NEED_JAVA; otherwise nothing is sent to Python
+    """
+    if java:
+        size = f"coalesce(try_cast(element_at(properties, '{PLAIN_SIZE}') AS BIGINT), -1)"
+        decoded = _decode(
+            f.expr(f"if({NEED_JAVA}, body, NULL)"),
+            f.col("body_kind"),
+            f.expr(f"if({PACKED}, {size}, NULL)"),
+        )
+        frame = messages.withColumn("_decoded", decoded).selectExpr(
+            "* EXCEPT (_decoded)",
+            f"if({NEED_JAVA}, _decoded.text, string(body)) AS _text",
+            "_decoded.error AS _error",
+        )
+    else:
+        frame = messages.selectExpr("*", "string(body) AS _text", "string(NULL) AS _error")
+    kinds = "('object')" if format is Format.JSON else "('object', 'map', 'stream')"
+    return frame.selectExpr(
+        "* EXCEPT (_error)",
+        f"CASE WHEN body_kind IN {kinds} THEN concat('a body of the kind ', body_kind, "
+        f"' is no {format}') WHEN _error IS NOT NULL THEN _error "
+        "WHEN coalesce(octet_length(body), 0) = 0 THEN 'the body is empty' END AS _error",
+    )
+
+
+def parse(frame: DataFrame, format: Format, columns: StructType) -> DataFrame:
+    """Parse `_text` into `columns`.
+
+    Adds the columns, `_good` (True if the text is of the format and every value of its type),
+    `_reason` (why it is not) and `_unknown` (number of fields that no column has; JSON only), and
+    removes `_text` and `_error`. Reasons cost as much as parsing: Spark leaves them out if nothing
+    that a query returns depends on `_reason`.
+    """
+    parsers: dict[Format, Callable[[DataFrame, StructType], DataFrame]] = {
+        Format.JSON: _json,
+        Format.CSV: _csv,
+        Format.XML: _xml,
+        Format.TEXT: _plain,
+    }
+    return parsers[format](frame, columns).drop("_text", "_error")
+
+
+def java_text(body: bytes, kind: str, plain_size: int | None) -> tuple[str | None, str | None]:
+    """Return the text of a map, stream or compressed body, or the reason why it has none.
+
+    `plain_size` is None for a body that is not compressed, and -1 for a compressed one of unknown
+    size.
+    """
+    try:
+        if plain_size is not None:
+            body = inflate(body, plain_size if plain_size >= 0 else None, _LIMIT)
+        if kind == "map":
+            return json_of_map(body).decode(), None
+        if kind == "stream":
+            return json_of_stream(body).decode(), None
+        return body.decode(), None
+    except ProtocolError as error:
+        return None, str(error)
+    except UnicodeDecodeError:
+        return None, _NOT_UTF8
+
+
+@arrow_udf(_DECODED)  # type: ignore[call-overload, untyped-decorator]
+def _decode(bodies: pa.Array, kinds: pa.Array, sizes: pa.Array) -> pa.Array:
+    rows = zip(bodies.to_pylist(), kinds.to_pylist(), sizes.to_pylist(), strict=True)
+    names = ("text", "error")
+    decoded = [
+        None if body is None else dict(zip(names, java_text(body, kind, size), strict=True))
+        for body, kind, size in rows
+    ]
+    return pa.array(decoded, _DECODED_ARROW)
+
+
+# --- formats -------------------------------------------------------------------------------------
+
+
+def _json(frame: DataFrame, columns: StructType) -> DataFrame:
+    """Parse JSON objects.
+
+    Spark's parsers do not look at what follows the first value. So the names of the fields are
+    read from a text whose last byte, the closing brace, is replaced by one more field, NONCE: it
+    is the last name, unless the object ends before the text does.
+    """
+    whole = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
+    frame = frame.withColumns(
+        {
+            "_object": f.from_json("_text", whole, _STRICT),
+            "_keys": f.coalesce(f.expr(_NAMES), f.expr(_NO_NAMES)),
+        }
+    )
+    names = f.array(*(f.lit(name) for name in (*columns.names, _NONCE)))
+    frame = frame.select(
+        *_kept(frame, "_object", "_keys"),
+        *_flat(columns, "_object"),
+        f.coalesce(f.size(f.array_except("_keys", names)), f.lit(0)).alias("_unknown"),
+        f.expr("size(_keys) > size(array_distinct(_keys))").alias("_twice"),
+        f.expr(f"_object IS NOT NULL AND _object.{_CORRUPT} IS NULL").alias("_valid"),
+        f.expr(f"coalesce(element_at(_keys, -1) = '{_NONCE}', false)").alias("_ended"),
+    )
+    valid = f.col("_valid") & f.col("_ended") & f.col("_error").isNull()
+    good = valid & ~f.col("_twice") & _finite(columns) & _utf8(columns)
+    frame = frame.withColumn("_good", f.coalesce(good, f.lit(False)))
+    raw = f.when(~f.col("_good"), f.from_json("_text", "MAP<STRING, STRING>", _TOKENS))
+    frame = frame.withColumn("_raw", raw)
+    reasons = [_wrong(field, f.col("_raw")[field.name]) for field in columns]
+    for index, field in enumerate(columns):
+        if isinstance(field.dataType, (ArrayType, MapType, StructType)):
+            reasons[index] = _wrong_inside(field)
+    reason = (
+        f.when(f.col("_good"), None)
+        .when(f.col("_error").isNotNull(), f.col("_error"))
+        .when(~f.is_valid_utf8("_text"), f.lit(_NOT_UTF8))
+        .when(
+            f.json_object_keys("_text").isNull() & f.try_parse_json("_text").isNotNull(),
+            f.lit("the body is JSON, but no object"),
+        )
+        .when(f.col("_raw").isNull(), f.lit("the body is not JSON"))
+        .when(f.col("_twice"), f.lit("a field occurs more than once"))
+        .when(
+            f.col("_valid") & ~f.col("_ended"),
+            f.lit("there is text after the JSON object"),
+        )
+        .otherwise(f.coalesce(_joined(reasons), f.lit("the body is not JSON")))
+    )
+    return frame.withColumn("_reason", reason).drop("_valid", "_ended", "_raw", "_twice")
+
+
+def _csv(frame: DataFrame, columns: StructType) -> DataFrame:
+    """Parse bodies of one CSV record each."""
+    # before the text is changed, which decodes it
+    utf8 = f.when(~f.is_valid_utf8("_text"), f.lit(_NOT_UTF8))
+    frame = frame.withColumn("_error", f.coalesce("_error", utf8))
+    frame = frame.withColumn("_text", f.regexp_replace("_text", r"[\r\n]+$", ""))
+    lines = "instr(_text, '\"') = 0 AND _text RLIKE '[\\r\\n]'"
+    quotes = "(length(_text) - length(replace(_text, '\"', ''))) % 2 = 1"
+    return _strings(
+        frame,
+        columns,
+        lambda schema: f.from_csv("_text", schema.toDDL(), _LENIENT),
+        {
+            lines: "the body has more than one line",
+            quotes: "a quote is not closed",
+        },
+        f"the body has not {len(columns)} fields",
+    )
+
+
+def _xml(frame: DataFrame, columns: StructType) -> DataFrame:
+    """Parse bodies of one XML document each."""
+    return _strings(
+        frame,
+        columns,
+        lambda schema: f.from_xml("_text", schema.toDDL(), _XML),
+        {f"NOT _text RLIKE '{_XML_END}'": "the body is not one XML document"},
+        "the body is not XML",
+    )
+
+
+def _plain(frame: DataFrame, columns: StructType) -> DataFrame:
+    (column,) = columns
+    return frame.select(
+        *_kept(frame),
+        f.expr("if(_error IS NULL, try_validate_utf8(_text), NULL)").alias(column.name),
+        f.lit(0).alias("_unknown"),
+        f.expr("_error IS NULL AND coalesce(is_valid_utf8(_text), false)").alias("_good"),
+        f.expr(
+            "CASE WHEN _error IS NOT NULL THEN _error "
+            f"WHEN NOT is_valid_utf8(_text) THEN '{_NOT_UTF8}' END"
+        ).alias("_reason"),
+    )
+
+
+def _strings(
+    frame: DataFrame,
+    columns: StructType,
+    parser: Callable[[StructType], Column],
+    conditions: dict[str, str],
+    otherwise: str,
+) -> DataFrame:
+    """Parse a format whose values are all written as text.
+
+    conditions  reason for each SQL condition that makes a text invalid
+    otherwise   reason for a text that the parser rejects although each value has its type
+    """
+    typed = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
+    texts = StructType([StructField(field.name, StringType()) for field in columns])
+    frame = frame.withColumn("_parsed", parser(typed))
+    invalid = f.lit(False)
+    for condition in conditions:
+        invalid = invalid | f.expr(condition)
+    good = f.col("_parsed")[_CORRUPT].isNull() & f.col("_error").isNull() & ~invalid
+    frame = frame.select(
+        *_kept(frame, "_parsed"),
+        *_flat(columns, "_parsed"),
+        f.coalesce(good & f.is_valid_utf8("_text"), f.lit(False)).alias("_good"),
+        f.lit(0).alias("_unknown"),
+    )
+    frame = frame.withColumn("_good", f.col("_good") & _finite(columns))
+    frame = frame.withColumn("_raw", f.when(~f.col("_good"), parser(texts)))
+    reason = (
+        f.when(f.col("_good"), None)
+        .when(f.col("_error").isNotNull(), f.col("_error"))
+        .when(~f.is_valid_utf8("_text"), f.lit(_NOT_UTF8))
+    )
+    for condition, text in conditions.items():
+        reason = reason.when(f.expr(condition), f.lit(text))
+    wrong = _joined([_wrong(field, f.col("_raw")[field.name]) for field in columns])
+    reason = reason.otherwise(f.coalesce(wrong, f.lit(otherwise)))
+    return frame.withColumn("_reason", reason).drop("_raw")
+
+
+# --- helpers of the formats ----------------------------------------------------------------------
+
+
+def _kept(frame: DataFrame, *without: str) -> list[Column]:
+    return [f.col(quoted(name)) for name in frame.columns if name not in without]
+
+
+def _flat(columns: StructType, struct: str) -> list[Column]:
+    return [f.col(struct)[field.name].alias(field.name) for field in columns]
+
+
+def _finite(columns: StructType) -> Column:
+    """Return the condition that no number is beyond the range of its type."""
+    condition = f.lit(True)
+    for field in columns:
+        if isinstance(field.dataType, (DoubleType, FloatType)):
+            condition = condition & ~_infinite(field)
+    return condition
+
+
+def _infinite(field: StructField) -> Column:
+    column = f.col(quoted(field.name))
+    return f.coalesce(f.isnan(column) | (f.abs(column) == float("inf")), f.lit(False))
+
+
+def _utf8(columns: StructType) -> Column:
+    """Return the condition that no value comes from bytes that are not UTF-8.
+
+    A scan of all bodies would cost a third of their parsing, so only texts in which decoding may
+    have replaced something are scanned."""
+    suspect = f.lit(False)
+    for field in columns:
+        column = f.col(quoted(field.name))
+        if isinstance(field.dataType, StringType):
+            suspect = suspect | f.coalesce(f.contains(column, f.lit(_REPLACED)), f.lit(False))
+        elif _has_text(field.dataType):
+            suspect = suspect | f.coalesce(
+                f.contains(f.to_json(f.struct(column)), f.lit(_REPLACED)), f.lit(False)
+            )
+    return ~suspect | f.is_valid_utf8("_text")
+
+
+def _has_text(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _has_text(kind.elementType)
+    if isinstance(kind, MapType):
+        return True
+    if isinstance(kind, StructType):
+        return any(_has_text(field.dataType) for field in kind)
+    return isinstance(kind, StringType)
+
+
+def _wrong(field: StructField, raw: Column) -> Column:
+    """Return the reason why a value is not of its column's type; null if it is."""
+    wrong = raw.isNotNull() & f.col(quoted(field.name)).isNull()
+    if isinstance(field.dataType, StringType):
+        wrong = f.lit(False)
+    elif isinstance(field.dataType, (DoubleType, FloatType)):
+        wrong = wrong | _infinite(field)
+    kind = field.dataType.simpleString().upper()
+    text = f.concat(f.lit(f"{field.name}: "), f.substring(raw, 1, SHOWN), f.lit(f" is no {kind}"))
+    return f.when(wrong, text)
+
+
+def _wrong_inside(field: StructField) -> Column:
+    """Return the reason why a nested JSON value is not of its column's type; null if it is."""
+    alone = StructType([field, StructField(_CORRUPT, StringType())])
+    kind = field.dataType.simpleString()
+    kind = kind if len(kind) <= SHOWN else f"{kind[:SHOWN]}…"
+    return f.when(
+        f.from_json("_text", alone, _STRICT)[_CORRUPT].isNotNull(),
+        f.lit(f"{field.name}: the value is no {kind}"),
+    )
+
+
+def _joined(reasons: list[Column]) -> Column:
+    """Return the reasons that are not null as one text; null if there are none."""
+    return f.nullif(f.concat_ws("; ", *reasons), f.lit(""))

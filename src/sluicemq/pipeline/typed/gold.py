@@ -1,0 +1,269 @@
+"""Gold tables from the user's SQL: full and incremental refresh.
+
+In a query `silver.NAME` means the table of this lake, whatever the session's catalog has by that
+name: each such name is replaced by a temporary view of its own, bound to one version of the table.
+
+Incremental refresh of a query of the form SELECT ... FROM silver.NAME WHERE ... GROUP BY keys:
+
+    1. the change data feed since the last refresh gives all rows before and after their changes;
+    2. the query itself, over these rows, gives the keys of the groups that may have changed;
+    3. the query over the whole table, limited to these keys, gives their new values;
+    4. one merge updates and inserts them, and deletes those that are gone.
+
+A refresh is tagged with the version of the source that it has processed, so a repeated one has no
+effect. The tag also names the query: another query starts with a full refresh.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import uuid4
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.delta import Tag
+from sluicemq.pipeline.jobs.lake import Lake
+from sluicemq.pipeline.schema import quoted
+from sluicemq.pipeline.typed.definition import Definition, GoldTable, Refresh
+
+_REFERENCES: Final = re.compile(
+    r"""
+      '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*"       # texts
+    | --[^\n]* | /\*.*?\*/                        # comments
+    | (?<![\w.`])(?P<tick>`?)(?P<layer>bronze|silver|gold)(?P=tick)
+      \s*\.\s*(?P<name>`\w+`|\w+)                 # a table of the lake, perhaps
+    | `(?:[^`]|``)*`                              # other quoted names
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+_UNSTABLE: Final = re.compile(
+    r"\b(current_\w+|curdate|now|localtimestamp|rand|randn|random|uuid)\b", re.IGNORECASE
+)
+_ROW_BY_ROW: Final = frozenset({"Project", "Filter", "SubqueryAlias", "View", "Generate"})
+"""Operators below the aggregation that treat each row by itself."""
+_PRESENT: Final = "_present"
+
+_log: Final = logging.getLogger(__name__)
+
+
+def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> list[str]:
+    """Bring all gold tables of the definition up to date, and return those that were written.
+
+    A table whose sources do not exist yet is left out. Raises ConfigurationError for a query that
+    Spark rejects.
+    """
+    written = []
+    for gold in definition.gold:
+        try:
+            if _GoldWriter(spark, gold, lake).refresh():
+                written.append(gold.name)
+        except PySparkException as error:
+            place = definition.place(gold.line)
+            raise ConfigurationError(
+                f"{place}: gold table {gold.name!r}: {first_line(error)}"
+            ) from error
+    return written
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of Spark."""
+    return str(error).strip().split("\n")[0]
+
+
+def references(sql: str) -> list[str]:
+    """Return the names of the lake's tables that a query may refer to, such as "silver.orders", in
+    their order; a name that occurs twice is in the list twice."""
+    return [_name(match) for match in _REFERENCES.finditer(sql) if match["layer"]]
+
+
+def _name(match: re.Match[str]) -> str:
+    return f"{match['layer']}.{match['name'].strip('`')}".lower()
+
+
+def query(spark: SparkSession, sql: str, tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the result of a query in which the names of `tables` mean these DataFrames."""
+    with _views(spark, tables) as views:
+
+        def view(match: re.Match[str]) -> str:
+            known = views.get(_name(match)) if match["layer"] else None
+            return match[0] if known is None else known
+
+        return spark.sql(_REFERENCES.sub(view, sql))
+
+
+@contextmanager
+def _views(spark: SparkSession, tables: Mapping[str, DataFrame]) -> Iterator[dict[str, str]]:
+    """Create a temporary view of each table. A DataFrame keeps working after its view is dropped,
+    and names that occur once only keep concurrent refreshes of one session apart."""
+    views = {name: f"sluicemq_{uuid4().hex}" for name in tables}
+    try:
+        for name, frame in tables.items():
+            frame.createOrReplaceTempView(views[name])
+        yield views
+    finally:
+        for view in views.values():
+            spark.catalog.dropTempView(view)
+
+
+def incremental_problem(gold: GoldTable, result: DataFrame) -> str | None:
+    """Return the reason why a query cannot be refreshed incrementally; None if it can.
+
+    `result` is the query's DataFrame.
+    """
+    advice = 'use refresh = "full"'
+    names = references(gold.sql)
+    if len(names) != 1 or not names[0].startswith("silver."):
+        return f"an incremental query reads exactly one table, silver.NAME: {advice}"
+    if re.search(r"\(\s*select\b", gold.sql, re.IGNORECASE):
+        return f"an incremental query has no subquery: {advice}"
+    unstable = _UNSTABLE.search(gold.sql)
+    if unstable:
+        return f"the result of {unstable[0]} changes without a change of the table: {advice}"
+    java: Any = result
+    plan = java._jdf.queryExecution().analyzed()
+    if plan.nodeName() != "Aggregate":
+        return (
+            "an incremental query has the form SELECT ... FROM ... WHERE ... GROUP BY ..., without "
+            f"{plan.nodeName()}: {advice}"
+        )
+    below = plan.child()
+    while below.children().size():
+        if below.nodeName() not in _ROW_BY_ROW or below.children().size() > 1:
+            return f"an incremental query has no {below.nodeName()} below GROUP BY: {advice}"
+        below = below.children().apply(0)
+    return _key_problem(gold, plan)
+
+
+def _key_problem(gold: GoldTable, plan: Any) -> str | None:
+    """Return the reason why `keys` are not the grouping columns; None if they are."""
+    grouping = [
+        plan.groupingExpressions().apply(i) for i in range(plan.groupingExpressions().size())
+    ]
+    outputs = {}
+    for index in range(plan.aggregateExpressions().size()):
+        expression = plan.aggregateExpressions().apply(index)
+        outputs[expression.name().lower()] = (
+            expression.child() if expression.nodeName() == "Alias" else expression
+        )
+    keys = [outputs.get(key.lower()) for key in gold.keys]
+    same = len(keys) == len(grouping) and all(
+        any(key is not None and group.semanticEquals(key) for key in keys) for group in grouping
+    )
+    return None if same else "keys must name the columns of GROUP BY, all of them and no others"
+
+
+@dataclass(frozen=True)
+class _Application:
+    """Application of a gold table's writes: `number` counts the queries that it has had."""
+
+    prefix: str
+    number: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.prefix}/{self.number}/{self.digest}"
+
+
+class _GoldWriter:
+    """Refreshes one gold table."""
+
+    def __init__(self, spark: SparkSession, gold: GoldTable, lake: Lake) -> None:
+        self._spark = spark
+        self._gold = gold
+        self._table = lake.table(f"gold.{gold.name}", keys=gold.keys)
+        names = dict.fromkeys(references(gold.sql))
+        sources = {name: lake.table(name) for name in names}
+        self._missing = [name for name, table in sources.items() if not table.exists(spark)]
+        self._sources = {
+            name: table for name, table in sources.items() if name not in self._missing
+        }
+
+    def refresh(self) -> bool:
+        """Refresh the table, and return whether it was written."""
+        if any(name.startswith("silver.") for name in self._missing):
+            return False
+        versions = {name: table.version(self._spark) for name, table in self._sources.items()}
+        reached = sum(versions.values())
+        application, last = self._application()
+        if last is not None and last >= reached:
+            return False
+        if last is not None and self._gold.refresh is Refresh.INCREMENTAL:
+            ((name, version),) = versions.items()
+            try:
+                self._increment(name, last, Tag(str(application), version))
+                return True
+            except PySparkException as error:
+                if not (error.getCondition() or "").startswith(("DELTA_", "FAILED_READ_FILE")):
+                    raise
+                _log.warning(
+                    "gold table %s is recomputed, because the change data feed of %s cannot be "
+                    "read: %s",
+                    self._gold.name,
+                    name,
+                    first_line(error),
+                )
+        self._recompute(versions, Tag(str(application), reached))
+        return True
+
+    def _application(self) -> tuple[_Application, int | None]:
+        """Return the query's application, and the version it has reached; None for a new one."""
+        ids = [f"{name}={table.identity(self._spark)}" for name, table in self._sources.items()]
+        identity = [self._gold.sql, *self._gold.keys, *ids]
+        digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
+        prefix = f"sluicemq/{self._table.name}"
+        found = []
+        for application, version in self._table.progress(self._spark).items():
+            if application.startswith(f"{prefix}/"):
+                _, _, number, known = application.split("/")
+                found.append((_Application(prefix, int(number), known), version))
+        if not found:
+            return _Application(prefix, 1, digest), None
+        latest, version = max(found, key=lambda item: item[0].number)
+        if latest.digest == digest:
+            return latest, version
+        return _Application(prefix, latest.number + 1, digest), None
+
+    def _result(self, tables: Mapping[str, DataFrame]) -> DataFrame:
+        return query(self._spark, self._gold.sql, tables)
+
+    def _recompute(self, versions: Mapping[str, int], tag: Tag) -> None:
+        """Replace the table by the whole result of the query."""
+        sources = {
+            name: self._sources[name].read(self._spark, version)
+            for name, version in versions.items()
+        }
+        self._table.overwrite(self._result(sources), tag)
+
+    def _increment(self, name: str, last: int, tag: Tag) -> None:
+        """Recompute the groups that have changed since the version `last` of the source."""
+        source = self._sources[name]
+        changes = source.changes(self._spark, last + 1, tag.version)
+        keys = [quoted(key) for key in self._gold.keys]
+        affected = self._result({name: changes}).select(*keys).distinct().persist()
+        try:
+            affected.count()  # reads the change data feed, which may be gone
+            current = self._result({name: source.read(self._spark, tag.version)})
+            columns = [quoted(column) for column in current.columns]
+            # NULL is equal to NULL, as in GROUP BY.
+            same = " AND ".join(f"affected.{key} <=> groups.{key}" for key in keys)
+            groups = current.withColumn(_PRESENT, f.lit(True)).alias("groups")
+            updates = affected.alias("affected").join(groups, f.expr(same), "left")
+            others = [column for column in columns if column not in keys]
+            updates = updates.selectExpr(
+                *(f"affected.{key} AS {key}" for key in keys),
+                *(f"groups.{column} AS {column}" for column in others),
+                f"coalesce(groups.{_PRESENT}, false) AS {_PRESENT}",
+            )
+            table = replace(self._table, schema=current.schema)
+            table.merge(updates, tag=tag, removed=f"NOT new.{_PRESENT}", null_keys=True)
+        finally:
+            affected.unpersist()

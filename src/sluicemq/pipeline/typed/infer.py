@@ -1,0 +1,227 @@
+"""Inference of a typed table's schema from messages, to be reviewed and then declared.
+
+Spark's own inference reads a sample of the bodies. Its result is widened where a sample says too
+little: decimals get room for larger numbers, and columns without any value are STRING.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.schema import quoted
+from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA, with_text
+from sluicemq.pipeline.typed.definition import INFER, Definition, Format, TypedTable
+from sluicemq.pipeline.typed.rows import published
+
+SAMPLE: Final = 10_000
+"""Messages that a schema is inferred from."""
+PRECISION: Final = 18
+"""Minimum precision of an inferred decimal: more would take 16 bytes instead of 8."""
+_MORE_DIGITS: Final = 4
+"""Digits that values outside the sample may have more."""
+_INTEGER_DIGITS: Final = 20
+"""Digits that Spark reserves for BIGINT in a decimal."""
+_MAX_PRECISION: Final = 38
+INFERRED_SUFFIX: Final = ".inferred"
+
+_OPTIONS: Final = {
+    Format.JSON: {
+        "mode": "DROPMALFORMED",
+        "prefersDecimal": "true",
+        "inferTimestamp": "true",
+        "allowSingleQuotes": "false",
+        "allowNonNumericNumbers": "false",
+    },
+    Format.CSV: {"mode": "DROPMALFORMED", "inferSchema": "true"},
+    Format.XML: {"mode": "DROPMALFORMED", "attributePrefix": ""},
+}
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """Inferred schema.
+
+    sampled   messages that were read
+    readable  those of them that are of the format
+    """
+
+    format: Format
+    columns: StructType
+    sampled: int
+    readable: int
+
+
+def infer_schema(
+    events: DataFrame, destination: str, format: Format | None = None, sample: int = SAMPLE
+) -> Inferred:
+    """Infer the schema of a destination's messages (a pattern, as in the definition).
+
+    format  None = JSON or XML if most bodies are, else text
+    sample  largest number of messages to read
+
+    Raises ConfigurationError if there are no messages, or none of the format.
+    """
+    probe = TypedTable(name="sample", destination=destination, format=format or Format.JSON)
+    messages = published(events, probe).limit(sample).persist()
+    try:
+        java = bool(messages.where(MAY_NEED_JAVA).limit(1).count())
+        texts = with_text(messages, probe.format, java)
+        texts = texts.where("_error IS NULL AND is_valid_utf8(_text)").select("_text").persist()
+        try:
+            return _infer(messages.count(), texts, destination, format)
+        finally:
+            texts.unpersist()
+    finally:
+        messages.unpersist()
+
+
+def _infer(sampled: int, texts: DataFrame, destination: str, format: Format | None) -> Inferred:
+    if not sampled:
+        raise ConfigurationError(
+            f"there are no messages of {destination!r} in the journal: check the name (topics are "
+            "topic:NAME), or publish some"
+        )
+    (counts,) = texts.selectExpr(
+        "count(1) AS text",
+        # json_object_keys accepts objects only, and does not read them to their end
+        "count_if(json_object_keys(_text) IS NOT NULL "
+        "AND try_parse_json(_text) IS NOT NULL) AS json",
+        "count_if(_text RLIKE '^\\\\s*<') AS xml",
+        "count_if(_text LIKE '%,%') AS csv",
+    ).collect()
+    if format is None:
+        format = next(
+            (each for each in (Format.JSON, Format.XML) if 2 * counts[str(each)] > sampled),
+            Format.TEXT,
+        )
+    readable = int(counts[str(format)])
+    if not readable:
+        raise ConfigurationError(
+            f"none of the {sampled:,} messages of {destination!r} that were read is {format}: "
+            "name another --format"
+        )
+    if format is Format.TEXT:
+        columns = StructType([StructField("body", StringType())])
+    else:
+        columns = _widened(_sampled_schema(texts, format))
+    return Inferred(format, columns, sampled, readable)
+
+
+def _sampled_schema(texts: DataFrame, format: Format) -> StructType:
+    """Return what Spark infers. Only its Java interface infers from a DataFrame of texts."""
+    java: Any = texts
+    reader = java.sparkSession._jsparkSession.read()
+    for name, value in _OPTIONS[format].items():
+        reader = reader.option(name, value)
+    jvm = java.sparkSession._jvm
+    dataset = getattr(java._jdf, "as")(jvm.org.apache.spark.sql.Encoders.STRING())
+    schema = getattr(reader, str(format))(dataset).schema()
+    return StructType.fromJson(json.loads(schema.json()))
+
+
+def _widened(columns: StructType) -> StructType:
+    return StructType([StructField(item.name, _wide(item.dataType)) for item in columns])
+
+
+def _wide(kind: DataType) -> DataType:
+    """Return a type that holds the values of messages outside the sample, too."""
+    if isinstance(kind, DecimalType):
+        whole = kind.precision - kind.scale
+        if whole == _INTEGER_DIGITS:  # some values have no fraction, which Spark infers as BIGINT
+            whole = PRECISION - kind.scale - _MORE_DIGITS
+        precision = max(PRECISION, whole + kind.scale + _MORE_DIGITS)
+        return DecimalType(min(_MAX_PRECISION, precision), kind.scale)
+    if isinstance(kind, NullType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(_wide(kind.elementType))
+    if isinstance(kind, StructType):
+        return _widened(kind)
+    return kind
+
+
+def block(inferred: Inferred, destination: str, name: str) -> str:
+    """Return a [[table]] of the definition file with an inferred schema."""
+    columns = ",\n".join(
+        f"    {_identifier(item.name)} {_ddl(item.dataType)}" for item in inferred.columns
+    )
+    lines = [
+        f"# inferred from {inferred.readable:,} of {inferred.sampled:,} messages:",
+        "# review the types, and name the columns that identify a row",
+        "[[table]]",
+        f'name = "{name}"',
+        f"destination = {_toml(destination)}",
+        f'format = "{inferred.format}"',
+        f"schema = '''\n{columns}\n'''",
+        "key = []            # empty: every message is a row",
+        "partition_by = []",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def table_name(destination: str) -> str:
+    """Return a name for the table of a destination: its letters, digits and underscores."""
+    plain = destination.removeprefix("topic:").lower()
+    name = "".join(c if c.isascii() and c.isalnum() else "_" for c in plain).strip("_")
+    return name if name[:1].isalpha() else f"t_{name}".rstrip("_")
+
+
+def infer_missing(events: DataFrame, definition: Definition) -> Path | None:
+    """Write the schemas of tables with `schema = "infer"` to a file beside the definition.
+
+    Returns the file, whose tables are to be reviewed and moved to the definition; None if all
+    schemas are declared.
+    """
+    missing = [table for table in definition.tables if table.schema == INFER]
+    if not missing:
+        return None
+    blocks = [
+        block(infer_schema(events, table.destination, table.format), table.destination, table.name)
+        for table in missing
+    ]
+    path = Path(definition.path)
+    path = path.with_name(f"{path.stem}{INFERRED_SUFFIX}{path.suffix}")
+    path.write_text("\n".join(blocks), "utf-8")
+    return path
+
+
+def read_published(spark: SparkSession, source: dict[str, str], destination: str) -> DataFrame:
+    """Return the published messages of a journal's destinations; `source` has the options that
+    locate it."""
+    reader = spark.read.format("sluicemq").options(**source)
+    return reader.option("destinations", destination).option("includeHeaders", "true").load()
+
+
+def _identifier(name: str) -> str:
+    plain = name.isascii() and name.isidentifier()
+    return name if plain else quoted(name)
+
+
+def _ddl(kind: DataType) -> str:
+    """Return a type as DDL with upper-case keywords and quoted names where needed."""
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_ddl(kind.elementType)}>"
+    if isinstance(kind, StructType):
+        fields = (f"{_identifier(item.name)}: {_ddl(item.dataType)}" for item in kind)
+        return f"STRUCT<{', '.join(fields)}>"
+    return kind.simpleString().upper()
+
+
+def _toml(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

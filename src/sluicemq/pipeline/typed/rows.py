@@ -1,0 +1,325 @@
+"""Rows of a typed table from a batch of events: parsing, keys, deletions and expectations.
+
+Pure functions DataFrame -> DataFrame:
+
+    published(events, table)   the messages of the table's destinations
+    typed_rows(...)            each message with its columns and its outcome (Outcome)
+    good_rows, quarantined_rows    the parts of `typed_rows` that are written
+    newest_rows                the newest message of each key
+    count_columns              aggregates over `typed_rows`, for `observe` or `agg`
+
+A row of `typed_rows` has the declared columns, the columns of METADATA, and
+
+    _deleted    True for a message that removes the row of its key; its expectations are not checked
+    _failed_I   True if expectation I failed
+    _outcome    see Outcome
+    _reason     reason of the quarantine
+    _failed     names of all failed expectations
+    _unknown    number of JSON fields that no column has
+    _body       body of a quarantined message
+    _record     sequence number of the event's record, which is not that of a relocated message
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, cast
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from sluicemq.model.dead_letters import REASON
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.schema import Event, quoted
+from sluicemq.pipeline.typed.bodies import parse, with_text
+from sluicemq.pipeline.typed.definition import Action, TypedTable
+
+NEEDED: Final = (
+    *("sequence", "time", "event", "destination", "destination_kind", "message_sequence"),
+    *("published", "protocol", "body_kind", "body", "message_id", "properties"),
+)
+"""Columns of `format("sluicemq")` that typed tables need: read with includeHeaders."""
+
+METADATA: Final = StructType(
+    [
+        StructField("_broker", StringType()),
+        StructField("_sequence", LongType()),
+        StructField("_destination", StringType()),
+        StructField("_time", TimestampType()),
+        StructField("_message_id", StringType()),
+    ]
+)
+"""Columns of every typed table after the declared ones."""
+
+QUARANTINE_COLUMNS: Final = StructType(
+    [
+        StructField("broker", StringType()),
+        StructField("sequence", LongType()),
+        StructField("message_id", StringType()),
+        StructField("destination", StringType()),
+        StructField("time", TimestampType()),
+        StructField("reason", StringType()),
+        StructField("expectation", ArrayType(StringType())),
+        StructField("body", BinaryType()),
+    ]
+)
+
+
+class Outcome(StrEnum):
+    """What happens to a message of a typed table."""
+
+    WRITTEN = "written"
+    DROPPED = "dropped"
+    QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True)
+class TableCounts:
+    """Counts of one table in one batch.
+
+    messages         messages of the table's destinations
+    written, dropped, quarantined    by outcome
+    deleted          written messages that remove a row
+    unparsed         quarantined messages that are not of the format, type or key
+    unknown_fields   JSON fields that no column has
+    failed           expectation -> messages that failed it
+    first_quarantined, last_quarantined    their range of sequence numbers
+    """
+
+    messages: int = 0
+    written: int = 0
+    dropped: int = 0
+    quarantined: int = 0
+    deleted: int = 0
+    unparsed: int = 0
+    unknown_fields: int = 0
+    first_quarantined: int | None = None
+    last_quarantined: int | None = None
+    failed: Mapping[str, int] = field(default_factory=dict)
+
+
+def declared_columns(table: TypedTable) -> StructType:
+    """Return the table's declared columns; needs a Spark session."""
+    return cast(StructType, StructType.fromDDL(table.schema))
+
+
+def check_columns(events: DataFrame) -> None:
+    """Raise ConfigurationError if events lack columns that typed tables need."""
+    missing = [name for name in NEEDED if name not in events.columns]
+    if missing:
+        raise ConfigurationError(
+            f"typed tables need the columns {', '.join(missing)} of the source: read it with the "
+            "option includeHeaders = true"
+        )
+
+
+def published(events: DataFrame, table: TypedTable) -> DataFrame:
+    """Return the published messages of the table's destinations.
+
+    Dead letters are left out unless the pattern names their queue: otherwise `orders*` would also
+    match `orders.dlq`, and every dead letter would be a second row."""
+    return events.where(selects(table))
+
+
+def selects(table: TypedTable) -> Column:
+    """Return the condition of `published` on events."""
+    pattern = table.destination
+    for character in "\\%_":
+        pattern = pattern.replace(character, f"\\{character}")
+    name = f.expr("if(destination_kind = 'topic', concat('topic:', destination), destination)")
+    selected = (
+        f.col("event").isin(str(Event.PUBLISHED), str(Event.RELOCATED))
+        & f.col("message_sequence").isNotNull()
+        & name.like(pattern.replace("*", "%"))
+    )
+    if not table.names_dead_letters:
+        dead = f.expr(
+            f"coalesce(map_contains_key(properties, '{REASON}'), false) "
+            "OR destination LIKE '%.dlq' OR destination = 'mq.sys.dmq'"
+        )
+        selected = selected & ~dead
+    return f.coalesce(selected, f.lit(False))
+
+
+def typed_rows(
+    messages: DataFrame, table: TypedTable, columns: StructType, broker: str, java: bool
+) -> DataFrame:
+    """Return messages (of `published`) as typed rows with their outcomes.
+
+    columns  the table's declared columns
+    java     True if a body may need Java's serialisation (jobs/bodies.NEED_JAVA)
+    """
+    frame = with_text(messages, table.format, java).withColumn("_broker", f.lit(broker))
+    # A declared column may have any name without a leading underscore.
+    frame = frame.selectExpr(
+        "_broker",
+        "message_sequence AS _sequence",
+        "destination AS _destination",
+        "coalesce(published, time) AS _time",
+        "message_id AS _message_id",
+        "sequence AS _record",
+        "body AS _bytes",
+        *("_text", "_error"),
+    )
+    frame = parse(frame, table.format, columns)
+    with lenient_sql(messages.sparkSession):
+        return _with_outcome(_with_key_reason(frame, table), table)
+
+
+def _with_key_reason(frame: DataFrame, table: TypedTable) -> DataFrame:
+    good, reason = f.col("_good"), f.col("_reason")
+    for name in table.key:
+        null = f.col(quoted(name)).isNull()
+        good = good & ~null
+        reason = f.coalesce(reason, f.when(null, f.lit(f"the key column {name} is null")))
+    return frame.withColumns({"_good": good, "_reason": reason})
+
+
+def _with_outcome(frame: DataFrame, table: TypedTable) -> DataFrame:
+    deleted = f"_good AND coalesce(({table.delete}), false)" if table.delete else "false"
+    frame = frame.withColumn("_deleted", f.expr(deleted))
+    checks = {
+        f"_failed_{index}": f.expr(
+            f"_good AND NOT _deleted AND NOT coalesce(({item.check}), false)"
+        )
+        for index, item in enumerate(table.expectations)
+    }
+    if checks:
+        frame = frame.withColumns(checks)
+    names = [
+        f.when(f.col(f"_failed_{index}"), f.lit(item.name))
+        for index, item in enumerate(table.expectations)
+    ]
+    failed = f.filter(f.array(*names), lambda name: name.isNotNull()) if names else f.array()
+    frame = frame.withColumn("_failed", failed.cast(ArrayType(StringType())))
+    outcome = (
+        f.when(~f.col("_good"), f.lit(str(Outcome.QUARANTINED)))
+        .when(_any_failed(table, Action.FAIL), f.expr(_stop(table)))
+        .when(_any_failed(table, Action.QUARANTINE), f.lit(str(Outcome.QUARANTINED)))
+        .when(_any_failed(table, Action.DROP), f.lit(str(Outcome.DROPPED)))
+        .otherwise(f.lit(str(Outcome.WRITTEN)))
+    )
+    frame = frame.withColumn("_outcome", outcome)
+    quarantined = f"_outcome = '{Outcome.QUARANTINED}'"
+    return frame.withColumns(
+        {
+            "_unparsed": f.expr("NOT _good"),
+            "_reason": f.expr(
+                f"if({quarantined}, coalesce(_reason, "
+                "concat('expectation failed: ', array_join(_failed, ', '))), NULL)"
+            ),
+            "_body": f.expr(f"if({quarantined}, _bytes, NULL)"),
+        }
+    ).drop("_bytes")
+
+
+def _any_failed(table: TypedTable, action: Action) -> Column:
+    failed = f.lit(False)
+    for index, item in enumerate(table.expectations):
+        if item.action is action:
+            failed = failed | f.col(f"_failed_{index}")
+    return failed
+
+
+STOPPED: Final = "[expectation failed]"
+"""Start of the text of the error that an expectation with the action FAIL raises."""
+
+
+def _stop(table: TypedTable) -> str:
+    return (
+        f"string(raise_error(concat('{STOPPED} table {table.name}: ', array_join(_failed, ', '), "
+        "' at message ', _sequence, ' of the destination ', _destination)))"
+    )
+
+
+def count_columns(table: TypedTable) -> list[Column]:
+    """Return the aggregates of TableCounts over typed rows."""
+    quarantined = f"_outcome = '{Outcome.QUARANTINED}'"
+    named = {
+        "messages": "count(1)",
+        "written": f"count_if(_outcome = '{Outcome.WRITTEN}')",
+        "dropped": f"count_if(_outcome = '{Outcome.DROPPED}')",
+        "quarantined": f"count_if({quarantined})",
+        "deleted": "count_if(_deleted)",
+        "unparsed": "count_if(_unparsed)",
+        "unknown_fields": "coalesce(sum(_unknown), 0)",
+        "first_quarantined": f"min(if({quarantined}, _record, NULL))",
+        "last_quarantined": f"max(if({quarantined}, _record, NULL))",
+        **{
+            f"failed_{index}": f"count_if(_failed_{index})"
+            for index in range(len(table.expectations))
+        },
+    }
+    return [f.expr(sql).alias(name) for name, sql in named.items()]
+
+
+def counts_of(table: TypedTable, aggregated: Mapping[str, Any]) -> TableCounts:
+    """Return the values of `count_columns` as counts."""
+    failed = {
+        item.name: int(aggregated[f"failed_{index}"])
+        for index, item in enumerate(table.expectations)
+    }
+    plain = {name: value for name, value in aggregated.items() if not name.startswith("failed_")}
+    return TableCounts(**plain, failed=failed)
+
+
+def good_rows(rows: DataFrame, columns: StructType) -> DataFrame:
+    """Return the rows to write: declared columns and METADATA."""
+    written = rows.where(f.col("_outcome") == str(Outcome.WRITTEN))
+    return written.select(*(f.col(quoted(item.name)) for item in (*columns, *METADATA)))
+
+
+def quarantined_rows(rows: DataFrame) -> DataFrame:
+    """Return the rows of the quarantine table, one per message however many expectations fail."""
+    return rows.where(f.col("_outcome") == str(Outcome.QUARANTINED)).selectExpr(
+        "_broker AS broker",
+        "_sequence AS sequence",
+        "_message_id AS message_id",
+        "_destination AS destination",
+        "_time AS time",
+        "_reason AS reason",
+        "_failed AS expectation",
+        "_body AS body",
+    )
+
+
+def newest_rows(rows: DataFrame, table: TypedTable, columns: StructType) -> DataFrame:
+    """Return the newest written message of each key, with `_deleted`.
+
+    All rows are of one broker, so the highest sequence number is the newest."""
+    written = rows.where(f.col("_outcome") == str(Outcome.WRITTEN))
+    names = [item.name for item in (*columns, *METADATA)]
+    whole = f.struct(*(f.col(quoted(name)) for name in names), f.col("_deleted"))
+    keys = [f.col(quoted(name)) for name in table.key]
+    newest = written.groupBy(*keys).agg(f.max_by(whole, f.col("_sequence")).alias("_newest"))
+    return newest.select(
+        *(f.col("_newest")[name].alias(name) for name in names),
+        f.col("_newest")["_deleted"].alias("_deleted"),
+    )
+
+
+@contextmanager
+def lenient_sql(spark: SparkSession) -> Iterator[None]:
+    """Analyse the user's SQL without ANSI errors.
+
+    A message for which a check divides by zero then fails the check (NULL) instead of the job: one
+    message must not stop the pipeline."""
+    name = "spark.sql.ansi.enabled"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, str(before))

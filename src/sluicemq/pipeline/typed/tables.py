@@ -1,0 +1,272 @@
+"""Writing of typed rows to Delta tables: appends, merges by key, tombstones and the quarantine.
+
+    silver/NAME               declared columns and METADATA; change data feed enabled
+    silver/NAME_quarantine    messages that are not of the declared form, with the reason
+    silver/NAME_tombstones    keys that a message has removed, with that message's position
+
+Every write is tagged with an application (broker and table) and the last journal sequence of its
+batch, so a repeated batch changes nothing, wherever the first attempt was interrupted.
+
+A message is newer than another of the same broker if its sequence number is higher, and newer than
+one of another broker if it was published later by the brokers' clocks. With several brokers an old
+message may thus come after the deletion of its row, and a tombstone keeps it from being inserted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from sluicemq.model.errors import SluiceError
+from sluicemq.pipeline.delta import LakeTable, Tag
+from sluicemq.pipeline.jobs.lake import Lake
+from sluicemq.pipeline.schema import Event, quoted
+from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA
+from sluicemq.pipeline.typed.definition import QUARANTINE, TOMBSTONES, Definition, TypedTable
+from sluicemq.pipeline.typed.rows import (
+    METADATA,
+    QUARANTINE_COLUMNS,
+    STOPPED,
+    TableCounts,
+    check_columns,
+    count_columns,
+    counts_of,
+    declared_columns,
+    good_rows,
+    newest_rows,
+    published,
+    quarantined_rows,
+    selects,
+    typed_rows,
+)
+
+_NEWER: Final = (
+    "((new._broker = old._broker AND new._sequence > old._sequence) OR (new._broker <> old._broker "
+    "AND (new._time, new._broker) > (old._time, old._broker)))"
+)
+"""SQL condition that the row `new` is newer than `old`."""
+_POSITION: Final = ("_broker", "_sequence", "_time")
+_OLDER: Final = (
+    "((new._broker = old._broker AND new._sequence < old._sequence) OR (new._broker <> old._broker "
+    "AND (new._time, new._broker) < (old._time, old._broker)))"
+)
+
+
+class ExpectationFailed(SluiceError):
+    """An expectation with the action `fail` failed; nothing of the batch is in its table."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Properties of a batch that decide how it is written.
+
+    first, last   sequence numbers of its first and last record
+    messages, relocated, java    for each table: its messages, those that the broker moved forward
+                  in its journal, and those whose body perhaps only Python can
+                  read
+    """
+
+    first: int
+    last: int
+    messages: Sequence[int]
+    relocated: Sequence[int]
+    java: Sequence[int]
+
+
+def overview(events: DataFrame, definition: Definition) -> Overview | None:
+    """Return the properties of a batch; None if it is empty.
+
+    Raises ConfigurationError if it lacks columns.
+    """
+    check_columns(events)
+    aggregates = [f.min("sequence").alias("first"), f.max("sequence").alias("last")]
+    for table in definition.tables:
+        selected = selects(table)
+        for condition in (
+            selected,
+            selected & (f.col("event") == str(Event.RELOCATED)),
+            selected & f.expr(MAY_NEED_JAVA),
+        ):
+            aggregates.append(f.count_if(condition))
+    values = list(events.agg(*aggregates).collect()[0])
+    if values[0] is None:
+        return None
+    counts = values[2:]
+    return Overview(values[0], values[1], counts[0::3], counts[1::3], counts[2::3])
+
+
+def write_typed(
+    spark: SparkSession,
+    batch: DataFrame,
+    definition: Definition,
+    lake: Lake,
+    found: Overview | None = None,
+) -> dict[str, TableCounts]:
+    """Write a batch of events to the definition's tables, and return the counts of each.
+
+    The batch has the columns rows.NEEDED and all events between its first and its last record; a
+    repeated batch changes nothing. Tables without a message in it are left out. The batch is
+    scanned several times: cache it if that is expensive. `found` is its `overview`, if known.
+
+    Raises ExpectationFailed, and ConfigurationError if a column's type has changed.
+    """
+    found = found or overview(batch, definition)
+    counts: dict[str, TableCounts] = {}
+    if found is None:
+        return counts
+    for index, table in enumerate(definition.tables):
+        if not found.messages[index]:
+            continue
+        writer = _TableWriter(spark, table, definition, lake, found)
+        try:
+            counts[table.name] = writer.write(
+                published(batch, table), bool(found.relocated[index]), bool(found.java[index])
+            )
+        except Exception as error:
+            raise _failure(definition, table, error) from error
+    return counts
+
+
+def _failure(definition: Definition, table: TypedTable, error: Exception) -> Exception:
+    """Return the error to raise for an error of Spark."""
+    _, found, rest = str(error).partition(f"{STOPPED} ")
+    if not found:
+        return error
+    reason = rest.split("\n")[0].split(" SQLSTATE")[0].rstrip(". ")
+    return ExpectationFailed(
+        f"{definition.place(table.line)}: {reason}: the batch is not written to silver."
+        f"{table.name}. Correct or purge the message's data, or change the expectation's action"
+    )
+
+
+def application(broker: str, table: LakeTable) -> str:
+    """Return the application in the tags of a broker's writes to one of its tables."""
+    return f"sluicemq/{broker}/{table.name}"
+
+
+class _TableWriter:
+    """Writes one batch to one typed table and its companions."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table: TypedTable,
+        definition: Definition,
+        lake: Lake,
+        found: Overview,
+    ) -> None:
+        self._spark = spark
+        self._table = table
+        self._broker = lake.broker
+        self._last = found.last
+        self._columns = declared_columns(table)
+        name = f"silver.{table.name}"
+        columns = StructType([*self._columns, *METADATA])
+        self._rows = lake.table(name, columns, table.key, table.partition_by, feed=True)
+        self._quarantine = lake.table(name + QUARANTINE, QUARANTINE_COLUMNS)
+        deletions = [self._columns[key] for key in table.key]
+        deletions += [item for item in METADATA if item.name in _POSITION]
+        self._tombstones = lake.table(name + TOMBSTONES, StructType(deletions), table.key)
+        self._rows.evolve(spark, f"{definition.place(table.line)}: table {table.name!r}")
+
+    def write(self, messages: DataFrame, relocated: bool, java: bool) -> TableCounts:
+        if relocated and not self._table.key:
+            messages = self._without_repeated(messages)
+        if self._table.key:
+            return self._merge(messages, java)
+        return self._append(messages, java)
+
+    def _typed(self, messages: DataFrame, java: bool) -> DataFrame:
+        return typed_rows(messages, self._table, self._columns, self._broker, java)
+
+    def _append(self, messages: DataFrame, java: bool) -> TableCounts:
+        """Append, and count in the same pass.
+
+        Only if messages are to be quarantined, the range of the journal that has them is parsed
+        again: keeping all parsed rows would cost more."""
+        rows = self._typed(messages, java)
+        end = self._end(self._rows)
+        if end is not None and end >= self._last:
+            counts = self._counted(rows)
+        else:
+            seen = Observation()
+            # Conditions are not moved below an observation, which would parse each body twice.
+            observed = rows.observe(seen, *count_columns(self._table))
+            if end is not None:
+                observed = observed.where(f.col("_record") > end)
+            self._rows.append(good_rows(observed, self._columns), self._tag(self._rows))
+            counts = counts_of(self._table, seen.get)
+        if counts.quarantined:
+            within = f.expr(
+                f"sequence BETWEEN {counts.first_quarantined} AND {counts.last_quarantined}"
+            )
+            self._write_quarantine(self._typed(messages.where(within), java))
+        return counts
+
+    def _merge(self, messages: DataFrame, java: bool) -> TableCounts:
+        """Merge the newest message of each key. Rows are cached: a merge scans them twice."""
+        rows = self._typed(messages, java).persist()
+        try:
+            counts = self._counted(rows)
+            if counts.written:
+                self._merge_newest(rows, bool(counts.deleted))
+            if counts.quarantined:
+                self._write_quarantine(rows)
+        finally:
+            rows.unpersist()
+        return counts
+
+    def _merge_newest(self, rows: DataFrame, deletes: bool) -> None:
+        newest = newest_rows(rows, self._table, self._columns)
+        keys = [quoted(name) for name in self._table.key]
+        if deletes:
+            self._tombstones.evolve(self._spark, self._table.name)
+            removed = newest.where("_deleted").select(*keys, *_POSITION)
+            self._tombstones.merge(removed, tag=self._tag(self._tombstones), newer=_NEWER)
+        if self._table.delete and self._tombstones.exists(self._spark):
+            # A tombstone of the same position stays: it is of this batch, written before a crash.
+            same = " AND ".join(f"old.{key} = new.{key}" for key in keys)
+            known = self._tombstones.read(self._spark).alias("old")
+            newest = newest.alias("new").join(known, f.expr(f"{same} AND {_OLDER}"), "left_anti")
+        tag = self._tag(self._rows)
+        self._rows.merge(newest, tag=tag, newer=_NEWER, removed="new._deleted")
+
+    def _write_quarantine(self, rows: DataFrame) -> None:
+        end = self._end(self._quarantine)
+        if end is None or end < self._last:
+            if end is not None:
+                rows = rows.where(f.col("_record") > end)
+            self._quarantine.append(quarantined_rows(rows), self._tag(self._quarantine))
+
+    def _tag(self, table: LakeTable) -> Tag:
+        return Tag(application(self._broker, table), self._last)
+
+    def _end(self, table: LakeTable) -> int | None:
+        """Return the last sequence that this broker has written; None if there is none."""
+        return table.progress(self._spark).get(self._tag(table).application)
+
+    def _counted(self, rows: DataFrame) -> TableCounts:
+        (values,) = rows.agg(*count_columns(self._table)).collect()
+        return counts_of(self._table, values.asDict())
+
+    def _without_repeated(self, messages: DataFrame) -> DataFrame:
+        """Leave out relocated messages that are in the tables, or published in this batch."""
+        first = messages.where(f.col("event") == str(Event.PUBLISHED))
+        moved = messages.where(f.col("event") == str(Event.RELOCATED))
+        moved = moved.dropDuplicates(["message_sequence"])
+        known = [first.select("message_sequence")]
+        for table, broker, sequence in (
+            (self._rows, "_broker", "_sequence"),
+            (self._quarantine, "broker", "sequence"),
+        ):
+            if table.exists(self._spark):
+                rows = table.read(self._spark).where(f.col(broker) == self._broker)
+                known.append(rows.select(f.col(sequence).alias("message_sequence")))
+        for others in known:
+            moved = moved.join(others, "message_sequence", "left_anti")
+        return first.unionByName(moved)

@@ -1,0 +1,147 @@
+"""Checks of a definition that need Spark: schemas, expectations, deletions and queries.
+
+All errors are reported at once, with the line of their table, expectation or query.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, BooleanType, MapType, StringType, StructType, VariantType
+
+from sluicemq.pipeline.typed.definition import (
+    INFER,
+    QUARANTINE,
+    Definition,
+    DefinitionError,
+    Format,
+    GoldTable,
+    Problem,
+    Refresh,
+    TypedTable,
+)
+from sluicemq.pipeline.typed.gold import first_line, incremental_problem, query, references
+from sluicemq.pipeline.typed.rows import METADATA, QUARANTINE_COLUMNS, lenient_sql
+
+_NESTED: Final = (ArrayType, MapType, StructType, VariantType)
+
+
+def check(spark: SparkSession, definition: Definition) -> None:
+    """Check everything of a definition that its parser cannot. Raises DefinitionError."""
+    problems: list[Problem] = []
+    tables: dict[str, DataFrame] = {}
+    for table in definition.tables:
+        columns = _columns(table, problems)
+        if columns is None:
+            continue
+        whole = StructType([*columns.fields, *METADATA.fields])
+        rows = spark.createDataFrame([], whole)
+        tables[f"silver.{table.name}"] = rows
+        tables[f"silver.{table.name}{QUARANTINE}"] = spark.createDataFrame([], QUARANTINE_COLUMNS)
+        _check_names(table, columns, problems)
+        _check_sql(spark, table, rows, problems)
+    if not problems:
+        for gold in definition.gold:
+            _check_gold(spark, gold, tables, problems)
+    if problems:
+        raise DefinitionError(definition.path, problems)
+
+
+def _columns(table: TypedTable, problems: list[Problem]) -> StructType | None:
+    """Return the declared columns; None after an error."""
+
+    def problem(text: str) -> None:
+        problems.append(Problem(table.line, f"table {table.name!r}: {text}"))
+
+    if table.schema == INFER:
+        problem(
+            "the schema is not inferred yet: run sluicemq pipeline schema infer "
+            f"'{table.destination}', and review and paste what it prints"
+        )
+        return None
+    try:
+        columns = StructType.fromDDL(table.schema)
+    except PySparkException as error:
+        problem(f'schema is not DDL such as "id BIGINT, name STRING": {first_line(error)}')
+        return None
+    if not isinstance(columns, StructType):
+        problem('schema has one type and no columns: write it as "id BIGINT, name STRING"')
+        return None
+    lowered = [item.name.lower() for item in columns]
+    for item in columns:
+        if item.name.startswith("_"):
+            problem(f"the column {item.name}: names that begin with _ are the pipeline's own")
+        if lowered.count(item.name.lower()) > 1:
+            problem(f"the column {item.name} is declared twice (case does not matter)")
+        if table.format in (Format.CSV, Format.TEXT) and isinstance(item.dataType, _NESTED):
+            problem(f"the column {item.name}: {table.format} has no nested values")
+    text = [isinstance(item.dataType, StringType) for item in columns]
+    if table.format is Format.TEXT and text != [True]:
+        problem('format text has one column of type STRING, such as schema = "body STRING"')
+    return columns
+
+
+def _check_names(table: TypedTable, columns: StructType, problems: list[Problem]) -> None:
+    kinds = {item.name: item.dataType for item in columns}
+    for title, names in (("key", table.key), ("partition_by", table.partition_by)):
+        for name in names:
+            text = ""
+            if name not in kinds:
+                text = f"{title} {name!r} is no column of {', '.join(kinds)}"
+            elif isinstance(kinds[name], _NESTED):
+                text = f"{title} {name!r} is nested, which cannot be compared"
+            if text:
+                problems.append(Problem(table.line, f"table {table.name!r}: {text}"))
+    if table.partition_by and set(table.partition_by) >= set(kinds):
+        text = "partition_by names every column: one at least is no partition"
+        problems.append(Problem(table.line, f"table {table.name!r}: {text}"))
+
+
+def _check_sql(
+    spark: SparkSession, table: TypedTable, rows: DataFrame, problems: list[Problem]
+) -> None:
+    """Check that `delete` and all checks are conditions over the table's columns."""
+    conditions = [
+        (item.line, f"expectation {item.name!r}", item.check) for item in table.expectations
+    ]
+    if table.delete:
+        conditions.append((table.line, "delete", table.delete))
+    for line, title, sql in conditions:
+        try:
+            with lenient_sql(spark):
+                (kind,) = rows.where(f"({sql}) IS NOT NULL").selectExpr(f"({sql}) AS c").schema
+        except PySparkException as error:
+            text = first_line(error)
+        else:
+            if isinstance(kind.dataType, BooleanType):
+                continue
+            text = f"the condition is {kind.dataType.simpleString().upper()}, not BOOLEAN"
+        problems.append(Problem(line, f"table {table.name!r}, {title}: {text}"))
+
+
+def _check_gold(
+    spark: SparkSession, gold: GoldTable, tables: dict[str, DataFrame], problems: list[Problem]
+) -> None:
+    text: str | None = None
+    known = {name: frame for name, frame in tables.items() if name in references(gold.sql)}
+    try:
+        result = query(spark, gold.sql, known)
+    except PySparkException as error:
+        if any(_written_elsewhere(name) for name in references(gold.sql)):
+            return  # checked when it is refreshed, where these tables exist
+        text = first_line(error)
+    else:
+        missing = [key for key in gold.keys if key not in result.columns]
+        if missing:
+            text = f"keys: {missing[0]!r} is no column of {', '.join(result.columns)}"
+        elif gold.refresh is Refresh.INCREMENTAL:
+            text = incremental_problem(gold, result)
+    if text:
+        problems.append(Problem(gold.line, f"gold table {gold.name!r}: {text}"))
+
+
+def _written_elsewhere(name: str) -> bool:
+    """Return whether a name is that of a table which no definition declares."""
+    return not name.startswith("silver.") or name == "silver.messages"

@@ -1,0 +1,90 @@
+"""Inference of schemas, and the block of the definition file that it gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.typed.definition import Definition, Format, TypedTable, parse_definition
+from sluicemq.pipeline.typed.infer import block, infer_missing, infer_schema, table_name
+from sluicemq.pipeline.typed.validation import check
+from sluicemq.protocols.java import dumps_map
+from tests.pipeline.jobs.events import Journal, frame
+
+JSON = (
+    b'{"id": 1, "amount": 2.5, "at": "2026-01-02T03:04:05Z", "tags": ["x"], "a b": true}',
+    b'{"id": 2, "amount": 10, "nothing": null, "inner": {"n": 1, "s": "t"}}',
+)
+
+
+def events(spark: SparkSession, *bodies: bytes, kind: str = "bytes") -> DataFrame:
+    journal = Journal()
+    for body in bodies:
+        journal.message(0, body, kind)
+    return frame(spark, journal.rows)
+
+
+def test_schema_of_json_is_inferred_and_accepted_as_definition(spark: SparkSession) -> None:
+    inferred = infer_schema(events(spark, *JSON, b"no json"), "orders*")
+    assert (inferred.format, inferred.sampled, inferred.readable) == (Format.JSON, 3, 2)
+    text = block(inferred, "orders*", "orders")
+    definition = parse_definition(text)
+    check(spark, definition)
+    (table,) = definition.tables
+    assert [line.strip(" ,") for line in table.schema.strip().split("\n")] == [
+        "`a b` BOOLEAN",
+        "amount DECIMAL(18,1)",
+        "at TIMESTAMP",
+        "id BIGINT",
+        "inner STRUCT<n: BIGINT, s: STRING>",
+        "nothing STRING",
+        "tags ARRAY<STRING>",
+    ]
+    assert (table.name, table.destination, table.key) == ("orders", "orders*", ())
+
+
+def test_schema_of_map_bodies(spark: SparkSession) -> None:
+    inferred = infer_schema(events(spark, dumps_map({"id": 1}), kind="map"), "orders")
+    assert inferred.columns.simpleString() == "struct<id:bigint>"
+
+
+def test_schema_of_csv_and_xml(spark: SparkSession) -> None:
+    csv = infer_schema(events(spark, b"1,2.5,a", b"2,3,b"), "orders", Format.CSV)
+    assert csv.columns.simpleString() == "struct<_c0:int,_c1:double,_c2:string>"
+    xml = infer_schema(events(spark, b'<o id="7"><name>a</name></o>'), "orders")
+    assert xml.format is Format.XML
+    assert xml.columns.simpleString() == "struct<id:bigint,name:string>"
+    text = infer_schema(events(spark, b"plain"), "orders")
+    assert (text.format, text.columns.names) == (Format.TEXT, ["body"])
+
+
+def test_nothing_to_infer_from(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match="there are no messages of 'other'"):
+        infer_schema(events(spark, *JSON), "other")
+    with pytest.raises(ConfigurationError, match=r"none of the 1 messages of 'orders' .* is json"):
+        infer_schema(events(spark, b"text"), "orders", Format.JSON)
+
+
+def test_tables_to_infer_are_written_to_a_file_beside_the_definition(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "pipeline.toml")
+    declared = TypedTable(name="notes", destination="notes", schema="id BIGINT")
+    assert infer_missing(events(spark, *JSON), Definition(tables=(declared,), path=path)) is None
+    wanted = TypedTable(name="sales", destination="orders")
+    file = infer_missing(events(spark, *JSON), Definition(tables=(declared, wanted), path=path))
+    assert file == tmp_path / "pipeline.inferred.toml"
+    (table,) = parse_definition(file.read_text()).tables
+    assert table.name == "sales"
+    assert "id BIGINT" in table.schema
+
+
+@pytest.mark.parametrize(
+    ("destination", "name"),
+    [("orders*", "orders"), ("topic:Shop.EU/1", "shop_eu_1"), ("7*", "t_7"), ("*", "t")],
+)
+def test_name_of_a_table(destination: str, name: str) -> None:
+    assert table_name(destination) == name

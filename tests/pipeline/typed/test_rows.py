@@ -1,0 +1,364 @@
+"""Typed rows of messages: values, reasons of the quarantine, keys, deletions, expectations."""
+
+from __future__ import annotations
+
+import zlib
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.typed.definition import Action, Expectation, Format, TypedTable
+from sluicemq.pipeline.typed.rows import (
+    STOPPED,
+    TableCounts,
+    count_columns,
+    counts_of,
+    good_rows,
+    newest_rows,
+    published,
+    quarantined_rows,
+    typed_rows,
+)
+from sluicemq.protocols.java import dumps_map
+from tests.pipeline.jobs.events import Journal, at, frame
+
+ORDER = "id BIGINT, amount DECIMAL(10,2), customer STRING"
+
+
+def table(schema: str = ORDER, **fields: Any) -> TypedTable:
+    return TypedTable(**{"name": "orders", "destination": "orders*", "schema": schema} | fields)
+
+
+def outcomes(
+    spark: SparkSession, journal: Journal, of: TypedTable, java: bool = False
+) -> tuple[DataFrame, list[dict[str, Any]], list[dict[str, Any]]]:
+    """All rows; the good ones, and the quarantined ones."""
+    columns = StructType.fromDDL(of.schema)
+    rows = typed_rows(published(frame(spark, journal.rows), of), of, columns, "main", java)
+    good = [row.asDict(True) for row in good_rows(rows, columns).orderBy("_sequence").collect()]
+    bad = quarantined_rows(rows).orderBy("sequence").collect()
+    return rows, good, [row.asDict() for row in bad]
+
+
+def reasons(
+    spark: SparkSession, bodies: list[bytes], of: TypedTable, kind: str = "json"
+) -> list[str | None]:
+    """The reason of each body; None if it is good."""
+    journal = Journal()
+    for body in bodies:
+        journal.message(0, body, kind)
+    _, good, bad = outcomes(spark, journal, of)
+    found = {row["sequence"]: row["reason"] for row in bad}
+    assert len(good) + len(bad) == len(bodies)
+    return [found.get(number + 1) for number in range(len(bodies))]
+
+
+def test_row_has_declared_columns_and_metadata(spark: SparkSession) -> None:
+    journal = Journal()
+    body = b'{"id": 7, "amount": 12.5, "customer": "d\xc3\xbcrr", "more": 1}'
+    number = journal.message(3, body, "json", message_id="sender's")
+    rows, good, bad = outcomes(spark, journal, table())
+    assert good == [
+        {
+            "id": 7,
+            "amount": Decimal("12.50"),
+            "customer": "dürr",
+            "_broker": "main",
+            "_sequence": number,
+            "_destination": "orders",
+            "_time": at(3).replace(tzinfo=None),
+            "_message_id": "sender's",
+        }
+    ]
+    assert bad == []
+    counts = counts_of(table(), rows.agg(*count_columns(table())).collect()[0].asDict())
+    assert counts == TableCounts(messages=1, written=1, unknown_fields=1)
+
+
+def test_all_types_of_columns(spark: SparkSession) -> None:
+    schema = (
+        "flag BOOLEAN, small INT, ratio DOUBLE, at TIMESTAMP, day DATE, scan BINARY, "
+        "lines ARRAY<STRUCT<sku: STRING, count: BIGINT>>, labels MAP<STRING, STRING>"
+    )
+    journal = Journal()
+    journal.message(
+        0,
+        b'{"flag": true, "small": 1, "ratio": 0.5, "at": "2026-01-02T03:04:05Z", '
+        b'"day": "2026-01-02", "scan": "AP8=", "lines": [{"sku": "a", "count": 2}], '
+        b'"labels": {"x": "y"}}',
+        "json",
+    )
+    _, (row,), _ = outcomes(spark, journal, table(schema))
+    assert [row[name] for name in ("flag", "small", "ratio")] == [True, 1, 0.5]
+    assert row["at"] == datetime(2026, 1, 2, 3, 4, 5)
+    assert (row["day"], row["scan"]) == (date(2026, 1, 2), bytearray(b"\0\xff"))
+    assert (row["lines"], row["labels"]) == ([{"sku": "a", "count": 2}], {"x": "y"})
+
+
+def test_columns_may_be_named_as_those_of_the_source(spark: SparkSession) -> None:
+    journal = Journal()
+    journal.message(0, b'{"body": 1, "sequence": 2, "Time": 3, "properties": 4}', "json")
+    of = table(
+        "body INT, sequence INT, Time INT, properties INT, destination INT",
+        expectations=(Expectation(name="a", check="body + sequence + time = 6"),),
+        key=("sequence",),
+    )
+    rows, (row,), _ = outcomes(spark, journal, of)
+    assert [row[name] for name in ("body", "sequence", "Time", "properties")] == [1, 2, 3, 4]
+    counts = counts_of(of, rows.agg(*count_columns(of)).collect()[0].asDict())
+    assert (counts.written, counts.failed) == (1, {"a": 0})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id": 1}',
+        b'{"id": 1} \r\n',
+        b"{}",
+        b'{"id": null, "customer": null}',
+        b'{"customer": 5}',
+        b'{"customer": {"a": 1}}',
+        b'{"amount": 1.005}',
+        b'{"amount": "12.5"}',
+        '{"customer": "\ufffd"}'.encode(),
+        b'{"other": {"a": 1, "a": 2}}',
+    ],
+)
+def test_json_that_is_accepted(spark: SparkSession, body: bytes) -> None:
+    assert reasons(spark, [body], table()) == [None]
+
+
+def test_json_that_is_quarantined_and_why(spark: SparkSession) -> None:
+    schema = f"{ORDER}, ratio DOUBLE, at TIMESTAMP, flag BOOLEAN, lines ARRAY<STRUCT<n: BIGINT>>"
+    expected = {
+        b'{"id": "abc"}': "id: abc is no BIGINT",
+        b'{"id": "12"}': "id: 12 is no BIGINT",
+        b'{"id": 1.5, "amount": true}': "id: 1.5 is no BIGINT; amount: true is no DECIMAL(10,2)",
+        b'{"id": 99999999999999999999}': "id: 99999999999999999999 is no BIGINT",
+        b'{"amount": 123456789.5}': "amount: 1.234567895E8 is no DECIMAL(10,2)",
+        b'{"ratio": 1e999}': 'ratio: "Infinity" is no DOUBLE',
+        b'{"ratio": "NaN"}': "ratio: NaN is no DOUBLE",
+        b'{"at": "soon"}': "at: soon is no TIMESTAMP",
+        b'{"flag": 1}': "flag: 1 is no BOOLEAN",
+        b'{"lines": [{"n": "x"}]}': "lines: the value is no array<struct<n:bigint>>",
+        b'{"id": 1} xyz': "there is text after the JSON object",
+        b'{"id": 1}{"id": 2}': "there is text after the JSON object",
+        b'{"id": 1},{"id": 2}': "there is text after the JSON object",
+        b'{"id": 1}],"x":[1': "there is text after the JSON object",
+        b'{"id": 1}]} tail': "there is text after the JSON object",
+        b'{"id": 1, "id": 2}': "a field occurs more than once",
+        b'{"id": 1, "x": 1, "x": 2}': "a field occurs more than once",
+        b'[{"id": 1}]': "the body is JSON, but no object",
+        b"null": "the body is JSON, but no object",
+        b"5": "the body is JSON, but no object",
+        b'{"id": 1': "the body is not JSON",
+        b"{'id': 1}": "the body is not JSON",
+        b'{"ratio": NaN}': "the body is not JSON",
+        b"": "the body is empty",
+        b"  ": "the body is not JSON",
+        b'{"customer": "a\xffb"}': "the body is not UTF-8",
+        b'\xff{"id": 1}': "the body is not UTF-8",
+        b'\xef\xbb\xbf{"id": 1}': "the body is not JSON",
+    }
+    assert dict(zip(expected, reasons(spark, [*expected], table(schema)), strict=True)) == expected
+
+
+def test_csv(spark: SparkSession) -> None:
+    expected = {
+        b"1,2.5,a": None,
+        b'1,2.5,"a, b"\r\n': None,
+        b'1,2.5,"a\nb"': None,
+        b"1,,": None,
+        b"x,2.5,a": "id: x is no BIGINT",
+        b"1,99999999999,a": "amount: 99999999999 is no DECIMAL(10,2)",
+        b"1,2.5": "the body has not 3 fields",
+        b"1,2.5,a,b": "the body has not 3 fields",
+        b"1,2.5,a\n2,3.5,b": "the body has more than one line",
+        b'1,2.5,"a': "a quote is not closed",
+        b"": "the body is empty",
+        b"1,2.5,\xff": "the body is not UTF-8",
+    }
+    of = table(format=Format.CSV)
+    assert dict(zip(expected, reasons(spark, [*expected], of, "text"), strict=True)) == expected
+
+
+def test_xml(spark: SparkSession) -> None:
+    expected = {
+        b"<o><id>1</id><amount>2.5</amount><customer>a</customer></o>": None,
+        b'<?xml version="1.0"?>\n<!-- c -->\n<o><id>1</id></o>\n': None,
+        b'<o id="1"/>': None,
+        b"<o><id>x</id></o>": "id: x is no BIGINT",
+        b"<o><amount>99999999999</amount></o>": "amount: 99999999999 is no DECIMAL(10,2)",
+        b"<o><id>1</id>": "the body is not one XML document",
+        b"<o><id>1</id></o> tail": "the body is not one XML document",
+        b"<o><id>1</id></o><p/> tail": "the body is not one XML document",
+        b"<o><id>1</o>": "the body is not XML",
+        b"text": "the body is not one XML document",
+        b"<o><customer>\xff</customer></o>": "the body is not UTF-8",
+        b'<!DOCTYPE o [<!ENTITY x SYSTEM "file:///etc/hostname">]><o>&x;</o>': (
+            "the body is not one XML document"
+        ),
+    }
+    of = table(format=Format.XML)
+    assert dict(zip(expected, reasons(spark, [*expected], of, "text"), strict=True)) == expected
+
+
+def test_attributes_and_elements_of_xml_are_columns(spark: SparkSession) -> None:
+    journal = Journal()
+    journal.message(0, b'<o id="7"><customer>a</customer></o>', "text")
+    _, (row,), _ = outcomes(spark, journal, table(format=Format.XML))
+    assert (row["id"], row["customer"], row["amount"]) == (7, "a", None)
+
+
+def test_text(spark: SparkSession) -> None:
+    of = table("body STRING", format=Format.TEXT)
+    assert reasons(spark, [b"any\ntext", b"\xff", b""], of, "text") == [
+        None,
+        "the body is not UTF-8",
+        "the body is empty",
+    ]
+
+
+def test_json_of_all_kinds_of_bodies_is_alike(spark: SparkSession) -> None:
+    journal = Journal()
+    json = b'{"id": 1, "amount": 2.5, "customer": "a"}'
+    for kind, protocol in (("json", "vibemq"), ("bytes", "phpmq"), ("text", "jmq")):
+        journal.message(0, json, kind, protocol=protocol)
+    journal.message(0, dumps_map({"id": 1, "amount": 2.5, "customer": "a"}), "map", protocol="jmq")
+    packed = zlib.compress(json)
+    sizes = {"JMS_SUN_COMPRESSED_SIZE": str(len(packed)), "JMS_SUN_UNCOMPRESSED_SIZE": "41"}
+    journal.message(0, packed, "text", protocol="jmq", properties=sizes)
+    broken = journal.message(0, b"no map at all", "map", protocol="jmq")
+    object_ = journal.message(0, b"\xac\xed", "object", protocol="jmq")
+    _, good, bad = outcomes(spark, journal, table(), java=True)
+    assert [(row["id"], row["amount"], row["customer"]) for row in good] == [
+        (1, Decimal("2.50"), "a")
+    ] * 5
+    assert {row["sequence"]: row["reason"] for row in bad} == {
+        broken: "this is no Java serialisation",
+        object_: "a body of the kind object is no json",
+    }
+
+
+# --- destinations, keys, expectations ------------------------------------------------------------
+
+
+def test_pattern_selects_destinations_without_dead_letters(spark: SparkSession) -> None:
+    journal = Journal()
+    good = b'{"id": 1}'
+    numbers = {
+        name: journal.message(0, good, "json", destination=name)
+        for name in ("orders", "orders.eu", "orders_eu", "other", "orders.dlq")
+    }
+    journal.message(0, good, "json", destination="orders", destination_kind="topic")
+    failed = journal.message(0, good, "json", destination="failures")
+    own = journal.dead_letter(0, numbers["orders"], "expired")
+    journal.rows[-2]["destination"] = "orders-failed"  # a queue configured for dead letters
+    journal.event(1, Event.DELIVERED, numbers["orders"])
+
+    def selected(pattern: str) -> set[int]:
+        of = table(destination=pattern)
+        return {row["_sequence"] for row in outcomes(spark, journal, of)[1]}
+
+    assert selected("orders*") == {numbers[name] for name in ("orders", "orders.eu", "orders_eu")}
+    assert selected("orders_eu") == {numbers["orders_eu"]}
+    assert selected("*.dlq") == {numbers["orders.dlq"]}
+    assert selected("orders-failed") == {own}
+    assert selected("fail*") == {failed}
+    assert len(selected("topic:orders")) == 1
+
+
+def test_expectations_decide_and_are_counted(spark: SparkSession) -> None:
+    of = table(
+        expectations=(
+            Expectation(name="positive", check="amount > 0", action=Action.QUARANTINE),
+            Expectation(name="small", check="amount < 100", action=Action.QUARANTINE),
+            Expectation(name="known", check="customer <> '?'", action=Action.DROP),
+            Expectation(name="even", check="id % 2 = 0"),
+            Expectation(name="inverse", check="1 / amount > 0", action=Action.WARN),
+        )
+    )
+    journal = Journal()
+    for body in (
+        b'{"id": 2, "amount": 1, "customer": "a"}',
+        b'{"id": 3, "amount": 1, "customer": "a"}',
+        b'{"id": 4, "amount": 0, "customer": "a"}',
+        b'{"id": 6, "customer": "a"}',
+        b'{"id": 8, "amount": 1, "customer": "?"}',
+        b'{"id": 10, "amount": 500, "customer": "?"}',
+        b'{"id": "x"}',
+    ):
+        journal.message(0, body, "json")
+    rows, good, bad = outcomes(spark, journal, of)
+    assert [row["id"] for row in good] == [2, 3]
+    assert [(row["reason"], row["expectation"]) for row in bad] == [
+        ("expectation failed: positive, inverse", ["positive", "inverse"]),
+        (
+            "expectation failed: positive, small, inverse",
+            ["positive", "small", "inverse"],
+        ),
+        ("expectation failed: small, known", ["small", "known"]),
+        ("id: x is no BIGINT", []),
+    ]
+    assert bad[0]["body"] == b'{"id": 4, "amount": 0, "customer": "a"}'
+    counts = counts_of(of, rows.agg(*count_columns(of)).collect()[0].asDict())
+    assert counts == TableCounts(
+        messages=7,
+        written=2,
+        dropped=1,
+        quarantined=4,
+        unparsed=1,
+        first_quarantined=3,
+        last_quarantined=7,
+        failed={"positive": 2, "small": 2, "known": 2, "even": 1, "inverse": 2},
+    )
+
+
+def test_failed_expectation_stops_the_batch(spark: SparkSession) -> None:
+    of = table(expectations=(Expectation(name="positive", check="amount > 0", action=Action.FAIL),))
+    journal = Journal()
+    number = journal.message(0, b'{"id": 1, "amount": -1}', "json")
+    with pytest.raises(PySparkException) as raised:
+        outcomes(spark, journal, of)
+    text = f"{STOPPED} table orders: positive at message {number} of the destination orders"
+    assert text in str(raised.value)
+
+
+def test_null_key_is_quarantined(spark: SparkSession) -> None:
+    of = table(key=("id", "customer"))
+    assert reasons(
+        spark, [b'{"id": 1, "customer": "a"}', b'{"customer": "a"}', b'{"id": 1}'], of
+    ) == [None, "the key column id is null", "the key column customer is null"]
+
+
+def test_newest_message_of_a_key_and_its_deletion(spark: SparkSession) -> None:
+    of = table(
+        key=("id",),
+        delete="amount IS NULL AND customer = '-'",
+        expectations=(Expectation(name="positive", check="amount > 0", action=Action.QUARANTINE),),
+    )
+    journal = Journal()
+    for body in (
+        b'{"id": 1, "amount": 1, "customer": "old"}',
+        b'{"id": 2, "amount": 1, "customer": "kept"}',
+        b'{"id": 1, "amount": 2, "customer": "new"}',
+        b'{"id": 3, "amount": 1, "customer": "deleted"}',
+        b'{"id": 3, "customer": "-"}',
+        b'{"id": 2, "amount": -1, "customer": "quarantined"}',
+    ):
+        journal.message(0, body, "json")
+    rows, _, bad = outcomes(spark, journal, of)
+    newest = newest_rows(rows, of, StructType.fromDDL(ORDER)).orderBy("id").collect()
+    assert [(row["id"], row["customer"], row["_deleted"]) for row in newest] == [
+        (1, "new", False),
+        (2, "kept", False),
+        (3, "-", True),
+    ]
+    assert [row["sequence"] for row in bad] == [6]
+    assert bad[0]["time"].replace(tzinfo=UTC) == at(0)

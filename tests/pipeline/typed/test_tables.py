@@ -1,0 +1,234 @@
+"""Typed tables in Delta: appends, merges, tombstones, replays, evolving schemas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.delta import LakeTable
+from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.typed.definition import Action, Definition, Expectation, TypedTable
+from sluicemq.pipeline.typed.rows import TableCounts
+from sluicemq.pipeline.typed.tables import ExpectationFailed, write_typed
+from tests.pipeline.jobs.events import Journal, frame
+from tests.pipeline.typed.lakes import LakeDirectory, batch, write
+
+ORDER = "id BIGINT, amount DECIMAL(10,2), customer STRING"
+POSITIVE = Expectation(name="positive", check="amount > 0", action=Action.QUARANTINE)
+
+
+def table(**fields: Any) -> TypedTable:
+    plain = {"name": "orders", "destination": "orders*", "schema": ORDER}
+    return TypedTable(**plain | {"expectations": (POSITIVE,)} | fields)
+
+
+def keyed(**fields: Any) -> TypedTable:
+    delete = "amount IS NULL AND customer = '-'"
+    return table(**{"key": ("id",), "delete": delete} | fields)
+
+
+def order(id: int, amount: float, customer: str = "a") -> bytes:
+    return f'{{"id": {id}, "amount": {amount}, "customer": "{customer}"}}'.encode()
+
+
+def deletion(id: int) -> bytes:
+    return f'{{"id": {id}, "customer": "-"}}'.encode()
+
+
+def test_append_is_idempotent_wherever_it_was_interrupted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = LakeDirectory(tmp_path)
+    events = batch(spark, [order(1, 5), order(2, -1), b"{", order(3, 7)], 10)
+    expected = TableCounts(
+        messages=4,
+        written=2,
+        quarantined=2,
+        unparsed=1,
+        first_quarantined=11,
+        last_quarantined=12,
+        failed={"positive": 1},
+    )
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sluicemq.pipeline.typed.tables._TableWriter._write_quarantine", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write(spark, events, table(), lake)
+    assert not (tmp_path / "silver" / "orders_quarantine").exists()
+    for _ in range(2):
+        assert write(spark, events, table(), lake) == expected
+    assert lake.rows(spark, "silver.orders", "id", "_sequence") == [(1, 10), (3, 13)]
+    quarantine = lake.rows(
+        spark, "silver.orders_quarantine", "broker", "sequence", "message_id", "reason", "body"
+    )
+    assert quarantine == [
+        ("main", 11, "m1", "expectation failed: positive", bytearray(order(2, -1))),
+        ("main", 12, "m2", "the body is not JSON", bytearray(b"{")),
+    ]
+
+
+def test_batch_that_overlaps_the_last_one_appends_the_rest(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = LakeDirectory(tmp_path)
+    bodies = [order(1, 1), order(2, -2), order(3, 3), order(4, -4)]
+    write(spark, batch(spark, bodies[:2], 1), table(), lake)
+    write(spark, batch(spark, bodies, 1), table(), lake)
+    assert lake.rows(spark, "silver.orders", "id") == [(1,), (3,)]
+    assert lake.rows(spark, "silver.orders_quarantine", "sequence") == [(2,), (4,)]
+
+
+def test_relocated_message_is_one_row(spark: SparkSession, tmp_path: Path) -> None:
+    lake = LakeDirectory(tmp_path)
+    journal = Journal()
+    for body in (order(1, 1), order(2, -2)):
+        journal.message(0, body, "json")
+    write(spark, frame(spark, journal.rows), table(), lake)
+    again = Journal(first=50)
+    for original, body in ((1, order(1, 1)), (2, order(2, -2)), (7, order(7, 7))):
+        again.message(100, body, "json")
+        again.rows[-1] |= {"event": Event.RELOCATED, "message_sequence": original}
+    again.rows.append({**again.rows[-1], "sequence": 60})
+    write(spark, frame(spark, again.rows), table(), lake)
+    assert lake.rows(spark, "silver.orders", "id", "_sequence") == [(1, 1), (7, 7)]
+    assert lake.rows(spark, "silver.orders_quarantine", "sequence") == [(2,)]
+
+
+def test_newest_message_of_a_key_wins(spark: SparkSession, tmp_path: Path) -> None:
+    lake = LakeDirectory(tmp_path)
+    write(
+        spark, batch(spark, [order(1, 1), order(2, 2), order(1, 11), order(3, 3)], 1), keyed(), lake
+    )
+    assert lake.rows(spark, "silver.orders", "id", "int(amount)") == [(1, 11), (2, 2), (3, 3)]
+    second = batch(spark, [order(2, -1), deletion(1), order(4, 4), order(3, 33)], 5)
+    for _ in range(2):
+        counts = write(spark, second, keyed(), lake)
+        assert counts is not None
+        assert (counts.written, counts.deleted, counts.quarantined) == (3, 1, 1)
+    # a quarantined message leaves the older row as it is
+    assert lake.rows(spark, "silver.orders", "id", "int(amount)", "_sequence") == [
+        (2, 2, 2),
+        (3, 33, 8),
+        (4, 4, 7),
+    ]
+    assert lake.rows(spark, "silver.orders_quarantine", "sequence") == [(5,)]
+    write(spark, batch(spark, [order(1, 111)], 9), keyed(), lake)
+    assert (1, 111) in lake.rows(spark, "silver.orders", "id", "int(amount)")
+
+
+def test_replayed_older_batch_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    lake = LakeDirectory(tmp_path)
+    old = batch(spark, [order(1, 1), order(2, 2)], 1)
+    write(spark, old, keyed(), lake)
+    write(spark, batch(spark, [order(1, 11), deletion(2)], 3), keyed(), lake)
+    write(spark, old, keyed(), lake)
+    assert lake.rows(spark, "silver.orders", "id", "int(amount)") == [(1, 11)]
+
+
+def test_brokers_are_compared_by_time_and_tombstones_hold(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    berlin, paris = LakeDirectory(tmp_path, "berlin"), LakeDirectory(tmp_path, "paris")
+    write(spark, batch(spark, [order(1, 1), order(2, 2)], 500, seconds=100), keyed(), berlin)
+    # older by time, although the sequence is higher; newer by time, although it is lower
+    write(spark, batch(spark, [order(1, 0.5)], 900, seconds=50), keyed(), paris)
+    write(spark, batch(spark, [order(2, 22)], 901, seconds=200), keyed(), paris)
+    assert lake_rows(spark, berlin) == [(1, 1, "berlin"), (2, 22, "paris")]
+    write(spark, batch(spark, [deletion(1)], 600, seconds=300), keyed(), berlin)
+    write(spark, batch(spark, [order(1, 9), order(1, 10)], 902, seconds=250), keyed(), paris)
+    assert lake_rows(spark, berlin) == [(2, 22, "paris")]
+    write(spark, batch(spark, [order(1, 11)], 904, seconds=400), keyed(), paris)
+    assert lake_rows(spark, berlin) == [(1, 11, "paris"), (2, 22, "paris")]
+
+
+def lake_rows(spark: SparkSession, lake: LakeDirectory) -> list[tuple[Any, ...]]:
+    return lake.rows(spark, "silver.orders", "id", "int(amount)", "_broker")
+
+
+def test_kill_between_tombstone_and_merge_is_repaired(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = LakeDirectory(tmp_path)
+    write(spark, batch(spark, [order(1, 1), order(2, 2)], 1), keyed(), lake)
+    second = batch(spark, [deletion(1)], 3)
+    merge = LakeTable.merge
+
+    def killed(table: LakeTable, *arguments: Any, **options: Any) -> None:
+        if table.name == "silver.orders":
+            raise KeyboardInterrupt
+        merge(table, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeTable, "merge", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write(spark, second, keyed(), lake)
+    assert lake.rows(spark, "silver.orders_tombstones", "id", "_sequence") == [(1, 3)]
+    assert len(lake.rows(spark, "silver.orders", "id")) == 2
+    write(spark, second, keyed(), lake)
+    assert lake.rows(spark, "silver.orders", "id") == [(2,)]
+
+
+def test_columns_are_added_and_never_change_their_type(spark: SparkSession, tmp_path: Path) -> None:
+    lake = LakeDirectory(tmp_path)
+    write(spark, batch(spark, [order(1, 1)], 1), table(), lake)
+    more = table(schema=f"{ORDER}, note STRING")
+    body = b'{"id": 2, "amount": 1, "note": "x"}'
+    write(spark, batch(spark, [body], 2), more, lake)
+    assert lake.rows(spark, "silver.orders", "id", "note") == [(1, None), (2, "x")]
+    # a column that is no longer declared stays
+    write(spark, batch(spark, [order(3, 3)], 3), table(), lake)
+    assert lake.rows(spark, "silver.orders", "id", "note")[2] == (3, None)
+    other = table(schema="id STRING, amount DECIMAL(10,2)", line=4)
+    with pytest.raises(ConfigurationError) as raised:
+        write(spark, batch(spark, [order(4, 4)], 4), other, lake)
+    assert str(raised.value) == (
+        "pipeline.toml:4: table 'orders': the column id is BIGINT in silver.orders and STRING in "
+        "the definition. A column cannot change its type: give it another name, or the table"
+    )
+    with pytest.raises(ConfigurationError, match="partitioned by nothing, not by customer"):
+        write(spark, batch(spark, [order(4, 4)], 4), table(partition_by=("customer",)), lake)
+
+
+def test_failing_batch_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    lake = LakeDirectory(tmp_path)
+    stop = Expectation(name="has an id", check="id IS NOT NULL", action=Action.FAIL)
+    for of in (table(expectations=(stop,)), table(expectations=(stop,), key=("customer",))):
+        with pytest.raises(ExpectationFailed) as raised:
+            write(spark, batch(spark, [order(1, 1), b'{"customer": "a"}', b"{"], 1), of, lake)
+        assert str(raised.value).startswith(
+            "pipeline.toml: table orders: has an id at message 2 of the destination orders: the "
+            "batch is not written to silver.orders."
+        )
+        assert lake.rows(spark, "silver.orders", "id") == []
+        assert not (tmp_path / "silver" / "orders_quarantine").exists()
+
+
+def test_two_lakes_and_several_tables_in_one_session(spark: SparkSession, tmp_path: Path) -> None:
+    definition = Definition(
+        tables=(
+            table(partition_by=("customer",)),
+            table(name="copies", schema="id BIGINT", expectations=()),
+            table(name="others", destination="others"),
+        )
+    )
+    first, second = LakeDirectory(tmp_path / "1"), LakeDirectory(tmp_path / "2")
+    for lake, id in ((first, 1), (second, 2)):
+        counts = write_typed(spark, batch(spark, [order(id, 1)], 1), definition, lake)
+        assert sorted(counts) == ["copies", "orders"]
+        assert counts["copies"].unknown_fields == 2
+        assert lake.rows(spark, "silver.orders", "id") == [(id,)]
+        assert lake.rows(spark, "silver.copies", "id") == [(id,)]
+    assert (tmp_path / "1" / "silver" / "orders" / "customer=a").is_dir()
+
+
+def test_events_without_headers_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    events = batch(spark, [order(1, 1)], 1).drop("message_id", "properties")
+    with pytest.raises(ConfigurationError, match="need the columns message_id, properties"):
+        write(spark, events, table(), LakeDirectory(tmp_path))

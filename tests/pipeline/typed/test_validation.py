@@ -1,0 +1,130 @@
+"""Checks of a definition with Spark: all errors at once, with their lines."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sluicemq.pipeline.typed.definition import DefinitionError, parse_definition
+from sluicemq.pipeline.typed.validation import check
+from tests.pipeline.typed.test_definition import COMPLETE
+
+TABLE = """\
+[[table]]
+name = "orders"
+destination = "orders"
+schema = "id BIGINT, amount DECIMAL(10,2), customer STRING, tags ARRAY<STRING>"
+"""
+
+
+def problems(spark: SparkSession, text: str) -> list[str]:
+    with pytest.raises(DefinitionError) as raised:
+        check(spark, parse_definition(text))
+    return str(raised.value).split("\n")
+
+
+def test_complete_definition_is_accepted(spark: SparkSession) -> None:
+    check(spark, parse_definition(COMPLETE))
+
+
+def test_all_errors_of_tables_are_reported_at_once(spark: SparkSession) -> None:
+    text = f"""{TABLE}
+key = ["number", "tags"]
+delete = "amount +"
+[[table.expect]]
+name = "a"
+check = "amont > 0"
+[[table.expect]]
+name = "b"
+check = "amount"
+[[table.expect]]
+name = "c"
+check = "sum(amount) > 0"
+
+[[table]]
+name = "inferred"
+destination = "x"
+schema = "infer"
+
+[[table]]
+name = "unparsed"
+destination = "x"
+schema = "id BIGIN"
+
+[[table]]
+name = "note"
+destination = "x"
+format = "text"
+schema = "_a STRING, A INT, a INT"
+"""
+    found = problems(spark, text)
+    starts = [
+        "pipeline.toml:1: table 'orders', delete: [PARSE_SYNTAX_ERROR]",
+        "pipeline.toml:1: table 'orders': key 'number' is no column of id, amount, customer, tags",
+        "pipeline.toml:1: table 'orders': key 'tags' is nested, which cannot be compared",
+        "pipeline.toml:8: table 'orders', expectation 'a': [UNRESOLVED_COLUMN",
+        "pipeline.toml:11: table 'orders', expectation 'b': the condition is DECIMAL(10,2), not",
+        "pipeline.toml:14: table 'orders', expectation 'c': [INVALID_WHERE_CONDITION]",
+        "pipeline.toml:18: table 'inferred': the schema is not inferred yet: run sluicemq pipeline",
+        "pipeline.toml:23: table 'unparsed': schema is not DDL",
+        "pipeline.toml:28: table 'note': format text has one column of type STRING",
+        "pipeline.toml:28: table 'note': the column A is declared twice",
+        "pipeline.toml:28: table 'note': the column _a: names that begin with _ are the pipeline's",
+        "pipeline.toml:28: table 'note': the column a is declared twice",
+    ]
+    assert len(found) == len(starts), found
+    for problem, start in zip(found, starts, strict=True):
+        assert problem.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT customer FROM silver.orders GROUP BY customer HAVING sum(amount) > 1", "the form"),
+        ("SELECT DISTINCT customer FROM silver.orders", "Distinct"),
+        ("SELECT customer, amount FROM silver.orders", "without Project"),
+        ("SELECT customer, amount FROM silver.orders GROUP BY customer, amount", "keys must name"),
+        ("SELECT max(customer) AS customer FROM silver.orders GROUP BY id", "keys must name"),
+        (
+            "SELECT customer, max(current_date()) AS d FROM silver.orders GROUP BY customer",
+            "change",
+        ),
+        (
+            "SELECT a.customer, count(*) AS n FROM silver.orders a JOIN silver.orders b USING (id) "
+            "GROUP BY a.customer",
+            "exactly one table",
+        ),
+        (
+            "SELECT customer, count(*) AS n FROM (SELECT * FROM silver.orders LIMIT 5) "
+            "GROUP BY customer",
+            "no subquery",
+        ),
+        (
+            "SELECT customer, count(*) AS n FROM silver.orders JOIN range(3) GROUP BY customer",
+            "Join",
+        ),
+        ("SELECT id FROM silver.orders GROUP BY id", "'customer' is no column of id"),
+        ("SELECT customer FROM silver.other GROUP BY customer", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("SELECT customer FROM (", "PARSE_SYNTAX_ERROR"),
+    ],
+)
+def test_query_that_cannot_be_refreshed_incrementally(
+    spark: SparkSession, sql: str, expected: str
+) -> None:
+    text = f"""{TABLE}
+[[gold]]
+name = "turnover"
+sql = "{sql}"
+keys = ["customer"]
+refresh = "incremental"
+"""
+    (problem,) = problems(spark, text)
+    assert problem.startswith("pipeline.toml:6: gold table 'turnover': ")
+    assert expected in problem
+
+
+def test_query_over_other_tables_of_the_lake_is_checked_when_it_is_refreshed(
+    spark: SparkSession,
+) -> None:
+    gold = '[[gold]]\nname = "x"\nsql = "SELECT * FROM silver.messages"\n'
+    check(spark, parse_definition(TABLE + gold))
