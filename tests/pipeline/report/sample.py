@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -44,10 +45,7 @@ def row(minute: int = 0, destination: str = "orders", **values: Any) -> dict[str
         "destination": destination,
     }
     if isinstance(made.get("end_to_end"), list):
-        made["end_to_end"] = histogram.merge(
-            {histogram.bucket_of(ms): 1} for ms in made["end_to_end"]
-        )
-        made["end_to_end"] = list(made["end_to_end"].items())
+        made["end_to_end"] = list(Counter(map(histogram.bucket_of, made["end_to_end"])).items())
     if isinstance(made.get("dead_letter_reasons"), dict):
         made["dead_letter_reasons"] = list(made["dead_letter_reasons"].items())
     return made

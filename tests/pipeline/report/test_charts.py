@@ -1,85 +1,131 @@
-"""The drawings: that what they show is what the figures say."""
+"""The charts: what they show is what the figures say."""
 
 from __future__ import annotations
 
+import itertools
+import re
 import struct
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.dates import num2date
+from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
 
-from sluicemq.pipeline.report import build, charts, heat
-from sluicemq.pipeline.report.drawings import drawings
-from sluicemq.pipeline.report.figures import ReportFigures, Timeline
-from sluicemq.pipeline.report.palette import PAINTS
+from sluicemq.pipeline import histogram
+from sluicemq.pipeline.report import build
+from sluicemq.pipeline.report.charts import (
+    FEWEST_BANDS,
+    Drawings,
+    bands,
+    charts,
+    draw,
+    extent,
+    spark,
+)
+from sluicemq.pipeline.report.figures import ReportFigures
+from sluicemq.pipeline.report.palette import HEAT, LIGHT
 from sluicemq.pipeline.report.png import write_pngs
-from sluicemq.pipeline.report.scene import Area, Boxes, Polylines, Scene, Shape, Text
-from sluicemq.pipeline.report.svg import svg
 from tests.pipeline.report.sample import START, anomalies, anomaly, busy, gold, row
 
 SIZE = (960, 300)
-SVG = "{http://www.w3.org/2000/svg}"
 
 
-def timeline(*rows: dict[str, object]) -> Timeline:
-    line = build(gold(*rows)).timeline
-    assert line is not None
-    return line
+def axes_of(report: ReportFigures, name: str, size: tuple[int, int] = SIZE) -> Axes:
+    return draw(report, name, size).axes[0]
 
 
-def shapes(scene: Scene, role: str) -> list[Shape]:
-    return [shape for shape in scene.shapes if not isinstance(shape, Text) and shape.role == role]
+def steps(axes: Axes) -> dict[str, StepPatch]:
+    """The bars and lines by their label."""
+    return {str(patch.get_label()): patch for patch in axes.patches if isinstance(patch, StepPatch)}
 
 
-def test_bars_are_as_high_as_their_rates() -> None:
-    line = timeline(
-        row(0, published=60, acknowledged=30),
-        row(0, protocol="jmq", published=60),
-        row(1, published=120),
+def values(patch: StepPatch) -> list[float]:
+    """The heights of bars, or the values of a line."""
+    data = patch.get_data()
+    base = 0 if data.baseline is None else data.baseline
+    return np.nan_to_num(data.values - base).tolist()
+
+
+def test_bars_are_as_high_as_their_rates_and_stacked() -> None:
+    report = build(
+        gold(
+            row(0, published=60, acknowledged=30),
+            row(0, protocol="jmq", published=60),
+            row(1, published=120),
+        )
     )
-    scene = charts.traffic(line, (), SIZE)
-    # The legend's square, then the bars. Lower layers are drawn over the higher ones.
-    (phpmq,) = [each for each in shapes(scene, "in-phpmq")[1:] if isinstance(each, Boxes)]
-    (jmq,) = [each for each in shapes(scene, "in-jmq")[1:] if isinstance(each, Boxes)]
-    first, second = (height for _, _, _, height in phpmq.boxes)
-    ((_, _, _, stacked),) = jmq.boxes
-    assert second == pytest.approx(2 * first)
-    assert stacked == pytest.approx(2 * first)
-    assert scene.shapes.index(jmq) < scene.shapes.index(phpmq)
-    line_shape = shapes(scene, "out")[-1]
-    assert isinstance(line_shape, Polylines)
-    base = phpmq.boxes[0][1] + first
-    assert base - line_shape.runs[0][0][1] == pytest.approx(first / 2)
-    assert "in 2/s · out 30/min" in scene.spots[0].says
-    assert next(each.text for each in scene.shapes if isinstance(each, Text)) == "messages/s"
-
-
-def test_many_bins_are_one_area() -> None:
-    line = timeline(*(row(minute, published=60) for minute in range(180)))
-    (area,) = [
-        shape
-        for shape in shapes(charts.traffic(line, (), SIZE), "in-phpmq")
-        if isinstance(shape, Area)
-    ]
-    assert {round(y, 3) for _, y in area.points} == {
-        round(min(y for _, y in area.points), 3),
-        274.0,
+    axes = axes_of(report, "traffic")
+    drawn = steps(axes)
+    assert {label: values(patch) for label, patch in drawn.items()} == {
+        "in by PHPMQ": [1.0, 2.0],
+        "in by JMS": [1.0, 0.0],
+        "out": [0.5, 0.0],
     }
+    assert drawn["in by JMS"].get_data().values[0] == 2.0
+    assert axes.get_ylabel() == "messages/s"
+    assert axes.get_ylim()[0] == 0
+    assert axes.get_ylim()[1] >= 2
+    assert drawn["in by JMS"].get_facecolor() != drawn["in by PHPMQ"].get_facecolor()
+    begin, _, end = num2date(drawn["out"].get_data().edges)
+    assert (begin, end) == (START, START + timedelta(minutes=2))
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == list(drawn)
+
+
+def test_an_empty_bar_has_no_outline() -> None:
+    report = build(gold(row(0, published=6000), row(1, protocol="jmq", published=1)))
+    drawn = steps(axes_of(report, "traffic"))
+    assert np.isnan(drawn["in by PHPMQ"].get_data().values).tolist() == [False, True]
+    assert np.isnan(drawn["in by JMS"].get_data().values).tolist() == [True, False]
 
 
 def test_little_traffic_is_shown_per_minute() -> None:
-    scene = charts.traffic(timeline(row(0, published=3)), (), SIZE)
-    texts = [shape.text for shape in scene.shapes if isinstance(shape, Text)]
-    assert texts[0] == "messages/min"
-    assert "3" in texts
-    (_, bars) = shapes(scene, "in-phpmq")
-    assert isinstance(bars, Boxes)
-    ((_, top, _, _),) = bars.boxes
-    (label,) = [each for each in scene.shapes if isinstance(each, Text) and each.text == "3"]
-    assert label.y - 4 == pytest.approx(top)
+    axes = axes_of(build(gold(row(0, published=3, acknowledged=1))), "traffic")
+    assert axes.get_ylabel() == "messages/min"
+    assert values(steps(axes)["in by PHPMQ"]) == pytest.approx([3.0])
+    assert values(steps(axes)["out"]) == pytest.approx([1.0])
+
+
+def test_backlog_and_failures_are_counts() -> None:
+    report = build(
+        gold(
+            row(0, redelivered=3, expired=2, backlog=9, unacked=4),
+            row(1, dead_lettered=5, backlog=7, unacked=0),
+        )
+    )
+    assert list(charts(report)) == ["traffic", "backlog", "troubles"]
+    drawn = {name: axes_of(report, name) for name in ("backlog", "troubles")}
+    assert {label: values(patch) for label, patch in steps(drawn["backlog"]).items()} == {
+        "ready": [9, 7],
+        "unacknowledged": [4, 0],
+    }
+    assert {label: values(patch) for label, patch in steps(drawn["troubles"]).items()} == {
+        "dead letters": [0, 5],
+        "expired": [2, 0],
+        "redelivered": [3, 0],
+    }
+    for axes in drawn.values():
+        assert axes.get_ylabel() == "messages"
+        # there is no half message
+        assert all(tick == int(tick) for tick in axes.get_yticks())
+
+
+def test_few_pixels_show_merged_bins() -> None:
+    report = build(gold(*(row(minute, redelivered=minute) for minute in range(180))))
+    assert report.timeline is not None
+    wide = steps(axes_of(report, "troubles", (960, 300)))["redelivered"]
+    narrow = steps(axes_of(report, "troubles", (370, 290)))["redelivered"]
+    assert values(wide) == list(range(180))
+    assert values(narrow)[:2] == [0 + 1 + 2, 3 + 4 + 5]
+    assert sum(values(narrow)) == sum(values(wide)) == report.redelivered
 
 
 def test_anomalies_are_marked_where_they_began() -> None:
@@ -92,128 +138,149 @@ def test_anomalies_are_marked_where_they_began() -> None:
             anomaly(id="4", minute=START + timedelta(days=7)),
         ),
     )
-    assert report.timeline is not None
-    scene = charts.traffic(report.timeline, report.anomalies, SIZE)
-    (critical,) = shapes(scene, "critical")
-    (warning,) = shapes(scene, "warning")
-    assert isinstance(critical, Area)
-    assert isinstance(warning, Area)
-    bins = [spot.box for spot in scene.spots[:10]]
-    assert critical.points[-1][0] == pytest.approx(bins[2][0] + bins[2][2] / 2)
-    assert warning.points[-1][0] == pytest.approx(bins[7][0] + bins[7][2] / 2)
-    assert scene.spots[10].says.count("stuck-queue") == 2
+    marks = {str(line.get_label()): line for line in axes_of(report, "traffic").lines}
+    half = timedelta(seconds=30)
+    assert {
+        label: [round((time - half - START).total_seconds()) for time in num2date(line.get_xdata())]
+        for label, line in marks.items()
+    } == {"warning anomaly": [120, 420], "critical anomaly": [120]}
+    # a critical one hides a warning
+    assert list(marks)[-1] == "critical anomaly"
 
 
-def test_heat_rows_hold_every_message_at_its_latency() -> None:
+def test_latency_bands_hold_every_message_at_its_latency() -> None:
     latencies = [0.0, 1.0, 2.0, 3.0, 30.0, 31.0, 4000.0]
-    line = timeline(row(0, end_to_end=latencies, acknowledged=7))
-    rows = heat.LatencyBands(line.latency)
-    cells = rows.cells(line.latency)
+    line = build(gold(row(0, end_to_end=latencies, acknowledged=7))).timeline
+    assert line is not None
+    edges, cells = bands(line.latency)
+    assert edges[0] == 0
+    assert cells.shape == (1, len(edges) - 1)
+    expected = np.histogram([value or 0.001 for value in latencies], edges)[0]
+    assert cells[0].tolist() == expected.tolist()
     assert cells.sum() == 7
-    edges = rows.edges
-    for value in latencies:
-        held = [
-            index
-            for index in range(len(rows))
-            if edges[index] <= value < edges[index + 1] and cells[0, index]
-        ]
-        assert len(held) == 1, value
-    assert rows.place(30.0) == pytest.approx(edges.index(30.0))
-    assert rows.name(0).startswith("below")
 
 
 @pytest.mark.parametrize(
     "latencies",
     [[0.0], [5.0], [0.02, 0.03], [1e12], [0.0, 1e12], [0.5 * 1.3**step for step in range(60)]],
 )
-def test_any_latencies_make_few_rows(latencies: list[float]) -> None:
-    rows = heat.LatencyBands(timeline(row(0, end_to_end=latencies)).latency)
-    assert heat.FEWEST_ROWS <= len(rows) <= 2 * heat.MOST_ROWS
-    assert rows.edges == sorted(set(rows.edges))
-    for value in latencies:
-        assert 0 <= rows.place(value) <= len(rows)
+def test_any_latencies_make_a_heat_map(latencies: list[float]) -> None:
+    report = build(gold(row(0, end_to_end=latencies)))
+    assert report.timeline is not None
+    edges, cells = bands(report.timeline.latency)
+    assert FEWEST_BANDS < len(edges) <= histogram.LAST
+    assert edges.tolist() == sorted(set(edges.tolist()))
+    assert cells.sum() == len(latencies)
+    axes = axes_of(report, "latency")
+    ticks = axes.get_yticks()
+    assert len(ticks) >= 2
+    assert all(edges[0] <= tick <= edges[-1] for tick in ticks)
 
 
 def test_more_messages_have_a_stronger_colour() -> None:
-    line = timeline(
-        row(0, end_to_end=[10.0] * 1000), row(1, end_to_end=[10.0] * 30), row(2, end_to_end=[10.0])
+    report = build(
+        gold(
+            row(0, end_to_end=[10.0] * 1000),
+            row(1, end_to_end=[10.0] * 30),
+            row(2, end_to_end=[10.0]),
+        )
     )
-    scene = heat.latency(line, SIZE)
-    places = {}
-    for step in range(7):
-        for shape in shapes(scene, f"heat-{step}")[1:]:
-            assert isinstance(shape, Boxes)
-            for x, _, _, _ in shape.boxes:
-                places[step] = x
-    assert list(places) == [0, 3, 6]
-    assert places[6] < places[3] < places[0]
-
-
-def test_equal_neighbours_are_one_box() -> None:
-    line = timeline(*(row(minute, end_to_end=[10.0]) for minute in (0, 1, 2, 4)))
-    scene = heat.latency(line, SIZE)
-    boxes = [
-        box
-        for shape in shapes(scene, "heat-0")[1:]
-        if isinstance(shape, Boxes)
-        for box in shape.boxes
+    figure = draw(report, "latency", SIZE)
+    (mesh,) = [item for item in figure.axes[0].collections if isinstance(item, QuadMesh)]
+    counts = mesh.get_array()
+    assert counts is not None
+    assert counts.max(axis=0).tolist() == [1000, 30, 1]
+    assert counts.count() == 3
+    shades = [list(mesh.to_rgba(count, bytes=True)[:3]) for count in (1, 30, 1000)]
+    assert shades == [
+        [int(LIGHT[name][at : at + 2], 16) for at in (1, 3, 5)]
+        for name in (HEAT[0], HEAT[3], HEAT[-1])
     ]
-    assert len(boxes) == 2
-    assert boxes[0][2] == pytest.approx(3 * boxes[1][2])
-    line_runs = shapes(scene, "p95")[-1]
-    assert isinstance(line_runs, Polylines)
-    assert len(line_runs.runs) == 2
+    bar = figure.axes[1]
+    assert [label.get_text() for label in bar.get_yticklabels()] == ["1", "1k"]
+    assert bar.get_ylabel() == "messages"
 
 
-def scenes(table: pa.Table, size: tuple[int, int]) -> dict[str, Scene]:
-    report = build(table, anomalies(anomaly()))
-    assert report.timeline is not None
-    return {name: draw(report.timeline, size) for name, draw in drawings(report).items()}
+def test_percentiles_are_interrupted_where_nothing_was_acknowledged() -> None:
+    report = build(gold(*(row(minute, end_to_end=[10.0] * 9 + [500.0]) for minute in (0, 1, 3))))
+    lines = steps(axes_of(report, "latency"))
+    for label, expected in (("p50", 10.0), ("p95", 500.0)):
+        found = lines[label].get_data().values
+        assert np.isnan(found).tolist() == [False, False, True, False]
+        assert found[0] == pytest.approx(expected, rel=histogram.ERROR)
 
 
-@pytest.mark.parametrize("size", [(960, 300), (460, 250), (370, 270)])
+@pytest.mark.parametrize("size", [(1020, 290), (370, 290)])
 @pytest.mark.parametrize(("minutes", "step"), [(1, 1), (1440, 7), (30 * 1440, 60)])
-def test_every_drawing_is_whole(minutes: int, step: int, size: tuple[int, int]) -> None:
-    """Well-formed, with title and description, painted by known roles, inside its frame."""
-    drawn = scenes(busy(minutes, 5, step), size)
-    assert list(drawn) == ["traffic", "latency", "backlog", "troubles"]
-    for name, scene in drawn.items():
-        for shape in scene.shapes:
-            assert shape.role in PAINTS
-            for x, y in points(shape):
-                assert -0.1 <= x <= size[0] + 0.1, (name, shape)
-                assert -0.1 <= y <= size[1] + 0.1, (name, shape)
-        root = ElementTree.fromstring(svg(scene, name))
-        labelled = root.attrib["aria-labelledby"].split()
-        texts = {part.attrib.get("id"): part.text for part in root}
-        assert all(texts[label] for label in labelled)
-        assert len(root.findall(f"{SVG}g/{SVG}rect/{SVG}title")) == len(scene.spots)
-        assert "nan" not in svg(scene, name)
+def test_nothing_overlaps_or_leaves_the_figure(
+    minutes: int, step: int, size: tuple[int, int]
+) -> None:
+    report = build(busy(minutes, 5, step), anomalies(anomaly()))
+    assert report.timeline is not None
+    assert list(charts(report)) == ["traffic", "latency", "backlog", "troubles"]
+    for name in charts(report):
+        figure = draw(report, name, size)
+        Drawings().svg(figure, name)
+        axes = figure.axes[0]
+        legend = axes.get_legend()
+        assert legend is not None
+        assert axes.get_xlabel() == "time (UTC)"
+        for ticks in (axes.get_xticklabels(), axes.get_yticklabels()):
+            boxes = [text.get_window_extent() for text in ticks if shown(text, axes)]
+            assert len(boxes) >= 2
+            for box, other in itertools.pairwise(boxes):
+                assert not box.overlaps(other), name
+        for item in (legend, axes.xaxis.label, axes.yaxis.label):
+            box = item.get_window_extent()
+            assert box.x0 >= 0, name
+            assert box.y0 >= 0, name
+            assert box.x1 <= size[0], name
+            assert box.y1 <= size[1], name
+        assert legend.get_window_extent().y0 >= axes.get_window_extent().y1 - 1
+        start, end = extent(figure, report.timeline.bins)
+        assert 0 < start < end <= 1
 
 
-def points(shape: Shape) -> list[tuple[float, float]]:
-    if isinstance(shape, Text):
-        return [(shape.x, shape.y)]
-    if isinstance(shape, Area):
-        return list(shape.points)
-    if isinstance(shape, Polylines):
-        return [point for run in shape.runs for point in run]
-    corners = [(x, y) for x, y, _, _ in shape.boxes]
-    return corners + [(x + width, y + height) for x, y, width, height in shape.boxes]
+def shown(text: Any, axes: Axes) -> bool:
+    x, y = text.get_position()
+    low, high = axes.get_xlim() if text in axes.get_xticklabels() else axes.get_ylim()
+    return bool(text.get_text()) and low <= (x if text in axes.get_xticklabels() else y) <= high
 
 
-def test_a_title_cannot_break_out() -> None:
-    scene = Scene(10, 10, "</title><script>", "a & b", [Text(0, 0, "<b>", "tick")])
-    root = ElementTree.fromstring(svg(scene, "x"))
-    assert [part.text for part in root] == ["</title><script>", "a & b", "<b>"]
+def test_drawings_have_neither_style_nor_identifiers_in_common() -> None:
+    drawings = Drawings()
+    report = build(busy(100, 3), anomalies(anomaly()))
+    texts = [drawings.svg(draw(report, "traffic", SIZE), f"traffic-{n}") for n in (1, 2)]
+    identifiers = [re.findall(r' id="([^"]*)"', text) for text in texts]
+    assert identifiers[0]
+    assert not set(identifiers[0]) & set(identifiers[1])
+    rules = drawings.rules()
+    for text in texts:
+        tree = ElementTree.fromstring(text)
+        assert "nan" not in text
+        assert all("style" not in element.attrib for element in tree.iter())
+        for name in {
+            element.attrib["class"] for element in tree.iter() if "class" in element.attrib
+        }:
+            assert f".{name}{{" in rules
+    assert "#" not in rules
+    assert "var(--phpmq)" in rules
+
+
+def test_labels_are_not_shortened_with_the_coordinates() -> None:
+    report = build(gold(row(0, end_to_end=[0.02, 0.03])))
+    text = Drawings().svg(draw(report, "latency", SIZE), "latency")
+    assert ">0.02 ms</text>" in text
+    assert not re.search(r'd="[^"]*\.\d\d', text)
 
 
 def test_sparks_show_one_message_in_a_busy_hour() -> None:
-    (area,) = charts.spark(np.array([100_000, 1, 0])).shapes
-    assert isinstance(area, Area)
-    height = charts.SPARK[1]
-    assert [height - y for _, y in area.points[1:-1]] == [25.0, 25.0, 0.75, 0.75, 0.0, 0.0]
-    assert not charts.spark(np.zeros(5, np.int64)).shapes
+    figure = spark(np.array([100_000, 1, 0]))
+    assert isinstance(figure, Figure)
+    (bars,) = steps(figure.axes[0]).values()
+    assert values(bars) == [100_000, 1, 0]
+    assert bars.get_linewidth() > 0.5
+    assert steps(spark(np.zeros(5, np.int64)).axes[0])
 
 
 def test_pictures(tmp_path: Path) -> None:
@@ -233,5 +300,4 @@ def test_pictures(tmp_path: Path) -> None:
 
 
 def test_no_pictures_without_traffic(tmp_path: Path) -> None:
-    report: ReportFigures = build(gold())
-    assert write_pngs(report, tmp_path) == []
+    assert write_pngs(build(gold()), tmp_path) == []

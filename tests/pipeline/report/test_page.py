@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import shutil
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq.pipeline.report import ReportFigures, build, render, write
-from sluicemq.pipeline.report.figures import LakeState, LakeTable, Progress
+from sluicemq.pipeline.report.figures import LakeState, Progress, TableFigures
 from tests.pipeline.report.sample import (
     START,
     anomalies,
@@ -43,7 +41,6 @@ HOSTILE = [
     "]]>&amp;&lt;",
     "x" * 5000,
 ]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def page(report: ReportFigures) -> ElementTree.Element:
@@ -96,9 +93,8 @@ def full(names: list[str]) -> ReportFigures:
         ),
         title=names[0],
         state=LakeState(
-            "delta",
-            (LakeTable("gold", 12, 3, 4096, 7, START),),
-            (Progress(names[0], 123_456, START, behind=7),),
+            (TableFigures("gold.traffic", 12, 3, 4096, 7, START),),
+            (Progress(names[0], 123_456, START),),
         ),
     )
 
@@ -122,6 +118,8 @@ def test_it_asks_no_host_and_is_well_formed(name: str) -> None:
     text = render(report)
     tree = page(report)
     assert len(text) < 1_000_000
+    identifiers = [element.attrib["id"] for element in tree.iter() if "id" in element.attrib]
+    assert len(identifiers) == len(set(identifiers))
     for element in tree.iter():
         tag = element.tag.rpartition("}")[2]
         assert tag not in {
@@ -133,16 +131,15 @@ def test_it_asks_no_host_and_is_well_formed(name: str) -> None:
             "embed",
             "base",
             "form",
-            "use",
         }
-        for attribute in element.attrib:
+        for attribute, value in element.attrib.items():
             assert attribute not in {"src", "href", "action", "style", "srcset", "poster", "data"}
+            # marks in a chart refer to their shape
+            assert not attribute.endswith("}href") or (tag == "use" and value[1:] in identifiers)
             assert not attribute.startswith("on")
     assert sum(element.tag == "script" for element in tree.iter()) == 1
     for part in re.findall(r"(?s)<(?:script|style)>(.*?)</", text):
         assert not re.search(r"url\(|@import|https?:|fetch|XMLHttp|WebSocket|innerHTML|eval", part)
-    identifiers = [element.attrib["id"] for element in tree.iter() if "id" in element.attrib]
-    assert len(identifiers) == len(set(identifiers))
     for element in tree.iter():
         assert set(element.attrib.get("aria-labelledby", "").split()) <= set(identifiers)
 
@@ -173,7 +170,7 @@ def test_hostile_names_are_text(name: str) -> None:
 
 def test_invisible_characters_are_escaped() -> None:
     text = words_of(page(full(["a\0b\u202ec"])))
-    assert "a␀b\\u202ec" in text
+    assert "a\\x00b\\u202ec" in text
     assert "\0" not in text
     assert "\u202e" not in text
 
@@ -193,19 +190,14 @@ def test_the_figures_are_there() -> None:
         "Backlog 6 messages at the end",
         "10 messages came in",
         "2 messages became dead letters (20.00% of those that came in), 50% for the reason",
-        "Of the broker orders the lake has all up to record 123,456, since 20 Nov 2026, 08:00 UTC; "
-        "its journal holds 7 more records.",
+        "Of the broker orders the lake has all up to record 123,456, since 20 Nov 2026, 08:00 UTC.",
         "20 Nov 2026, 08:00 to 08:02 UTC (2 min)",
     ):
         assert expected in text
-    assert (
-        values(page(report), "queues")
-        == [
-            ["5", "0", "3", "2 ms", "881 ms", "881 ms", "0", "1"],
-            ["5", "0", "3", "2 ms", "881 ms", "881 ms", "0", "1"],
-        ]
-        or values(page(report), "queues")[0][0] == "5"
-    )
+    assert values(page(report), "queues") == [
+        ["5", "0", "3", "1.99 ms", "887 ms", "887 ms", "0", "1"],
+        ["5", "0", "3", "1.99 ms", "887 ms", "887 ms", "0", "1"],
+    ]
 
 
 def values(tree: ElementTree.Element, kind: str) -> list[list[str]]:
@@ -231,7 +223,7 @@ def test_tables_say_what_charts_show() -> None:
         caption = table.findtext("caption")
         assert caption is not None
         tables[caption] = [[words_of(cell) for cell in line] for line in table.iter("tr")]
-    assert tables["Messages in and out per period of time"] == [
+    assert tables["Traffic per period of time"] == [
         ["Time (UTC)", "in by PHPMQ", "in by JMS", "out"],
         ["20 Nov, 08:00 to 08:01", "5", "0", "2"],
         ["20 Nov, 08:01 to 08:02", "0", "1,234", "0"],
@@ -241,11 +233,12 @@ def test_tables_say_what_charts_show() -> None:
         ["20 Nov, 08:00 to 08:01", "2", "2.94 ms", "2.94 ms", "2.94 ms"],
         ["20 Nov, 08:01 to 08:02", "0", "–", "–", "–"],
     ]
-    assert tables["Backlog at the end of each period of time"][2][1:] == ["9", "2"]
-    assert tables["Redelivered, expired and dead-lettered messages per period of time"][2][1:] == [
-        "3",
-        "0",
-        "0",
+    assert tables["Backlog per period of time"][2][1:] == ["9", "2"]
+    assert tables["Redelivered, expired, dead per period of time"] == [
+        ["Time (UTC)", "dead letters", "expired", "redelivered"],
+        ["20 Nov, 08:00 to 08:01", "0", "0", "0"],
+        ["20 Nov, 08:01 to 08:02", "0", "0", "3"],
+        ["in all", "0", "0", "3"],
     ]
 
 
@@ -288,36 +281,6 @@ def test_rendering_needs_no_spark_session(tmp_path: Path) -> None:
     before = SparkSession.getActiveSession()
     write(build(busy(3, 2)), tmp_path / "report.html")
     assert SparkSession.getActiveSession() is before
-
-
-if CHROMIUM:  # the checks above do not need it
-
-    def test_a_browser_runs_the_script_under_the_policy(tmp_path: Path) -> None:
-        path = tmp_path / "report.html"
-        write(full(HOSTILE), path)
-        assert CHROMIUM is not None
-        done = subprocess.run(
-            [
-                CHROMIUM,
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--no-first-run",
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
-                f"--user-data-dir={tmp_path / 'browser'}",
-                "--dump-dom",
-                path.as_uri(),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "data-says=" in done.stdout
-        assert 'role="button"' in done.stdout
-        assert "Refused to" not in done.stderr
 
 
 def test_columns_beyond_those_it_knows_do_no_harm() -> None:

@@ -47,6 +47,21 @@ def test_duration(milliseconds: float | None, spelled: str) -> None:
     assert words.duration(milliseconds) == spelled
 
 
+@pytest.mark.parametrize(
+    ("octets", "spelled"),
+    [
+        (0, "0 B"),
+        (812, "812 B"),
+        (1536, "1.5 KiB"),
+        (2**20, "1 MiB"),
+        (5 * 2**40, "5 TiB"),
+        (None, "–"),
+    ],
+)
+def test_size(octets: int | None, spelled: str) -> None:
+    assert words.size(octets) == spelled
+
+
 def test_a_small_rate_is_per_minute() -> None:
     assert [words.rate(value) for value in (12_000, 1, 1 / 60, 0)] == [
         "12k/s",
@@ -59,8 +74,9 @@ def test_a_small_rate_is_per_minute() -> None:
 def test_a_span_says_its_day_once() -> None:
     start = 1_795_262_700  # 21 Nov 2026, 12:05
     assert words.span(start, start + 300) == "21 Nov, 12:05 to 12:10"
+    assert words.span(start, start + 366 * 86_400) == "21 Nov, 12:05 to 22 Nov, 12:05"
     assert words.span(start, start + 86_400) == "21 Nov, 12:05 to 22 Nov, 12:05"
-    assert words.period(start, start + 300) == "21 Nov 2026, 12:05 to 12:10"
+    assert words.span(start, start + 300, words.moment) == "21 Nov 2026, 12:05 to 12:10"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +84,7 @@ def test_a_span_says_its_day_once() -> None:
     [
         ("plain", "plain"),
         ("Müller 訂單 🚚", "Müller 訂單 🚚"),
-        ("a\0b\x1bc\x7f", "a␀b␛c␡"),
+        ("a\0b\x1bc\x7f", "a\\x00b\\x1bc\\x7f"),
         ("two\nlines\t", "two\nlines\t"),
         ("gnp.\u202egpj", "gnp.\\u202egpj"),
         ("zero\u200bwidth\ufeff", "zero\\u200bwidth\\ufeff"),

@@ -4,8 +4,7 @@
     write(report, path)                                one file without external requests
     report_lake(lake, out)                             both, for the directory of a lake
 
-`png.write_pngs` renders the charts as pictures; it is not imported here, because it needs
-matplotlib. No Spark session is started.
+`png.write_pngs` writes the charts as pictures. No Spark session is started.
 """
 
 from sluicemq.pipeline.report.build import build

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from sluicemq.pipeline.report.figures import (
     Timeline,
 )
 from sluicemq.pipeline.report.gold import DEPTHS, DESTINATION, SUMMED, Read, Sums
-from sluicemq.pipeline.report.heat import percentiles_of
 from sluicemq.pipeline.report.palette import PROTOCOLS
 from sluicemq.pipeline.report.scale import MINUTE, Bins, minute_of
 
@@ -38,7 +37,7 @@ MOST_EXAMPLES: Final = 3
 MOST_ANOMALIES: Final = 50
 BODY_CHARACTERS: Final = 300
 NO_REASON: Final = "no reason known"
-SEVERITIES: Final = ("critical", "warning")
+OLDEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def build(
@@ -67,18 +66,18 @@ def build(
     """
     first = None if since is None else minute_of(since)
     end = None if until is None else minute_of(until)
-    read = gold if callable(gold) else reading.rows_of(gold)
-    if first is not None or end is not None:
-        read = reading.between(read, first, end)
+    read = reading.between(gold if callable(gold) else reading.rows_of(gold), first, end)
     report = ReportFigures(
         title=title, made=made or datetime.now(UTC), since=first, until=end, state=state
     )
     found = reading.sums(read)
     if found is not None:
         _fill(report, read, found, top)
-    _add_anomalies(report, anomalies, first, end)
-    reasons = {} if found is None else _counted(found.reasons)
-    report.reasons = _reasons(reasons, dead_letters)
+    if anomalies is not None:
+        limited = reading.between(reading.rows_of(anomalies), first, end)
+        _add_anomalies(report, limited(anomalies.column_names))
+    counts = {} if found is None else dict(zip(*found.reasons.to_pydict().values(), strict=True))
+    report.reasons = _reasons(counts, [] if dead_letters is None else dead_letters.to_pylist())
     return report
 
 
@@ -100,7 +99,7 @@ def _fill(report: ReportFigures, read: Read, found: Sums, top: int) -> None:
     report.peak, report.peak_at = int(per_minute.max()), report.since + int(per_minute.argmax())
     depth_time = busy["backlog"].drop_null()
     report.backlog = pc.sum(depth_time).as_py()
-    report.latency = _percentiles(details.latency.sum(axis=0))
+    report.latency = Percentiles.of(details.latency.sum(axis=0))
     report.queues = tuple(
         _queue(row, details.queues[index], details.arrivals[index])
         for index, row in enumerate(top_rows.to_pylist())
@@ -160,44 +159,22 @@ def _queue(row: dict[str, Any], latency: Counts, arrivals: Counts) -> Destinatio
         broker=row["broker"],
         name=row["destination"],
         kind=row["destination_kind"],
-        published=row["published"],
-        published_bytes=row["published_bytes"],
-        acknowledged=row["acknowledged"],
-        redelivered=row["redelivered"],
-        expired=row["expired"],
-        dead_lettered=row["dead_lettered"],
-        backlog=row["backlog"],
         consumers=row["consumers"],
-        latency=_percentiles(latency),
+        backlog=row["backlog"],
+        latency=Percentiles.of(latency),
         arrivals=arrivals,
+        **{name: row[name] for name in SUMMED},
     )
-
-
-def _percentiles(latency: Counts) -> Percentiles:
-    return Percentiles(*percentiles_of(latency, 0.5, 0.95, 0.99))
 
 
 def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _counted(reasons: pa.Table) -> dict[str, int]:
-    return dict(zip(reasons["reason"].to_pylist(), reasons["count"].to_pylist(), strict=True))
-
-
-def _add_anomalies(
-    report: ReportFigures, table: pa.Table | None, first: int | None, end: int | None
-) -> None:
+def _add_anomalies(report: ReportFigures, batches: Iterable[pa.RecordBatch]) -> None:
     """Add the anomalies by descending severity, then by descending time."""
-    if table is None:
-        return
-    rows = [
-        row
-        for row in table.to_pylist()
-        if (first is None or minute_of(row["minute"]) >= first)
-        and (end is None or minute_of(row["minute"]) < end)
-    ]
-    rows.sort(key=lambda row: (_severity(row["severity"]), -row["minute"].timestamp()))
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    rows.sort(key=lambda row: (row["severity"] != "critical", -row["minute"].timestamp()))
     report.anomaly_count = len(rows)
     report.anomalies = tuple(
         Anomaly(
@@ -215,20 +192,17 @@ def _add_anomalies(
     )
 
 
-def _severity(name: str) -> int:
-    return SEVERITIES.index(name) if name in SEVERITIES else len(SEVERITIES)
-
-
-def _reasons(counts: dict[str, int], dead_letters: pa.Table | None) -> tuple[Reason, ...]:
+def _reasons(
+    counts: Mapping[str, int], dead_letters: Iterable[dict[str, Any]]
+) -> tuple[Reason, ...]:
     """Return the reasons by descending frequency, each with its newest examples."""
     examples: dict[str, list[Example]] = {}
-    rows: Iterable[dict[str, Any]] = [] if dead_letters is None else dead_letters.to_pylist()
-    for row in sorted(rows, key=_newest):
+    newest = sorted(dead_letters, key=lambda row: row.get("dead_lettered") or OLDEST, reverse=True)
+    for row in newest:
         of_reason = examples.setdefault(row.get("reason") or NO_REASON, [])
         if len(of_reason) < MOST_EXAMPLES:
             of_reason.append(_example(row))
-    for reason, found in examples.items():
-        counts.setdefault(reason, len(found))
+    counts = {**{reason: len(found) for reason, found in examples.items()}, **counts}
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(
         Reason(reason, count, tuple(examples.get(reason, ())))
@@ -236,17 +210,11 @@ def _reasons(counts: dict[str, int], dead_letters: pa.Table | None) -> tuple[Rea
     )
 
 
-def _newest(row: dict[str, Any]) -> float:
-    time = row.get("dead_lettered")
-    return 0.0 if time is None else -time.timestamp()
-
-
 def _example(row: dict[str, Any]) -> Example:
     return Example(
         broker=row.get("broker") or "",
         message=row["message_sequence"],
         destination=row.get("original_destination") or row.get("destination") or "",
-        reason=row.get("reason") or NO_REASON,
         time=row.get("dead_lettered"),
         deliveries=row.get("deliveries"),
         size=row.get("size"),
@@ -256,10 +224,9 @@ def _example(row: dict[str, Any]) -> Example:
 
 def _beginning(row: dict[str, Any]) -> str | None:
     """Return the beginning of the body as text; bytes in hexadecimal."""
-    for name in ("text", "json"):
-        if row.get(name) is not None:
-            return str(row[name])[: BODY_CHARACTERS + 1]
+    text = row.get("text") or row.get("json")
     if row.get("map"):
-        return ", ".join(f"{key}: {value}" for key, value in row["map"])[: BODY_CHARACTERS + 1]
-    body = row.get("body")
-    return None if body is None else bytes(body[: BODY_CHARACTERS // 3]).hex(" ")
+        text = ", ".join(f"{key}: {value}" for key, value in row["map"])
+    if text is None and row.get("body") is not None:
+        return bytes(row["body"][: BODY_CHARACTERS // 3]).hex(" ")
+    return None if text is None else str(text)[: BODY_CHARACTERS + 1]

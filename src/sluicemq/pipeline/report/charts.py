@@ -1,211 +1,376 @@
-"""Charts of a report: scenes of a given size from a timeline."""
+"""Charts of a report, drawn by matplotlib: as SVG for the page, or as PNG pictures.
+
+The same figure serves both. Its colours are the light ones of the palette; the style sheet of the
+page replaces them with custom properties (`Drawings`), so that a chart follows the dark mode.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC
 from typing import Any, Final
 
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from sluicemq.pipeline import histogram
 from sluicemq.pipeline.report import words
-from sluicemq.pipeline.report.figures import Anomaly, Counts, Timeline
-from sluicemq.pipeline.report.palette import PROTOCOLS
-from sluicemq.pipeline.report.plot import Key, Plot
-from sluicemq.pipeline.report.scale import MINUTE, minute_of
-from sluicemq.pipeline.report.scene import Area, Boxes, Polylines, Scene, Spot
+from sluicemq.pipeline.report.figures import Anomaly, Counts, Percentiles, ReportFigures, Timeline
+from sluicemq.pipeline.report.palette import HEAT, LIGHT, PROTOCOLS
+from sluicemq.pipeline.report.scale import DAY_MINUTES, MINUTE, Bins, minute_of
 
 Size = tuple[int, int]
+"""Width and height in pixels."""
 Values = NDArray[Any]
 
-MARK: Final = 6
-"""Half the width of an anomaly's mark, in pixels."""
+STYLE: Final[Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": LIGHT["axis"],
+    "axes.facecolor": LIGHT["card"],
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": LIGHT["muted"],
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.facecolor": LIGHT["card"],
+    "font.size": 12,
+    "grid.color": LIGHT["rule"],
+    "legend.borderaxespad": 0.2,
+    "legend.borderpad": 0.2,
+    "legend.columnspacing": 1.2,
+    "legend.fontsize": 12,
+    "legend.frameon": False,
+    "legend.handlelength": 1.2,
+    "legend.handletextpad": 0.5,
+    "svg.fonttype": "none",
+    "text.color": LIGHT["ink"],
+    "xtick.color": LIGHT["axis"],
+    "xtick.labelcolor": LIGHT["muted"],
+    "ytick.color": LIGHT["axis"],
+    "ytick.major.size": 0,
+    "ytick.labelcolor": LIGHT["muted"],
+}
 LEAST: Final = 0.75
-"""Minimum height of a bar in pixels, so that one message in a busy hour is visible."""
+"""Width in pixels of a bar's outline, so that one message in a busy hour is visible."""
+FEWEST_BINS: Final = 4
+"""Minimum number of bins of an axis; with fewer, one bin would be as wide as the page."""
+TICK_PIXELS: Final = 70
+"""Minimum distance of two ticks of the time axis."""
+LEGEND_PIXELS: Final = 130
+"""Approximate width of an entry of the legend."""
+BAND: Final = 8
+"""Number of histogram buckets in a row of the latency chart."""
+FEWEST_BANDS: Final = 8
 SPARK: Final = (132, 26)
+BARS: Final = {
+    **{f"in by {label}": name for name, label in PROTOCOLS.items()},
+    "ready": "heat-3",
+    "dead letters": "bad",
+    "expired": "other",
+    "redelivered": "jmq",
+}
+LINES: Final = {"out": "ink", "unacknowledged": "ink", "p50": "ink", "p95": "jmq"}
+"""Colours of the columns that are drawn as bars or lines."""
 
 
-def traffic(timeline: Timeline, anomalies: Sequence[Anomaly], size: Size) -> Scene:
-    """Draw published messages per protocol, stacked, and messages out as a line."""
-    protocols = list(timeline.arrivals)
-    total = np.sum([np.zeros(timeline.bins.count), *timeline.arrivals.values()], axis=0)
-    out = timeline.acknowledged / timeline.seconds
-    top = float(max((total / timeline.seconds).max(), out.max()))
-    unit, factor = ("messages/s", 1) if top >= 1 else ("messages/min", MINUTE)
-    plot = Plot(
-        size,
-        "Traffic over time",
-        f"Messages in per protocol as stacked bars, messages out as a line, in {unit}.",
-        timeline.bins,
-        unit,
-        [
-            *(Key(f"in-{name}", f"in by {PROTOCOLS[name]}") for name in protocols),
-            Key("out", "out (acknowledged)", line=True),
-        ],
-    )
-    plot.value_axis(top * factor)
-    _stack(
-        plot,
-        {f"in-{name}": timeline.arrivals[name] / timeline.seconds * factor for name in protocols},
-    )
-    steps = [_steps(plot, out * factor)]
-    plot.scene.shapes += [Polylines(steps, "out-halo"), Polylines(steps, "out")]
-    plot.base_line()
-    plot.spots(
-        [
-            "\n".join(
-                [
-                    _when(timeline, index),
-                    f"in {words.rate(total[index] / timeline.seconds[index])} · "
-                    f"out {words.rate(out[index])}",
-                    *(
-                        f"{PROTOCOLS[name]}: {words.count(timeline.arrivals[name][index])} in"
-                        for name in protocols
-                        if timeline.arrivals[name][index]
-                    ),
-                ]
-            )
-            for index in range(timeline.bins.count)
-        ]
-    )
-    _mark(plot, anomalies)
-    return plot.scene
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart of the page.
+
+    lead     what it shows, for the page and for screen readers
+    columns  its values by heading: counts as integers, times in ms as floats
+    total    the table ends with the sums of the columns
+    bin_pixels  minimum width of a bin in the drawing
+    """
+
+    title: str
+    lead: str
+    columns: Callable[[Timeline], dict[str, Any]]
+    total: bool = False
+    bin_pixels: int = 5
 
 
-def backlog(timeline: Timeline, size: Size) -> Scene:
-    """Draw ready and unacked messages."""
-    ready, unacked = timeline.backlog, timeline.unacked
-    assert ready is not None
-    assert unacked is not None
-    plot = Plot(
-        size,
-        "Backlog over time",
-        "Ready messages of all destinations as an area, and unacknowledged messages as a line, at "
-        "the end of each bin of time.",
-        timeline.bins,
-        "messages",
-        [Key("ready", "ready"), Key("unacked", "unacknowledged", line=True)],
-    )
-    plot.value_axis(float(max(ready.max(), unacked.max())), whole=True)
-    _stack(plot, {"ready": ready})
-    plot.scene.shapes.append(Polylines([_steps(plot, unacked)], "unacked"))
-    plot.base_line()
-    plot.spots(
-        [
-            f"{_when(timeline, index)}\n{words.count(ready[index])} ready\n"
-            f"{words.count(unacked[index])} unacknowledged"
-            for index in range(timeline.bins.count)
-        ]
-    )
-    return plot.scene
-
-
-def troubles(timeline: Timeline, size: Size) -> Scene:
-    """Draw redeliveries, expired messages and dead letters, stacked."""
-    kinds = {
-        "dead": ("dead letters", timeline.dead_lettered),
-        "expired": ("expired", timeline.expired),
-        "redelivered": ("redelivered", timeline.redelivered),
+def _latencies(timeline: Timeline) -> dict[str, Values]:
+    found = [Percentiles.of(counts) for counts in timeline.latency]
+    return {"acknowledged": timeline.latency.sum(axis=1)} | {
+        name: np.array([getattr(each, name) for each in found], float)
+        for name in ("p50", "p95", "p99")
     }
-    plot = Plot(
-        size,
-        "Redelivered, expired and dead-lettered messages over time",
-        "Stacked bars: how many messages were redelivered, expired or became dead letters in each "
-        "bin of time.",
-        timeline.bins,
-        "messages",
-        [Key(role, label) for role, (label, _) in kinds.items()],
-    )
-    total = np.sum([values for _, values in kinds.values()], axis=0)
-    plot.value_axis(float(total.max()), whole=True)
-    _stack(plot, {role: values for role, (_, values) in kinds.items()})
-    plot.base_line()
-    plot.spots(
-        [
-            "\n".join(
-                [
-                    _when(timeline, index),
-                    *(f"{words.count(values[index])} {label}" for label, values in kinds.values()),
-                ]
+
+
+CHARTS: Final = {
+    "traffic": Chart(
+        "Traffic",
+        "Messages in by protocol as stacked bars, messages out as a line.",
+        lambda line: {
+            **{f"in by {PROTOCOLS[name]}": values for name, values in line.arrivals.items()},
+            "out": line.acknowledged,
+        },
+        total=True,
+    ),
+    "latency": Chart(
+        "Latency",
+        "Time from published to acknowledged, its median (p50) and its 95th percentile (p95). "
+        "The stronger the colour, the more messages.",
+        _latencies,
+        bin_pixels=10,  # each bin has a shape per band
+    ),
+    "backlog": Chart(
+        "Backlog",
+        "Ready and unacknowledged messages at the end of each period of time.",
+        lambda line: {"ready": line.backlog, "unacknowledged": line.unacked},
+    ),
+    "troubles": Chart(
+        "Redelivered, expired, dead",
+        "Messages that were redelivered, expired or became dead letters.",
+        lambda line: {
+            "dead letters": line.dead_lettered,
+            "expired": line.expired,
+            "redelivered": line.redelivered,
+        },
+        total=True,
+    ),
+}
+
+
+def charts(report: ReportFigures) -> dict[str, Chart]:
+    """Return the charts that have data, by name."""
+    if report.timeline is None:
+        return {}
+    has_data = {
+        "latency": report.timeline.latency.any(),
+        "backlog": report.timeline.backlog is not None,
+        "troubles": report.redelivered or report.expired or report.dead_lettered,
+    }
+    return {name: chart for name, chart in CHARTS.items() if has_data.get(name, True)}
+
+
+def draw(report: ReportFigures, name: str, size: Size) -> Figure:
+    """Return the figure of a chart that has data."""
+    assert report.timeline is not None
+    chart = CHARTS[name]
+    timeline = report.timeline.at_most(size[0] // chart.bin_pixels)
+    columns = chart.columns(timeline)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(size[0] / 72, size[1] / 72), dpi=72, layout="constrained")
+        axes = figure.add_subplot()
+        if name == "latency":
+            _latency(axes, timeline, columns)
+        elif name == "traffic":
+            rates = {label: counts / timeline.seconds for label, counts in columns.items()}
+            slow = max(values.max() for values in rates.values()) < 1
+            _counts(
+                axes,
+                timeline.bins,
+                {label: values * (MINUTE if slow else 1) for label, values in rates.items()},
+                "messages/min" if slow else "messages/s",
             )
-            for index in range(timeline.bins.count)
-        ]
-    )
-    return plot.scene
-
-
-def spark(arrivals: Counts) -> Scene:
-    """Draw a small chart of one destination's traffic, without axes."""
-    width, height = SPARK
-    scene = Scene(width, height, "", "")
-    top = int(arrivals.max(initial=0))
-    if top:
-        step = width / len(arrivals)
-        points = [(0.0, float(height))]
-        for index, value in enumerate(arrivals):
-            y = height - (max(LEAST, (height - 1) * value / top) if value else 0.0)
-            points += [(index * step, y), ((index + 1) * step, y)]
-        scene.shapes.append(Area([*points, (float(width), float(height))], "spark"))
-    return scene
-
-
-def _stack(plot: Plot, layers: Mapping[str, Values]) -> None:
-    """Draw stacked bars, the first layer at the bottom.
-
-    Each bar extends to the base line and the next lower one covers it, so that no gap appears."""
-    heights = np.cumsum(list(layers.values()), axis=0)
-    stacked = list(zip(layers, layers.values(), heights, strict=True)) if layers else []
-    for role, layer, height in reversed(stacked):
-        # An empty layer would appear as a line where edges are antialiased.
-        drawn = np.where(np.asarray(layer) > 0, height, 0)
-        if plot.apart:
-            boxes = []
-            for index in np.flatnonzero(drawn).tolist():
-                x, width = plot.bar(index)
-                y = min(plot.y(drawn[index]), plot.bottom - LEAST)
-                boxes.append((x, y, width, plot.bottom - y))
-            plot.scene.shapes.append(Boxes(boxes, role))
+            _mark(axes, timeline.bins, report.anomalies)
         else:
-            left, right = plot.x(0), plot.x(plot.bins.count)
-            steps = [
-                (x, min(y, plot.bottom - LEAST) if y < plot.bottom else y)
-                for x, y in _steps(plot, drawn)
-            ]
-            points = [(left, plot.bottom), *steps, (right, plot.bottom)]
-            plot.scene.shapes.append(Area(points, role))
+            _counts(axes, timeline.bins, columns, "messages")
+        _time_axis(axes, timeline.bins, size[0])
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=max(2, size[0] // LEGEND_PIXELS))
+    return figure
 
 
-def _steps(plot: Plot, values: Values) -> list[tuple[float, float]]:
-    """Return a step line that is level within each bin."""
-    points = []
-    for index, value in enumerate(values.tolist()):
-        y = plot.y(value)
-        points += [(plot.x(index), y), (plot.x(index + 1), y)]
-    return points
+def extent(figure: Figure, bins: Bins) -> Values:
+    """Return where the bins begin and end in a drawn figure, as shares of its width."""
+    ends = [[_edges(bins)[index], 0.0] for index in (0, -1)]
+    return figure.axes[0].transData.transform(ends)[:, 0] / figure.bbox.width
 
 
-def _when(timeline: Timeline, index: int) -> str:
-    return words.span(*timeline.bins.seconds(index))
+def spark(arrivals: Counts) -> Figure:
+    """Return a small chart of one destination's traffic, without axes."""
+    figure = Figure(figsize=(SPARK[0] / 72, SPARK[1] / 72), dpi=72)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.axis("off")
+    axes.set(xlim=(0, len(arrivals)), ylim=(0, max(1, arrivals.max(initial=0)) * 1.05))
+    _bars(axes, {"ready": arrivals}, np.arange(len(arrivals) + 1))
+    return figure
 
 
-def _mark(plot: Plot, anomalies: Sequence[Anomaly]) -> None:
+def _counts(axes: Axes, bins: Bins, columns: dict[str, Values], unit: str) -> None:
+    """Draw counts or rates as stacked bars and as lines."""
+    bars = {label: values for label, values in columns.items() if label in BARS}
+    top = _bars(axes, bars, _edges(bins))
+    for label in columns.keys() & LINES.keys():
+        _line(axes, bins, columns[label], label)
+        top = max(top, columns[label].max())
+    axes.set(ylim=(0, top * 1.05 or 1), ylabel=unit)
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=unit == "messages", steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(lambda value, _: words.short(value))
+
+
+def _mark(axes: Axes, bins: Bins, anomalies: Sequence[Anomaly]) -> None:
     """Draw a triangle at the top for anomalies; a critical one hides a warning."""
-    found: dict[int, list[Anomaly]] = {}
-    for anomaly in anomalies:
-        minute = minute_of(anomaly.time)
-        index = (minute - plot.bins.start) // plot.bins.width
-        if 0 <= index < plot.bins.count:
-            found.setdefault(index, []).append(anomaly)
-    for index, these in found.items():
-        x = (plot.x(index) + plot.x(index + 1)) / 2
-        y = plot.top_of_area
-        role = "critical" if any(each.severity == "critical" for each in these) else "warning"
-        plot.scene.shapes.append(Area([(x - MARK, y - 4), (x + MARK, y - 4), (x, y + 6)], role))
-        plot.scene.spots.append(
-            Spot(
-                (x - MARK - 2, y - 6, 2 * MARK + 4, 14),
-                "\n".join(
-                    f"{each.kind}: {words.printable(each.destination, 60)}" for each in these[:5]
-                ),
+    for severity, colour in (("warning", "warning"), ("critical", "bad")):
+        places = {
+            (minute_of(anomaly.time) - bins.start) // bins.width
+            for anomaly in anomalies
+            if anomaly.severity == severity
+        }
+        shown = sorted(place for place in places if 0 <= place < bins.count)
+        if shown:
+            axes.plot(
+                _edges(bins)[shown] + bins.width / DAY_MINUTES / 2,
+                [0.96] * len(shown),
+                transform=axes.get_xaxis_transform(),
+                color=LIGHT[colour],
+                marker="v",
+                markeredgecolor=LIGHT["card"],
+                markersize=11,
+                linestyle="",
+                label=f"{severity} anomaly",
             )
+
+
+def _latency(axes: Axes, timeline: Timeline, columns: dict[str, Values]) -> None:
+    """Draw a heat map; needs at least one acknowledged message."""
+    edges, cells = bands(timeline.latency)
+    most = int(cells.max())
+    mesh = axes.pcolormesh(
+        _edges(timeline.bins),
+        edges,
+        np.ma.masked_equal(cells.T, 0),
+        clip_on=False,
+        # without outlines, seams would appear between the cells
+        edgecolor="face",
+        linewidth=0.5,
+        cmap=ListedColormap([LIGHT[name] for name in HEAT]),
+        norm=BoundaryNorm(np.geomspace(1, max(most, 2), len(HEAT) + 1), len(HEAT), clip=True),
+    )
+    for label in ("p50", "p95"):
+        _line(axes, timeline.bins, columns[label], label)
+    lowest = edges[0] or edges[1]
+    axes.set_yscale("symlog", linthresh=lowest, linscale=0.15)
+    axes.set(ylim=(edges[0], edges[-1]), ylabel="latency")
+    ticks = np.outer(10.0 ** np.arange(-2, 13), (1, 2, 5) if edges[-1] < 1000 * lowest else (1,))
+    # the label of 0 is just below
+    shown = ticks[(ticks >= (lowest if edges[0] else 2 * lowest)) & (ticks <= edges[-1])]
+    axes.set_yticks(shown if edges[0] else [0.0, *shown])
+    axes.yaxis.set_major_formatter(lambda value, _: words.duration(value))
+    axes.minorticks_off()
+    bar = axes.figure.colorbar(mesh, ax=axes, ticks=[1, most], pad=0.01, aspect=30)
+    bar.ax.yaxis.set_major_formatter(lambda value, _: words.short(value))
+    bar.set_label("messages")
+    bar.outline.set_visible(False)
+
+
+def bands(latency: Counts) -> tuple[Values, Counts]:
+    """Return the latency bands that have messages, for bins x buckets with at least one.
+
+    Return the edges in ms, of which the first is 0 if a message took no measurable time, and the
+    counts per bin and band."""
+    edges = histogram.FLOOR * histogram.RATIO ** np.arange(0.0, histogram.LAST + 1, BAND)
+    # The first band has the bucket of times too short to measure, the others BAND buckets each.
+    cells = np.add.reduceat(latency, [0, *range(1, histogram.LAST + 1, BAND)], axis=1)
+    used = np.flatnonzero(cells[:, 1:].any(axis=0)).tolist() or [int(np.searchsorted(edges, 1.0))]
+    first = min(used[0], len(edges) - 1 - FEWEST_BANDS)
+    last = max(used[-1] + 1, first + FEWEST_BANDS)
+    edges, timed = edges[first : last + 1], cells[:, first + 1 : last + 1]
+    if not cells[:, 0].any():
+        return edges, timed
+    return np.concatenate(([0.0], edges)), np.column_stack((cells[:, 0], timed))
+
+
+def _bars(axes: Axes, layers: dict[str, Values], edges: Values) -> float:
+    """Draw stacked bars, the first layer at the bottom, and return the height of the highest."""
+    base = np.zeros(len(edges) - 1)
+    for label, values in layers.items():
+        # NaN instead of 0: the outline of an empty bar would look like a message.
+        axes.stairs(
+            np.where(values > 0, base + values, np.nan),
+            edges,
+            baseline=base,
+            fill=True,
+            label=label,
+            facecolor=LIGHT[BARS[label]],
+            edgecolor=LIGHT[BARS[label]],
+            linewidth=LEAST,
         )
+        base = base + values
+    return float(base.max(initial=0))
+
+
+def _line(axes: Axes, bins: Bins, values: Values, label: str) -> None:
+    """Draw a line that is level within each bin, interrupted where a value is NaN."""
+    axes.stairs(
+        values,
+        _edges(bins),
+        baseline=None,
+        label=label,
+        color=LIGHT[LINES[label]],
+        linewidth=1.8,
+        path_effects=[withStroke(linewidth=4, foreground=LIGHT["card"])],
+    )
+
+
+def _edges(bins: Bins) -> Values:
+    """Return the edges of the bins in days since 1970, the time scale of matplotlib."""
+    return (bins.start + bins.width * np.arange(bins.count + 1)) / DAY_MINUTES
+
+
+def _time_axis(axes: Axes, bins: Bins, pixels: int) -> None:
+    edges = _edges(bins)
+    spare = max(0, FEWEST_BINS - bins.count) * bins.width / DAY_MINUTES / 2
+    axes.set_xlim(edges[0] - spare, edges[-1] + spare)
+    axes.xaxis_date(UTC)
+    locator = AutoDateLocator(  # type: ignore[no-untyped-call]
+        tz=UTC, minticks=2, maxticks=max(3, pixels // TICK_PIXELS)
+    )
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(
+        ConciseDateFormatter(  # type: ignore[no-untyped-call]
+            locator,
+            tz=UTC,
+            formats=["%Y", "%b", "%-d %b", "%H:%M", "%H:%M", "%H:%M:%S"],
+            zero_formats=["", "%Y", "%-d %b", "%-d %b", "%H:%M", "%H:%M"],
+            show_offset=False,
+        )
+    )
+    axes.set_xlabel("time (UTC)")
+
+
+class Drawings:
+    """Converter of figures to SVG elements of one page.
+
+    The content security policy of the page forbids style attributes: `rules` has them as rules of
+    the style sheet."""
+
+    def __init__(self) -> None:
+        self._classes: dict[str, str] = {}
+
+    def svg(self, figure: Figure, name: str) -> str:
+        """Return the element of a figure. `name` is unique in the page."""
+        file = io.StringIO()
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        # the salt makes the ids of clip paths and markers unique
+        with rc_context({**STYLE, "svg.hashsalt": name}):
+            figure.savefig(file, format="svg", metadata=metadata, transparent=True)
+        text = re.sub(r"(?s)^.*?(?=<svg)|<style.*?</style>|(?<=>)\s+", "", file.getvalue())
+        text = re.sub(r'(?<=<g) id="[^"]*"', "", text)
+        # one decimal of a pixel is enough
+        text = re.sub(r"(\.\d)\d+(?=[^<>]*>)", r"\1", text)
+        return re.sub(r'(?<= )style="([^"]*)"', self._class, text)
+
+    def _class(self, style: re.Match[str]) -> str:
+        name = self._classes.setdefault(style[1], f"s{len(self._classes)}")
+        return f'class="{name}"'
+
+    def rules(self) -> str:
+        """Return the style sheet of all elements so far."""
+        text = "".join(f".{name}{{{style}}}\n" for style, name in self._classes.items())
+        for name, colour in LIGHT.items():
+            text = text.replace(colour, f"var(--{name})")
+        return text

@@ -9,6 +9,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sluicemq.pipeline import histogram
+from sluicemq.pipeline.report import words
 from sluicemq.pipeline.report.scale import MINUTE, Bins
 
 Counts = NDArray[np.int64]
@@ -36,10 +38,9 @@ class Timeline:
     unacked: Counts | None
     seconds: NDArray[np.float64]
 
-    def merged(self, factor: int) -> Self:
-        """Return the timeline with `factor` adjacent bins merged into one."""
-        if factor == 1:
-            return self
+    def at_most(self, bins: int) -> Self:
+        """Return the timeline with at most `bins` bins: adjacent ones are merged."""
+        factor = -(-self.bins.count // bins)
         starts = np.arange(0, self.bins.count, factor)
         ends = np.minimum(starts + factor, self.bins.count) - 1
 
@@ -59,10 +60,6 @@ class Timeline:
             seconds=np.add.reduceat(self.seconds, starts),
         )
 
-    def at_most(self, bins: int) -> Self:
-        """Return the timeline with at most `bins` bins."""
-        return self.merged(-(-self.bins.count // bins))
-
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
@@ -72,9 +69,33 @@ class Percentiles:
     p95: float | None = None
     p99: float | None = None
 
+    @classmethod
+    def of(cls, counts: Counts) -> Self:
+        """Return the percentiles of a histogram, given as a count per bucket."""
+        sparse = {int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)}
+        return cls(*(histogram.percentile(sparse, share) for share in (0.5, 0.95, 0.99)))
 
-@dataclass(frozen=True, slots=True)
-class DestinationFigures:
+
+@dataclass(slots=True, kw_only=True)
+class Totals:
+    """Sums over a period.
+
+    backlog  ready messages at the end of the period; None without any depth event
+    """
+
+    published: int = 0
+    published_bytes: int = 0
+    acknowledged: int = 0
+    redelivered: int = 0
+    expired: int = 0
+    dead_lettered: int = 0
+    late_events: int = 0
+    backlog: int | None = None
+    latency: Percentiles = field(default_factory=Percentiles)
+
+
+@dataclass(slots=True, kw_only=True)
+class DestinationFigures(Totals):
     """One destination in the period, or all those without a row of their own.
 
     arrivals  published messages for a small chart, with its own bins
@@ -83,15 +104,7 @@ class DestinationFigures:
     broker: str
     name: str
     kind: str
-    published: int
-    published_bytes: int
-    acknowledged: int
-    redelivered: int
-    expired: int
-    dead_lettered: int
-    backlog: int | None
     consumers: int | None
-    latency: Percentiles
     arrivals: Counts
 
 
@@ -105,7 +118,6 @@ class Example:
     broker: str
     message: int
     destination: str
-    reason: str
     time: datetime | None
     deliveries: int | None
     size: int | None
@@ -137,7 +149,7 @@ class Anomaly:
 
 
 @dataclass(frozen=True, slots=True)
-class LakeTable:
+class TableFigures:
     """Size and version of a table of the lake."""
 
     name: str
@@ -154,31 +166,27 @@ class Progress:
 
     last       last record that gold has
     committed  time at which gold got it
-    behind     later records of the journal, if known
     """
 
     broker: str
     last: int
     committed: datetime
-    behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LakeState:
-    """State of the lake. `kind` is the format of its tables."""
+    """State of the lake."""
 
-    kind: str
-    tables: tuple[LakeTable, ...] = ()
+    tables: tuple[TableFigures, ...] = ()
     progress: tuple[Progress, ...] = ()
 
 
-@dataclass(slots=True)
-class ReportFigures:
+@dataclass(slots=True, kw_only=True)
+class ReportFigures(Totals):
     """All figures of a report. Without traffic, `timeline` is None.
 
     since, until   the period, in minutes since 1970; `until` is exclusive
     peak, peak_at  messages published in the busiest minute, and that minute
-    backlog        ready messages at the end of the period; None without any depth event
     others         sum of the destinations beyond `queues`; None if there are none
     """
 
@@ -187,17 +195,8 @@ class ReportFigures:
     since: int | None = None
     until: int | None = None
     timeline: Timeline | None = None
-    published: int = 0
-    published_bytes: int = 0
-    acknowledged: int = 0
-    redelivered: int = 0
-    expired: int = 0
-    dead_lettered: int = 0
-    late_events: int = 0
     peak: int = 0
     peak_at: int | None = None
-    backlog: int | None = None
-    latency: Percentiles = field(default_factory=Percentiles)
     queues: tuple[DestinationFigures, ...] = ()
     others: DestinationFigures | None = None
     other_count: int = 0
@@ -211,3 +210,10 @@ class ReportFigures:
     def seconds(self) -> int:
         """Length of the period in seconds."""
         return 0 if self.since is None or self.until is None else (self.until - self.since) * MINUTE
+
+    @property
+    def period(self) -> str:
+        """The period as text; empty if it is not known."""
+        if self.since is None or self.until is None:
+            return ""
+        return words.span(self.since * MINUTE, self.until * MINUTE, words.moment) + " UTC"

@@ -8,47 +8,47 @@
     tip.style.top = Math.max(6, y + height + 20 > innerHeight ? y - height - 14 : y + 14) + "px";
   }
 
-  function hide(chart) {
-    tip.hidden = true;
-    var on = chart.querySelector(".on");
-    if (on) on.classList.remove("on");
-  }
+  // The row of the chart's table at a place, as a tooltip, and a cursor over its period of time.
+  document.querySelectorAll(".chart").forEach(function (chart) {
+    var table = chart.parentNode.querySelector("table");
+    var heads = table.tHead.rows[0].cells, rows = table.tBodies[0].rows;
+    var start = Number(chart.dataset.start), length = Number(chart.dataset.end) - start;
+    var count = Number(chart.dataset.rows), last = Math.ceil(count) - 1, at = -1;
+    var cursor = chart.appendChild(document.createElement("span"));
+    cursor.className = "cursor";
+    cursor.hidden = true;
 
-  function show(chart, spot, x, y) {
-    hide(chart);
-    spot.classList.add("on");
-    tip.textContent = spot.dataset.says;
-    tip.hidden = false;
-    place(x, y);
-  }
+    function show(row, x, y) {
+      at = row;
+      tip.hidden = cursor.hidden = at < 0;
+      if (at < 0) return;
+      tip.textContent = Array.prototype.map.call(rows[at].cells, function (cell, index) {
+        return (index ? heads[index].textContent + ": " : "") + cell.textContent;
+      }).join("\n");
+      cursor.style.left = 100 * (start + length * at / count) + "%";
+      cursor.style.width = 100 * length * Math.min(1, count - at) / count + "%";
+      var box = cursor.getBoundingClientRect();
+      place(x === undefined ? box.right : x, y === undefined ? box.top : y);
+    }
 
-  document.querySelectorAll("svg.chart").forEach(function (chart) {
-    var spots = Array.prototype.slice.call(chart.querySelectorAll(".spots rect"));
-    // The browser's own tip would lie over ours.
-    spots.forEach(function (spot) {
-      var title = spot.querySelector("title");
-      spot.dataset.says = title.textContent;
-      title.remove();
-    });
-    chart.addEventListener("pointermove", function (event) {
-      if (event.target.dataset.says) show(chart, event.target, event.clientX, event.clientY);
-      else hide(chart);
-    });
-    chart.addEventListener("pointerdown", function (event) {
-      if (event.target.dataset.says) show(chart, event.target, event.clientX, event.clientY);
-    });
-    chart.addEventListener("pointerleave", function () { hide(chart); });
-    chart.addEventListener("blur", function () { hide(chart); });
+    function point(event) {
+      var box = chart.getBoundingClientRect();
+      var row = Math.floor(((event.clientX - box.left) / box.width - start) / length * count);
+      show(row < 0 || row > last ? -1 : row, event.clientX, event.clientY);
+    }
+
+    function hide() { show(-1); }
+
+    chart.addEventListener("pointermove", point);
+    chart.addEventListener("pointerdown", point);
+    chart.addEventListener("pointerleave", hide);
+    chart.addEventListener("blur", hide);
     chart.addEventListener("keydown", function (event) {
       var step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (event.key === "Escape") hide(chart);
-      if (!step || !spots.length) return;
+      if (event.key === "Escape") hide();
+      if (!step) return;
       event.preventDefault();
-      var at = spots.indexOf(chart.querySelector(".on"));
-      var next = at < 0 ? (step > 0 ? 0 : spots.length - 1) : at + step;
-      var spot = spots[Math.min(spots.length - 1, Math.max(0, next))];
-      var box = spot.getBoundingClientRect();
-      show(chart, spot, box.right, box.top);
+      show(Math.min(last, Math.max(0, at < 0 && step < 0 ? last : at + step)));
     });
   });
 

@@ -10,29 +10,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import tempfile
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 import sluicemq
-from sluicemq.pipeline.report import charts, summary, words
-from sluicemq.pipeline.report.drawings import drawings, period
-from sluicemq.pipeline.report.figures import ReportFigures, Timeline
-from sluicemq.pipeline.report.heat import percentiles_of
-from sluicemq.pipeline.report.palette import PROTOCOLS, style_sheet
+from sluicemq.pipeline.report import summary, words
+from sluicemq.pipeline.report.charts import Drawings, charts, draw, extent, spark
+from sluicemq.pipeline.report.figures import ReportFigures
+from sluicemq.pipeline.report.palette import style_sheet
 from sluicemq.pipeline.report.scale import MINUTE
-from sluicemq.pipeline.report.svg import ornament, svg
 
-WIDE: Final = (960, 300)
-HALF: Final = (460, 250)
-NARROW: Final = (370, 270)
-"""Size of charts for phones: the text of a wide chart would be too small there."""
-NARROW_BINS: Final = 64
-HALF_BINS: Final = 96
+WIDE: Final = (1020, 290)
+NARROW: Final = (370, 290)
+"""Size of charts for phones, in pixels: the text of a wide chart would be too small there."""
 TABLE_ROWS: Final = 48
 """Maximum number of rows of the table alternative of a chart."""
 
@@ -40,11 +34,11 @@ TABLE_ROWS: Final = 48
 def render(report: ReportFigures) -> str:
     """Return the page."""
     files = resources.files("sluicemq.pipeline.report")
-    style = style_sheet() + (files / "page.css").read_text("utf-8")
     script = (files / "page.js").read_text("utf-8")
     environment = Environment(
         autoescape=True,
-        finalize=_visible,
+        # the report's own markup is not a plain string
+        finalize=lambda value: words.printable(value) if type(value) is str else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -55,11 +49,19 @@ def render(report: ReportFigures) -> str:
         rate=words.rate,
         size=words.size,
         duration=words.duration,
+        cell=lambda value: (words.duration if isinstance(value, float) else words.count)(value),
         printable=words.printable,
         brief=words.brief,
         moment=lambda time: words.moment(time if isinstance(time, int) else time.timestamp()),
     )
     template = environment.from_string((files / "page.html.jinja").read_text("utf-8"))
+    drawings = Drawings()
+    made = _charts(report, drawings)
+    sparks = [
+        Markup(drawings.svg(spark(queue.arrivals), f"spark-{index}"))
+        for index, queue in enumerate([*report.queues, *filter(None, [report.others])])
+    ]
+    style = style_sheet() + drawings.rules() + (files / "page.css").read_text("utf-8")
     return template.render(
         report=report,
         policy=_policy(style, script),
@@ -68,71 +70,49 @@ def render(report: ReportFigures) -> str:
         version=sluicemq.__version__,
         summary=summary.sentences(report),
         state=[] if report.state is None else summary.state_of(report.state, report.late_events),
-        period=period(report),
-        protocols=PROTOCOLS,
-        protocol_totals=_protocol_totals(report),
-        charts=_charts(report),
-        values=None if report.timeline is None else report.timeline.at_most(TABLE_ROWS),
-        bin_name=_bin_name,
-        percentiles=lambda counts: percentiles_of(counts, 0.5, 0.95, 0.99),
-        spark=lambda queue: Markup(ornament(charts.spark(queue.arrivals))),
+        charts=made,
+        span=words.span,
+        sparks=sparks,
         minute=MINUTE,
     )
 
 
 def write(report: ReportFigures, path: Path) -> None:
     """Write the page atomically: a reader of `path` gets the old or the new page."""
+    page = render(report)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(render(report))
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+        draft.write_text(page, "utf-8", newline="\n")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
-def _visible(value: object) -> object:
-    """Return a value as the template inserts it; the report's own markup is not changed."""
-    return (
-        value if isinstance(value, Markup) or not isinstance(value, str) else words.printable(value)
-    )
+def _charts(report: ReportFigures, drawings: Drawings) -> dict[str, dict[str, Any]]:
+    """Return for each chart its columns and its drawings in two sizes, of which one is shown.
 
-
-def _charts(report: ReportFigures) -> dict[str, Markup]:
-    """Return each chart as SVG in two sizes, of which the style sheet shows one."""
-    made = {}
-    for name, draw in drawings(report).items():
-        assert report.timeline is not None
-        half = name in ("backlog", "troubles")
-        big = report.timeline.at_most(HALF_BINS) if half else report.timeline
-        small = report.timeline.at_most(NARROW_BINS)
-        made[name] = Markup(
-            svg(draw(big, HALF if half else WIDE), name, "wide")
-            + svg(draw(small, NARROW), f"{name}-narrow", "narrow")
-        )
+    `extent` has shares of a drawing's width, `rows` how many rows of the table are between."""
+    if report.timeline is None:
+        return {}
+    values = report.timeline.at_most(TABLE_ROWS)
+    bins = report.timeline.bins
+    made: dict[str, dict[str, Any]] = {}
+    for name, chart in charts(report).items():
+        made[name] = {"chart": chart, "bins": values.bins, "columns": chart.columns(values)}
+        for variant, size in {"wide": WIDE, "narrow": NARROW}.items():
+            figure = draw(report, name, size)
+            made[name][variant] = {
+                "svg": Markup(drawings.svg(figure, f"{name}-{variant}")),
+                "extent": extent(figure, bins).round(4).tolist(),
+                "rows": round(bins.count * bins.width / values.bins.width, 4),
+            }
     return made
 
 
-def _protocol_totals(report: ReportFigures) -> list[tuple[str, int]]:
-    if report.timeline is None:
-        return []
-    return [(name, int(values.sum())) for name, values in report.timeline.arrivals.items()]
-
-
-def _bin_name(timeline: Timeline, index: int) -> str:
-    return words.span(*timeline.bins.seconds(index))
-
-
 def _policy(style: str, script: str) -> str:
+    digests = (hashlib.sha256(text.encode()).digest() for text in (style, script))
     return (
-        "default-src 'none'; "
-        f"style-src 'sha256-{_digest(style)}'; script-src 'sha256-{_digest(script)}'; "
+        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; "
         "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    ).format(*(base64.b64encode(digest).decode() for digest in digests))

@@ -33,7 +33,7 @@ def sentences(report: ReportFigures) -> list[str]:
 def _anomalies(report: ReportFigures) -> str:
     critical = sum(each.severity == "critical" for each in report.anomalies)
     first = report.anomalies[0]
-    things = "1 anomaly" if report.anomaly_count == 1 else f"{report.anomaly_count:,} anomalies"
+    things = words.things(report.anomaly_count, "anomaly", "anomalies")
     urgent = f", {critical} critical" if critical else ""
     named = words.printable(first.destination, NAME_CHARACTERS)
     return f"{things}{urgent}; first of all {first.kind} at {named}: {first.evidence.rstrip('.')}."
@@ -63,19 +63,16 @@ def _backlog(report: ReportFigures) -> list[str]:
     if not line.any():
         return ["No message was ready at any measurement."]
     start, end = int(line[0]), report.backlog
-    ready = [queue for queue in report.queues if queue.backlog]
-    where = ""
-    if ready and end:
-        largest = max(ready, key=lambda queue: queue.backlog or 0)
-        share = f"{(largest.backlog or 0) / end:.0%} of them " if end > 1 else ""
-        where = f", {share}in {words.printable(largest.name, NAME_CHARACTERS)}"
-    how = ""
+    text = f"{words.things(end, 'message')} {'waits' if end == 1 else 'wait'} at the end"
+    largest = max(report.queues, key=lambda queue: queue.backlog or 0)
+    if end and largest.backlog:
+        share = f"{largest.backlog / end:.0%} of them " if end > 1 else ""
+        text += f", {share}in {words.printable(largest.name, NAME_CHARACTERS)}"
     if start and end > start * GROWTH:
-        how = f", more than at the start ({words.count(start)})"
+        text += f", more than at the start ({words.count(start)})"
     elif end * GROWTH < start:
-        how = f", fewer than at the start ({words.count(start)})"
-    wait = "waits" if end == 1 else "wait"
-    return [f"{words.things(end, 'message')} {wait} at the end{where}{how}."]
+        text += f", fewer than at the start ({words.count(start)})"
+    return [f"{text}."]
 
 
 def _dead_letters(report: ReportFigures) -> str:
@@ -102,11 +99,6 @@ def state_of(state: LakeState, late_events: int) -> list[str]:
             f"up to record {words.count(progress.last)}, since "
             f"{words.moment(progress.committed.timestamp())} UTC"
         )
-        if progress.behind == 0:
-            text += ": that is all that its journal holds"
-        elif progress.behind is not None:
-            more = "more record" if progress.behind == 1 else "more records"
-            text += f"; its journal holds {words.count(progress.behind)} {more}"
         lines.append(f"{text}.")
     if late_events:
         lines.append(f"{words.things(late_events, 'event')} came late, and all are counted.")

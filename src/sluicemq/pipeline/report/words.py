@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+_LAID_OUT: Final = "\n\t"
+"""Control characters that text may contain and a page can display."""
 UNKNOWN: Final = "–"
 """Text for a missing figure."""
 
-_STEPS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_SIZES: Final = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-_CONTROL_PICTURES: Final = 0x2400
-_LAID_OUT: Final = "\n\t"
-"""Control characters that text may contain and a page can display."""
+Steps = tuple[tuple[float, str], ...]
+_COUNTS: Final[Steps] = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
+_SIZES: Final[Steps] = (
+    *((2.0**power, f" {unit}") for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"))),
+    (2**10, " KiB"),
+    (1, " B"),
+)
+_TIMES: Final[Steps] = (
+    (86_400_000, " d"),
+    (3_600_000, " h"),
+    (60_000, " min"),
+    (1000, " s"),
+    (1, " ms"),
+)
 
 
 def count(value: float | None) -> str:
@@ -24,30 +36,17 @@ def count(value: float | None) -> str:
 
 def short(value: float | None) -> str:
     """Format three digits: 1.23M. Below 10, up to two decimals."""
-    if value is None:
-        return UNKNOWN
-    for step, suffix in _STEPS:
-        # 999.5 would become 1000 below
-        if abs(value) >= step * 0.9995:
-            return f"{_three(value / step)}{suffix}"
-    return _three(value)
-
-
-def _three(value: float) -> str:
-    if abs(value) >= 99.95:
-        return f"{value:.0f}"
-    digits = 1 if abs(value) >= 9.995 else 2
-    return f"{value:.{digits}f}".rstrip("0").rstrip(".")
+    return _scaled(value, _COUNTS)
 
 
 def size(value: float | None) -> str:
     """Format a number of bytes: 1.5 MiB."""
-    if value is None:
-        return UNKNOWN
-    for step, unit in _SIZES:
-        if value >= step:
-            return f"{_three(value / step)} {unit}"
-    return f"{value:.0f} B"
+    return _scaled(value, _SIZES)
+
+
+def duration(milliseconds: float | None) -> str:
+    """Format three digits with a suitable unit: 0.25 ms, 12 ms, 1.5 s, 3 min, 2 h, 4 d."""
+    return _scaled(milliseconds, _TIMES)
 
 
 def rate(value: float | None) -> str:
@@ -57,73 +56,51 @@ def rate(value: float | None) -> str:
     return f"{short(value)}/s" if value >= 1 or not value else f"{short(value * 60)}/min"
 
 
-def things(number: int, what: str) -> str:
-    """Format a count with its noun: 1 message, 2,000 messages."""
-    return f"{count(number)} {what}" if number == 1 else f"{count(number)} {what}s"
-
-
-def duration(milliseconds: float | None) -> str:
-    """Format three digits with a suitable unit: 0.25 ms, 12 ms, 1.5 s, 3 min, 2 h, 4 d."""
-    if milliseconds is None or math.isnan(milliseconds):
+def _scaled(value: float | None, steps: Steps) -> str:
+    if value is None or math.isnan(value):
         return UNKNOWN
-    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
-        if milliseconds >= length:
-            return f"{_three(milliseconds / length)} {unit}"
-    return f"{_three(milliseconds)} ms"
+    # 999.5 of one unit would become 1000
+    step, unit = next((each for each in steps if abs(value) >= each[0] * 0.9995), steps[-1])
+    scaled = value / step
+    digits = 0 if abs(scaled) >= 99.95 else 1 if abs(scaled) >= 9.995 else 2
+    text = f"{scaled:.{digits}f}"
+    return (text.rstrip("0").rstrip(".") if digits else text) + unit
+
+
+def things(number: int, what: str, many: str = "") -> str:
+    """Format a count with its noun: 1 message, 2,000 messages."""
+    return f"{count(number)} {what if number == 1 else many or f'{what}s'}"
 
 
 def moment(seconds: float) -> str:
     """Format seconds since 1970 (UTC): 21 Nov 2026, 14:05."""
-    time = datetime.fromtimestamp(seconds, UTC)
-    return f"{day(seconds)} {time.year}, {time:%H:%M}"
+    return f"{datetime.fromtimestamp(seconds, UTC):%-d %b %Y, %H:%M}"
 
 
 def brief(seconds: float) -> str:
     """Format a time without the year: 21 Nov, 14:05."""
-    return f"{day(seconds)}, {clock(seconds)}"
+    return f"{datetime.fromtimestamp(seconds, UTC):%-d %b, %H:%M}"
 
 
-def day(seconds: float) -> str:
-    """Format a day: 21 Nov."""
-    time = datetime.fromtimestamp(seconds, UTC)
-    return f"{time.day} {time:%b}"
+def span(start: float, end: float, of: Callable[[float], str] = brief) -> str:
+    """Format a period, with the day once if it is the same: 21 Nov, 14:05 to 14:10.
 
-
-def clock(seconds: float) -> str:
-    """Format a time of day: 14:05."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%H:%M}"
-
-
-def span(start: float, end: float) -> str:
-    """Format a period, with the day once if it is the same: 21 Nov, 14:05 to 14:10."""
-    if day(start) == day(end) and end - start < 86_400:
-        return f"{brief(start)} to {clock(end)}"
-    return f"{brief(start)} to {brief(end)}"
-
-
-def period(start: float, end: float) -> str:
-    """Format a period with the year: 21 Nov 2026, 14:05 to 14:10."""
-    if day(start) == day(end) and end - start < 86_400:
-        return f"{moment(start)} to {clock(end)}"
-    return f"{moment(start)} to {moment(end)}"
+    `of` formats its ends."""
+    day, _, clock = of(end).rpartition(", ")
+    same = end - start < 86_400 and of(start).startswith(f"{day},")
+    return f"{of(start)} to {clock if same else of(end)}"
 
 
 def printable(text: str, at_most: int | None = None) -> str:
     """Return untrusted text in printable form, of at most `at_most` characters.
 
-    Control characters become their pictures, and invisible characters and those that change the
-    writing direction become their codes. Truncated text ends with an ellipsis."""
+    Control characters, invisible characters and those that change the writing direction become
+    their codes. Truncated text ends with an ellipsis."""
     if at_most is not None and len(text) > at_most:
         text = text[: at_most - 1] + "…"
-    return "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
-    code = ord(character)
-    if code < 0x20 and character not in _LAID_OUT:
-        return chr(_CONTROL_PICTURES + code)
-    if code == 0x7F:
-        return "\u2421"
-    if code >= 0x80 and unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn"):
-        return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-    return character
+    return "".join(
+        character
+        if character in _LAID_OUT or unicodedata.category(character)[0] != "C"
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
