@@ -19,9 +19,10 @@ A file's contents are not trusted: an invalid value yields a Fault, which is the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from struct import Struct
+from struct import Struct, calcsize, pack, unpack_from
 from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
@@ -44,11 +45,19 @@ _BATCH: Final = 16_384
 _LAST_TIME: Final = 253_402_300_800 * 1_000_000
 """The year 10000 in µs; later times are invalid."""
 _MOST_INTERFACES: Final = 4096
-_MICRO: Final = 0xA1B2C3D4
-_NANO: Final = 0xA1B23C4D
-_SECTION: Final = 0x0A0D0D0A
-_ORDER: Final = 0x1A2B3C4D
+_SECTION: Final = b"\x0a\x0d\x0d\x0a"
+_PCAP: Final = {
+    pack(order + "I", magic): (order, units)
+    for order in "<>"
+    for magic, units in ((0xA1B2C3D4, 1), (0xA1B23C4D, 1000))
+}
+"""Order of bytes and time units per microsecond, by magic number."""
+_ORDERS: Final = {pack(order + "I", 0x1A2B3C4D): order for order in "<>"}
 _RECORD_SIZE: Final = 16
+
+Scanned = tuple[npt.ArrayLike, int, str]
+"""Columns of the packets in a block, the position of the first packet that is not whole, and an
+error there, or ""."""
 
 
 class CaptureFault(NamedTuple):
@@ -79,32 +88,42 @@ class Packets(NamedTuple):
     link: Integers
 
 
-def is_capture(first: bytes) -> bool:
-    """Return True if a file with these first bytes is a pcap or pcapng file."""
-    return _byte_order(first, (_MICRO, _NANO)) != "" or first[:4] == b"\x0a\x0d\x0d\x0a"
-
-
-def _byte_order(first: bytes, magics: tuple[int, ...]) -> str:
-    """Return "<" or ">", or "" if the bytes match none of the magic numbers."""
-    if len(first) >= 4:
-        for order in "<>":
-            if Struct(order + "I").unpack_from(first)[0] in magics:
-                return order
-    return ""
-
-
 def read_packets(path: Path) -> Iterator[Packets | CaptureFault]:
     """Yield all packets of a file. Raises OSError."""
     with path.open("rb") as file:
         first = file.read(24)
-        order = _byte_order(first, (_MICRO, _NANO))
-        if order:
-            yield from _pcap(file, first, order)
-        elif first[:4] == b"\x0a\x0d\x0d\x0a":
+        if first[:4] == _SECTION:
             file.seek(0)
-            yield from _pcapng(file)
-        else:
+            yield from _scan(file, 0, "block", _Pcapng().scan)
+        elif first[:4] not in _PCAP:
             yield CaptureFault(0, _no_capture(first))
+        elif len(first) < 24:
+            yield CaptureFault(len(first), "the file ends within its header")
+        else:
+            yield from _scan(file, 24, "packet", partial(_pcap, first))
+
+
+def _scan(
+    file: BinaryIO, base: int, what: str, scan: Callable[[bytes], Scanned]
+) -> Iterator[Packets | CaptureFault]:
+    """Yield the packets that `scan` finds; the file is at `base` and consists of `what`s."""
+    rest = b""
+    while True:
+        block = file.read(_BLOCK)
+        data = rest + block
+        found, position, error = scan(data)
+        buffer = np.frombuffer(data[:position] + bytes(SLACK), np.uint8)
+        columns = np.asarray(found, np.int64).reshape(-1, 5).T
+        for start in range(0, columns.shape[1], _BATCH):
+            yield Packets(buffer, base, *columns[:, start : start + _BATCH])
+        rest = data[position:]
+        base += position
+        if not error and not block and rest:
+            error = f"the file ends within a {what}"
+        if error:
+            yield CaptureFault(base, error)
+        if error or not block:
+            return
 
 
 def _no_capture(first: bytes) -> str:
@@ -118,218 +137,122 @@ def _no_capture(first: bytes) -> str:
     )
 
 
-# --- pcap ----------------------------------------------------------------------------------------
-
-
-def _pcap(file: BinaryIO, first: bytes, order: str) -> Iterator[Packets | CaptureFault]:
-    if len(first) < 24:
-        yield CaptureFault(len(first), "the file ends within its header")
-        return
-    magic, _, _, _, _, _, link = Struct(order + "IHHiIII").unpack(first)
-    link &= 0xFFFF  # the upper bits are the length of a checksum and flags
-    units = 1000 if magic == _NANO else 1
+def _pcap(header: bytes, data: bytes) -> Scanned:
+    order, units = _PCAP[header[:4]]
     length_of = Struct(order + "I").unpack_from
-    rest = b""
-    base = 24
-    while True:
-        block = file.read(_BLOCK)
-        data = rest + block
-        size = len(data)
-        position = 0
-        places: list[int] = []
-        fault: CaptureFault | None = None
-        while position + _RECORD_SIZE <= size:
-            captured = length_of(data, position + 8)[0]
-            if captured > _LARGEST:
-                fault = CaptureFault(base + position, f"a packet of {captured} bytes is announced")
-                break
-            end = position + _RECORD_SIZE + captured
-            if end > size:
-                break
-            places.append(position)
-            position = end
-        if places:
-            buffer = np.frombuffer(data[:position] + bytes(SLACK), np.uint8)
-            for start in range(0, len(places), _BATCH):
-                yield _records(buffer, base, places[start : start + _BATCH], order, units, link)
-        if fault is None and not block and position < size:
-            fault = CaptureFault(base + position, "the file ends within a packet")
-        if fault is not None:
-            yield fault
-        if fault is not None or not block:
-            return
-        rest = data[position:]
-        base += position
-
-
-def _records(
-    buffer: Bytes, base: int, places: list[int], order: str, units: int, link: int
-) -> Packets:
+    # the upper bits of the link type are the length of a checksum and flags
+    link = length_of(header, 20)[0] & 0xFFFF
+    places: list[int] = []
+    position = 0
+    error = ""
+    while position + _RECORD_SIZE <= len(data):
+        captured = length_of(data, position + 8)[0]
+        if captured > _LARGEST:
+            error = f"a packet of {captured} bytes is announced"
+            break
+        end = position + _RECORD_SIZE + captured
+        if end > len(data):
+            break
+        places.append(position)
+        position = end
     at = np.array(places, np.int64)
-    heads = buffer[at[:, None] + np.arange(_RECORD_SIZE)]
+    heads = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(_RECORD_SIZE)]
     seconds, fraction, captured, original = heads.view(order + "u4").astype(np.int64).T
-    return Packets(
-        buffer,
-        base,
-        at + _RECORD_SIZE,
-        captured,
-        original,
-        seconds * 1_000_000 + fraction // units,
-        np.full(len(places), link, np.int64),
-    )
-
-
-# --- pcapng --------------------------------------------------------------------------------------
+    time = seconds * 1_000_000 + fraction // units
+    links = np.full(len(at), link)
+    return np.stack([at + _RECORD_SIZE, captured, original, time, links], 1), position, error
 
 
 class _Interface(NamedTuple):
     """Link type; bytes kept of a packet, 0 = all; time units per second; seconds to add."""
 
-    link: int
-    snaplen: int
-    units: int
-    offset: int
+    link: int = -1
+    snaplen: int = 0
+    units: int = 1_000_000
+    offset: int = 0
 
 
-_NO_INTERFACE: Final = _Interface(-1, 0, 1_000_000, 0)
+class _Invalid(Exception):
+    """A block is invalid."""
 
 
-class _Columns:
-    """Columns of Packets under construction."""
+class _Pcapng:
+    """Parser of pcapng. A section has an order of bytes, and interfaces."""
 
     def __init__(self) -> None:
-        self.at: list[int] = []
-        self.captured: list[int] = []
-        self.original: list[int] = []
-        self.time: list[int] = []
-        self.link: list[int] = []
-
-    def add(self, at: int, captured: int, original: int, time: int, link: int) -> None:
-        self.at.append(at)
-        self.captured.append(captured)
-        self.original.append(original)
-        self.time.append(time)
-        self.link.append(link)
-
-    def packets(self, data: bytes, base: int) -> Iterator[Packets]:
-        buffer = np.frombuffer(data + bytes(SLACK), np.uint8)
-        columns = [
-            np.array(column, np.int64)
-            for column in (self.at, self.captured, self.original, self.time, self.link)
-        ]
-        for start in range(0, len(self.at), _BATCH):
-            at, captured, original, time, link = (
-                column[start : start + _BATCH] for column in columns
-            )
-            yield Packets(buffer, base, at, captured, original, time, link)
-
-
-class _Section:
-    """Section of a pcapng file: a byte order, and interfaces."""
-
-    def __init__(self, order: str) -> None:
-        self.block = Struct(order + "II")
-        self._packet = Struct(order + "IIIII")
-        self._old = Struct(order + "HHIIII")
-        self._interface = Struct(order + "HHI")
-        self._option = Struct(order + "HH")
-        self._length = Struct(order + "I")
-        self._offset = Struct(order + "q")
+        self._order = "<"
         self._interfaces: list[_Interface] = []
 
-    def take(self, kind: int, data: bytes, start: int, end: int, columns: _Columns) -> str:
-        """Parse the block body `data[start:end]`. Return an error message, or ""."""
-        if kind == 1:
-            if end - start < 8:
-                return "an interface block is too short"
-            link, _, snaplen = self._interface.unpack_from(data, start)
-            if len(self._interfaces) >= _MOST_INTERFACES:
-                return f"there are more than {_MOST_INTERFACES} interfaces"
-            units, offset = self._clock(data, start + 8, end)
-            self._interfaces.append(_Interface(link, snaplen, units, offset))
-            return ""
+    def scan(self, data: bytes) -> Scanned:
+        """Return the packets in `data`, which begins with a block."""
+        packets: list[tuple[int, ...]] = []
+        position = 0
+        try:
+            while position + 12 <= len(data):
+                if data[position : position + 4] == _SECTION:
+                    order = _ORDERS.get(data[position + 8 : position + 12])
+                    if order is None:
+                        raise _Invalid("a section does not tell the order of its bytes")
+                    self._order, self._interfaces = order, []
+                kind, length = unpack_from(self._order + "II", data, position)
+                if length < 12 or length % 4 or length > _LARGEST:
+                    raise _Invalid(f"a block of {length} bytes is announced")
+                if position + length > len(data):
+                    break
+                if kind == 1:
+                    self._interfaces.append(
+                        self._interface(data, position + 8, position + length - 4)
+                    )
+                elif kind in (2, 3, 6):
+                    packets.append(self._packet(kind, data, position + 8, position + length - 4))
+                position += length
+        except _Invalid as fault:
+            return packets, position, str(fault)
+        return packets, position, ""
+
+    def _packet(self, kind: int, data: bytes, start: int, end: int) -> tuple[int, ...]:
+        """Return the columns of the packet in the block `data[start:end]`."""
+        layout = {2: "HHIIII", 3: "I", 6: "IIIII"}[kind]
+        fields = self._fields("packet", layout, data, start, end)
+        start += calcsize("=" + layout)
         if kind == 3:
-            if end - start < 4:
-                return "a packet block is too short"
-            original = self._length.unpack_from(data, start)[0]
             interface = self._find(0)
-            captured = min(original, interface.snaplen or original, end - start - 4)
-            columns.add(start + 4, captured, original, NO_TIME, interface.link)
-            return ""
-        if end - start < 20:
-            return "a packet block is too short"
-        if kind == 6:
-            number, high, low, captured, original = self._packet.unpack_from(data, start)
-        else:
-            number, _, high, low, captured, original = self._old.unpack_from(data, start)
-        start += 20
+            captured = min(fields[0], interface.snaplen or fields[0], end - start)
+            return start, captured, fields[0], NO_TIME, interface.link
+        high, low, captured, original = fields[-4:]
         if captured > end - start:
-            return f"a packet of {captured} bytes is announced in a block of {end - start}"
-        interface = self._find(number)
-        ticks = high << 32 | low
-        time = ticks * 1_000_000 // interface.units + interface.offset * 1_000_000
-        if not 0 <= time < _LAST_TIME:
-            time = NO_TIME
-        columns.add(start, captured, original, time, interface.link)
-        return ""
+            raise _Invalid(f"a packet of {captured} bytes is announced in a block of {end - start}")
+        interface = self._find(fields[0])
+        time = (high << 32 | low) * 1_000_000 // interface.units + interface.offset * 1_000_000
+        known = 0 <= time < _LAST_TIME
+        return start, captured, original, time if known else NO_TIME, interface.link
+
+    def _fields(self, what: str, layout: str, data: bytes, start: int, end: int) -> tuple[int, ...]:
+        if end - start < calcsize("=" + layout):
+            raise _Invalid(f"{'an' if what == 'interface' else 'a'} {what} block is too short")
+        return unpack_from(self._order + layout, data, start)
 
     def _find(self, number: int) -> _Interface:
         """Return an interface; packets of an undescribed one have no link type and are skipped."""
-        return self._interfaces[number] if number < len(self._interfaces) else _NO_INTERFACE
+        return self._interfaces[number] if number < len(self._interfaces) else _Interface()
 
-    def _clock(self, data: bytes, position: int, end: int) -> tuple[int, int]:
-        """Return the time units per second, and the seconds to add."""
-        units = 1_000_000
-        offset = 0
-        while position + 4 <= end:
-            code, length = self._option.unpack_from(data, position)
-            position += 4
-            if code == 0 or position + length > end:
+    def _interface(self, data: bytes, start: int, end: int) -> _Interface:
+        link, _, snaplen = self._fields("interface", "HHI", data, start, end)
+        if len(self._interfaces) >= _MOST_INTERFACES:
+            raise _Invalid(f"there are more than {_MOST_INTERFACES} interfaces")
+        interface = _Interface(link, snaplen)
+        start += 8
+        while start + 4 <= end:
+            code, length = unpack_from(self._order + "HH", data, start)
+            start += 4
+            if code == 0 or start + length > end:
                 break
             if code == 9 and length == 1:
-                power = data[position]
+                power = data[start]
                 units = 1 << (power & 0x7F) if power & 0x80 else 10 ** min(power, 38)
+                interface = interface._replace(units=units)
             elif code == 14 and length == 8:
-                offset = self._offset.unpack_from(data, position)[0]
-            position += length + -length % 4
-        return units, offset
-
-
-def _pcapng(file: BinaryIO) -> Iterator[Packets | CaptureFault]:
-    rest = b""
-    base = 0
-    section = _Section("<")
-    while True:
-        block = file.read(_BLOCK)
-        data = rest + block
-        size = len(data)
-        position = 0
-        columns = _Columns()
-        error = ""
-        while position + 12 <= size:
-            if data[position : position + 4] == b"\x0a\x0d\x0d\x0a":
-                order = _byte_order(data[position + 8 : position + 12], (_ORDER,))
-                if not order:
-                    error = "a section does not tell the order of its bytes"
-                    break
-                section = _Section(order)
-            kind, length = section.block.unpack_from(data, position)
-            if length < 12 or length % 4 or length > _LARGEST:
-                error = f"a block of {length} bytes is announced"
-                break
-            if position + length > size:
-                break
-            if kind in (1, 2, 3, 6):
-                error = section.take(kind, data, position + 8, position + length - 4, columns)
-                if error:
-                    break
-            position += length
-        yield from columns.packets(data[:position], base)
-        if not error and not block and position < size:
-            error = "the file ends within a block"
-        if error:
-            yield CaptureFault(base + position, error)
-        if error or not block:
-            return
-        rest = data[position:]
-        base += position
+                offset = unpack_from(self._order + "q", data, start)[0]
+                interface = interface._replace(offset=offset)
+            start += length + -length % 4
+        return interface

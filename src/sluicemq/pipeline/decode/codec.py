@@ -20,7 +20,7 @@ HIDDEN: Final = "***"
 class FrameColumns(NamedTuple):
     """Columns of a frame that depend on its protocol; see columns.py."""
 
-    frame: str
+    frame: str | None
     packet_type: int | None = None
     destination: str | None = None
     destination_kind: str | None = None
@@ -54,20 +54,27 @@ class Codec(ABC):
         self.to_server = to_server
         self.limit = limit
         self.secrets = secrets
+        self._decoder = self._new_decoder()
+
+    @abstractmethod
+    def _new_decoder(self) -> Any:
+        """Return the server's codec, with `error`, `incomplete` and `feed`."""
 
     @property
-    @abstractmethod
     def error(self) -> ProtocolError | None:
         """Error in the bytes after the last frame; decoding stops there."""
+        error: ProtocolError | None = self._decoder.error
+        return error
 
     @property
-    @abstractmethod
     def incomplete(self) -> bool:
         """True if a frame has begun and has not ended."""
+        return bool(self._decoder.incomplete)
 
-    @abstractmethod
     def feed(self, data: bytes) -> list[Any]:
         """Add bytes and return the frames that are complete now. Never raises."""
+        frames: list[Any] = self._decoder.feed(data)
+        return frames
 
     def end(self) -> list[Any]:
         """Return the frames that the end of the stream completes."""
@@ -101,18 +108,17 @@ def printable_text(text: str) -> str:
 
 def printable_properties(properties: Iterable[tuple[str, Property]]) -> Pairs | None:
     """Return values as text: true and false, decimal numbers, bytes in base64."""
-    pairs: Pairs = []
-    for name, value in properties:
-        if isinstance(value, str):
-            text: str | None = printable_text(value)
-        elif isinstance(value, bool):
-            text = "true" if value else "false"
-        elif isinstance(value, bytes):
-            text = b64encode(value).decode()
-        else:
-            text = None if value is None else repr(value)
-        pairs.append((printable_text(name), text))
-    return pairs or None
+    return [(printable_text(name), _as_text(value)) for name, value in properties] or None
+
+
+def _as_text(value: Property) -> str | None:
+    if isinstance(value, str):
+        return printable_text(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    return None if value is None else repr(value)
 
 
 def printable_name(text: str | None) -> str | None:

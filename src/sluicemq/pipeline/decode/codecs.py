@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final
 
-from sluicemq.model.errors import ProtocolError
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.pipeline.decode.codec import (
     HIDDEN,
     Codec,
@@ -24,6 +24,8 @@ from sluicemq.protocols.msglite import wire as msglite
 from sluicemq.protocols.phpmq import wire as phpmq
 from sluicemq.protocols.vibemq import mapping as vibemq_mapping
 from sluicemq.protocols.vibemq import wire as vibemq
+from sluicemq.protocols.vibemq.decoder import Decoder as VibemqDecoder
+from sluicemq.protocols.vibemq.decoder import Limits as VibemqLimits
 
 _BLANKS: Final = b" \t\r\n"
 
@@ -45,21 +47,9 @@ class PhpmqCodec(Codec):
     _HEADER: Final = 8
     _PACKET_HEADER: Final = 32
 
-    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
-        super().__init__(to_server, limit, secrets)
-        kinds = phpmq.FROM_CLIENT if to_server else phpmq.FROM_SERVER
-        self._decoder = phpmq.Decoder(phpmq.Limits(body=limit), kinds)
-
-    @property
-    def error(self) -> ProtocolError | None:
-        return self._decoder.error
-
-    @property
-    def incomplete(self) -> bool:
-        return self._decoder.incomplete
-
-    def feed(self, data: bytes) -> list[phpmq.Frame]:
-        return self._decoder.feed(data)
+    def _new_decoder(self) -> phpmq.Decoder:
+        kinds = phpmq.FROM_CLIENT if self.to_server else phpmq.FROM_SERVER
+        return phpmq.Decoder(phpmq.Limits(body=self.limit), kinds)
 
     def size(self, data: bytes, at: int, frame: phpmq.Frame) -> int:
         start = at
@@ -119,21 +109,9 @@ class MsgliteCodec(Codec):
         msglite.ERROR: "error",
     }
 
-    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
-        super().__init__(to_server, limit, secrets)
-        kinds = msglite.FROM_CLIENT if to_server else msglite.FROM_SERVER
-        self._decoder = msglite.Decoder(msglite.Limits(body=limit), kinds)
-
-    @property
-    def error(self) -> ProtocolError | None:
-        return self._decoder.error
-
-    @property
-    def incomplete(self) -> bool:
-        return self._decoder.incomplete
-
-    def feed(self, data: bytes) -> list[msglite.Frame]:
-        return self._decoder.feed(data)
+    def _new_decoder(self) -> msglite.Decoder:
+        kinds = msglite.FROM_CLIENT if self.to_server else msglite.FROM_SERVER
+        return msglite.Decoder(msglite.Limits(body=self.limit), kinds)
 
     def size(self, data: bytes, at: int, frame: msglite.Frame) -> int:
         start = at
@@ -217,22 +195,9 @@ class VibemqCodec(Codec):
     _SECRETS: ClassVar = frozenset({"authPassword", "authToken"})
     _WITH_PASSWORD: ClassVar = frozenset({vibemq.CREATE_USER, vibemq.CHANGE_PASSWORD})
 
-    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
-        super().__init__(to_server, limit, secrets)
-        self._decoder = vibemq.Decoder(
-            vibemq.Limits(frame=limit, unpacked=max(limit, vibemq.MAX_UNPACKED))
-        )
-
-    @property
-    def error(self) -> ProtocolError | None:
-        return self._decoder.error
-
-    @property
-    def incomplete(self) -> bool:
-        return self._decoder.incomplete
-
-    def feed(self, data: bytes) -> list[vibemq.Frame]:
-        return self._decoder.feed(data)
+    def _new_decoder(self) -> VibemqDecoder:
+        unpacked = max(self.limit, vibemq.MAX_UNPACKED)
+        return VibemqDecoder(VibemqLimits(frame=self.limit, unpacked=unpacked))
 
     def size(self, data: bytes, at: int, frame: vibemq.Frame) -> int:
         return vibemq.HEADER_SIZE + int.from_bytes(data[at : at + 4])
@@ -240,19 +205,16 @@ class VibemqCodec(Codec):
     def describe(self, frame: vibemq.Frame) -> FrameColumns:
         kind = frame.type
         headers = frame.headers
-        properties: Pairs | None = None
-        if headers:
-            if self.secrets:
-                properties = printable_properties(headers.items())
-            else:
-                properties = printable_properties(
-                    (name, HIDDEN if name in self._SECRETS else value)
-                    for name, value in headers.items()
-                )
+        hidden = frozenset() if self.secrets else self._SECRETS
+        properties = printable_properties(
+            (name, HIDDEN if name in hidden else value) for name, value in (headers or {}).items()
+        )
         if frame.error_code or frame.error_message:
-            properties = properties or []
-            properties.append(("errorCode", printable_text(frame.error_code)))
-            properties.append(("errorMessage", printable_text(frame.error_message)))
+            properties = [
+                *(properties or []),
+                ("errorCode", printable_text(frame.error_code)),
+                ("errorMessage", printable_text(frame.error_message)),
+            ]
         carries = kind in (vibemq.PUBLISH, vibemq.DELIVER)
         body: bytes | None = frame.payload if carries or frame.payload else None
         if kind in self._WITH_PASSWORD and self.to_server and not self.secrets:
@@ -293,33 +255,35 @@ class JmqCodec(Codec):
 
     _WITH_BLOCKS: ClassVar = frozenset({PacketType.ACKNOWLEDGE.value, PacketType.REDELIVER.value})
 
-    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
-        super().__init__(to_server, limit, secrets)
-        self._decoder = jmq.Decoder(jmq.Limits(packet=limit))
+    _oversized: ProtocolError | None = None
+
+    def _new_decoder(self) -> jmq.Decoder:
+        return jmq.Decoder(jmq.Limits(packet=self.limit))
 
     @property
     def error(self) -> ProtocolError | None:
-        return self._decoder.error
+        return self._oversized or super().error
 
-    @property
-    def incomplete(self) -> bool:
-        return self._decoder.incomplete
+    def feed(self, data: bytes) -> list[jmq.Packet]:
+        if self._oversized is not None:
+            return []
+        packets = super().feed(data)
+        for number, packet in enumerate(packets):
+            if isinstance(packet, jmq.Oversized):
+                # the announced size may be wrong: the next packet is searched for
+                self._oversized = FrameTooLarge(
+                    f"a packet of {packet.size} bytes, or one of its headers, is above the limit"
+                )
+                return packets[:number]
+        return packets
 
-    def feed(self, data: bytes) -> list[jmq.Packet | jmq.Oversized]:
-        return self._decoder.feed(data)
-
-    def size(self, data: bytes, at: int, frame: jmq.Packet | jmq.Oversized) -> int:
-        if isinstance(frame, jmq.Oversized):
-            return frame.size
+    def size(self, data: bytes, at: int, frame: jmq.Packet) -> int:
         return len(frame.head) + len(frame.body)
 
-    def describe(self, frame: jmq.Packet | jmq.Oversized) -> FrameColumns:
+    def describe(self, frame: jmq.Packet) -> FrameColumns:
         kind = frame.type
         name = _JMQ_FRAMES.get(kind) or f"type {kind}"
         request = str(frame.consumer_id) if frame.consumer_id else None
-        if isinstance(frame, jmq.Oversized):
-            why = f"a packet of {frame.size} bytes, or one of its headers, is above the limit"
-            return FrameColumns(name, kind, request_id=request, error=why)
         try:
             properties = frame.properties if frame.block else {}
             if frame.is_message:

@@ -11,6 +11,7 @@ begins another connection between the same endpoints.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sluicemq.pipeline.decode.captures import NO_TIME, CaptureFault, read_packets
+from sluicemq.pipeline.decode.captures import NO_TIME, CaptureFault, Integers, read_packets
 from sluicemq.pipeline.decode.headers import (
     ENDPOINT,
     FIN,
@@ -73,33 +74,32 @@ class ConnectionPackets(NamedTuple):
     notes: bytes
 
 
+@dataclass(slots=True)
 class _Connection:
-    """Connection that may receive more packets."""
+    """Connection that may receive more packets.
 
-    __slots__ = ("begun", "chunks", "count", "endpoints", "first", "notes", "number", "slot")
+    pair    both endpoints
+    begun   sequence number after the SYN, by side
+    first   sequence number of the first captured byte, by side
+    """
 
-    def __init__(self, number: int, slot: int, endpoints: tuple[str, str]) -> None:
-        self.number = number
-        self.slot = slot
-        self.endpoints = endpoints
-        self.notes: list[Notes] = []
-        self.count = 0
-        self.chunks = 0
-        self.begun: list[int | None] = [None, None]
-        """Sequence number after the SYN, by side."""
-        self.first: list[int | None] = [None, None]
-        """Sequence number of the first captured byte, by side."""
+    number: int
+    pair: bytes
+    notes: list[Notes] = field(default_factory=list)
+    count: int = 0
+    chunks: int = 0
+    begun: list[int | None] = field(default_factory=lambda: [None, None])
+    first: list[int | None] = field(default_factory=lambda: [None, None])
 
     def drain(self) -> Iterator[ConnectionPackets]:
         """Yield the collected notes as chunks."""
-        if not self.count:
-            return
-        notes = np.concatenate(self.notes)
+        notes = np.concatenate(self.notes) if self.notes else np.empty(0, NOTE)
         self.notes.clear()
         self.count = 0
+        endpoints = _text(self.pair[:ENDPOINT]), _text(self.pair[ENDPOINT:])
         for start in range(0, len(notes), CHUNK):
             part = notes[start : start + CHUNK].tobytes()
-            yield ConnectionPackets(self.number, self.chunks, self.endpoints, part)
+            yield ConnectionPackets(self.number, self.chunks, endpoints, part)
             self.chunks += 1
 
 
@@ -109,13 +109,8 @@ class Finder:
     def __init__(self, most: int) -> None:
         """Set `most`, the maximum number of connections in memory."""
         self._most = most
-        self._sides: dict[bytes, tuple[int, int]] = {}
-        """Index of the endpoint pair and of the source in it, by source and target."""
-        self._keys: dict[int, bytes] = {}
-        """Key of side 0, by index of the pair."""
-        self._slots = 0
-        self._current: dict[int, _Connection] = {}
-        """Connection by index of the pair, in the order of last activity."""
+        self._current: dict[bytes, _Connection] = {}
+        """Connection by pair of endpoints, in the order of last activity."""
         self._connections = 0
         self._notes = 0
 
@@ -125,34 +120,29 @@ class Finder:
         if not relevant.any():
             return
         segments = Segments(*(column[relevant] for column in segments))
-        slots, sides = self._pairs(segments)
-        numbers, replaced = self._numbers(segments, slots, sides)
-        known = {each.number: each for each in map(self._current.__getitem__, set(slots.tolist()))}
-        known |= replaced
+        numbers, sides, known = self._assign(segments)
         notes = _notes(segments, sides)
         order = np.argsort(numbers, kind="stable")
-        ordered = numbers[order]
-        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-        for start, stop in zip(starts, [*starts[1:], len(ordered)], strict=True):
-            connection = known[int(ordered[start])]
-            mine = notes[order[start:stop]]
-            connection.notes.append(mine)
+        starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+        for mine in np.split(order, starts[1:]):
+            connection = known[int(numbers[mine[0]])]
+            connection.notes.append(notes[mine])
             connection.count += len(mine)
             self._notes += len(mine)
             for side in (0, 1):
                 if connection.first[side] is None:
-                    sent = mine["sequence"][mine["side"] == side]
+                    sent = segments.sequence[mine][sides[mine] == side]
                     connection.first[side] = int(sent[0]) if len(sent) else None
-            if connection.number not in replaced:
-                self._current[connection.slot] = self._current.pop(connection.slot)
-                if connection.count >= CHUNK:
-                    yield from self._drain(connection)
-        for connection in replaced.values():
-            yield from self._drain(connection)
+        for connection in known.values():
+            is_current = self._current[connection.pair] is connection
+            if is_current:
+                self._current[connection.pair] = self._current.pop(connection.pair)
+            if not is_current or connection.count >= CHUNK:
+                yield from self._drain(connection)
         if self._notes > _MOST_NOTES:
             yield from self.end()
         while len(self._current) > self._most:
-            yield from self._forget(next(iter(self._current)))
+            yield from self._drain(self._current.pop(next(iter(self._current))))
 
     def end(self) -> Iterator[ConnectionPackets]:
         """Yield all remaining chunks."""
@@ -163,69 +153,38 @@ class Finder:
         self._notes -= connection.count
         return connection.drain()
 
-    def _forget(self, slot: int) -> Iterator[ConnectionPackets]:
-        key = self._keys.pop(slot)
-        del self._sides[key]
-        self._sides.pop(_turned(key), None)
-        return self._drain(self._current.pop(slot))
-
-    def _pairs(self, segments: Segments) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return each segment's endpoint pair and the index of its sender in it."""
+    def _assign(self, segments: Segments) -> tuple[Integers, Integers, dict[int, _Connection]]:
+        """Return each segment's connection number and side, and the connections by number."""
         keys = np.concatenate([segments.source, segments.target], axis=1)
-        different, inverse = np.unique(keys.view(f"V{2 * ENDPOINT}").ravel(), return_inverse=True)
-        found = [self._side(key.tobytes()) for key in different]
-        slots, sides = np.array(found, np.int64).T
-        return slots[inverse], sides[inverse]
-
-    def _side(self, key: bytes) -> tuple[int, int]:
-        known = self._sides.get(key)
-        if known is None:
-            slot = self._slots
-            self._slots += 1
-            self._keys[slot] = key
-            # a connection from an endpoint to itself has one side only
-            self._sides[_turned(key)] = slot, 1
-            self._sides[key] = known = slot, 0
-        return known
-
-    def _numbers(
-        self,
-        segments: Segments,
-        slots: npt.NDArray[np.int64],
-        sides: npt.NDArray[np.int64],
-    ) -> tuple[npt.NDArray[np.int64], dict[int, _Connection]]:
-        """Return each segment's connection number, and the connections that others replaced."""
-        different, places, inverse = np.unique(slots, return_index=True, return_inverse=True)
-        for slot in different[np.argsort(places)].tolist():
-            if slot not in self._current:
-                self._begin(slot)
-        present = [self._current[slot] for slot in different.tolist()]
-        numbers = np.array([each.number for each in present], np.int64)[inverse]
-        replaced: dict[int, _Connection] = {}
+        different, places, inverse = np.unique(
+            keys.view(f"V{2 * ENDPOINT}").ravel(), return_index=True, return_inverse=True
+        )
+        names = [key.tobytes() for key in different]
+        pairs = [min(name, name[ENDPOINT:] + name[:ENDPOINT]) for name in names]
+        sides = np.array([name != pair for name, pair in zip(names, pairs, strict=True)])[inverse]
+        slot_of = dict.fromkeys((pairs[index] for index in np.argsort(places)), 0)
+        connections = [self._current.get(pair) or self._begin(pair) for pair in slot_of]
+        slot_of = {pair: slot for slot, pair in enumerate(slot_of)}
+        slots = np.array([slot_of[pair] for pair in pairs])[inverse]
+        numbers = np.array([connection.number for connection in connections], np.int64)[slots]
+        known = {connection.number: connection for connection in connections}
         for place in np.flatnonzero(segments.flags & SYN):
-            slot, side = int(slots[place]), int(sides[place])
-            connection = self._current[slot]
+            connection, side = connections[slots[place]], int(sides[place])
             begun = (int(segments.sequence[place]) + 1) & 0xFFFF_FFFF
             first = connection.first[side]
             if first is None:
-                before = np.flatnonzero(
-                    (numbers[:place] == connection.number) & (sides[:place] == side)
-                )
-                first = int(segments.sequence[before[0]]) if len(before) else None
-            if _is_same(begun, connection.begun[side], first):
-                connection.begun[side] = begun
-                continue
-            replaced[connection.number] = connection
-            connection = self._begin(slot)
+                same = (numbers[:place] == connection.number) & (sides[:place] == side)
+                before = segments.sequence[:place][same]
+                first = int(before[0]) if len(before) else None
+            if not _is_same(begun, connection.begun[side], first):
+                connection = connections[slots[place]] = self._begin(connection.pair)
+                known[connection.number] = connection
+                numbers[place:][slots[place:] == slots[place]] = connection.number
             connection.begun[side] = begun
-            later = np.flatnonzero(slots[place:] == slot) + place
-            numbers[later] = connection.number
-        return numbers, replaced
+        return numbers, sides.astype(np.int64), known
 
-    def _begin(self, slot: int) -> _Connection:
-        key = self._keys[slot]
-        endpoints = _text(key[:ENDPOINT]), _text(key[ENDPOINT:])
-        connection = self._current[slot] = _Connection(self._connections, slot, endpoints)
+    def _begin(self, pair: bytes) -> _Connection:
+        connection = self._current[pair] = _Connection(self._connections, pair)
         self._connections += 1
         return connection
 
@@ -242,10 +201,6 @@ def _is_same(begun: int, known: int | None, first: int | None) -> bool:
     return (first + 1 - begun) & 0xFFFF_FFFF <= _LATE_SYN
 
 
-def _turned(key: bytes) -> bytes:
-    return key[ENDPOINT:] + key[:ENDPOINT]
-
-
 def _text(endpoint: bytes) -> str:
     port = int.from_bytes(endpoint[16:])
     if endpoint.startswith(_MAPPED):
@@ -253,16 +208,11 @@ def _text(endpoint: bytes) -> str:
     return f"[{IPv6Address(endpoint[:16])}]:{port}"
 
 
-def _notes(segments: Segments, sides: npt.NDArray[np.int64]) -> Notes:
-    notes = np.empty(len(sides), NOTE)
-    notes["time"] = segments.time
-    notes["at"] = segments.start
-    notes["sequence"] = segments.sequence
-    notes["size"] = segments.captured
-    notes["lost"] = segments.length - segments.captured
-    notes["flags"] = segments.flags
-    notes["side"] = sides
-    return notes
+def _notes(segments: Segments, sides: Integers) -> Notes:
+    lost = segments.length - segments.captured
+    columns = (segments.time, segments.start, segments.sequence, segments.captured, lost)
+    made: Notes = np.rec.fromarrays([*columns, segments.flags, sides], dtype=NOTE).view(np.ndarray)
+    return made
 
 
 def find_connections(
@@ -283,9 +233,9 @@ def find_connections(
             yield from finder.add(find_segments(packets, passed))
     yield from finder.end()
     for count, description in (
-        (passed.unknown, "have a link type that is not known; nothing of them was decoded"),
-        (passed.fragments, "are fragments of IP, which are not put together"),
-        (passed.broken, "have headers that are cut or cannot be"),
+        (passed["unknown"], "have a link type that is not known; nothing of them was decoded"),
+        (passed["fragments"], "are fragments of IP, which are not put together"),
+        (passed["broken"], "have headers that are cut or cannot be"),
     ):
         if count:
             yield CaptureFault(-1, f"{count} packets {description}")

@@ -18,7 +18,14 @@ from sluicemq.pipeline.decode.headers import ACK, SYN
 from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.decode.payload import CaptureFile
 from sluicemq.pipeline.decode.reassembly import ByteRange, Gap, Reassembler, add_event
-from sluicemq.pipeline.decode.recognition import CODECS, HEAD, Head, Recognised, recognise
+from sluicemq.pipeline.decode.recognition import (
+    CODECS,
+    HEAD,
+    Head,
+    Recognised,
+    likely_servers,
+    recognise,
+)
 from sluicemq.pipeline.decode.rows import RowBuffer
 
 UNKNOWN: Final = (
@@ -44,12 +51,15 @@ class Conversation:
         self._name = name
         self._connection = first.connection
         self._endpoints = first.endpoints
+        self._ports = _port(first.endpoints[0]), _port(first.endpoints[1])
         self._options = options
         self._rows = rows
         self._sides = Reassembler(options.max_waiting), Reassembler(options.max_waiting)
-        self._early: tuple[list[ByteRange | Gap], list[ByteRange | Gap]] = ([], [])
+        self._early: list[list[ByteRange | Gap]] = [[], []]
         """Events of both sides before the protocol was recognised."""
-        self._client: int | None = None
+        raw = options.raw
+        self._client = None if raw is None else 0 if raw.role == "client" else 1
+        """Side of the client, if known."""
         self._flows: list[Flow | Unread] = []
         self._stream = name if options.raw else " > ".join(first.endpoints)
         self._directions = [TO_SERVER, TO_CLIENT]
@@ -70,15 +80,15 @@ class Conversation:
         yield from self._hand_on([known.end() for known in self._sides])
         if not self._flows and any(self._early):
             # both sides have gaps only
-            server = 1 if self._client is None else 1 - self._client
-            self._begin(Recognised(None, server), NO_PAYLOAD)
-            yield from self._catch_up()
-        closed = self._sides[0].closed or self._sides[1].closed
+            if self._client is None:
+                self._client = 1 - likely_servers(self._ports, self._options)[0]
+            self._begin(Recognised(None, 1 - self._client), NO_PAYLOAD)
+            for side in (0, 1):
+                yield from self._play(side, self._early[side])
         for side, flow in enumerate(self._flows):
             if not self._broken:
-                flow.end(closed)
-            foreign = self._sides[side].foreign
-            if foreign:
+                flow.end(any(known.closed for known in self._sides))
+            if foreign := self._sides[side].foreign:
                 text = (
                     f"{foreign} packets have sequence numbers that do not belong to the "
                     "connection, and were left out"
@@ -94,10 +104,12 @@ class Conversation:
                 for early, mine in zip(self._early, events, strict=True):
                     for event in mine:
                         add_event(early, event)
-                if any(isinstance(each, ByteRange) for early in self._early for each in early):
-                    self._begin(self._recognise())
-                    yield from self._catch_up()
-                return
+                if not any(
+                    isinstance(event, ByteRange) for early in self._early for event in early
+                ):
+                    return
+                self._begin(self._recognise())
+                events, self._early = self._early, [[], []]
             for side in (0, 1):
                 yield from self._play(side, events[side])
         except (OSError, EOFError) as fault:
@@ -131,22 +143,12 @@ class Conversation:
                 begins = self._sides[side].begins
                 self._flows.append(Flow(kind, side == client, begins, self._options, emit))
 
-    def _catch_up(self) -> Iterator[pa.RecordBatch]:
-        for side in (0, 1):
-            events = list(self._early[side])
-            self._early[side].clear()
-            yield from self._play(side, events)
-
     def _recognise(self) -> Recognised:
         raw = self._options.raw
-        if raw is not None and raw.protocol is not None:
-            return Recognised(raw.protocol, 1 if raw.role == "client" else 0)
+        if raw is not None and raw.protocol is not None and self._client is not None:
+            return Recognised(raw.protocol, 1 - self._client)
         heads = self._head(0), self._head(1)
-        if raw is not None:
-            client = 0 if raw.role == "client" else 1
-            return recognise(heads, (0, 0), client, self._options)
-        ports = _port(self._endpoints[0]), _port(self._endpoints[1])
-        return recognise(heads, ports, self._client, self._options)
+        return recognise(heads, self._ports, self._client, self._options)
 
     def _head(self, side: int) -> Head:
         for event in self._early[side]:

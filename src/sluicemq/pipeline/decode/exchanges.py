@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from abc import abstractmethod
+from typing import Any, ClassVar, Final
 
 from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError
 from sluicemq.pipeline.decode.codec import (
@@ -20,10 +21,9 @@ _LONGEST_ANSWER: Final = 1 << 16
 
 
 class _Exchange(Codec):
-    """Collects the bytes of one side."""
+    """Collects the bytes of one side, which are one frame."""
 
-    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
-        super().__init__(to_server, limit, secrets)
+    def _new_decoder(self) -> None:
         self._received = bytearray()
         self._done = False
         self._error: ProtocolError | None = None
@@ -36,18 +36,26 @@ class _Exchange(Codec):
     def incomplete(self) -> bool:
         return bool(self._received) and not self._done
 
-    def _take(self, data: bytes, limit: int) -> None:
+    def feed(self, data: bytes) -> list[Any]:
+        return [] if self._done or self._error is not None else self._take(data)
+
+    @abstractmethod
+    def _take(self, data: bytes) -> list[Any]:
+        """Implement `feed`, until a frame is complete or an error has occurred."""
+
+    def _collect(self, data: bytes, limit: int) -> None:
         if len(self._received) + len(data) > limit:
             self._error = FrameTooLarge(f"a request or response is larger than {limit} bytes")
             self._received.clear()
         else:
             self._received += data
 
-    def _finish(self) -> list[bytes]:
+    def end(self) -> list[Any]:
+        return self._finish() if self.incomplete and self._error is None else []
+
+    def _finish(self) -> list[Any]:
         self._done = True
-        received = bytes(self._received)
-        self._received.clear()
-        return [received]
+        return [bytes(self._received)]
 
     def size(self, data: bytes, at: int, frame: object) -> int:
         return len(data) - at
@@ -58,22 +66,17 @@ class PortMapperCodec(_Exchange):
 
     name = "jmq-portmapper"
 
-    def feed(self, data: bytes) -> list[bytes]:
-        if self._error is not None or self._done:
-            return []
-        self._take(data, MAX_LINE if self.to_server else _LONGEST_ANSWER)
+    def _take(self, data: bytes) -> list[bytes]:
+        self._collect(data, MAX_LINE if self.to_server else _LONGEST_ANSWER)
         received = self._received
         if self.to_server:
             line = received.partition(b"\n")[0].strip(b"\r")
             if line and not line.isdigit():
                 self._error = ProtocolError("the port mapper request is not a version number")
-            return self._finish() if b"\n" in received and self._error is None else []
-        if not received.startswith((b"%d " % VERSION)[: len(received)]):
+        elif not received.startswith((b"%d " % VERSION)[: len(received)]):
             self._error = ProtocolError("the response is not a port mapper's")
-        return self._finish() if received.endswith(b"\n.\n") and self._error is None else []
-
-    def end(self) -> list[bytes]:
-        return self._finish() if self.incomplete and self._error is None else []
+        complete = b"\n" in received if self.to_server else received.endswith(b"\n.\n")
+        return self._finish() if complete and self._error is None else []
 
     def describe(self, frame: bytes) -> FrameColumns:
         if self.to_server:
@@ -93,39 +96,31 @@ class HttpCodec(_Exchange):
 
     _SECRETS: ClassVar = frozenset({"Authorization", "Proxy-Authorization", "Cookie"})
 
-    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
-        super().__init__(to_server, limit, secrets)
-        self._reader = RequestReader(HttpLimits(body=limit))
+    def _new_decoder(self) -> None:
+        super()._new_decoder()
+        self._reader = RequestReader(HttpLimits(body=self.limit))
 
     @property
     def incomplete(self) -> bool:
-        if self.to_server:
-            return self._reader.begun and not self._done
-        return super().incomplete
+        return self._reader.begun and not self._done if self.to_server else super().incomplete
 
-    def feed(self, data: bytes) -> list[GatewayRequest | bytes]:
-        if self._error is not None or self._done:
-            return []
+    def _take(self, data: bytes) -> list[GatewayRequest]:
         if not self.to_server:
-            self._take(data, self.limit)
+            self._collect(data, self.limit)
             return []
         self._reader.feed(data)
         return self._request()
 
-    def end(self) -> list[GatewayRequest | bytes]:
-        if not self.incomplete or self._error is not None:
-            return []
+    def _finish(self) -> list[GatewayRequest | bytes]:
         if not self.to_server:
-            return list(self._finish())
+            return super()._finish()
         self._reader.end()
-        return self._request()
+        return list(self._request())
 
-    def _request(self) -> list[GatewayRequest | bytes]:
+    def _request(self) -> list[GatewayRequest]:
         self._error = self._reader.error
-        if self._reader.request is None:
-            return []
-        self._done = True
-        return [self._reader.request]
+        self._done = self._reader.request is not None
+        return [] if self._reader.request is None else [self._reader.request]
 
     def describe(self, frame: GatewayRequest | bytes) -> FrameColumns:
         if isinstance(frame, bytes):

@@ -10,6 +10,7 @@ out of step   bytes are missing, the codec has reported an error, or the capture
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, Final
 
 from sluicemq.pipeline.decode.captures import NO_TIME
@@ -53,9 +54,7 @@ class Flow:
         self._gaps = 0
         """Number of gaps while out of step, except the one that is the reason."""
         self._window = bytearray()
-        """Out of step: bytes to search, starting at position `_window_at`; the search starts at
-        `_from`."""
-        self._window_at = 0
+        """Out of step: the last bytes, to search from index `_from` on."""
         self._from = 0
         self._latest = NO_TIME
 
@@ -85,13 +84,13 @@ class Flow:
             if gap.cut:
                 self._reason += ", as packets were captured in part only (tcpdump -s 0 takes all)"
         self._seen = gap.offset + gap.size
-        self._fall_out(b"", self._seen, 0)
+        self._fall_out(b"", 0)
 
     def end(self, closed: bool) -> None:
         """Handle the end of the stream; `closed`: the connection had ended."""
         codec = self._codec
         if codec is not None:
-            self._accept(codec, self._all_at_last, b"", codec.end())
+            self._accept(codec, lambda places: [self._latest] * len(places), b"", codec.end())
         if self._codec is None:
             self._report(self._seen)
         elif self._codec.incomplete and self._seen > self._begin:
@@ -99,9 +98,6 @@ class Flow:
             what = "connection" if closed else "capture"
             why = f"the {what} ends within a frame, of which {size} bytes have come"
             self._emit(self._latest, self._begin, size, None, why)
-
-    def _all_at_last(self, places: list[int]) -> list[int]:
-        return [self._latest] * len(places)
 
     def _accept(
         self,
@@ -115,44 +111,34 @@ class Flow:
             self._kept += data
             data = bytes(self._kept) if frames else b""
         if frames:
-            begin = self._begin
             at = 0
             sizes: list[int] = []
-            ends: list[int] = []
             for frame in frames:
-                size = codec.size(data, at, frame)
-                at += size
-                sizes.append(size)
-                ends.append(begin + at)
-            emit = self._emit
-            describe = codec.describe
+                sizes.append(codec.size(data, at, frame))
+                at += sizes[-1]
+            ends = list(accumulate(sizes, initial=self._begin))[1:]
             for frame, size, end, time in zip(frames, sizes, ends, times(ends), strict=True):
-                emit(time, end - size, size, describe(frame), None)
-            self._begin = begin + at
+                self._emit(time, end - size, size, codec.describe(frame), None)
+            self._begin += at
             if codec.keeps:
                 self._kept = bytearray(memoryview(data)[at:])
         if codec.error is not None:
             self._reason = str(codec.error)
-            if codec.keeps:
-                self._fall_out(bytes(self._kept), self._begin, 1)
-            else:
-                there = max(0, len(data) - (self._seen - self._begin))
-                rest = data[there:]
-                place = self._seen - len(rest)
-                self._fall_out(rest, place, 1 if place == self._begin else 0)
+            left = max(0, len(data) - (self._seen - self._begin))
+            rest = bytes(self._kept) if codec.keeps else data[left:]
+            self._fall_out(rest, int(self._seen - len(rest) == self._begin))
         elif self._kept and not codec.incomplete:
             # blank lines between frames belong to no frame
             self._begin += len(self._kept)
             self._kept.clear()
 
-    def _fall_out(self, rest: bytes, place: int, first: int) -> None:
-        """Start to search for a beginning in `rest`, which is at `place`, from `first` on."""
+    def _fall_out(self, rest: bytes, first: int) -> None:
+        """Start to search for a beginning in the last bytes `rest`, from index `first` on."""
         if self._codec is not None:
             self._since = self._latest
         self._codec = None
         self._kept.clear()
         self._window = bytearray(rest)
-        self._window_at = place
         self._from = first
 
     def _search(self) -> tuple[Codec, bytes, list[Any]] | None:
@@ -171,9 +157,8 @@ class Flow:
                 at += 1
                 continue
             if frames or len(rest) >= _TRIAL:
-                place = self._window_at + at
-                self._report(place)
-                self._begin = place
+                self._report(self._seen - len(rest))
+                self._begin = self._seen - len(rest)
                 self._window = bytearray()
                 return codec, rest, frames
             self._drop(at)
@@ -184,7 +169,6 @@ class Flow:
     def _drop(self, size: int) -> None:
         """Drop the first bytes of the window, in which no frame begins."""
         del self._window[:size]
-        self._window_at += size
         self._from = 0
 
     def _report(self, until: int) -> None:

@@ -12,8 +12,8 @@ captured bytes. IP fragments are counted and not reassembled, because TCP avoids
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections import Counter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,44 +67,35 @@ class Segments(NamedTuple):
     time: Integers
 
 
-@dataclass
-class Passed:
-    """Number of packets without a segment, by reason.
+Passed = Counter[str]
+"""Number of packets without a segment, by reason.
 
-    unknown    unknown link type
-    foreign    not TCP
-    fragments  IP fragments
-    broken     truncated or invalid headers
-    """
-
-    unknown: int = 0
-    foreign: int = 0
-    fragments: int = 0
-    broken: int = 0
+unknown    unknown link type
+foreign    not TCP
+fragments  IP fragments
+broken     truncated or invalid headers
+"""
 
 
-class _Rows:
-    """Remaining packets of a batch; `index` has their positions, parallel to the other columns."""
+class _Rows(dict[str, npt.NDArray[Any]]):
+    """Columns of the remaining packets of a batch; `index` has their positions in it."""
 
-    def __init__(self, buffer: Bytes, **columns: Integers) -> None:
+    def __init__(self, buffer: Bytes, **columns: npt.NDArray[Any]) -> None:
+        super().__init__(columns)
         self._buffer = buffer
-        self._columns = columns
-
-    def __getitem__(self, name: str) -> Integers:
-        return self._columns[name]
-
-    def __setitem__(self, name: str, values: Integers) -> None:
-        self._columns[name] = values
-
-    def __len__(self) -> int:
-        return len(self._columns["index"])
 
     def where(self, mask: npt.NDArray[np.bool_]) -> _Rows:
-        return _Rows(self._buffer, **{name: each[mask] for name, each in self._columns.items()})
+        return _Rows(self._buffer, **{name: column[mask] for name, column in self.items()})
+
+    def only(self, mask: npt.NDArray[np.bool_], passed: Passed, reason: str) -> _Rows:
+        """Return the packets in `mask`, which may be all; others are counted in `passed`."""
+        passed[reason] += len(mask) - int(mask.sum())
+        return self if mask.all() else self.where(mask)
 
     def byte(self, offset: int) -> Integers:
         """Return the byte at `offset` from each packet's position `at`; it may be in the slack."""
-        return self._buffer[self["at"] + offset].astype(np.int64)
+        found: Integers = self._buffer[self["at"] + offset].astype(np.int64)
+        return found
 
     def u16(self, offset: int) -> Integers:
         return self.byte(offset) << 8 | self.byte(offset + 1)
@@ -118,7 +109,8 @@ class _Rows:
 
     def has(self, size: int) -> npt.NDArray[np.bool_]:
         """Return the mask of packets that have `size` more bytes."""
-        return self["at"] + size <= self["end"]
+        mask: npt.NDArray[np.bool_] = self["at"] + size <= self["end"]
+        return mask
 
 
 def find_segments(packets: Packets, passed: Passed) -> Segments:
@@ -144,21 +136,16 @@ def _unwrap(rows: _Rows, passed: Passed) -> _Rows:
     """Return the IP packets, with `at` on their first byte."""
     link = rows["link"]
     at = rows["at"]
-    kind = np.zeros(len(rows), np.int64)
     ethernet = link == _ETHERNET
-    if ethernet.any():
-        position = at + 12
-        for _ in range(_MOST_TAGS):
-            tagged = ethernet & np.isin(_Rows(rows._buffer, at=position).u16(0), _TAGS)
-            if not tagged.any():
-                break
-            position = position + np.where(tagged, 4, 0)
-        kind = np.where(ethernet, _Rows(rows._buffer, at=position).u16(0), kind)
-        at = np.where(ethernet, position + 2, at)
+    position = at + 12
+    for _ in range(_MOST_TAGS if ethernet.any() else 0):
+        tagged = np.isin(_Rows(rows._buffer, at=position).u16(0), _TAGS)
+        position = position + np.where(ethernet & tagged, 4, 0)
+    kind = np.where(ethernet, _Rows(rows._buffer, at=position).u16(0), 0)
+    at = np.where(ethernet, position + 2, at)
     for cooked, where, size in ((_COOKED, 14, 16), (_COOKED_2, 0, 20)):
-        mask = link == cooked
-        kind = np.where(mask, rows.u16(where), kind)
-        at = np.where(mask, rows["at"] + size, at)
+        kind = np.where(link == cooked, rows.u16(where), kind)
+        at = np.where(link == cooked, rows["at"] + size, at)
     loopback = np.isin(link, _NULL)
     at = np.where(loopback, at + 4, at)
     plain = loopback | np.isin(link, _RAW)
@@ -166,77 +153,50 @@ def _unwrap(rows: _Rows, passed: Passed) -> _Rows:
     version = rows.byte(0) >> 4
     kind = np.where(plain, np.select([version == 4, version == 6], [_IPV4, _IPV6], 0), kind)
     rows["kind"] = kind
-    known = plain | ethernet | (link == _COOKED) | (link == _COOKED_2)
-    whole = rows.has(20)
-    internet = np.isin(kind, (_IPV4, _IPV6))
-    passed.unknown += int((~known).sum())
-    passed.broken += int((known & internet & ~whole).sum())
-    passed.foreign += int((known & ~internet).sum())
-    return rows.where(known & whole & internet)
+    rows = rows.only(plain | np.isin(link, (_ETHERNET, _COOKED, _COOKED_2)), passed, "unknown")
+    rows = rows.only(np.isin(rows["kind"], (_IPV4, _IPV6)), passed, "foreign")
+    return rows.only(rows.has(20), passed, "broken")
 
 
 def _ipv4(rows: _Rows, passed: Passed) -> _Rows:
     """Return TCP packets over IPv4, `at` on the TCP header and `stop` at the payload's end."""
     rows = rows.where(rows["kind"] == _IPV4)
-    head = (rows.byte(0) & 15) * 4
+    rows["head"] = (rows.byte(0) & 15) * 4
     total = rows.u16(2)
     total = np.where(total == 0, rows["original_end"] - rows["at"], total)
-    whole = (rows.byte(0) >> 4 == 4) & (head >= 20) & (total >= head) & rows.has(20)
-    fragment = (rows.u16(6) & 0x3FFF) != 0
-    tcp = rows.byte(9) == _TCP
-    passed.foreign += int((whole & ~tcp).sum())
-    passed.fragments += int((whole & tcp & fragment).sum())
-    passed.broken += int((~whole).sum())
     rows["stop"] = rows["at"] + total
-    rows["head"] = head
-    rows = rows.where(whole & tcp & ~fragment)
+    whole = (rows.byte(0) >> 4 == 4) & (rows["head"] >= 20) & (total >= rows["head"])
+    rows = rows.only(whole, passed, "broken")
+    rows = rows.only(rows.byte(9) == _TCP, passed, "foreign")
+    rows = rows.only((rows.u16(6) & 0x3FFF) == 0, passed, "fragments")
     addresses = rows.bytes(12, 8)
-    _set_addresses(rows, _mapped(addresses[:, :4]), _mapped(addresses[:, 4:]))
+    rows["source"], rows["target"] = _mapped(addresses[:, :4]), _mapped(addresses[:, 4:])
     rows["at"] = rows["at"] + rows["head"]
     return rows
 
 
 def _mapped(address: Bytes) -> Bytes:
-    made = np.empty((len(address), 16), np.uint8)
-    made[:, :12] = _MAPPED
-    made[:, 12:] = address
-    return made
-
-
-def _set_addresses(rows: _Rows, source: Bytes, target: Bytes) -> None:
-    """Store addresses as two 64-bit columns each."""
-    for name, address in (("source", source), ("target", target)):
-        pair = np.ascontiguousarray(address).view(np.int64)
-        rows[name + "_1"] = pair[:, 0]
-        rows[name + "_2"] = pair[:, 1]
-
-
-def _address(rows: _Rows, name: str) -> Bytes:
-    return np.stack([rows[name + "_1"], rows[name + "_2"]], axis=1).view(np.uint8)
+    return np.hstack([np.broadcast_to(_MAPPED, (len(address), 12)), address])
 
 
 def _ipv6(rows: _Rows, passed: Passed) -> _Rows:
     """Return TCP packets over IPv6, as `_ipv4` does."""
     rows = rows.where(rows["kind"] == _IPV6)
-    whole = (rows.byte(0) >> 4 == 6) & rows.has(40)
-    passed.broken += int((~whole).sum())
-    rows = rows.where(whole)
+    rows = rows.only((rows.byte(0) >> 4 == 6) & rows.has(40), passed, "broken")
     payload = rows.u16(4)
     rows["stop"] = np.where(payload == 0, rows["original_end"], rows["at"] + 40 + payload)
     rows["next"] = rows.byte(6)
-    _set_addresses(rows, rows.bytes(8, 16), rows.bytes(24, 16))
+    rows["source"], rows["target"] = rows.bytes(8, 16), rows.bytes(24, 16)
     rows["at"] = rows["at"] + 40
     for _ in range(_MOST_EXTENSIONS):
         extended = np.isin(rows["next"], _EXTENSIONS)
         if not extended.any():
             break
-        there = ~extended | rows.has(8)
-        passed.broken += int((~there).sum())
-        rows, extended = rows.where(there), extended[there]
+        rows = rows.only(~extended | rows.has(8), passed, "broken")
+        fragment = (rows["next"] == _FRAGMENT) & ((rows.u16(2) & 0xFFF9) != 0)
+        rows = rows.only(~fragment, passed, "fragments")
         kind = rows["next"]
-        fragment = (kind == _FRAGMENT) & ((rows.u16(2) & 0xFFF9) != 0)
-        passed.fragments += int(fragment.sum())
-        rows, extended, kind = rows.where(~fragment), extended[~fragment], kind[~fragment]
+        extended = np.isin(kind, _EXTENSIONS)
         size = np.select(
             [kind == _FRAGMENT, kind == _AUTHENTICATION],
             [8, (rows.byte(1) + 2) * 4],
@@ -246,12 +206,8 @@ def _ipv6(rows: _Rows, passed: Passed) -> _Rows:
         rows["at"] = rows["at"] + np.where(extended, size, 0)
         rows["next"] = np.where(extended, following, kind)
         # later reads must not exceed the slack
-        inside = rows["at"] <= rows["end"]
-        passed.broken += int((~inside).sum())
-        rows = rows.where(inside)
-    tcp = rows["next"] == _TCP
-    passed.foreign += int((~tcp).sum())
-    return rows.where(tcp)
+        rows = rows.only(rows["at"] <= rows["end"], passed, "broken")
+    return rows.only(rows["next"] == _TCP, passed, "foreign")
 
 
 def _tcp(
@@ -260,17 +216,16 @@ def _tcp(
     """Return the indexes of packets with segments, and the columns of Segments."""
     head = (rows.byte(12) >> 4) * 4
     whole = rows.has(20) & (head >= 20) & (rows["at"] + head <= rows["stop"])
-    passed.broken += int((~whole).sum())
     rows["start"] = rows["at"] + head
-    rows = rows.where(whole)
+    rows = rows.only(whole, passed, "broken")
     start = rows["start"]
     length = rows["stop"] - start
     there = np.minimum(np.maximum(rows["end"] - start, 0), length)
     ports = rows.bytes(0, 4)
     index = rows["index"]
     return index, (
-        np.concatenate([_address(rows, "source"), ports[:, :2]], axis=1),
-        np.concatenate([_address(rows, "target"), ports[:, 2:]], axis=1),
+        np.concatenate([rows["source"], ports[:, :2]], axis=1),
+        np.concatenate([rows["target"], ports[:, 2:]], axis=1),
         rows.u32(4),
         rows.byte(13),
         start + packets.base,

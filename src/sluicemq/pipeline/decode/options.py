@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from sluicemq.model.errors import ConfigurationError
@@ -14,17 +13,15 @@ DECODED: Final = ("jmq", "jmq-portmapper", "phpmq", "vibemq", "msglite", "msglit
 REPORTED: Final = ("tls", "phpmq-maintenance", "http")
 """Protocols that are reported and not decoded."""
 
-PORTS: Final[Mapping[int, str]] = MappingProxyType(
-    {
-        2925: "vibemq",
-        7676: "jmq",
-        7680: "http",
-        9100: "phpmq",
-        9101: "phpmq-maintenance",
-        9813: "msglite",
-        9814: "msglite-http",
-    }
-)
+PORTS: Final[Mapping[int, str]] = {
+    2925: "vibemq",
+    7676: "jmq",
+    7680: "http",
+    9100: "phpmq",
+    9101: "phpmq-maintenance",
+    9813: "msglite",
+    9814: "msglite-http",
+}
 """Default ports of the protocols."""
 
 MAX_FRAME_BYTES: Final = 73_400_320
@@ -67,7 +64,6 @@ class DecodeOptions:
 
     def __post_init__(self) -> None:
         """Validate the options. Raises ConfigurationError."""
-        object.__setattr__(self, "ports", dict(self.ports))  # tasks receive it pickled
         for port, protocol in self.ports.items():
             if not 0 < port < 65_536:
                 raise ConfigurationError(f"ports: {port} is no port; they go from 1 to 65535")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -22,7 +20,7 @@ _SPAN: Final = 2 << 20
 """Maximum number of bytes of one read."""
 
 
-class Portion:
+class Portion(NamedTuple):
     """Bytes of one direction.
 
     offset  position of the first one in the stream
@@ -31,13 +29,10 @@ class Portion:
     time    time of each piece
     """
 
-    __slots__ = ("data", "ends", "offset", "time")
-
-    def __init__(self, offset: int, data: bytes, ends: Integers, time: Integers) -> None:
-        self.offset = offset
-        self.data = data
-        self.ends = ends
-        self.time = time
+    offset: int
+    data: bytes
+    ends: Integers
+    time: Integers
 
     def times(self, places: list[int]) -> list[int]:
         """Return the times at which the stream was complete up to these ascending positions."""
@@ -53,7 +48,7 @@ class CaptureFile:
 
     def __init__(self, path: Path) -> None:
         """Open the file. Raises OSError."""
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = path.open("rb")
 
     def portions(self, run: ByteRange) -> Iterator[Portion]:
         """Yield the bytes of a run. Raises OSError, and EOFError if the file was truncated."""
@@ -61,8 +56,7 @@ class CaptureFile:
         start = 0
         while start < len(ends):
             offset = int(ends[start] - run.size[start])
-            stop = int(np.searchsorted(ends, offset + PORTION, "right"))
-            stop = max(stop, start + 1)
+            stop = max(int(np.searchsorted(ends, offset + PORTION, "right")), start + 1)
             part = slice(start, stop)
             data = self._gather(run.at[part].tolist(), run.size[part].tolist())
             yield Portion(offset, data, ends[part], run.time[part])
@@ -70,45 +64,31 @@ class CaptureFile:
 
     def _gather(self, at: list[int], size: list[int]) -> bytes:
         chunks: list[memoryview] = []
-        count = len(at)
         first = 0
-        while first < count:
+        while first < len(at):
             begin = at[first]
             end = begin + size[first]
             last = first + 1
             while (
-                last < count
+                last < len(at)
                 and end <= at[last] <= end + _NEAR
                 and at[last] + size[last] - begin <= _SPAN
             ):
                 end = at[last] + size[last]
                 last += 1
             span = memoryview(self._read(begin, end - begin))
-            for place, length in zip(at[first:last], size[first:last], strict=True):
-                chunks.append(span[place - begin : place - begin + length])
+            pieces = zip(at[first:last], size[first:last], strict=True)
+            chunks += [span[place - begin : place - begin + length] for place, length in pieces]
             first = last
         return b"".join(chunks)
 
     def _read(self, at: int, size: int) -> bytes:
-        data = os.pread(self._file, size, at)
-        while len(data) < size:
-            more = os.pread(self._file, size - len(data), at + len(data))
-            if not more:
-                raise EOFError("the file was truncated while it was read")
-            data += more
+        self._file.seek(at)
+        data = self._file.read(size)
+        if len(data) < size:
+            raise EOFError("the file was truncated while it was read")
         return data
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+        self._file.close()

@@ -46,10 +46,6 @@ class Gap(NamedTuple):
     size: int
     cut: bool
 
-    def joined(self, later: Gap) -> Gap:
-        """Return one gap for this one and `later`, which begins at its end."""
-        return Gap(self.offset, self.size + later.size, self.cut or later.cut)
-
 
 class _Packet(NamedTuple):
     """Position in the stream; position in the file; bytes; µs; missing bytes behind it."""
@@ -64,19 +60,6 @@ class _Packet(NamedTuple):
 class Reassembler:
     """Reassembles one direction of a connection; at most `limit` packets wait."""
 
-    __slots__ = (
-        "_arrivals",
-        "_base",
-        "_latest",
-        "_limit",
-        "_lost",
-        "_next",
-        "_waiting",
-        "begins",
-        "closed",
-        "foreign",
-    )
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._base: int | None = None
@@ -85,9 +68,8 @@ class Reassembler:
         """Position of the next byte."""
         self._lost = 0
         """Known number of bytes from there on that were not captured."""
-        self._waiting: list[tuple[int, int, _Packet]] = []
-        """Heap of position, order of arrival, packet."""
-        self._arrivals = 0
+        self._waiting: list[_Packet] = []
+        """Heap, by position in the stream and then in the file."""
         self._latest = NO_TIME
         self.begins = False
         """True if position 0 is the beginning of the connection, not only of the capture."""
@@ -149,11 +131,10 @@ class Reassembler:
                 self._lose(out, packet.place)
                 self._pass_on(out, packet)
             else:
-                self._arrivals += 1
-                heappush(self._waiting, (packet.place, self._arrivals, packet))
+                heappush(self._waiting, packet)
                 if len(self._waiting) <= self._limit:
                     continue
-                self._lose(out, self._waiting[0][0])
+                self._lose(out, self._waiting[0].place)
             self._wake(out)
         return out.end()
 
@@ -161,7 +142,7 @@ class Reassembler:
         """Return the remaining bytes and gaps at the end of the capture."""
         out = _Out(self._next)
         while self._waiting:
-            self._lose(out, self._waiting[0][0])
+            self._lose(out, self._waiting[0].place)
             self._wake(out)
         if self._lost:
             self._lose(out, self._next + self._lost)
@@ -174,15 +155,14 @@ class Reassembler:
             self._next = packet.place + packet.size
             self._latest = max(self._latest, packet.time)
             self._lost = packet.lost
-            out.piece(packet.at + known, packet.size - known, self._latest)
+            out.chunks.append((packet.at + known, packet.size - known, self._latest))
         else:
             self._lost = max(self._lost, packet.size + packet.lost - known)
 
     def _wake(self, out: _Out) -> None:
         """Pass on the waiting packets that are in order now."""
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= self._next:
-            self._pass_on(out, heappop(waiting)[2])
+        while self._waiting and self._waiting[0].place <= self._next:
+            self._pass_on(out, heappop(self._waiting))
 
     def _lose(self, out: _Out, place: int) -> None:
         """Report the missing bytes before `place` as a gap."""
@@ -195,7 +175,7 @@ def add_event(events: list[ByteRange | Gap], event: ByteRange | Gap) -> None:
     """Append an event; consecutive gaps become one."""
     last = events[-1] if events else None
     if isinstance(event, Gap) and isinstance(last, Gap):
-        events[-1] = last.joined(event)
+        events[-1] = Gap(last.offset, last.size + event.size, last.cut or event.cut)
     else:
         events.append(event)
 
@@ -206,23 +186,17 @@ class _Out:
     def __init__(self, offset: int) -> None:
         self._made: list[ByteRange | Gap] = []
         self._offset = offset
-        self._chunks: list[tuple[int, int, int]] = []
-
-    def piece(self, at: int, size: int, time: int) -> None:
-        self._chunks.append((at, size, time))
+        self.chunks: list[tuple[int, int, int]] = []
 
     def gap(self, gap: Gap) -> None:
-        self._close()
-        add_event(self._made, gap)
+        add_event(self.end(), gap)
         self._offset = gap.offset + gap.size
 
-    def _close(self) -> None:
-        if self._chunks:
-            at, size, time = np.array(self._chunks, np.int64).T
+    def end(self) -> list[ByteRange | Gap]:
+        """Return all events."""
+        if self.chunks:
+            at, size, time = np.array(self.chunks, np.int64).T
             self._made.append(ByteRange(self._offset, at, size, time))
             self._offset += int(size.sum())
-            self._chunks = []
-
-    def end(self) -> list[ByteRange | Gap]:
-        self._close()
+            self.chunks = []
         return self._made

@@ -58,31 +58,29 @@ def recognise(
 
     `ports` has both sides' ports; `client` is the side that opened the connection, if known. At
     least one side has sent bytes."""
-    servers = [1 - client] if client is not None else _likely_servers(ports, options)
+    servers = [1 - client] if client is not None else likely_servers(ports, options)
     if any(_TLS.match(head.data) for head in heads):
         return Recognised("tls", servers[0])
-    named = [options.ports.get(ports[server]) for server in servers]
-    known_protocol = next((name for name in named if name is not None), None)
-    if known_protocol in REPORTED:
-        return Recognised(known_protocol, servers[named.index(known_protocol)])
-    expected = _BEHIND.get(known_protocol, (known_protocol,)) if known_protocol is not None else ()
-    for kinds in ([CODECS[name] for name in expected], _FOUND):
-        best = 0
-        best_match = None
-        for kind in kinds:
-            for server in servers:
-                points = _judge(kind, heads, server, options)
-                if points > best:
-                    best = points
-                    best_match = Recognised(kind.name, server)
-        if best_match is not None:
-            return best_match
-    if known_protocol is not None:
-        return Recognised(known_protocol, servers[named.index(known_protocol)])
-    return Recognised(None, servers[0])
+    named = [(options.ports.get(ports[server]), server) for server in servers]
+    by_port = Recognised(*next((pair for pair in named if pair[0] is not None), (None, servers[0])))
+    expected = by_port.protocol
+    if expected in REPORTED:
+        return by_port
+    names = () if expected is None else _BEHIND.get(expected, (expected,))
+    for kinds in ([CODECS[name] for name in names], _FOUND):
+        trials = [
+            (_judge(kind, heads, server, options), Recognised(kind.name, server))
+            for kind in kinds
+            for server in servers
+        ]
+        points, best = max(trials, key=lambda trial: trial[0], default=(0, by_port))
+        if points > 0:
+            return best
+    return by_port
 
 
-def _likely_servers(ports: tuple[int, int], options: DecodeOptions) -> list[int]:
+def likely_servers(ports: tuple[int, int], options: DecodeOptions) -> list[int]:
+    """Return the sides that may be the server, the more likely one first."""
     known = [side for side in (0, 1) if ports[side] in options.ports]
     if len(known) == 1:
         return known
@@ -102,14 +100,9 @@ def _judge(kind: type[Codec], heads: tuple[Head, Head], server: int, options: De
 def _try(kind: type[Codec], to_server: bool, head: Head, options: DecodeOptions) -> int:
     """Return the score of one side: what its codec finds first."""
     data = head.data[:HEAD]
-    if head.begins:
-        places = [0]
-    elif kind.signature is not None:
-        matches = islice(kind.signature.finditer(data), _MOST_TRIALS)
-        places = [match.start() for match in matches]
-    else:
-        places = []
-    for place in places:
+    matches = kind.signature.finditer(data) if kind.signature and not head.begins else ()
+    found = [match.start() for match in islice(matches, _MOST_TRIALS)]
+    for place in [0] if head.begins else found:
         codec = kind(to_server, options.max_frame_bytes, options.secrets)
         if codec.feed(data[place:]):
             return _FRAMES

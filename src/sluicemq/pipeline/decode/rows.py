@@ -14,9 +14,6 @@ MOST_ROWS: Final = 4096
 MOST_BYTES: Final = 16 << 20
 """Maximum size of a batch's bodies."""
 
-_NOTHING: Final = (None,) * len(FrameColumns._fields)
-_ERROR: Final = len(FrameColumns._fields) - 1
-
 
 class RowBuffer:
     """Rows that do not form a batch yet."""
@@ -32,13 +29,9 @@ class RowBuffer:
 
     def add(self, place: tuple[Any, ...], columns: FrameColumns | None, error: str | None) -> None:
         """Add a row; `place` has the columns before `frame`."""
-        if columns is None:
-            self._rows.append((*place, *_NOTHING[:_ERROR], error))
-            return
+        columns = columns or FrameColumns(None, error=error)
         self._rows.append(place + columns)
-        body = columns.body
-        if body is not None:
-            self._bytes += len(body)
+        self._bytes += len(columns.body or b"")
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield all added rows and clear them."""

@@ -15,7 +15,6 @@ from pyspark.sql import functions as f
 
 from sluicemq.pipeline.decode.frames import decode
 from sluicemq.pipeline.decode.options import DecodeOptions
-from sluicemq.pipeline.tables.datasource import TableSource
 
 MOST_TROUBLES: Final = 100
 """Maximum number of errors in a summary."""
@@ -91,23 +90,19 @@ def run(
     options: DecodeOptions | None = None,
     *,
     output: str | Path | None = None,
-    kind: str = "parquet",
     lines: TextIO | None = None,
 ) -> Summary:
-    """Decode captures once; add the rows to a table, write them as lines of JSON, or neither.
+    """Decode captures once; add the rows to Parquet files, write them as lines of JSON, or neither.
 
-    output  directory of a table, created if missing; rows are added to it
-    kind    format of that table: "parquet", "delta" or "iceberg"
+    output  directory of Parquet files, created if missing; rows are added to it
     lines   receives one JSON object for each row, by file, connection, time and offset
 
-    Raises ConfigurationError, and TableError if the table does not fit.
+    Raises ConfigurationError.
     """
     frames = decode(spark, paths, options).persist(StorageLevel.DISK_ONLY)
     try:
         if output is not None:
-            spark.dataSource.register(TableSource)
-            writer = frames.write.format("sluicemq-table").mode("append")
-            writer.option("format", kind).option("path", str(output)).save()
+            frames.write.mode("append").parquet(str(output))
         if lines is not None:
             for row in frames.orderBy(*_ORDER).mapInArrow(_json, "line string").toLocalIterator():
                 lines.write(row[0])
