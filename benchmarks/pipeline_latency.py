@@ -21,9 +21,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sluicemq.cli.bench.load import Load
-from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.sockets import BrokerAddress
+from load.load import Load
+from load.phpmq import Phpmq
+from load.sockets import BrokerAddress
+
 from sluicemq.cli.local import LocalBroker
 
 

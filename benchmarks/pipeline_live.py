@@ -16,13 +16,13 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from load.load import Load
+from load.phpmq import Phpmq
+from load.result import TransferResult
+from load.sockets import BrokerAddress
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from sluicemq.cli.bench.load import Load
-from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.result import TransferResult
-from sluicemq.cli.bench.sockets import BrokerAddress
 from sluicemq.cli.local import LocalBroker
 from sluicemq.pipeline.session import session
 

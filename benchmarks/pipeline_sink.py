@@ -22,11 +22,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from load.load import Load
+from load.meter import cpu_seconds
+from load.phpmq import Phpmq
+from load.sockets import BrokerAddress
 
-from sluicemq.cli.bench.load import Load
-from sluicemq.cli.bench.meter import cpu_seconds
-from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.sockets import BrokerAddress
 from sluicemq.cli.local import LocalBroker
 from sluicemq.pipeline.session import session
 

@@ -62,8 +62,8 @@ def refine(url: str, table: Path, rows: DataFrame, batch: int) -> None:
     refined = silver(rows, "broker").coalesce(1).persist()
     writer = json_rows(refined).write.format("sluicemq").mode("append").option("url", url)
     writer.option("destination", SILVER).option("writeId", TABLE).option("batchId", batch).save()
-    tagged = refined.write.format("sluicemq-table").mode("append").option("path", str(table))
-    tagged.option("txnAppId", TABLE).option("txnVersion", batch).save()
+    tagged = refined.write.format("delta").mode("append").option("txnAppId", TABLE)
+    tagged.option("txnVersion", batch).save(str(table))
     refined.unpersist()
 
 

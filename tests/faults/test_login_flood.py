@@ -24,11 +24,11 @@ from sluicemq.clients.vibemq import VibeMQClient, commands
 from sluicemq.model.access import Operation, Permission
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.decoder import Decoder
 from sluicemq.security import changes
 from sluicemq.security.passwords import hash_password
-from sluicemq.security.records import UserRecord
+from sluicemq.security.records import UserRecord, make_token
 from sluicemq.security.store import UserStore
-from sluicemq.security.tokens import make_token
 from tests.faults.plan import size
 from tests.protocols.jmq.raw import RawJmq, basic, status_of
 
@@ -63,7 +63,7 @@ def login_vibemq(port: int, source: str, user: str, secret: str) -> bool:
     Return whether the broker admits it, as the other functions do."""
     token = "" if user else secret
     frame = commands.connect("c", user, secret if user else "", token, [])
-    decoder = wire.Decoder(wire.Limits())
+    decoder = Decoder()
     with socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0)) as connection:
         connection.sendall(wire.encode(frame))
         frames: list[wire.Frame] = []

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,14 @@ from sluicemq.clients.jmq import JmqClient, Status, StatusError
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
+from sluicemq.management.destinations import PURGE_DESTINATION, PurgeDestination
+from sluicemq.management.messages import (
+    PUBLISH_MESSAGE,
+    PublishMessage,
+    PublishRequest,
+    PublishResult,
+)
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError, RequestRefused
 from tests.faults.filesystem import write_sizes
 from tests.faults.plan import machine
@@ -114,6 +121,7 @@ def may_mount() -> bool:
     return os.geteuid() == 0 and subprocess.run(trial, capture_output=True).returncode == 0
 
 
+WEB = Address(Kind.QUEUE, "web")
 MACHINES = [Machine, *([MountedMachine] if may_mount() else [])]
 
 
@@ -127,8 +135,9 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]:
         small.close()
 
 
-def publish_over_http(api: Api, body: str) -> Any:
-    return api.post("/destinations/queue/web/messages", {"body": body})
+def publish_over_http(api: Api, body: str) -> PublishResult:
+    message = PublishMessage(address=WEB, body=PublishRequest(body=body))
+    return api.call(PUBLISH_MESSAGE, message)
 
 
 def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
@@ -179,7 +188,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
             taken = msglite.ready("lite", timeout=10)
             assert taken is not None
             assert taken.body == b"1"
-        http.post("/destinations/queue/web/purge")
+        http.call(PURGE_DESTINATION, PurgeDestination(address=WEB))
         wait_until(lambda: all(not row["ready"] for row in small.broker.status()["destinations"]))
 
         small.become("", 0)

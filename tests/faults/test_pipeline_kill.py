@@ -17,12 +17,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError
-from sluicemq.pipeline.tables import table
 from tests.faults import pipeline_driver as program
 from tests.faults.load import make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
@@ -214,7 +214,7 @@ def check_silver(work: Path) -> None:
     rows = pq.read_table(work / program.BATCH_SILVER).to_pylist()
     expected = {row["message_sequence"]: row for row in rows}
     assert len(expected) == len(rows)
-    written = table("delta", str(work / program.TABLE)).read().to_pylist()
+    written = DeltaTable(str(work / program.TABLE)).to_pyarrow_table().to_pylist()
     assert len(written) == len(rows)
     assert {row["message_sequence"]: row for row in written} == expected
     messages = published(work / "data", program.SILVER)

@@ -2,9 +2,9 @@
 
     cluster_driver.py URL WORK
 
-Reads the queue IN of the broker at URL; writes it, by two tasks, to the queue BATCH and to a table,
-and as a stream of many micro-batches to the queue STREAM. Tells in WORK/told.json by which
-executors it was done.
+Reads the queue IN of the broker at URL, with the token in PIPELINE_TOKEN; writes it, by two tasks,
+to the queue BATCH, and as a stream of many micro-batches to the queue STREAM. Tells in
+WORK/told.json by which executors it was done.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from sluicemq.pipeline.session import session
 IN = "cluster.in"
 BATCH = "cluster.batch"
 STREAM = "cluster.stream"
-TABLE = "table"
 CHECKPOINT = "checkpoint"
 RESULT_FILE = "told.json"
 ROWS_PER_BATCH = 100
@@ -45,12 +44,12 @@ def main(url: str, work: Path) -> None:
     tracker = spark.sparkContext._jsc.sc().statusTracker()
     while len(tracker.getExecutorInfos()) < 1 + EXECUTORS:  # the driver is one of them
         time.sleep(0.1)
-    source = {"url": url, "destinations": IN, "startingOffsets": "earliest"}
+    broker = {"url": url, "token": os.environ["PIPELINE_TOKEN"]}
+    source = {**broker, "destinations": IN, "startingOffsets": "earliest"}
     rows = spark.read.format("sluicemq").options(**source).load().repartition(EXECUTORS)
     chosen = rows.selectExpr("string(sequence) as message_id", "body", "body_kind")
-    sink = {"url": url, "destination": BATCH, "transactionRows": "50"}
+    sink = {**broker, "destination": BATCH, "transactionRows": "50"}
     chosen.write.format("sluicemq").mode("append").options(**sink).save()
-    rows.write.format("sluicemq-table").mode("append").option("path", str(work / TABLE)).save()
     processes = rows.mapInArrow(report_process, "executor bigint").collect()
     (work / RESULT_FILE).write_text(json.dumps(sorted({row.executor for row in processes})))
     stream = spark.readStream.format("sluicemq").options(**source)
@@ -58,7 +57,7 @@ def main(url: str, work: Path) -> None:
     query = (
         growing.selectExpr("string(sequence) as message_id", "body", "body_kind")
         .writeStream.format("sluicemq")
-        .options(url=url, destination=STREAM, checkpointLocation=str(work / CHECKPOINT))
+        .options(**broker, destination=STREAM, checkpointLocation=str(work / CHECKPOINT))
         .trigger(availableNow=True)
         .start()
     )

@@ -7,12 +7,21 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from sluicemq.pipeline.session import session
+from sluicemq.pipeline.session import SHORT_JOB, session
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    made = session("tests", {"spark.driver.memory": "1g"})
+    made = session(
+        "tests",
+        {
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": SHORT_JOB,
+            # Compiling the plans of a few rows takes most of the time.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        },
+    )
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()

@@ -1,8 +1,10 @@
-"""The same code on a cluster: Spark's own master and two workers, and a program that is submitted
-to them. Packages are "installed on the nodes": all processes have the same Python."""
+"""The same code on a cluster: Spark's own master and two workers, and programs that are submitted
+to them, which read the journal over HTTPS with a token. Packages are "installed on the nodes": all
+processes have the same Python."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -11,33 +13,76 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 import sluicemq
+import sluicemq.cli.__main__ as cli
 from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.pipeline.jars import DELTA, jars
 from sluicemq.pipeline.java import find_java
-from sluicemq.pipeline.tables import table
+from sluicemq.pipeline.jobs.lake import Lake
+from sluicemq.pipeline.session import SHORT_JOB
+from sluicemq.pipeline.typed.definition import load_definition
 from tests.faults.processes import command_of, descendants, kill_if_there
 from tests.pipeline import cluster_driver as program
+from tests.pipeline.airflow_stub import load_dag
+from tests.pipeline.recomputed import compare
 from tests.pipeline.sink.witness import published
+from tests.pipeline.test_examples import EXAMPLES
+from tests.server.authority import Authority
 
 HOME = Path(pyspark.__file__).parent
-ROWS = 1500
+ROWS = 600
 PATIENCE = 600.0
 """Seconds for anything here; it takes a few of them on a machine of one's own."""
 LOOPBACK = "127.0.0.1"
+SETTINGS = {
+    "spark.driver.extraJavaOptions": SHORT_JOB,
+    "spark.executor.extraJavaOptions": SHORT_JOB,
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.driver.memory": "512m",
+    "spark.driver.host": LOOPBACK,
+    "spark.ui.enabled": "false",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    # for two cores
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+}
+DEFINITION = """
+[[table]]
+name = "numbers"
+destination = "cluster.in"
+format = "json"
+schema = "number BIGINT, part BIGINT"
+key = ["number"]
+
+[[table.expect]]
+name = "small"
+check = "number < 500"
+action = "quarantine"
+
+[[gold]]
+name = "parts"
+sql = "SELECT part, count(*) AS numbers, sum(number) AS total FROM silver.numbers GROUP BY part"
+keys = ["part"]
+refresh = "incremental"
+"""
 
 
 class Cluster:
     """A master and its workers, each a process."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, token: str) -> None:
         self._work = work
         self._environment = {
             **os.environ,
@@ -45,10 +90,12 @@ class Cluster:
             "SPARK_HOME": str(HOME),
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": SHORT_JOB,
             "SPARK_WORKER_DIR": str(work / "work"),
             "PYSPARK_PYTHON": sys.executable,
             # where executors look too, whatever directory they are started in
             "PYTHONPATH": str(Path(sluicemq.__file__).parents[1]),
+            "PIPELINE_TOKEN": token,
         }
         self._processes: list[subprocess.Popen[bytes]] = []
         self.master = ""
@@ -57,22 +104,20 @@ class Cluster:
         log = self._daemon("master.Master")
         self.master = self._wait_for(log, r"spark://127\.0\.0\.1:\d+")
         for number in range(workers):
-            log = self._daemon("worker.Worker", self.master, "-c", "1", "-m", "600m", number=number)
-            self._wait_for(log, "Successfully registered with master")
+            self._start_worker(number)
 
-    def submit(self, script: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def submit(self, script: str, *arguments: str, libraries: str = "") -> subprocess.Popen[bytes]:
         """spark-submit, as somebody would type it."""
-        settings = {
-            "spark.executor.memory": "512m",
-            "spark.executor.cores": "1",
-            "spark.driver.memory": "512m",
-            "spark.driver.host": LOOPBACK,
-            "spark.ui.enabled": "false",
-            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        }
-        given = [f"--conf={name}={value}" for name, value in settings.items()]
+        found = libraries or ",".join(map(str, jars(DELTA)))
+        given = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
         command = [str(HOME / "bin/spark-submit"), "--master", self.master, *given]
-        return self._start([*command, script, *arguments], self.driver_log)
+        return self._start([*command, f"--jars={found}", script, *arguments], self.driver_log)
+
+    def run(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """A command of `sluicemq pipeline` with --master: its process is the driver."""
+        given = [word for pair in SETTINGS.items() for word in ("--conf", "=".join(pair))]
+        command = [sys.executable, cli.__file__, "pipeline", *arguments, "--master", self.master]
+        return self._start([*command, *given], self.driver_log)
 
     @property
     def driver_log(self) -> Path:
@@ -82,6 +127,17 @@ class Cluster:
         """Their processes, which the workers have started."""
         started = {pid for each in self._processes for pid in descendants(each.pid)}
         return [pid for pid in started if "CoarseGrainedExecutorBackend" in command_of(pid)]
+
+    def kill_worker(self) -> None:
+        """Kill a worker and its executors, as if its machine had failed; start another one."""
+        worker = next(
+            each for each in self._processes[1:] if "worker.Worker" in command_of(each.pid)
+        )
+        family = [worker.pid, *descendants(worker.pid)]
+        for pid in family:
+            kill_if_there(pid)
+        worker.wait(PATIENCE)
+        self._start_worker(len(self._processes))
 
     def stop(self) -> None:
         """All of them, with what they have started."""
@@ -94,6 +150,10 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def _start_worker(self, number: int) -> None:
+        log = self._daemon("worker.Worker", self.master, "-c", "1", "-m", "600m", number=number)
+        self._wait_for(log, "Successfully registered with master")
 
     def _daemon(self, name: str, *arguments: str, number: int = 0) -> Path:
         log = self._work / f"{name}-{number}.log"
@@ -124,47 +184,144 @@ class Cluster:
         return found[0]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
+class Journal:
+    """A broker with a superuser, and the queue that the programs read."""
+
+    def __init__(self, broker: LocalBroker, authority: Path, token: str) -> None:
+        self.directory = broker.directory
+        self.url = f"https://127.0.0.1:{broker.port('http+tls')}?ca={authority}"
+        self.token = token
+        self.filled = 0
+        self._port = broker.port("phpmq")
+
+    def fill(self, rows: int) -> None:
+        with BlockingClient(PhpmqClient.connect, port=self._port) as client:
+            for number in range(self.filled, self.filled + rows):
+                client.send(program.IN, b'{"number": %d, "part": %d}' % (number, number % 7))
+        self.filled += rows
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journal]:
+    work = tmp_path_factory.mktemp("broker")
+    data = work / "data"
+    data.mkdir()
+    assert (
+        main(["users", "add", "root", "--superuser", "--no-password", "--data-dir", str(data)]) == 0
+    )
+    output = io.StringIO()
+    with redirect_stdout(output):
+        assert main(["users", "token", "add", "root", "--json", "--data-dir", str(data)]) == 0
+    token = json.loads(output.getvalue())["token"]
+    authority = Authority(work)
+    certificate = authority.pem(authority.issue())
+    listen = ["phpmq://127.0.0.1:0?user=root", f"http+tls://127.0.0.1:0?certificate={certificate}"]
+    with LocalBroker(data, listen) as broker:
+        made = Journal(broker, authority.ca_file, token)
+        made.fill(ROWS)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cluster(journal: Journal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("cluster"), journal.token)
     with ExitStack() as stack:
         stack.callback(made.stop)
         made.start(workers=2)
         yield made
 
 
-def fill(port: int) -> None:
-    """The queue that the program reads."""
-    with BlockingClient(PhpmqClient.connect, port=port) as client:
-        for number in range(ROWS):
-            client.send(program.IN, b"%d" % number)
+def batches(checkpoint: Path, log: str = "commits") -> int:
+    """Return the number of batches that a query has started (`offsets`) or finished."""
+    return sum(file.name.isdigit() for file in (checkpoint / log).glob("*"))
 
 
-def wait_for_batches(work: Path, count: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Until the stream has finished so many."""
+def wait_inside_batch(
+    checkpoint: Path, after: int, process: subprocess.Popen[bytes], log: Path
+) -> None:
+    """Wait until the query has finished so many batches and is in the middle of another one."""
     until = time.monotonic() + PATIENCE
-    commits = work / program.CHECKPOINT / "commits"
-    while sum(not file.name.startswith(".") for file in commits.glob("*")) < count:
+    while batches(checkpoint) < after or batches(checkpoint, "offsets") == batches(checkpoint):
         assert process.poll() is None, log.read_text(errors="replace")[-8000:]
         assert time.monotonic() < until, log.read_text(errors="replace")[-8000:]
         time.sleep(0.02)
 
 
-def test_a_program_on_two_workers(cluster: Cluster, tmp_path: Path) -> None:
-    """Source, sink and table, by both executors; one of which is killed while a stream runs."""
-    listen = ["phpmq://127.0.0.1:0", "http://127.0.0.1:0"]
-    with LocalBroker(tmp_path / "data", listen) as broker:
-        fill(broker.port("phpmq"))
-        url = f"http://127.0.0.1:{broker.port('http')}"
-        process = cluster.submit(program.__file__, url, str(tmp_path))
-        wait_for_batches(tmp_path, 2, process, cluster.driver_log)
-        kill_if_there(random.choice(cluster.executors()))
-        output = cluster.driver_log.read_text(errors="replace")
-        assert process.wait(PATIENCE) == 0, output[-8000:]
-    expected = sorted(range(ROWS))
+def expect_success(process: subprocess.Popen[bytes], log: Path) -> None:
+    assert process.wait(PATIENCE) == 0, log.read_text(errors="replace")[-8000:]
+
+
+def test_a_program_with_source_and_sink(cluster: Cluster, journal: Journal, tmp_path: Path) -> None:
+    """It loses an executor in the middle of a batch."""
+    process = cluster.submit(program.__file__, journal.url, str(tmp_path))
+    wait_inside_batch(tmp_path / program.CHECKPOINT, 2, process, cluster.driver_log)
+    kill_if_there(random.choice(cluster.executors()))
+    expect_success(process, cluster.driver_log)
     for queue in (program.BATCH, program.STREAM):
-        messages = published(tmp_path / "data", queue)
-        assert sorted(int(message.body) for message in messages) == expected
-    rows = table("delta", str(tmp_path / program.TABLE)).read(columns=["body"])
-    assert sorted(map(int, rows["body"].to_pylist())) == expected
+        messages = published(journal.directory, queue)
+        numbers = sorted(json.loads(message.body)["number"] for message in messages)
+        assert numbers == list(range(journal.filled))
     assert len(json.loads((tmp_path / program.RESULT_FILE).read_text())) == 2
+
+
+def test_the_commands_of_the_lake(
+    cluster: Cluster, journal: Journal, tmp_path: Path, spark: SparkSession
+) -> None:
+    """By spark-submit, as the DAG of the examples, and with --master. Every table equals a
+    recomputation, although an executor and a worker are killed in the middle of batches."""
+    lake = Lake(tmp_path / "lake")
+    definition = tmp_path / "pipeline.toml"
+    definition.write_text(DEFINITION)
+    report = tmp_path / "report.html"
+    values = {"BROKER": journal.url, "LAKE": str(lake), "REPORT": str(report)}
+    dag = load_dag(EXAMPLES / "airflow" / "sluicemq_lake.py", values)
+    tasks = {task.task_id: task.application_args for task in dag.tasks}
+    libraries = str(jars(DELTA)[0].parent / "*.jar")  # as in the DAG
+    options = ("--definition", str(definition), "--max-rows", "1000")
+
+    process = cluster.submit(cli.__file__, *tasks["backfill"], *options, libraries=libraries)
+    wait_inside_batch(Path(lake.checkpoint("tables")), 1, process, cluster.driver_log)
+    kill_if_there(random.choice(cluster.executors()))
+    expect_success(process, cluster.driver_log)
+    before = compare(spark, lake, journal.directory, load_definition(definition))
+
+    journal.fill(100)
+    process = cluster.run("run", "--url", journal.url, "--lake", str(lake), *options, "--json")
+    done = batches(Path(lake.checkpoint("tables")))
+    wait_inside_batch(Path(lake.checkpoint("tables")), done, process, cluster.driver_log)
+    cluster.kill_worker()
+    journal.fill(100)
+    wait_for_progress(process, cluster.driver_log)
+    process.terminate()
+    expect_success(process, cluster.driver_log)
+    counts = compare(spark, lake, journal.directory, load_definition(definition))
+    assert counts["silver"] >= before["silver"] + 200
+    assert counts["silver.numbers"] == 500
+    assert counts["gold.parts"] == 7
+
+    for task in ("maintain", "report"):
+        process = cluster.submit(cli.__file__, *tasks[task], libraries=libraries)
+        expect_success(process, cluster.driver_log)
+    assert program.IN in report.read_text()
+    assert compare(spark, lake, journal.directory, load_definition(definition)) == counts
+
+    where = f"destination = '{program.IN}' AND text LIKE '%\"part\": 3}}'"
+    process = cluster.run(
+        *("replay", "--url", journal.url, "--lake", str(lake), "--where", where, "--to", "again")
+    )
+    expect_success(process, cluster.driver_log)
+    bodies = [message.body for message in published(journal.directory, program.IN)]
+    again = [message.body for message in published(journal.directory, "again")]
+    assert again == [body for body in bodies if json.loads(body)["part"] == 3]
+
+
+def wait_for_progress(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until `run --json` reports that nothing is unread."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if '"lag"' in line]
+        if lines and json.loads(lines[-1]).get("lag") == 0:
+            return
+        assert process.poll() is None, log.read_text(errors="replace")[-8000:]
+        assert time.monotonic() < until, log.read_text(errors="replace")[-8000:]
+        time.sleep(0.1)

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_type
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.schema import HEADERS, PLAIN, Event
+from sluicemq.pipeline.schema import HEADERS, KAFKA, PLAIN, Event
 from sluicemq.pipeline.sink.columns import COLUMNS
 from sluicemq.pipeline.sink.options import PART_BYTES, PART_ROWS, read
-from sluicemq.pipeline.source.options import parse_options
+from sluicemq.pipeline.source.options import OPTIONS, parse_options
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline"
 NAME = re.compile(r"`([^`]+)`")
@@ -42,12 +42,28 @@ def options_known(error: str) -> list[str]:
 
 
 def test_options_of_the_source() -> None:
+    described = tables("source.md")[0]
+    assert names(described) == [option.name for option in OPTIONS]
+    defaults = {
+        name: NAME.findall(row[1]) for row in described[1:] for name in NAME.findall(row[0])
+    }
+    for option in OPTIONS:
+        assert defaults[option.name] == [option.default] * bool(option.default), option.name
+
+
+def test_defaults_of_the_source() -> None:
+    usual = parse_options({"path": "/x"})
+    for option in OPTIONS:
+        # the end of a batch; an endingOffsets of None is also what a stream must have
+        if option.default and option.name != "endingOffsets":
+            value = option.parse(option.name, option.default)
+            assert getattr(usual, option.field) == value, option.name
     with pytest.raises(ConfigurationError) as unknown:
         parse_options({"nonsense": "1"})
-    assert sorted(names(tables("source.md")[0])) == sorted(options_known(str(unknown.value)))
+    assert options_known(str(unknown.value)) == [option.name for option in OPTIONS]
 
 
-@pytest.mark.parametrize(("place", "schema"), [(2, PLAIN), (3, HEADERS)])
+@pytest.mark.parametrize(("place", "schema"), [(2, KAFKA), (3, PLAIN), (4, HEADERS)])
 def test_columns_of_the_source(place: int, schema: pa.Schema) -> None:
     described = tables("source.md")[place]
     assert names(described) == schema.names
@@ -56,7 +72,7 @@ def test_columns_of_the_source(place: int, schema: pa.Schema) -> None:
 
 
 def test_events_of_the_source() -> None:
-    assert names(tables("source.md")[4]) == list(Event)
+    assert names(tables("source.md")[5]) == list(Event)
 
 
 def test_options_of_the_sink() -> None:

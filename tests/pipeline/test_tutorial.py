@@ -1,4 +1,4 @@
-"""Every snippet of docs/pipeline/tutorial.md, run in its order against a real broker."""
+"""Every snippet of the tutorials of the pipeline, run in its order against a real broker."""
 
 from __future__ import annotations
 
@@ -48,3 +48,14 @@ def test_the_tutorial(reader: Reader, spark: SparkSession) -> None:
             query.stop()
         spark.catalog.dropTempView("gold")
         spark.catalog.dropTempView("totals")
+
+
+def test_the_tutorial_of_typed_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reader = Reader(tmp_path, DOCS / "pipeline" / "typed-tables.md")
+    try:
+        reader.follow(until="## Definition file")
+    finally:
+        reader.close()

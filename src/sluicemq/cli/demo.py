@@ -6,6 +6,7 @@ Every step verifies its result; the command exits with code 1 if a verification 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import tempfile
@@ -23,14 +24,13 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from sluicemq.cli.bench.load import Load
-from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.sockets import BrokerAddress
+from sluicemq.cli.bench import transfer
 from sluicemq.cli.console import Exit, out
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient, connect
 from sluicemq.journal.inspect import check
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
+from sluicemq.server.address import Url
 
 LISTEN: Final = (
     "msglite://127.0.0.1:0?durability=sync",
@@ -108,24 +108,28 @@ class Demonstration:
 
     def run(self) -> None:
         """Run every step. Raises StepFailed, ClientError."""
-        self._step("start a broker", self._start)
-        self._step(f"{ORDERS} messages from msglite to PHPMQ", self._msglite_to_phpmq)
-        self._step(f"{ORDERS} messages from PHPMQ to msglite", self._phpmq_to_msglite)
-        self._step("msglite: a query, answered by a worker", self._query)
-        self._step("PHPMQ: a message is given up", self._dead_letter)
-        self._step("JMS: a transaction, rolled back and committed, read by PHPMQ", self._jms)
-        self._step(f"{PRICES} messages from VibeMQ to JMS", self._vibemq_to_jms)
-        self._step(
-            f"PHPMQ: {BACKLOG} messages, {ACKED} acknowledged, kill -9", self._backlog_and_kill
-        )
-        self._step("start again on the same journal", self._restart)
-        self._step("PHPMQ: consume what is left", self._consume_rest)
-        self._step(f"PHPMQ: {FLOOD:,} messages of 1 KB, persistent", self._flood)
-        self._step("check the journal, record by record", self._check)
+        steps: list[tuple[str, Callable[[], str]]] = [
+            ("start a broker", self._start),
+            (f"{ORDERS} messages from msglite to PHPMQ", self._msglite_to_phpmq),
+            (f"{ORDERS} messages from PHPMQ to msglite", self._phpmq_to_msglite),
+            ("msglite: a query, answered by a worker", self._query),
+            ("PHPMQ: a message is given up", self._dead_letter),
+            ("JMS: a transaction, rolled back and committed, read by PHPMQ", self._jms),
+            (f"{PRICES} messages from VibeMQ to JMS", self._vibemq_to_jms),
+            (f"PHPMQ: {BACKLOG} messages, {ACKED} acknowledged, kill -9", self._backlog_and_kill),
+            ("start again on the same journal", self._restart),
+            ("PHPMQ: consume what is left", self._consume_rest),
+            (f"PHPMQ: {FLOOD:,} messages of 1 KB, persistent", self._flood),
+            ("check the journal, record by record", self._check),
+        ]
         if self._spark:
-            self._step("Spark: the journal into bronze, silver and gold tables", self._tables)
-            self._step("look into the tables", self._look)
-            self._step("draw the report", self._draw)
+            steps += [
+                ("Spark: the journal into bronze, silver and gold tables", self._tables),
+                ("look into the tables", self._look),
+                ("draw the report", self._draw),
+            ]
+        for title, action in steps:
+            self._step(title, action)
 
     def summary(self) -> None:
         """Print the table and the commands to try next."""
@@ -272,10 +276,9 @@ class Demonstration:
         return f"{BACKLOG - ACKED}: none lost, none twice, in order"
 
     def _flood(self) -> str:
-        target = BrokerAddress(self._broker.port("phpmq"))
-        with Load(target, Phpmq(1024)) as load:
-            result = load.flood(messages=FLOOD)
-        return f"{result.rate:,}/s, sent to acknowledged"
+        target = Url("phpmq", port=self._broker.port("phpmq"), queue="bench")
+        result = asyncio.run(transfer(target, 1024, messages=FLOOD))
+        return f"{result.messages / result.seconds:,.0f}/s, sent to acknowledged"
 
     def _check(self) -> str:
         self._until(lambda: self._waiting("bench") == 0)
@@ -308,6 +311,7 @@ class Demonstration:
         from sluicemq.cli import demo_lake
 
         demo_lake.draw(self._lake, self._report)
+        demo_lake.stop()
         return f"{self._report.stat().st_size // 1024:,} KB, one file"
 
     # --- helpers -----------------------------------------------------------------------------

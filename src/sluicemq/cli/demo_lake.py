@@ -5,48 +5,52 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from sluicemq.pipeline.jobs.lake import Lake
+from sluicemq.pipeline.jobs.maintain import find_anomalies
 from sluicemq.pipeline.jobs.run import PipelineJob, Supervisor
-from sluicemq.pipeline.jobs.upkeep import find_anomalies
 from sluicemq.pipeline.report import report_lake
-from sluicemq.pipeline.session import session
+from sluicemq.pipeline.session import SHORT_JOB, session
+
+
+def _spark(lake: Path) -> SparkSession:
+    """Return the demonstration's session, which the first call opens."""
+    settings = {"spark.driver.extraJavaOptions": SHORT_JOB}
+    return session("sluicemq-demo", settings, Lake(lake).log)
+
+
+def stop() -> None:
+    """Stop the session, if there is one."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.stop()
 
 
 def fill(directory: Path, lake: Path) -> int:
     """Write the journal in `directory` into the tables below `lake`. Returns the number of
     events."""
-    place = Lake(lake)
-    spark = session("sluicemq-demo", log=place.log)
-    try:
-        job = PipelineJob(source={"path": str(directory)}, lake=place)
-        events = Supervisor(spark, job).run(interval=None)
-        find_anomalies(spark, place)
-        return events
-    finally:
-        spark.stop()
+    place, spark = Lake(lake), _spark(lake)
+    job = PipelineJob(source={"path": str(directory)}, lake=place)
+    events = Supervisor(spark, job).run(interval=None)
+    find_anomalies(spark, place)
+    return events
 
 
 def traffic(lake: Path) -> Mapping[str, tuple[int, int]]:
     """Return per destination, from gold, the number of messages published and acknowledged."""
-    gold = Lake(lake).table("gold").read(["destination", "published", "acknowledged"])
-    sums: pa.Table = gold.group_by("destination").aggregate(
-        [("published", "sum"), ("acknowledged", "sum")]
-    )
-    return {
-        row["destination"]: (row["published_sum"], row["acknowledged_sum"])
-        for row in sums.to_pylist()
-    }
+    rows = Lake(lake).gold.read(_spark(lake)).groupBy("destination")
+    sums = rows.agg(f.sum("published"), f.sum("acknowledged")).collect()
+    return {row[0]: (row[1], row[2]) for row in sums}
 
 
 def states(lake: Path) -> Mapping[str, int]:
     """Return the number of messages per state, from silver."""
-    counted = pc.value_counts(Lake(lake).table("silver").read(["state"])["state"])
-    return {each["values"]: each["counts"] for each in counted.to_pylist()}
+    counts = Lake(lake).silver.read(_spark(lake)).groupBy("state").count().collect()
+    return {row[0]: row[1] for row in counts}
 
 
 def draw(lake: Path, page: Path) -> None:
     """Write the report."""
-    report_lake(lake, page, title="The demonstration")
+    report_lake(_spark(lake), Lake(lake), page, title="The demonstration")

@@ -5,8 +5,8 @@ Each command imports the modules that need Spark when it runs: Spark is optional
 
 from __future__ import annotations
 
-import os
 import threading
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.markup import escape
 
-from sluicemq.cli import pipeline_replay
-from sluicemq.cli.console import JsonFlag, err, out, print_json
-from sluicemq.cli.journal import locate
+from sluicemq.cli import pipeline_replay, pipeline_schema
+from sluicemq.cli.console import JsonFlag, err, out, print_json, quantity
 from sluicemq.cli.pipeline_helpers import (
     PeriodicAction,
     ProgressDisplay,
@@ -27,14 +26,17 @@ from sluicemq.cli.pipeline_helpers import (
     stop_on_signals,
 )
 from sluicemq.cli.pipeline_replay import (
-    FormatOption,
+    CatalogOption,
+    ConfOption,
     LakeOption,
+    MasterOption,
     PasswordOption,
     TokenOption,
-    credentials,
+    source_of,
+    spark_settings,
 )
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.units import Unit, parse_quantity
+from sluicemq.server.units import Unit
 
 if TYPE_CHECKING:
     from sluicemq.pipeline.jobs.lake import Lake
@@ -69,17 +71,27 @@ LateOption = Annotated[
     str, typer.Option("--watermark", help="Events older than this are counted as late.")
 ]
 
+DefinitionOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--definition", metavar="FILE", help="Typed tables; default: pipeline.toml, if it exists."
+    ),
+]
+
 _ALL: Final = "bronze,silver,gold"
 
 
 @app.command()
 def run(
     lake: LakeOption,
+    catalog: CatalogOption = "",
     journal: JournalOption = None,
     url: UrlOption = None,
     password_file: PasswordOption = None,
     token_file: TokenOption = None,
-    format: FormatOption = "delta",
+    definition: DefinitionOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
     broker: BrokerOption = "main",
     slot: Annotated[
         str, typer.Option("--slot", help="Retention slot for unread events; '' = none.")
@@ -89,6 +101,15 @@ def run(
     max_rows: RowsOption = 262_144,
     max_bytes: BytesOption = "256MiB",
     watermark: LateOption = "1h",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port", min=1, max=65535, help="Serve Prometheus metrics on this port."
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="Address for --metrics-port; 0.0.0.0 = all.")
+    ] = "127.0.0.1",
     as_json: JsonFlag = False,
 ) -> None:
     """Keep the tables up to date with the journal until stopped (Ctrl-C, SIGTERM).
@@ -96,29 +117,35 @@ def run(
     May be killed and restarted at any time: each event is written to each table once. A new lake
     starts with the oldest event that the journal retains.
     """
+    settings = spark_settings(master, conf)
     job = _job(
         journal,
         url,
         password_file,
         token_file,
-        _lake(lake, format, broker),
+        _lake(lake, broker, catalog),
         slot,
         tables,
         max_rows,
         max_bytes,
         watermark,
+        definition,
     )
-    _supervise(job, seconds("--interval", interval), as_json)
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    _supervise(job, settings, seconds("--interval", interval), as_json, metrics)
 
 
 @app.command()
 def backfill(
     lake: LakeOption,
+    catalog: CatalogOption = "",
     journal: JournalOption = None,
     url: UrlOption = None,
     password_file: PasswordOption = None,
     token_file: TokenOption = None,
-    format: FormatOption = "delta",
+    definition: DefinitionOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
     broker: BrokerOption = "main",
     slot: Annotated[
         str, typer.Option("--slot", help="Retention slot to create or move; '' = none.")
@@ -127,29 +154,41 @@ def backfill(
     from_bronze: Annotated[
         bool, typer.Option("--from-bronze", help="Rebuild silver and gold from bronze.")
     ] = False,
-    max_rows: RowsOption = 262_144,
+    max_rows: RowsOption = 1_048_576,
     max_bytes: BytesOption = "256MiB",
     watermark: LateOption = "1h",
     as_json: JsonFlag = False,
 ) -> None:
     """Write everything that the journal holds now to the tables, then exit. Continues from their
     checkpoint."""
-    place = _lake(lake, format, broker)
+    place, settings = _lake(lake, broker, catalog), spark_settings(master, conf)
     if from_bronze:
         if journal is not None or url is not None:
             raise ConfigurationError("--from-bronze reads no journal: leave out --journal, --url")
-        _rebuild(place, max_rows, as_json)
+        _rebuild(place, settings, max_rows, as_json)
         return
     job = _job(
-        journal, url, password_file, token_file, place, slot, tables, max_rows, max_bytes, watermark
+        journal,
+        url,
+        password_file,
+        token_file,
+        place,
+        slot,
+        tables,
+        max_rows,
+        max_bytes,
+        watermark,
+        definition,
     )
-    _supervise(job, None, as_json)
+    _supervise(job, settings, None, as_json)
 
 
 @app.command()
-def compact(
+def maintain(
     lake: LakeOption,
-    format: FormatOption = "delta",
+    catalog: CatalogOption = "",
+    master: MasterOption = None,
+    conf: ConfOption = None,
     retention: Annotated[
         str,
         typer.Option(
@@ -158,25 +197,52 @@ def compact(
     ] = "7d",
     as_json: JsonFlag = False,
 ) -> None:
-    """Compact the tables' small files and delete files that only old versions use."""
-    place = _lake(lake, format, "main")
+    """Compact the tables' small files (OPTIMIZE) and delete those that only old versions use
+    (VACUUM)."""
+    place = _lake(lake, "main", catalog)
     older_than = timedelta(seconds=seconds("--retention", retention))
-    with require_pipeline():
-        from sluicemq.pipeline.jobs.upkeep import compact as compact_lake
+    settings = spark_settings(master, conf)
+    place.expect()
+    with spark_session("sluicemq maintain", settings, place) as spark:
+        from sluicemq.pipeline.jobs.maintain import maintain as maintain_lake
 
         def report_table(name: str, before: int, after: int) -> None:
             if as_json:
                 print_json({"table": name, "files_before": before, "files": after})
             else:
-                out().print(f"{name:<10}{before:>8} files before, {after} now", markup=False)
+                out().print(f"{name:<18}{before:>8} files before, {after} now", markup=False)
 
         with err().status("joining files"):
-            compact_lake(place, report_table, older_than)
+            maintain_lake(spark, place, report_table, older_than)
+
+
+@app.command()
+def jars(
+    connectors: Annotated[
+        str,
+        typer.Option("--for", help="Connectors to fetch too, by scheme: s3a, abfss, gs."),
+    ] = "",
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="DIR", help="Directory; default: the Python environment's."),
+    ] = None,
+) -> None:
+    """Fetch the Java libraries of Delta Lake, once, and print their paths for spark-submit --jars.
+
+    On a host without a network, copy DIR to share/sluicemq/jars of the Python environment.
+    """
+    with require_pipeline():
+        from sluicemq.pipeline.jars import DELTA, fetch
+    names = [name.strip() for name in connectors.split(",") if name.strip()]
+    with err().status("fetching the libraries"):
+        found = fetch([DELTA, *names], to)
+    print(",".join(map(str, found)))
 
 
 @app.command()
 def report(
     lake: LakeOption,
+    catalog: CatalogOption = "",
     output: Annotated[
         Path, typer.Option("--output", "--out", "-o", metavar="FILE", help="Output file.")
     ] = Path("report.html"),
@@ -190,17 +256,23 @@ def report(
     top: Annotated[
         int, typer.Option("--top", min=1, help="Number of destinations shown individually.")
     ] = 25,
+    master: MasterOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Write an HTML report of the traffic: rates, latencies, backlogs, dead letters, anomalies."""
-    with require_pipeline():
+    place, settings = _lake(lake, "main", catalog), spark_settings(master, conf)
+    period = _moment("--since", since), _moment("--until", until)
+    place.expect()
+    with spark_session("sluicemq report", settings, place) as spark:
         from sluicemq.pipeline.report import report_lake
 
         with err().status("reading the tables") as status:
             report_lake(
-                lake,
+                spark,
+                place,
                 output,
-                since=_moment("--since", since),
-                until=_moment("--until", until),
+                since=period[0],
+                until=period[1],
                 png=png,
                 top=top,
                 progress=lambda text: status.update(escape(text)),
@@ -210,29 +282,17 @@ def report(
 
 app.command("replay")(pipeline_replay.replay)
 app.command("decode")(pipeline_replay.decode)
+app.add_typer(pipeline_schema.app, name="schema")
 
 
 # --- shared by run and backfill ------------------------------------------------------------------
 
 
-def _lake(directory: Path, format: str, broker: str) -> Lake:
+def _lake(location: str, broker: str, catalog: str) -> Lake:
     with require_pipeline():
         from sluicemq.pipeline.jobs.lake import Lake
 
-        return Lake(directory, format, broker)
-
-
-def _source(
-    journal: Path | None, url: str | None, password_file: Path | None, token_file: Path | None
-) -> dict[str, str]:
-    """Check the options that locate the journal."""
-    if url is None:
-        if password_file or token_file:
-            raise ConfigurationError("--password-file and --token-file go with --url")
-        return {"path": str(locate(journal).absolute())}
-    if journal is not None:
-        raise ConfigurationError("give either --journal or --url")
-    return {"url": url, **credentials(password_file, token_file)}
+        return Lake(location, broker, catalog)
 
 
 def _job(
@@ -246,12 +306,16 @@ def _job(
     max_rows: int,
     max_bytes: str,
     watermark: str,
+    definition: Path | None,
 ) -> PipelineJob:
-    source = _source(journal, url, password_file, token_file)
+    source = source_of(journal, url, password_file, token_file)
     with require_pipeline():
         from sluicemq.pipeline.jobs.lake import NAMES
         from sluicemq.pipeline.jobs.run import PipelineJob
+        from sluicemq.pipeline.typed.definition import DEFAULT_FILE, Definition, load_definition
 
+        if definition is None and Path(DEFAULT_FILE).is_file():
+            definition = Path(DEFAULT_FILE)
         names = [name.strip() for name in tables.split(",") if name.strip()]
         for name in names:
             if name not in NAMES:
@@ -264,44 +328,56 @@ def _job(
             slot=slot,
             tables=names,
             max_rows=max_rows,
-            max_bytes=_bytes("--max-bytes", max_bytes),
+            max_bytes=int(quantity("--max-bytes", max_bytes, Unit.BYTES)),
             watermark=timedelta(seconds=seconds("--watermark", watermark)),
+            definition=Definition() if definition is None else load_definition(definition),
         )
 
 
-def _supervise(job: PipelineJob, interval: float | None, as_json: bool) -> None:
+def _supervise(
+    job: PipelineJob,
+    settings: dict[str, str],
+    interval: float | None,
+    as_json: bool,
+    metrics_address: tuple[str, int] | None = None,
+) -> None:
+    from sluicemq.pipeline.jobs.maintain import find_anomalies
+    from sluicemq.pipeline.jobs.metrics import serve_metrics
     from sluicemq.pipeline.jobs.run import Supervisor
-    from sluicemq.pipeline.jobs.upkeep import find_anomalies
 
     stop = threading.Event()
     find = {"gold", "silver"} <= set(job.tables)
-    # two queries at a time: the short tasks of gold must not queue behind those of silver
-    tasks = {"spark.master": f"local[{2 * len(os.sched_getaffinity(0))},4]"}
-    with spark_session("sluicemq pipeline", job.lake.log, tasks) as spark:
+    place = job.lake
+    with ExitStack() as stack:
+        spark = stack.enter_context(spark_session("sluicemq pipeline", settings, place))
         findings = PeriodicAction(partial(find_anomalies, spark, job.lake), ANOMALIES_SECONDS)
-        with (
-            ProgressDisplay(as_json, unending=interval is not None) as progress,
-            stop_on_signals(stop),
-        ):
+        metrics = None
+        if metrics_address is not None:
+            metrics = stack.enter_context(serve_metrics(spark, job.definition, metrics_address))
+        progress = stack.enter_context(ProgressDisplay(as_json, unending=interval is not None))
+        stack.enter_context(stop_on_signals(stop))
 
-            def report_step(step: BatchProgress) -> None:
-                progress.step(step, findings.latest)
-                if find and interval is not None and step.batch is not None:
+        def report_step(step: BatchProgress) -> None:
+            progress.step(step, findings.latest)
+            if step.batch is not None:
+                if metrics is not None:
+                    metrics.add(step.batch.typed)
+                if find and interval is not None:
                     findings.run_if_due()
 
-            rows = Supervisor(spark, job, report_step, stop).run(interval)
-            if find and not stop.is_set():
-                findings.now()
+        rows = Supervisor(spark, job, report_step, stop).run(interval)
+        if find and not stop.is_set():
+            findings.now()
     _report_end(as_json, rows, job.lake, findings.latest)
 
 
-def _rebuild(lake: Lake, max_rows: int, as_json: bool) -> None:
+def _rebuild(lake: Lake, settings: dict[str, str], max_rows: int, as_json: bool) -> None:
     with require_pipeline():
-        from sluicemq.pipeline.jobs.rebuild import expect_bronze, rebuild
-        from sluicemq.pipeline.jobs.upkeep import find_anomalies
-    expect_bronze(lake)  # checked before the slow start of Spark
+        from sluicemq.pipeline.jobs.maintain import find_anomalies
+        from sluicemq.pipeline.jobs.rebuild import rebuild
+    lake.expect("bronze.events")
     with (
-        spark_session("sluicemq backfill", lake.log) as spark,
+        spark_session("sluicemq backfill", settings, lake) as spark,
         ProgressDisplay(as_json, unending=False) as progress,
     ):
         rows = rebuild(spark, lake, lambda step, total: progress.step(step, None, total), max_rows)
@@ -311,19 +387,12 @@ def _rebuild(lake: Lake, max_rows: int, as_json: bool) -> None:
 
 def _report_end(as_json: bool, rows: int, lake: Lake, anomalies: int | None) -> None:
     if as_json:
-        print_json({"rows": rows, "lake": str(lake.directory), "anomalies": anomalies})
+        print_json({"rows": rows, "lake": str(lake), "anomalies": anomalies})
         return
     suffix = f"; {anomalies} anomalies" if anomalies else ""
-    out().print(f"{rows:,} events written to {lake.directory}{suffix}", markup=False)
+    out().print(f"{rows:,} events written to {lake}{suffix}", markup=False)
     if anomalies:
-        err().print(f"sluicemq pipeline report --lake {lake.directory} shows them.", markup=False)
-
-
-def _bytes(option: str, text: str) -> int:
-    try:
-        return int(parse_quantity(text, Unit.BYTES))
-    except ValueError as error:
-        raise ConfigurationError(f"{option}: {error}") from None
+        err().print(f"sluicemq pipeline report --lake {lake} shows them.", markup=False)
 
 
 def _moment(option: str, text: str | None) -> datetime | None:

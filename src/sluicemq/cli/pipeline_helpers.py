@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -21,13 +20,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from sluicemq.cli.console import err, print_json
+from sluicemq.cli.console import err, print_json, quantity
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.units import Unit, parse_quantity
+from sluicemq.server.units import Unit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sluicemq.pipeline.jobs.lake import Lake
     from sluicemq.pipeline.jobs.run import BatchProgress
 
 
@@ -155,20 +155,25 @@ def require_pipeline() -> Iterator[None]:
 
 @contextmanager
 def spark_session(
-    name: str, log: Path | None = None, settings: dict[str, str] | None = None
+    name: str,
+    settings: dict[str, str] | None = None,
+    lake: Lake | None = None,
 ) -> Iterator[SparkSession]:
-    """Open a Spark session; a session created here is stopped on exit. Spark's output is appended
-    to the file `log`, which errors name."""
+    """Open a Spark session for a lake's scheme and catalog; a session created here is stopped on
+    exit. Spark's output is appended to the lake's log file, which errors name."""
     with require_pipeline():
         from pyspark.sql import SparkSession
 
         from sluicemq.pipeline.session import session
     there = SparkSession.getActiveSession() is not None
+    log = None if lake is None else lake.log
     with err().status("starting Spark"):
-        spark = session(name, settings, log)
+        spark = session(name, settings, log, schemes=() if lake is None else (lake.scheme,))
     if not there:
         spark.sparkContext.setLogLevel("ERROR")
     try:
+        if lake is not None:
+            lake.register(spark)
         yield spark
     except Exception as error:
         if log is not None and not there and not isinstance(error, ConfigurationError):
@@ -180,7 +185,4 @@ def spark_session(
 
 
 def seconds(option: str, text: str) -> float:
-    try:
-        return parse_quantity(text, Unit.MILLISECONDS) / 1000
-    except ValueError as error:
-        raise ConfigurationError(f"{option}: {error}") from None
+    return quantity(option, text, Unit.MILLISECONDS) / 1000

@@ -4,18 +4,17 @@ captured traffic."""
 from __future__ import annotations
 
 import os
-import re
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import unquote, urlsplit
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sluicemq.broker import compile_selector
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json
+from sluicemq.cli.journal import locate
 from sluicemq.cli.pipeline_helpers import require_pipeline, spark_session
 from sluicemq.model.errors import ConfigurationError, SelectorError
 from sluicemq.security.passwords import read_secret_file
@@ -23,8 +22,6 @@ from sluicemq.security.passwords import read_secret_file
 PASSWORD: Final = "PIPELINE_PASSWORD"
 TOKEN: Final = "PIPELINE_TOKEN"
 """Environment variables for secrets, which must not appear in the process list."""
-
-_SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")
 
 PasswordOption = Annotated[
     Path | None,
@@ -36,25 +33,37 @@ TokenOption = Annotated[
 ]
 
 
-def lake_directory(text: str) -> Path:
-    """Parse `--lake`: a path, or a `file:` URL of an absolute path. Raises BadParameter."""
-    if _SCHEME.match(text) is None:
-        return Path(text)
-    url = urlsplit(text)
-    if url.scheme != "file" or url.netloc or not url.path.startswith("/"):
-        raise typer.BadParameter(
-            f"{text}: the tables are in a local directory; write its path, or file:///path"
-        )
-    return Path(unquote(url.path))
-
-
 LakeOption = Annotated[
-    Path,
-    typer.Option("--lake", metavar="DIR", help="Directory of the tables.", parser=lake_directory),
+    str,
+    typer.Option("--lake", metavar="PLACE", help="Directory or URI of the tables: s3a://bucket/x"),
 ]
-FormatOption = Annotated[
-    str, typer.Option("--format", help="Format of the tables: delta, iceberg or parquet.")
+CatalogOption = Annotated[
+    str,
+    typer.Option(
+        "--catalog",
+        metavar="NAME",
+        help="Spark catalog that has the tables as NAME.LAYER.TABLE, such as spark_catalog.",
+    ),
 ]
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", help="Spark's master: spark://host:7077; default: this process."),
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; may be repeated."),
+]
+
+
+def spark_settings(master: str | None, conf: list[str] | None) -> dict[str, str]:
+    """Return the settings of Spark in `--master` and `--conf`. Raises ConfigurationError."""
+    settings = {} if master is None else {"spark.master": master}
+    for entry in conf or ():
+        name, equals, value = entry.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise ConfigurationError(f"--conf: {entry!r} is no setting such as spark.name=value")
+        settings[name] = value
+    return settings
 
 
 def credentials(password_file: Path | None, token_file: Path | None) -> dict[str, str]:
@@ -70,9 +79,23 @@ def credentials(password_file: Path | None, token_file: Path | None) -> dict[str
     return found
 
 
+def source_of(
+    journal: Path | None, url: str | None, password_file: Path | None, token_file: Path | None
+) -> dict[str, str]:
+    """Return the source's options that locate the journal. Raises ConfigurationError."""
+    if url is None:
+        if password_file or token_file:
+            raise ConfigurationError("--password-file and --token-file go with --url")
+        return {"path": str(locate(journal).absolute())}
+    if journal is not None:
+        raise ConfigurationError("give either --journal or --url")
+    return {"url": url, **credentials(password_file, token_file)}
+
+
 def replay(
     lake: LakeOption,
     url: Annotated[str, typer.Option("--url", help="The broker: http://user@host:7680")],
+    catalog: CatalogOption = "",
     to: Annotated[
         str, typer.Option("--to", help="Queue, or topic:NAME; default: the original destination.")
     ] = "",
@@ -87,7 +110,8 @@ def replay(
         float | None, typer.Option("--speed", help="1 = original pauses, 2 = twice as fast.")
     ] = None,
     write_id: Annotated[str, typer.Option("--write-id", help="Id of a replay to continue.")] = "",
-    format: FormatOption = "delta",
+    master: MasterOption = None,
+    conf: ConfOption = None,
     password_file: PasswordOption = None,
     token_file: TokenOption = None,
     as_json: JsonFlag = False,
@@ -108,15 +132,11 @@ def replay(
         from sluicemq.pipeline.jobs.lake import Lake
         from sluicemq.pipeline.replay import replay as send
 
-        place = Lake(lake, format)
-        table = place.table("silver")
-    if not table.exists():
-        raise ConfigurationError(
-            f"there is no table silver of the format {format} in {lake}: sluicemq pipeline run or "
-            "backfill makes one"
-        )
-    with spark_session("sluicemq replay", place.log) as spark:
-        frame = table.frame(spark)
+        place = Lake(lake, catalog=catalog)
+        place.expect("silver.messages")
+    settings = spark_settings(master, conf)
+    with spark_session("sluicemq replay", settings, place) as spark:
+        frame = place.silver.read(spark)
         if where is not None:
             try:
                 frame = frame.where(where)
@@ -178,9 +198,8 @@ def decode(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Write the frames to this table."),
+        typer.Option("--output", "-o", metavar="DIR", help="Write the frames to Parquet files."),
     ] = None,
-    format: Annotated[str, typer.Option("--format", help="Format of that table.")] = "parquet",
     as_json: Annotated[bool, typer.Option("--json", help="Print each frame as JSON.")] = False,
 ) -> None:
     """Decode captured traffic: one row per protocol frame, errors with their position."""
@@ -199,7 +218,7 @@ def decode(
         options = DecodeOptions(**given)
     with spark_session("sluicemq decode") as spark, err().status("decoding"):
         lines = sys.stdout if as_json else None
-        summary = decode_all(spark, captures, options, output=output, kind=format, lines=lines)
+        summary = decode_all(spark, captures, options, output=output, lines=lines)
     console = err() if as_json else out()
     for line in summary.lines():
         console.print(line, markup=False)

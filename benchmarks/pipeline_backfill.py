@@ -1,0 +1,107 @@
+"""Processor time of `sluicemq pipeline backfill` per event, without the start of Spark.
+
+    .venv/bin/python benchmarks/pipeline_backfill.py --events 1000000 5000000
+
+Each number of events is a journal of its own: messages that are published, delivered and
+acknowledged over PHPMQ, three events a message. Each is read into the bronze, silver and gold
+tables of a new lake by a process of its own. The difference between two numbers of events is the
+marginal cost, in which the start of the JVM and of the workers cancels out.
+
+Processor time is user and system time of all processes of the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from load.load import Load
+from load.phpmq import Phpmq
+from load.sockets import BrokerAddress
+
+from sluicemq.cli.local import LocalBroker
+
+EVENTS_PER_MESSAGE: Final = 3
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+class Cost(NamedTuple):
+    """Cost of one backfill."""
+
+    events: int
+    cpu_seconds: float
+    seconds: float
+
+
+def write_journal(data: Path, events: int, size: int) -> None:
+    """Let a broker write a journal with about that many events, all of which are retained."""
+    listen = ["phpmq://127.0.0.1:0?durability=lazy"]
+    broker = LocalBroker(data, listen, ["--log-level", "warning"])
+    with broker:
+        pass  # creates the journal
+    command = [sys.executable, "-m", "sluicemq.cli", "journal", "slots", str(data)]
+    subprocess.run([*command, "--create", "backfill", "--limit", "100GiB"], check=True)
+    with (
+        broker,
+        Load(BrokerAddress(broker.port("phpmq")), Phpmq(size), pid=broker.pid) as load,
+    ):
+        load.flood(messages=events // EVENTS_PER_MESSAGE)
+
+
+def children_seconds() -> float:
+    """Return the processor time of all ended descendants."""
+    while True:
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            break
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def backfill(data: Path, lake: Path, events: int, options: list[str]) -> Cost:
+    """Read a journal into a new lake."""
+    command = [sys.executable, "-m", "sluicemq.cli", "pipeline", "backfill"]
+    command += ["--journal", str(data), "--lake", str(lake), *options]
+    used, before = children_seconds(), time.perf_counter()
+    subprocess.run(command, check=True)
+    taken = time.perf_counter() - before
+    return Cost(events, children_seconds() - used, taken)
+
+
+def main() -> None:
+    """Run the program."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--events", type=int, nargs="+", default=[1_000_000, 5_000_000])
+    parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
+    parser.add_argument("--options", nargs="*", default=[], help="of `pipeline backfill`")
+    given = parser.parse_args()
+    # processes whose parent has ended become children of this one, so that their time is counted
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    costs: list[Cost] = []
+    for events in given.events:
+        with tempfile.TemporaryDirectory(prefix="sluicemq-backfill-") as directory:
+            data = Path(directory) / "data"
+            write_journal(data, events, given.size)
+            costs.append(backfill(data, Path(directory) / "lake", events, given.options))
+        cost = costs[-1]
+        print(
+            f"{cost.events:>10,} events  {cost.cpu_seconds:7.1f} s of processor time"
+            f"  {cost.seconds:7.1f} s  {cost.events / cost.cpu_seconds:>8,.0f} events/CPU-s"
+        )
+    for less, more in itertools.pairwise(costs):
+        marginal = (more.events - less.events) / (more.cpu_seconds - less.cpu_seconds)
+        print(f"marginal, {less.events:,} to {more.events:,}: {marginal:,.0f} events/CPU-s")
+
+
+if __name__ == "__main__":
+    main()

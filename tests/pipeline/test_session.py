@@ -1,0 +1,103 @@
+"""Settings of Spark, and the Java libraries that a session needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline import jars, session
+
+EXTENSIONS = "spark.sql.extensions"
+
+
+def test_on_one_machine() -> None:
+    settings = session.effective_settings({}, {})
+    assert settings["spark.master"].startswith("local[")
+    assert settings["spark.sql.shuffle.partitions"] == "2"
+    assert settings[EXTENSIONS] == "io.delta.sql.DeltaSparkSessionExtension"
+
+
+def test_on_a_cluster_its_own_settings_stay() -> None:
+    configured = {
+        "spark.master": "spark://head:7077",
+        "spark.sql.session.timeZone": "Europe/Paris",
+        EXTENSIONS: "org.example.Extension",
+    }
+    settings = session.effective_settings(configured, {})
+    assert "spark.sql.shuffle.partitions" not in settings
+    assert "spark.driver.memory" not in settings
+    assert settings["spark.sql.session.timeZone"] == "UTC"
+    # Spark's default of 10,000 tasks for each VACUUM takes many minutes on two cores
+    assert settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] == "32"
+    assert settings[EXTENSIONS] == ("org.example.Extension,io.delta.sql.DeltaSparkSessionExtension")
+
+
+def test_the_caller_has_the_last_word() -> None:
+    given = {"spark.master": "local[1]", "spark.driver.memory": "5g"}
+    settings = session.effective_settings({"spark.driver.memory": "1g"}, given)
+    assert (settings["spark.master"], settings["spark.driver.memory"]) == ("local[1]", "5g")
+    assert settings["spark.sql.shuffle.partitions"] == "2"
+
+
+def test_settings_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert session._spark_defaults() == {}
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# comment\nspark.master   spark://head:7077\n\n"
+        "spark.driver.extraJavaOptions -Xss4m -Da=b\nspark.empty\n"
+    )
+    assert session._spark_defaults() == {
+        "spark.master": "spark://head:7077",
+        "spark.driver.extraJavaOptions": "-Xss4m -Da=b",
+    }
+
+
+def test_missing_libraries_are_reported_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jars, "directory", lambda: tmp_path)
+    with pytest.raises(ConfigurationError, match=r"sluicemq pipeline jars fetches them"):
+        jars.jars(jars.DELTA)
+    with pytest.raises(ConfigurationError, match=r"sluicemq pipeline jars --for s3a fetches them"):
+        jars.jars("s3a")
+
+
+def test_a_distribution_with_delta_gets_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "delta-spark_4.2_2.13-4.4.0.jar").touch()
+    (tmp_path / "jars" / "hadoop-client-api-3.4.1.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert jars.jars(jars.DELTA) == []
+    assert jars.coordinate("s3a") == "org.apache.hadoop:hadoop-aws:3.4.1"
+
+
+def test_connectors_that_do_not_exist_are_rejected() -> None:
+    with pytest.raises(ConfigurationError, match="--for: 'ftp' is none of s3a, abfss, gs"):
+        jars.coordinate("ftp")
+
+
+def test_what_is_there_is_not_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No resolver runs in tests: the second call must not need one."""
+    source = tmp_path / "cache" / "io.delta_delta-spark_4.2_2.13-4.4.0.jar"
+    source.parent.mkdir()
+    source.write_bytes(b"classes")
+    calls: list[str] = []
+
+    def resolve(wanted: str) -> list[Path]:
+        calls.append(wanted)
+        return [source]
+
+    monkeypatch.setattr(jars, "_resolve", resolve)
+    target = tmp_path / "target"
+    assert jars.fetch(target=target) == jars.fetch(target=target)
+    assert len(calls) == 1
+    assert (target / "delta" / source.name).read_bytes() == b"classes"
+    (target / "delta" / "RESOLVED").write_text("an older version")
+    jars.fetch(target=target)
+    assert len(calls) == 2
