@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ class SocketTransport:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.closed = False
+        self.reset = False
 
     def get_extra_info(self, name: str) -> Any:
         return ("127.0.0.1", 5) if name == "peername" else None
@@ -41,6 +43,8 @@ class SocketTransport:
         self._use("write")
 
     def write_eof(self) -> None:
+        if self.reset:
+            raise OSError(errno.ENOTCONN, "not connected")
         self._use("write_eof")
 
     def resume_reading(self) -> None:
@@ -148,6 +152,13 @@ def test_written_data_is_sent_before_the_end(fixture: ConnectionFixture) -> None
     fixture.batch.end()
     assert fixture.transport.done == ["write", "write_eof", "resume_reading"]
     assert fixture.session.calls == ["flushed", "closed"]
+
+
+def test_a_connection_that_the_peer_has_reset_is_closed(fixture: ConnectionFixture) -> None:
+    fixture.transport.reset = True
+    fixture.connection.close("done")
+    fixture.batch.end()
+    assert fixture.transport.done == ["abort"]
 
 
 @pytest.mark.parametrize("written", [(), (b"answer",)])

@@ -108,5 +108,5 @@ def test_an_abstract_name() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind("\0" + name)
         listening.settimeout(60)
-        Notifier("@" + name).status("here")
-        assert heard(listening) == {"STATUS": "here"}
+        Notifier("@" + name).ready("here")
+        assert heard(listening) == {"READY": "1", "STATUS": "here"}

@@ -19,6 +19,7 @@ from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
+from sluicemq.protocols.vibemq.decoder import Decoder
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.server.conftest import Start
 from tests.support.polling import wait_until
@@ -31,7 +32,7 @@ class Wire:
 
     def __init__(self, port: int, **headers: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 30)
-        self.decoder = wire.Decoder()
+        self.decoder = Decoder()
         self.received: list[Frame] = []
         try:
             self.say(Frame(wire.CONNECT, "c", headers=headers))

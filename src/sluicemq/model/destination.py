@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum, StrEnum
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
+
+from sluicemq.model.setting import about
 
 TEMPORARY: Final = "temporary_destination://"
 """Prefix of the names that JMS clients give to their temporary destinations."""
@@ -63,50 +65,64 @@ class Overflow(StrEnum):
 
 
 class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Settings of one destination; 0 means "no limit" or "never" wherever a number is a limit.
+    """Settings of one destination; 0 means "no limit" or "never" wherever a number is a limit."""
 
-    max_messages       ready messages
-    max_bytes          bytes of the bodies of ready messages
-    max_message_bytes  largest body accepted
-    overflow           policy when max_messages or max_bytes is reached
-    message_ttl        ms; upper bound for the time to live of every message, counted from its
-                       arrival by the broker's clock
-    ack_timeout        ms until an unacked message is requeued
-    max_attempts       deliveries in total before a message is dead-lettered
-    retry_delay        ms before the second delivery; doubles with each further delivery
-    retry_delay_max    ms; upper bound for that delay
-    dead_letter        move expired, exhausted and dropped messages to a dead-letter queue
-    dead_letter_queue  its name; "" means "<name>.dlq"
-    max_consumers      consumers attached at a time; 1 = exclusive
-    active_consumers   consumers that receive messages at a time; the others stand by (failover)
-    max_subscriptions  subscriptions of a topic at a time
-    retain_without_subscriptions  a topic without subscriptions retains its messages for the first
-                       one; once a VibeMQ client has subscribed, it retains them for VibeMQ clients,
-                       regardless of other subscriptions
-    priority_ordering  deliver messages by descending priority; otherwise in order of arrival
-    auto_ack           messages to VibeMQ subscribers are acknowledged as soon as they are sent
-    idle_timeout       ms without messages, consumers and use until an automatically created
-                       destination is deleted; None = the broker's default
-    """
-
-    max_messages: int = 0
-    max_bytes: int = 0
-    max_message_bytes: int = 0
-    overflow: Overflow = Overflow.REJECT
-    message_ttl: int = 0
-    ack_timeout: int = 0
-    max_attempts: int = 0
-    retry_delay: int = 0
-    retry_delay_max: int = 120_000
-    dead_letter: bool = False
-    dead_letter_queue: str = ""
-    max_consumers: int = 0
-    active_consumers: int = 0
-    max_subscriptions: int = 0
-    retain_without_subscriptions: bool = False
-    priority_ordering: bool = True
-    auto_ack: bool = False
-    idle_timeout: int | None = None
+    max_messages: Annotated[int, about("Maximum number of ready messages.")] = 0
+    max_bytes: Annotated[int, about("Maximum size of the bodies of ready messages.", "bytes")] = 0
+    max_message_bytes: Annotated[int, about("Maximum size of a body.", "bytes")] = 0
+    overflow: Annotated[Overflow, about("Policy when max_messages or max_bytes is reached.")] = (
+        Overflow.REJECT
+    )
+    message_ttl: Annotated[
+        int,
+        about(
+            "Upper bound for the time to live of every message, counted from its arrival by "
+            "the broker's clock.",
+            "ms",
+        ),
+    ] = 0
+    ack_timeout: Annotated[int, about("Time until an unacked message is requeued.", "ms")] = 0
+    max_attempts: Annotated[
+        int, about("Maximum number of deliveries before a message is dead-lettered.")
+    ] = 0
+    retry_delay: Annotated[
+        int, about("Time before the second delivery; it doubles with each further delivery.", "ms")
+    ] = 0
+    retry_delay_max: Annotated[int, about("Maximum of that time.", "ms")] = 120_000
+    dead_letter: Annotated[
+        bool, about("Move expired, exhausted and dropped messages to a dead-letter queue.")
+    ] = False
+    dead_letter_queue: Annotated[
+        str, about('Name of the dead-letter queue; "" means "<name>.dlq".')
+    ] = ""
+    max_consumers: Annotated[int, about("Maximum number of attached consumers; 1 = exclusive.")] = 0
+    active_consumers: Annotated[
+        int,
+        about("Maximum number of consumers that receive messages; the others stand by (failover)."),
+    ] = 0
+    max_subscriptions: Annotated[int, about("Maximum number of subscriptions of a topic.")] = 0
+    retain_without_subscriptions: Annotated[
+        bool,
+        about(
+            "A topic without subscriptions retains its messages for the first one; once a "
+            "VibeMQ client has subscribed, it retains them for VibeMQ clients, regardless of "
+            "other subscriptions."
+        ),
+    ] = False
+    priority_ordering: Annotated[
+        bool, about("Deliver messages by descending priority; otherwise in order of arrival.")
+    ] = True
+    auto_ack: Annotated[
+        bool, about("Messages to VibeMQ subscribers are acknowledged as soon as they are sent.")
+    ] = False
+    idle_timeout: Annotated[
+        int | None,
+        about(
+            "Time without messages, consumers and use until an automatically created destination "
+            "is deleted; None = the broker's default.",
+            "ms",
+        ),
+    ] = None
 
 
 USUAL: Final = DestinationSettings()

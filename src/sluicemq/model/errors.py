@@ -12,7 +12,6 @@ SluiceError
 │   │   ├── QuotaExceeded        a user or a connection has reached its quota
 │   │   └── LowDiskSpace         the journal's disk is nearly full; later it may be accepted
 │   ├── TransactionError         the transaction's state does not allow the operation
-│   │   ├── TransactionNotFound
 │   │   └── TransactionEnded
 │   ├── BatchConflict            a repeated batch differs from the first one
 │   ├── BatchRefused             messages of a batch are refused, so none has been published
@@ -27,7 +26,10 @@ SluiceError
 │   ├── AccessDenied             the user lacks the permission
 │   ├── TooManyConnections       the user or the address has reached its limit
 │   ├── UserExists
-│   └── UserNotFound
+│   ├── UserNotFound
+│   ├── RoleExists
+│   ├── RoleNotFound
+│   └── TokenNotFound
 ├── ProtocolError                a peer violated its wire protocol
 │   └── FrameTooLarge            it announced a frame above the configured limit
 ├── JournalError
@@ -99,10 +101,6 @@ class LowDiskSpace(LimitExceeded):
 
 class TransactionError(BrokerError):
     """The transaction is not in a state that allows the operation."""
-
-
-class TransactionNotFound(TransactionError):
-    """Transaction not found."""
 
 
 class TransactionEnded(TransactionError):
@@ -207,6 +205,18 @@ class UserExists(AccessError):
 
 class UserNotFound(AccessError):
     """User not found."""
+
+
+class RoleExists(AccessError):
+    """A role of that name exists already."""
+
+
+class RoleNotFound(AccessError):
+    """Role not found."""
+
+
+class TokenNotFound(AccessError):
+    """The user has no token of that id."""
 
 
 class ProtocolError(SluiceError):

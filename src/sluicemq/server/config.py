@@ -31,27 +31,24 @@ import msgspec
 from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, DestinationSettings
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.setting import about
 from sluicemq.security.passwords import read_secret_file
 from sluicemq.security.records import Database
 from sluicemq.security.store import UserStore
 from sluicemq.server.address import MAX_SOCKET_PATH
 from sluicemq.server.listener_settings import (
     OFFERS_LOGIN,
+    HttpSettings,
+    JmqSettings,
     Listener,
     ListenerLimits,
-    address_problems,
     default_listeners,
     tls_problems,
 )
-from sluicemq.server.settings import about
 from sluicemq.server.units import Unit
 
 MIN_ADMIN_TOKEN: Final = 16
 """Minimum length of the admin token in characters; invented passwords are usually shorter."""
-
-MIN_SEGMENT: Final = 64 * 1024
-"""Minimum size of a segment in bytes; smaller ones need too many files."""
-
 
 MAX_INSTANCE: Final = 64
 """Maximum length of `jmq.instance` in characters: the first line of the port mapper has to fit into
@@ -337,122 +334,6 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
 
 
-class JmqSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of all JMS clients, regardless of the listener."""
-
-    instance: Annotated[
-        str,
-        about(
-            "Name of the broker that its port mapper reports: printable ASCII characters without "
-            "blanks."
-        ),
-    ] = "sluicemq"
-    metrics_interval: Annotated[
-        float,
-        about(
-            "Interval between two messages of a topic `mq.metrics.…` that has subscribers; 0 = "
-            "none.",
-            Unit.SECONDS,
-        ),
-    ] = 60.0
-    transaction_timeout: Annotated[
-        int,
-        about(
-            "Time after which a transaction is rolled back that is neither ended nor prepared; 0 "
-            "= never.",
-            Unit.MILLISECONDS,
-        ),
-    ] = 0
-    detached_timeout: Annotated[
-        int,
-        about(
-            "Time after which a transaction is rolled back that is not prepared and that no "
-            "connection uses any more; 0 = never.",
-            Unit.MILLISECONDS,
-        ),
-    ] = 600_000
-    broker_list: Annotated[
-        str,
-        about(
-            "Brokers that clients may connect to if the connection to this one is lost: "
-            "`mq://host:port/`, separated by commas."
-        ),
-    ] = ""
-
-
-class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of all HTTP listeners."""
-
-    session_idle_timeout: Annotated[
-        float,
-        about(
-            "Time without use after which a session of the console ends.",
-            Unit.SECONDS,
-            ge=1,
-        ),
-    ] = 1800.0
-    session_lifetime: Annotated[
-        float,
-        about("Time after which a session ends even if it is used.", Unit.SECONDS, ge=1),
-    ] = 43_200.0
-    max_sessions: Annotated[
-        int,
-        about(
-            "Maximum number of sessions; beyond it, the session that has been unused for the "
-            "longest time ends.",
-            ge=1,
-        ),
-    ] = 1000
-    secure_cookies: Annotated[
-        bool,
-        about(
-            "Browsers send the session cookie only over TLS. This is always so for `http+tls` "
-            "listeners; set it for a listener behind a proxy that terminates TLS."
-        ),
-    ] = False
-    max_event_streams: Annotated[
-        int,
-        about(
-            "Maximum number of concurrent streams of live statistics (`/api/v1/events`) of a "
-            "listener.",
-            ge=0,
-        ),
-    ] = 32
-    max_publish_bytes: Annotated[
-        int,
-        about(
-            "Maximum size of the body of a message that is published over the API.",
-            Unit.BYTES,
-            ge=0,
-        ),
-    ] = 4 * 1024 * 1024
-    max_batch_destinations: Annotated[
-        int,
-        about("Maximum number of destinations in one part of a batch; 0 = no limit."),
-    ] = 1000
-    max_scan_messages: Annotated[
-        int,
-        about(
-            "Maximum number of messages that one request with a selector examines; the response "
-            "contains the matches so far, and the next request continues.",
-            ge=1,
-        ),
-    ] = 50_000
-    max_scan_time: Annotated[
-        float, about("Maximum time of such a request.", Unit.SECONDS, ge=0)
-    ] = 2.0
-    max_action_time: Annotated[
-        float,
-        about(
-            "Maximum time in which one request moves, copies or deletes messages; the next "
-            "request continues.",
-            Unit.SECONDS,
-            ge=0,
-        ),
-    ] = 10.0
-    public_metrics: Annotated[bool, about("`/metrics` requires no login.")] = False
-
-
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of `/metrics`."""
 
@@ -584,7 +465,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         if not self.listeners:
             yield "there is no listener; add one, for example --listen phpmq://127.0.0.1:9100"
         for listener in self.listeners:
-            yield from address_problems(listener)
+            if listener.url.user or listener.url.queue:
+                yield (
+                    f"{listener.url}: a listener has neither a user nor a queue; leave them to the "
+                    "clients"
+                )
             found = list(tls_problems(listener))
             yield from found
             if listener.url.tls and not found:
@@ -603,7 +488,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 if listener.url.collides(earlier.url):
                     yield f"{listener.url} and {earlier.url} are the same address"
         yield from self._directory_problems()
-        yield from self._journal_problems()
         yield from self._tracing_problems()
         yield from _destination_problems(
             "broker.default_destination", self.broker.default_destination
@@ -687,19 +571,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         endpoint = self.tracing.endpoint
         if endpoint and not endpoint.startswith(("http://", "https://")):
             yield f"tracing.endpoint: {endpoint!r} is no URL with http:// or https://"
-
-    def _journal_problems(self) -> Iterator[str]:
-        options = self.journal
-        if options.segment_bytes < MIN_SEGMENT:
-            yield f"journal.segment_bytes: {options.segment_bytes} is below {MIN_SEGMENT}"
-        if options.compaction_threshold > 1:
-            yield f"journal.compaction_threshold: {options.compaction_threshold} is above 1"
-        if options.disk_free_limit_percent > 100:
-            yield f"journal.disk_free_limit_percent: {options.disk_free_limit_percent} is above 100"
-        if options.slot_limit_bytes < 1:
-            yield "journal.slot_limit_bytes: a slot that may hold nothing back is none; at least 1"
-        if options.slot_idle_timeout < 0:
-            yield "journal.slot_idle_timeout: at least 0, which is no limit"
 
     def _directory_problems(self) -> Iterator[str]:
         directory = self.broker.data_dir

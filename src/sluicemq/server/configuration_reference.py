@@ -17,12 +17,9 @@ from sluicemq.model.destination import DestinationSettings, differing
 from sluicemq.server.config import Config
 from sluicemq.server.listener_settings import (
     DEFAULT_LISTENERS,
-    JMQ_SETTINGS,
-    REJECTS_WITH_ERROR,
-    TLS_SETTINGS,
-    VIBEMQ_SETTINGS,
     Listener,
     ListenerLimits,
+    applies,
 )
 from sluicemq.server.loading import (
     CONFIG_VARIABLE,
@@ -63,8 +60,7 @@ _LISTENERS: Final = f"""\
 
 Addresses that clients connect to. Default:
 {", ".join(f"`{url}`" for url in DEFAULT_LISTENERS)}, each on its
-traditional loopback port. A listener has a URL, or `protocol`, `host`, `port`, `path` and
-`tls`:
+traditional loopback port. A listener has a URL:
 
 ```toml
 [[listeners]]
@@ -72,8 +68,7 @@ url = "phpmq://127.0.0.1:9100"
 max_connections = 500
 
 [[listeners]]
-protocol = "msglite"
-path = "/run/sluicemq/msglite.socket"
+url = "msglite+unix:///run/sluicemq/msglite.socket"
 socket_mode = "0660"
 ```
 
@@ -144,11 +139,9 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
             lines += assignment
     origin = f"  # {origins.get('listeners', 'default')}" if origins is not None else ""
     for listener in config.listeners:
-        lines += ["", f"[[listeners]]{origin}", f"url = {_value(listener.url.format(), None)}"]
-        for setting in settings_of(Listener).values():
+        lines += ["", f"[[listeners]]{origin}", f"url = {value_text(listener.url.format())}"]
+        for setting in listener_settings(listener):
             value = getattr(listener, setting.name)
-            if setting.name == "url" or not applies(setting.name, listener):
-                continue
             if value != getattr(config.limits, setting.name, None):
                 lines += _assignment(setting, value, (), None)
     for address, settings in config.destinations.items():
@@ -175,11 +168,8 @@ def to_builtins(config: Config) -> dict[str, Any]:
     )
     tree["broker"]["default_destination"] = _settings_tree(config.broker.default_destination)
     tree["listeners"] = [
-        {
-            name: plain(getattr(listener, name))
-            for name in settings_of(Listener)
-            if name == "url" or applies(name, listener)
-        }
+        {"url": plain(listener.url)}
+        | {s.name: plain(getattr(listener, s.name)) for s in listener_settings(listener)}
         for listener in config.listeners
     ]
     tree["destinations"] = {
@@ -207,25 +197,12 @@ def _listener_only() -> list[Setting]:
     return [s for s in settings_of(Listener).values() if s.name != "url" and s.name not in limits]
 
 
-def applies(name: str, listener: Listener) -> bool:
-    """Return whether a setting has an effect on the listener's protocol and address."""
-    if name == "dispatch_version":
-        return listener.url.protocol in ("phpmq", "auto")
-    if name == "services":
-        return listener.url.protocol == "jmq"
-    if name == "max_rejections":
-        return listener.url.protocol in REJECTS_WITH_ERROR
-    if name in JMQ_SETTINGS:
-        return listener.url.protocol in ("jmq", "auto")
-    if name in VIBEMQ_SETTINGS:
-        return listener.url.protocol in ("vibemq", "auto")
-    if name == "user":
-        return bool(listener.user)
-    if name == "socket_mode":
-        return bool(listener.url.path)
-    if name in TLS_SETTINGS:
-        return listener.url.tls
-    return True
+def listener_settings(listener: Listener) -> Iterator[Setting]:
+    """Yield the settings that have an effect on a listener, without its URL."""
+    for setting in settings_of(Listener).values():
+        unused = setting.name == "url" or (setting.name == "user" and not listener.user)
+        if not unused and applies(setting, listener.url):
+            yield setting
 
 
 def _table(settings: Any) -> str:
@@ -248,7 +225,7 @@ def _default(setting: Setting) -> str:
         return "see there"
     if setting.default is None or setting.default == "":
         return ""
-    text = _value(setting.default, setting.unit)
+    text = value_text(setting.default, setting.unit)
     return f"`{json.loads(text) if text.startswith(chr(34)) else text}`"
 
 
@@ -266,10 +243,11 @@ def _assignment(
         if origins is not None:
             yield f"# {setting.name} is not set"
         return
-    yield f"{setting.name} = {_value(value, setting.unit)}"
+    yield f"{setting.name} = {value_text(value, setting.unit)}"
 
 
-def _value(value: Any, unit: Unit | None) -> str:
+def value_text(value: Any, unit: Unit | None = None) -> str:
+    """Return a value in TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, enum.Enum | Path | str):
@@ -288,5 +266,9 @@ def plain(value: Any) -> Any:
 
 
 def _quoted(text: str) -> str:
-    """Return a TOML basic string: a JSON string with DEL escaped and non-ASCII text unescaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """Return a TOML basic string: a JSON string with DEL escaped and non-ASCII text unescaped.
+
+    Surrogate escapes of names that are not UTF-8 stay escapes, which no TOML parser accepts.
+    """
+    quoted = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return quoted.encode("utf-8", "backslashreplace").decode()

@@ -461,7 +461,11 @@ class Connection(asyncio.Protocol):
         self._release()
         self._ended = True
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:  # reset by the peer: the event loop has not read it yet
+                self._transport.abort()
+                return
             self._admission.unread.discard(self)
             self._transport.resume_reading()
             self._batch.loop.call_later(LINGER_SECONDS, self._transport.abort)

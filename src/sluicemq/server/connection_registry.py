@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sluicemq.admin.server_interface import (
-    AttachedConsumer,
-    ConnectionView,
-    InputView,
-    ListenerView,
-)
+from sluicemq.admin.api_context import AttachedConsumer
+from sluicemq.management.broker import InputItem, ListenerItem
+from sluicemq.management.clients import ConnectionItem
 from sluicemq.server.connection import Connection
 from sluicemq.server.input import InputBudget
 from sluicemq.server.listener import OpenListener
 
 
 class ConnectionRegistry:
-    """Connections of all listeners (`sluicemq.admin.server_interface.Connections`)."""
+    """Connections of all listeners (`sluicemq.admin.api_context.Connections`)."""
 
     def __init__(self, listeners: Sequence[OpenListener], budget: InputBudget) -> None:
         """Register the connections of `listeners`, a list that may grow; they share `budget`."""
@@ -26,7 +23,7 @@ class ConnectionRegistry:
     def __len__(self) -> int:
         return sum(len(listener.admission.connections) for listener in self._listeners)
 
-    def __iter__(self) -> Iterator[ConnectionView]:
+    def __iter__(self) -> Iterator[ConnectionItem]:
         for listener in list(self._listeners):
             for connection in list(listener.admission.connections):
                 yield _view(listener, connection)
@@ -52,10 +49,10 @@ class ConnectionRegistry:
                 counts[protocol] = counts.get(protocol, 0) + 1
         return counts
 
-    def listeners(self) -> list[ListenerView]:
+    def listeners(self) -> list[ListenerItem]:
         """Return the open listeners, in the order of the configuration."""
         return [
-            ListenerView(
+            ListenerItem(
                 str(each.url),
                 each.url.protocol,
                 each.url.tls,
@@ -72,12 +69,12 @@ class ConnectionRegistry:
             for each in self._listeners
         ]
 
-    def input(self) -> InputView:
+    def input(self) -> InputItem:
         """Return the memory use of unfinished input."""
         budget = self._budget
-        return InputView(budget.used, budget.limit, budget.holders, budget.suspended)
+        return InputItem(budget.used, budget.limit, budget.holders, budget.suspended)
 
-    def get(self, number: int) -> ConnectionView | None:
+    def get(self, number: int) -> ConnectionItem | None:
         """Return the connection with this id, or None."""
         found = self._find(number)
         return None if found is None else _view(*found)
@@ -98,9 +95,9 @@ class ConnectionRegistry:
         return None
 
 
-def _view(listener: OpenListener, connection: Connection) -> ConnectionView:
+def _view(listener: OpenListener, connection: Connection) -> ConnectionItem:
     session_info = connection.session_info()
-    return ConnectionView(
+    return ConnectionItem(
         id=connection.number,
         protocol=session_info.protocol,
         peer=connection.peer,

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from sluicemq.admin.server_interface import SettingView
+from sluicemq.management.broker import SettingView
 from sluicemq.model.destination import Address
 from sluicemq.server.config import Config
-from sluicemq.server.configuration_reference import applies, plain
+from sluicemq.server.configuration_reference import listener_settings, plain
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.loading import setting_paths
 from sluicemq.server.settings import Setting, settings_of
@@ -44,10 +44,9 @@ class EffectiveConfiguration:
     def _listeners(self) -> Iterator[SettingView]:
         source = self._origins.get("listeners", "default")
         for index, listener in enumerate(self._config.listeners):
-            for setting in settings_of(Listener).values():
-                if setting.name == "url" or applies(setting.name, listener):
-                    value = getattr(listener, setting.name)
-                    yield _view(f"listeners[{index}].{setting.name}", setting, value, source)
+            for setting in (settings_of(Listener)["url"], *listener_settings(listener)):
+                value = getattr(listener, setting.name)
+                yield _view(f"listeners[{index}].{setting.name}", setting, value, source)
 
 
 def _view(name: str, setting: Setting, value: Any, source: str) -> SettingView:

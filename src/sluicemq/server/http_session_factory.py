@@ -12,8 +12,7 @@ from sluicemq.admin.app import Application
 from sluicemq.admin.http_session import HttpService, HttpSession
 from sluicemq.protocols.transport import Session, Transport
 from sluicemq.security.authenticator import Authenticator
-from sluicemq.server.config import HttpSettings
-from sluicemq.server.listener_settings import Listener
+from sluicemq.server.listener_settings import HttpSettings, Listener
 
 
 class HttpSessionFactory:

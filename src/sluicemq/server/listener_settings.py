@@ -1,4 +1,5 @@
-"""Settings of listeners, limits of their connections, and checks of combinations."""
+"""Settings of listeners and of the clients of their protocols, limits of connections, and checks of
+combinations."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
-from sluicemq.protocols.phpmq.wire import DISPATCH_VERSIONS, DispatchVersion
-from sluicemq.protocols.vibemq.publisher import BLOCK_TIMEOUT
-from sluicemq.protocols.vibemq.queues import NO_LIMIT
-from sluicemq.server.address import Url
-from sluicemq.server.settings import about
+from sluicemq.model.setting import about
+from sluicemq.protocols.phpmq.wire import DispatchVersion
+from sluicemq.protocols.vibemq.wire import BLOCK_TIMEOUT, NO_LIMIT
+from sluicemq.server.address import PROTOCOLS, Url
+from sluicemq.server.settings import Setting
 from sluicemq.server.units import Unit
 
 WITH_LOGINS: Final = frozenset({"vibemq", "jmq", "http"})
@@ -29,12 +31,132 @@ DEFAULT_LISTENERS: Final = (
     "http://",
 )
 
+VIBEMQ: Final = frozenset({"vibemq", "auto"})
+JMQ: Final = frozenset({"jmq", "auto"})
+TLS: Final = frozenset({"tls"})
+"""Listeners for which a setting has a meaning."""
 
 VIBEMQ_FRAME_BYTES: Final = 1024**2
 """Maximum of `max_frame_bytes` of a VibeMQ listener without a value of its own."""
 
 OFFERS_LOGIN: Final = WITH_LOGINS | {"auto"}
 """Protocols of listeners that may require a login."""
+
+
+class JmqSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of all JMS clients, regardless of the listener."""
+
+    instance: Annotated[
+        str,
+        about(
+            "Name of the broker that its port mapper reports: printable ASCII characters without "
+            "blanks."
+        ),
+    ] = "sluicemq"
+    metrics_interval: Annotated[
+        float,
+        about(
+            "Interval between two messages of a topic `mq.metrics.…` that has subscribers; 0 = "
+            "none.",
+            Unit.SECONDS,
+        ),
+    ] = 60.0
+    transaction_timeout: Annotated[
+        int,
+        about(
+            "Time after which a transaction is rolled back that is neither ended nor prepared; 0 "
+            "= never.",
+            Unit.MILLISECONDS,
+        ),
+    ] = 0
+    detached_timeout: Annotated[
+        int,
+        about(
+            "Time after which a transaction is rolled back that is not prepared and that no "
+            "connection uses any more; 0 = never.",
+            Unit.MILLISECONDS,
+        ),
+    ] = 600_000
+    broker_list: Annotated[
+        str,
+        about(
+            "Brokers that clients may connect to if the connection to this one is lost: "
+            "`mq://host:port/`, separated by commas."
+        ),
+    ] = ""
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of all HTTP listeners."""
+
+    session_idle_timeout: Annotated[
+        float,
+        about(
+            "Time without use after which a session of the console ends.",
+            Unit.SECONDS,
+            ge=1,
+        ),
+    ] = 1800.0
+    session_lifetime: Annotated[
+        float,
+        about("Time after which a session ends even if it is used.", Unit.SECONDS, ge=1),
+    ] = 43_200.0
+    max_sessions: Annotated[
+        int,
+        about(
+            "Maximum number of sessions; beyond it, the session that has been unused for the "
+            "longest time ends.",
+            ge=1,
+        ),
+    ] = 1000
+    secure_cookies: Annotated[
+        bool,
+        about(
+            "Browsers send the session cookie only over TLS. This is always so for `http+tls` "
+            "listeners; set it for a listener behind a proxy that terminates TLS."
+        ),
+    ] = False
+    max_event_streams: Annotated[
+        int,
+        about(
+            "Maximum number of concurrent streams of live statistics (`/api/v1/events`) of a "
+            "listener.",
+            ge=0,
+        ),
+    ] = 32
+    max_publish_bytes: Annotated[
+        int,
+        about(
+            "Maximum size of the body of a message that is published over the API.",
+            Unit.BYTES,
+            ge=0,
+        ),
+    ] = 4 * 1024 * 1024
+    max_batch_destinations: Annotated[
+        int,
+        about("Maximum number of destinations in one part of a batch; 0 = no limit."),
+    ] = 1000
+    max_scan_messages: Annotated[
+        int,
+        about(
+            "Maximum number of messages that one request with a selector examines; the response "
+            "contains the matches so far, and the next request continues.",
+            ge=1,
+        ),
+    ] = 50_000
+    max_scan_time: Annotated[
+        float, about("Maximum time of such a request.", Unit.SECONDS, ge=0)
+    ] = 2.0
+    max_action_time: Annotated[
+        float,
+        about(
+            "Maximum time in which one request moves, copies or deletes messages; the next "
+            "request continues.",
+            Unit.SECONDS,
+            ge=0,
+        ),
+    ] = 10.0
+    public_metrics: Annotated[bool, about("`/metrics` requires no login.")] = False
 
 
 class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +273,8 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "PHPMQ: version of dispatches. `1` has three packets, as the released PHP clients "
             "expect; `2` has a fourth with the remaining TTL. `auto`: the version in which the "
             "connection has sent; if it has not sent, the version in which the message was sent, "
-            "and `1` for messages of other protocols."
+            "and `1` for messages of other protocols.",
+            only=("phpmq", "auto"),
         ),
     ] = "auto"
     request_queue: Annotated[
@@ -159,7 +282,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
     ] = "msglite.httpRequests"
     window: Annotated[
         int,
-        about("VibeMQ: maximum number of unacked messages of a subscription.", ge=1),
+        about("VibeMQ: maximum number of unacked messages of a subscription.", ge=1, only=VIBEMQ),
     ] = 256
     window_bytes: Annotated[
         int,
@@ -167,6 +290,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "VibeMQ: maximum size of the payloads of the unacked messages of a subscription.",
             Unit.BYTES,
             ge=1,
+            only=VIBEMQ,
         ),
     ] = 1024**2
     ack_timeout: Annotated[
@@ -175,6 +299,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "VibeMQ: time for the acknowledgement of the message that a connection has to process "
             "next, in queues without an `ack_timeout` of their own; 0 = no limit.",
             Unit.SECONDS,
+            only=VIBEMQ,
         ),
     ] = 30.0
     max_unpacked_bytes: Annotated[
@@ -185,31 +310,38 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             Unit.BYTES,
             ge=1024,
             le=1024**3,
+            only=VIBEMQ,
         ),
     ] = 64 * 1024**2
     compression: Annotated[
-        bool, about("VibeMQ: compress large frames for clients that request it.")
+        bool, about("VibeMQ: compress large frames for clients that request it.", only=VIBEMQ)
     ] = True
     compression_threshold: Annotated[
-        int, about("VibeMQ: size at which a frame is large; 0 = all frames.", Unit.BYTES)
+        int,
+        about("VibeMQ: size at which a frame is large; 0 = all frames.", Unit.BYTES, only=VIBEMQ),
     ] = 1024
     strict_create: Annotated[
         bool,
-        about("VibeMQ: CreateQueue fails for an existing queue, even with the same options."),
+        about(
+            "VibeMQ: CreateQueue fails for an existing queue, even with the same options.",
+            only=VIBEMQ,
+        ),
     ] = False
     foreign_delete: Annotated[
         Literal["refuse", "allow"],
         about(
             "VibeMQ: whether DeleteQueue deletes a queue that the configuration, an administrator "
             "or a client of another protocol has created, that has consumers of other protocols, "
-            "or that is the dead-letter queue of an existing one."
+            "or that is the dead-letter queue of an existing one.",
+            only=VIBEMQ,
         ),
     ] = "refuse"
     default_mode: Annotated[
         Literal["RoundRobin", "FanOutWithAck", "FanOutWithoutAck", "PriorityBased"] | None,
         about(
             "VibeMQ: mode of queues for which clients give no options. Without it: by "
-            "`priority_ordering` in `[broker.default_destination]`, else `RoundRobin`."
+            "`priority_ordering` in `[broker.default_destination]`, else `RoundRobin`.",
+            only=VIBEMQ,
         ),
     ] = None
     default_max_queue_size: Annotated[
@@ -218,13 +350,15 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "VibeMQ: maximum number of messages in such queues; 0 = `max_messages` of "
             "`[broker.default_destination]`, else 10,000.",
             le=NO_LIMIT,
+            only=VIBEMQ,
         ),
     ] = 0
     default_overflow: Annotated[
         Literal["DropOldest", "DropNewest", "BlockPublisher", "RedirectToDlq"] | None,
         about(
             "VibeMQ: policy for further messages. Without it: `overflow` of "
-            "`[broker.default_destination]`, else `DropOldest`."
+            "`[broker.default_destination]`, else `DropOldest`.",
+            only=VIBEMQ,
         ),
     ] = None
     default_max_retries: Annotated[
@@ -233,6 +367,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "VibeMQ: maximum number of deliveries of a message in such queues; 0 = `max_attempts` "
             "of `[broker.default_destination]`, else 3.",
             le=NO_LIMIT,
+            only=VIBEMQ,
         ),
     ] = 0
     block_timeout: Annotated[
@@ -243,13 +378,15 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "`CommandTimeout`, 10 s by default.",
             Unit.SECONDS,
             le=3600,
+            only=VIBEMQ,
         ),
     ] = BLOCK_TIMEOUT / 1000
     rate_limit: Annotated[
         int,
         about(
             "VibeMQ: maximum number of requests of a connection per second, without "
-            "acknowledgements and pings; 0 = no limit."
+            "acknowledgements and pings; 0 = no limit.",
+            only=VIBEMQ,
         ),
     ] = 0
     max_login_failures: Annotated[
@@ -259,20 +396,23 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "until `login_timeout`, the client may try again.",
             ge=1,
             le=1000,
+            only=VIBEMQ,
         ),
     ] = 5
     json: Annotated[
         Literal["auto", "string"],
         about(
             "VibeMQ: how text of other protocols is delivered. `auto`: a JSON object or array "
-            "unchanged, other text as a JSON string. `string`: always as a JSON string."
+            "unchanged, other text as a JSON string. `string`: always as a JSON string.",
+            only=VIBEMQ,
         ),
     ] = "auto"
     services: Annotated[
         Literal["all", "jms", "portmapper"],
         about(
             "JMQ: services of the listener: port mapper and connection service (`jms`, with TLS "
-            "`ssljms`), or one of them."
+            "`ssljms`), or one of them.",
+            only=("jmq",),
         ),
     ] = "all"
     portmapper_timeout: Annotated[
@@ -282,6 +422,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "as clients of iMQ 2.0 expect; 0 = never.",
             Unit.SECONDS,
             le=60,
+            only=JMQ,
         ),
     ] = 1.0
     advertised_port: Annotated[
@@ -290,6 +431,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "JMQ: port of this listener in the reply of the port mapper, if clients reach it by "
             "another port (containers, address translation); 0 = the port of the listener.",
             le=65_535,
+            only=JMQ,
         ),
     ] = 0
     authentication: Annotated[
@@ -297,7 +439,8 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
         about(
             "JMQ: how clients log in. `basic`: with the password, best over TLS. `digest`: with "
             "an MD5 digest of it, which requires users that were added with `--allow-digest`. "
-            "`auto`: digest if no login is required or all users have it, else basic."
+            "`auto`: digest if no login is required or all users have it, else basic.",
+            only=JMQ,
         ),
     ] = "auto"
     prefetch: Annotated[
@@ -306,20 +449,19 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "JMQ: maximum number of messages that are sent to a consumer before it requests more; "
             "clients may choose a smaller number.",
             ge=1,
+            only=JMQ,
         ),
     ] = 1000
     shared_prefetch: Annotated[
         int,
-        about(
-            "JMQ: the same for consumers of shared subscriptions of a topic.",
-            ge=1,
-        ),
+        about("JMQ: the same for consumers of shared subscriptions of a topic.", ge=1, only=JMQ),
     ] = 5
     producer_flow: Annotated[
         int,
         about(
             "JMQ: number of messages after which a producer waits for the broker's permission to "
-            "continue; 0 = never."
+            "continue; 0 = never.",
+            only=JMQ,
         ),
     ] = 1000
     ping_interval: Annotated[
@@ -328,6 +470,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "JMQ: time without traffic after which the broker pings a client; after six times as "
             "long it closes the connection. 0 = never.",
             Unit.SECONDS,
+            only=JMQ,
         ),
     ] = 120.0
     max_rejections: Annotated[
@@ -337,49 +480,60 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "time (HELLO_REPLY with status 503, Error CONNECTION_LIMIT); further connections are "
             "closed at once.",
             le=10_000,
+            only=("jmq", "vibemq", "auto"),
         ),
     ] = 64
     user: Annotated[
         str,
         about(
             "Protocols without logins: user whose permissions the clients have. Without it they "
-            "have all permissions, and the listener must be on loopback or a Unix socket."
+            "have all permissions, and the listener must be on loopback or a Unix socket.",
+            only=frozenset(PROTOCOLS) - WITH_LOGINS,
         ),
     ] = ""
     certificate: Annotated[
         Path | None,
         about(
             "With `+tls`: PEM file with the certificate and its chain, or PKCS#12 (`.p12`, "
-            "`.pfx`) with the key too."
+            "`.pfx`) with the key too.",
+            only=TLS,
         ),
     ] = None
     key: Annotated[
         Path | None,
-        about("PEM file with the private key, if the certificate's file does not contain it."),
+        about(
+            "PEM file with the private key, if the certificate's file does not contain it.",
+            only=TLS,
+        ),
     ] = None
     password_file: Annotated[
-        Path | None, about("File whose first line decrypts the private key.")
+        Path | None, about("File whose first line decrypts the private key.", only=TLS)
     ] = None
-    tls_min_version: Annotated[Literal["1.2", "1.3"], about("Minimum version of TLS.")] = "1.2"
+    tls_min_version: Annotated[
+        Literal["1.2", "1.3"], about("Minimum version of TLS.", only=TLS)
+    ] = "1.2"
     ciphers: Annotated[
         str | None,
         about(
             "Cipher suites of TLS 1.2, as for `openssl ciphers`. Without it: Python's default. "
-            "TLS 1.3 has cipher suites of its own, which are all accepted."
+            "TLS 1.3 has cipher suites of its own, which are all accepted.",
+            only=TLS,
         ),
     ] = None
     client_certificate: Annotated[
         Literal["none", "optional", "required"],
-        about("Whether clients are asked for a certificate, and rejected without one."),
+        about("Whether clients are asked for a certificate, and rejected without one.", only=TLS),
     ] = "none"
     client_ca: Annotated[
-        Path | None, about("PEM file with the authorities whose client certificates are trusted.")
+        Path | None,
+        about("PEM file with the authorities whose client certificates are trusted.", only=TLS),
     ] = None
     client_user: Annotated[
         Literal["cn", "san-dns", "san-email", "subject"],
         about(
             "Field of the client's certificate that is the user name: the common name, the first "
-            "alternative name of a kind, or the whole subject (RFC 4514)."
+            "alternative name of a kind, or the whole subject (RFC 4514).",
+            only=TLS,
         ),
     ] = "cn"
     socket_mode: Annotated[
@@ -388,62 +542,9 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "File mode of a Unix socket, which decides which local users may connect.",
             Unit.MODE,
             le=0o777,
+            only=("unix",),
         ),
     ] = 0o660
-
-
-VIBEMQ_SETTINGS: Final = (
-    "window",
-    "window_bytes",
-    "ack_timeout",
-    "max_unpacked_bytes",
-    "compression",
-    "compression_threshold",
-    "strict_create",
-    "foreign_delete",
-    "default_mode",
-    "default_max_queue_size",
-    "default_overflow",
-    "default_max_retries",
-    "block_timeout",
-    "rate_limit",
-    "max_login_failures",
-    "json",
-)
-"""Settings of a listener that apply only to VibeMQ clients."""
-
-JMQ_SETTINGS: Final = (
-    "services",
-    "portmapper_timeout",
-    "advertised_port",
-    "authentication",
-    "prefetch",
-    "shared_prefetch",
-    "producer_flow",
-    "ping_interval",
-)
-"""Settings of a listener that apply only to JMS clients."""
-
-REJECTS_WITH_ERROR: Final = frozenset({"jmq", "vibemq", "auto"})
-"""Protocols of listeners that can reject connections with an error (`max_rejections`)."""
-
-TLS_SETTINGS: Final = (
-    "certificate",
-    "key",
-    "password_file",
-    "tls_min_version",
-    "ciphers",
-    "client_certificate",
-    "client_ca",
-    "client_user",
-)
-"""Settings of a listener that apply only with TLS."""
-
-_TLS_DEFAULTS: Final = {
-    field.name: field.default
-    for field in msgspec.structs.fields(Listener)
-    if field.name in TLS_SETTINGS
-}
 
 
 def default_listeners() -> tuple[Listener, ...]:
@@ -472,27 +573,28 @@ def admin_listener(path: Path) -> Listener:
     )
 
 
-def address_problems(listener: Listener) -> Iterator[str]:
-    url = listener.url
-    if url.user or url.queue:
-        yield f"{url}: a listener has neither a user nor a queue; leave them to the clients"
-    if url.options:
-        names = ", ".join(name for name, _ in url.options)
-        yield f"{url}: the options {names} were not applied"
-    if listener.dispatch_version not in DISPATCH_VERSIONS.values():
-        yield f"{url}: dispatch_version is auto, 1 or 2, not {listener.dispatch_version}"
-    if not 0 <= listener.socket_mode <= 0o777:
-        yield f"{url}: socket_mode is three octal digits (0660), not 0{listener.socket_mode:o}"
+def applies(setting: Setting, url: Url) -> bool:
+    """Return whether a setting has a meaning for the listener of that address."""
+    kinds = {url.protocol, "tls" if url.tls else "", "unix" if url.path else ""}
+    return not setting.only or not kinds.isdisjoint(setting.only)
+
+
+def check_applies(setting: Setting, url: Url) -> None:
+    """Raise ConfigurationError if a setting has no meaning for the listener of that address."""
+    if applies(setting, url):
+        return
+    if setting.only == TLS:
+        secure = url._replace(tls=True)
+        raise ConfigurationError(f"{setting.name} has a meaning only with TLS; write {secure}")
+    if "unix" in setting.only:
+        raise ConfigurationError(f"{setting.name} has a meaning only for a Unix socket")
+    raise ConfigurationError(f"{setting.name} has no meaning for {url.protocol}")
 
 
 def tls_problems(listener: Listener) -> Iterator[str]:
     """Yield the errors in the TLS settings, apart from those in the contents of the files."""
     url = listener.url
     if not url.tls:
-        for name in TLS_SETTINGS:
-            if getattr(listener, name) != _TLS_DEFAULTS[name]:
-                secure = url._replace(tls=True)
-                yield f"{url}: {name} has a meaning only with TLS; write {secure}"
         return
     yield from _tls_file_problems(listener)
     if listener.client_certificate != "none" and listener.client_ca is None:

@@ -21,29 +21,26 @@ import msgspec
 from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, DestinationSettings, Kind, differing
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.address import PROTOCOLS, Url
+from sluicemq.model.toml_lines import TomlLines
+from sluicemq.server.address import Url
 from sluicemq.server.config import (
     AuthSettings,
     BrokerSettings,
     Config,
-    HttpSettings,
-    JmqSettings,
     LoggingSettings,
     MetricsSettings,
     TracingSettings,
 )
 from sluicemq.server.listener_settings import (
-    JMQ_SETTINGS,
-    REJECTS_WITH_ERROR,
-    VIBEMQ_SETTINGS,
-    WITH_LOGINS,
+    HttpSettings,
+    JmqSettings,
     Listener,
     ListenerLimits,
+    check_applies,
     default_listeners,
     listener_of,
 )
 from sluicemq.server.settings import Setting, convert, settings_of, unknown
-from sluicemq.server.toml_lines import TomlLines
 
 DEFAULT_FILES: Final = (Path("sluicemq.toml"), Path("/etc/sluicemq/sluicemq.toml"))
 """Default files. Without a named file the first existing one is read."""
@@ -64,21 +61,6 @@ SECTIONS: Final[dict[tuple[str, ...], type[msgspec.Struct]]] = {
     ("metrics",): MetricsSettings,
     ("tracing",): TracingSettings,
     ("logging",): LoggingSettings,
-}
-_ADDRESS_KEYS: Final[dict[str, type]] = {
-    "protocol": str,
-    "host": str,
-    "port": int,
-    "path": str,
-    "tls": bool,
-}
-_ONLY_FOR: Final[dict[str, frozenset[str]]] = {
-    "dispatch_version": frozenset({"phpmq", "auto"}),
-    **dict.fromkeys(VIBEMQ_SETTINGS, frozenset({"vibemq", "auto"})),
-    **dict.fromkeys(JMQ_SETTINGS, frozenset({"jmq", "auto"})),
-    "max_rejections": REJECTS_WITH_ERROR,
-    "services": frozenset({"jmq"}),
-    "user": frozenset(PROTOCOLS) - WITH_LOGINS,
 }
 
 
@@ -275,10 +257,8 @@ class _Collector:
         Reports settings that are wrong. Raises ConfigurationError if the whole listener is.
         """
         where = f"listeners[{raw[-1]}]"
-        if isinstance(item, str):
-            item = {"url": item}
-        table = dict(_table(item, where))
-        url = _listener_url(table, where)
+        table = {"url": item} if isinstance(item, str) else dict(_table(item, where))
+        url = _listener_url(table.pop("url", None), where)
         settings = {name: each for name, each in settings_of(Listener).items() if name != "url"}
         values = self._table_values(table, settings, where, source, raw)
         as_text = source._replace(text=True)
@@ -287,12 +267,13 @@ class _Collector:
         if twice := sorted(values.keys() & options_of_url.keys()):
             raise ConfigurationError(f"{where}: {twice[0]} is given both in the URL and beside it")
         values |= options_of_url
-        for name, protocols in _ONLY_FOR.items():
-            if name in values and url.protocol not in protocols:
-                raise ConfigurationError(f"{where}: {name} has no meaning for {url.protocol}")
-        if "socket_mode" in values and not url.path:
-            raise ConfigurationError(f"{where}: socket_mode has a meaning only for a Unix socket")
-        values["url"] = url._replace(options=())
+        url = url._replace(options=())
+        try:
+            for name in values:
+                check_applies(settings[name], url)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: {error}") from None
+        values["url"] = url
         return values
 
     def _table_values(
@@ -432,37 +413,10 @@ def _table(value: object, where: str) -> dict[str, Any]:
     return value
 
 
-def _listener_url(table: dict[str, Any], where: str) -> Url:
-    """Take the keys that make the address out of `table`."""
-    parts = {key: table.pop(key) for key in _ADDRESS_KEYS if key in table}
-    text = table.pop("url", None)
-    if text is not None and parts:
-        raise ConfigurationError(f"{where}: give either url or {', '.join(parts)}, not both")
+def _listener_url(text: object, where: str) -> Url:
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{where}: give a url, such as phpmq://127.0.0.1:9100")
     try:
-        if text is None:
-            return _url_of_parts(parts)
-        if not isinstance(text, str):
-            raise ConfigurationError(f"url: {text!r} is not an address")
         return Url.parse(text)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from None
-
-
-def _url_of_parts(parts: Mapping[str, Any]) -> Url:
-    for key, value in parts.items():
-        if type(value) is not _ADDRESS_KEYS[key]:
-            raise ConfigurationError(f"{key}: {value!r} is not a {_ADDRESS_KEYS[key].__name__}")
-    if "protocol" not in parts:
-        raise ConfigurationError("give a url, or a protocol with host and port, or with path")
-    path, host = parts.get("path", ""), parts.get("host", "")
-    if path and ("host" in parts or "port" in parts):
-        raise ConfigurationError("give either path (Unix socket) or host and port, not both")
-    scheme = f"{parts['protocol']}{'+unix' if path else ''}{'+tls' if parts.get('tls') else ''}"
-    if path:
-        blank = Url.parse(f"{scheme}:///socket")
-        return Url.parse(blank._replace(path=path).format())
-    if not set("/?@[]").isdisjoint(host):
-        raise ConfigurationError(f"host: {host!r} is neither a host name nor an IP address")
-    bracketed = f"[{host}]" if ":" in host else host
-    port = f":{parts['port']}" if "port" in parts else ""
-    return Url.parse(f"{scheme}://{bracketed}{port}")

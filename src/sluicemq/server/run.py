@@ -18,29 +18,28 @@ import uvloop
 
 from sluicemq import __version__
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.browser_sessions import BrowserSessions
+from sluicemq.admin.caller import BrowserSessions
 from sluicemq.admin.history import History
 from sluicemq.admin.metrics.scrape_state import ScrapeState
-from sluicemq.admin.server_interface import State
 from sluicemq.broker import COMPILED, Broker, SelectorLimits, recover, snapshot
 from sluicemq.broker import EngineSettings as EngineSettings
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
+from sluicemq.management.broker import BrokerState
 from sluicemq.model.destination import CreatedBy, Provenance, differing
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.metrics import Metrics
 from sluicemq.protocols.vibemq.offload import PARALLEL, Offload
 from sluicemq.security.authenticator import Authenticator
-from sluicemq.security.management import UserManagement
-from sluicemq.server.background import BackgroundThread
+from sluicemq.security.user_service import UserService
 from sluicemq.server.backups import ServerBackups
 from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.config import Config
 from sluicemq.server.connection_registry import ConnectionRegistry
 from sluicemq.server.effective_configuration import EffectiveConfiguration
-from sluicemq.server.event_loop_batch import EventLoopBatch
+from sluicemq.server.event_loop_batch import BackgroundThread, EventLoopBatch
 from sluicemq.server.input import InputBudget
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listener_settings import WITH_LOGINS, admin_listener
@@ -109,7 +108,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reload = asyncio.Event()
         self._started = time.monotonic()
-        self._state: State = "starting"
+        self._state: BrokerState = "starting"
         self._tracing: tracing.Tracing | None = None
         self._notifier = Notifier.from_environment()
         self._space_level = SpaceLevel.ENOUGH
@@ -251,7 +250,7 @@ class Server:
             connections=ConnectionRegistry(self.listeners, budget),
             configuration=EffectiveConfiguration(config, self._origins),
             vitals=self,
-            users=UserManagement(authenticator),
+            users=UserService(authenticator),
             sessions=BrowserSessions(
                 broker.clock,
                 idle=config.http.session_idle_timeout,
@@ -366,7 +365,7 @@ class Server:
             return pages * resource.getpagesize()
         return 0
 
-    def state(self) -> State:
+    def state(self) -> BrokerState:
         """Return the state of the broker process."""
         return self._state
 

@@ -22,19 +22,18 @@ from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import Limits as PhpmqLimits
 from sluicemq.protocols.transport import Background, Login, Session, Transport
 from sluicemq.protocols.vibemq.compression import SUPPORTED
+from sluicemq.protocols.vibemq.connection import DeliveryTerms
+from sluicemq.protocols.vibemq.connection import SessionOptions as VibemqOptions
 from sluicemq.protocols.vibemq.creation import ListenerDefaults
 from sluicemq.protocols.vibemq.offload import Offload
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
 from sluicemq.protocols.vibemq.queues import Mode, Strategy, spelled
-from sluicemq.protocols.vibemq.session import SessionOptions as VibemqOptions
 from sluicemq.protocols.vibemq.session import VibemqSession
-from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
 from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.security.access import Access
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.server.auto import AutoSession
-from sluicemq.server.config import HttpSettings, JmqSettings
-from sluicemq.server.listener_settings import Listener
+from sluicemq.server.listener_settings import HttpSettings, JmqSettings, Listener
 from sluicemq.server.protocol_detection import PORT_MAPPER, detect_jmq_protocol
 from sluicemq.server.services import Opened, services
 

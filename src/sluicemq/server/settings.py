@@ -1,19 +1,16 @@
 """Settings of the configuration schema, and the conversion of raw values to them.
 
-The configuration schema is made of msgspec structs. Those of the server annotate each field with
-`about(...)`; structs of other layers, which know nothing of configuration files, document their
-fields in their docstring instead, one `name  meaning` per line, and their units are given here.
+The configuration schema is made of msgspec structs, whose fields are annotated with
+`model.setting.about(...)`.
 """
 
 from __future__ import annotations
 
 import enum
-import inspect
-import re
 import types
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
@@ -22,36 +19,10 @@ from sluicemq.model.message import Durability
 from sluicemq.server.address import nearest
 from sluicemq.server.units import Unit, parse_quantity
 
-UNITS: Final[dict[str, dict[str, Unit]]] = {
-    "DestinationSettings": {
-        "max_bytes": Unit.BYTES,
-        "max_message_bytes": Unit.BYTES,
-        "message_ttl": Unit.MILLISECONDS,
-        "ack_timeout": Unit.MILLISECONDS,
-        "retry_delay": Unit.MILLISECONDS,
-        "retry_delay_max": Unit.MILLISECONDS,
-        "idle_timeout": Unit.MILLISECONDS,
-    },
-    "JournalOptions": {
-        "segment_bytes": Unit.BYTES,
-        "preallocate_bytes": Unit.BYTES,
-        "flush_interval": Unit.MILLISECONDS,
-        "slot_limit_bytes": Unit.BYTES,
-        "slot_idle_timeout": Unit.MILLISECONDS,
-        "disk_free_limit_bytes": Unit.BYTES,
-        "reserve_bytes": Unit.BYTES,
-        "depth_interval": Unit.MILLISECONDS,
-    },
-}
-"""Units of the fields of structs of other layers, by struct and field."""
-
-_DOCUMENTED: Final = re.compile(r"^([a-z_]+) {2,}(\S.*)$")
-_UNIT_WORD: Final = re.compile(r"^(?:ms|bytes|s)(?:;|,| (?=until|before|without))\s*")
-_CONTINUED: Final = re.compile(r"^ +(\S.*)$")
-
 
 class Setting(NamedTuple):
-    """Field of a configuration struct. `default` is msgspec.NODEFAULT if it has none."""
+    """Field of a configuration struct. `default` is msgspec.NODEFAULT if it has none; `only` as in
+    `about`."""
 
     name: str
     annotation: Any
@@ -59,38 +30,35 @@ class Setting(NamedTuple):
     optional: bool
     unit: Unit | None
     meaning: str
+    only: frozenset[str]
     default: Any
-
-
-def about(
-    meaning: str, unit: Unit | None = None, *, ge: float | None = None, le: float | None = None
-) -> msgspec.Meta:
-    """Annotation of a field: its meaning in a sentence or two, its unit, and its bounds."""
-    return msgspec.Meta(description=meaning, extra={"unit": unit}, ge=ge, le=le)
 
 
 @cache
 def settings_of(struct: type[msgspec.Struct]) -> dict[str, Setting]:
     """Return the settings of a struct, in the order of its fields."""
-    documented = _meanings(struct.__doc__ or "")
-    units = UNITS.get(struct.__name__, {})
     found = {}
     for field in msgspec.structs.fields(struct):
         default = field.default
         if field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()
-        meaning, unit = documented.get(field.name, ""), units.get(field.name)
-        kind = field.type
+        kind, notes = field.type, msgspec.Meta()
         if get_origin(kind) is Annotated:
-            kind, *notes = get_args(kind)
-            for note in notes:
-                if isinstance(note, msgspec.Meta):
-                    meaning, unit = note.description or "", (note.extra or {}).get("unit")
-        optional = False
-        if get_origin(kind) in (Union, types.UnionType):
-            members = [member for member in get_args(kind) if member is not types.NoneType]
-            optional, kind = True, members[0]
-        found[field.name] = Setting(field.name, field.type, kind, optional, unit, meaning, default)
+            kind, notes = get_args(kind)
+        optional = get_origin(kind) in (Union, types.UnionType)
+        if optional:
+            kind = next(member for member in get_args(kind) if member is not types.NoneType)
+        extra = notes.extra or {"unit": "", "only": frozenset()}
+        found[field.name] = Setting(
+            field.name,
+            field.type,
+            kind,
+            optional,
+            Unit(extra["unit"]) if extra["unit"] else None,
+            notes.description or "",
+            extra["only"],
+            default,
+        )
     return found
 
 
@@ -162,17 +130,3 @@ def _convert_choice(value: object, setting: Setting, words: list[str], where: st
     if issubclass(setting.kind, enum.IntEnum):
         return setting.kind[word.upper()]
     return setting.kind(word)
-
-
-def _meanings(docstring: str) -> dict[str, str]:
-    meanings: dict[str, str] = {}
-    name = ""
-    for line in inspect.cleandoc(docstring).splitlines():
-        if found := _DOCUMENTED.match(line):
-            name = found.group(1)
-            meanings[name] = _UNIT_WORD.sub("", found.group(2))
-        elif name and (found := _CONTINUED.match(line)):
-            meanings[name] += f" {found.group(1)}"
-        else:
-            name = ""
-    return meanings

@@ -55,10 +55,6 @@ class Notifier:
         """Report that the broker is shutting down."""
         self._send("STOPPING=1", f"STATUS={status}")
 
-    def status(self, status: str) -> None:
-        """Report the status text only."""
-        self._send(f"STATUS={status}")
-
     def alive(self) -> None:
         """Notify the watchdog if half its interval has passed. Call this about every second."""
         if self._every and self._clock() >= self._next:

@@ -3,12 +3,13 @@ OpenTelemetry only if tracing is enabled."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Origin
 from sluicemq.protocols.jmq.mapping import with_properties
 from sluicemq.protocols.vibemq.mapping import with_headers
+from sluicemq.server.config import TracingSettings
 from sluicemq.server.tracing.span_recorder import SpanRecorder
 
 if TYPE_CHECKING:
@@ -25,22 +26,6 @@ NATIVES = {
 """Functions that add properties to the native encoding of a message, by origin."""
 
 
-class TracingOptions(Protocol):
-    """Tracing settings (config.TracingSettings)."""
-
-    @property
-    def endpoint(self) -> str: ...
-
-    @property
-    def sample_ratio(self) -> float: ...
-
-    @property
-    def rate_limit(self) -> int: ...
-
-    @property
-    def service_name(self) -> str: ...
-
-
 class Tracing(NamedTuple):
     """Span recorder that observes the engine, and the export of its spans."""
 
@@ -53,7 +38,7 @@ class Tracing(NamedTuple):
 
 
 def begin(
-    options: TracingOptions, identity: bytes, exporter: SpanExporter | None = None
+    options: TracingSettings, identity: bytes, exporter: SpanExporter | None = None
 ) -> Tracing | None:
     """Return the tracing of a broker, or None if tracing is disabled.
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.server.toml_lines import TomlLines
+from sluicemq.model.toml_lines import TomlLines
 
 TEXT = '''\
 # idle_timeout = 1
