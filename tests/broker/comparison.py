@@ -529,7 +529,7 @@ class ModelComparison:
         xid = f"xid {next(self.names)}".encode()
         self.broker.transactions.prepare(pair.engine, xid)
         pair.model.prepared = True
-        assert self.broker.transactions.find_prepared(xid) is pair.engine
+        assert self.broker.transactions.prepared[xid] is pair.engine
 
     def commit(self, pair: TransactionPair) -> None:
         self.transactions.remove(pair)
@@ -609,10 +609,10 @@ class ModelComparison:
                 admitted.sends.append((destination, model_message))
         if refused:
             with pytest.raises(BatchRefused) as error:
-                self.broker.write_batch(part, messages)
+                self.broker.batches.write(part, messages)
             assert [refusal.row for refusal in error.value.refused] == refused
             return False
-        assert not self.broker.write_batch(part, messages).already
+        assert not self.broker.batches.write(part, messages).already
         for destination in redirected:
             destination.totals.dead_lettered += 1
         self.model.commit(admitted)
@@ -621,7 +621,7 @@ class ModelComparison:
     def repeat_batch(self, part: BatchPart) -> None:
         """Write an existing part again, which changes nothing."""
         message = Message(Address(Kind.QUEUE, "a"), b"twice", durability=Durability.SYNC)
-        answer = self.broker.write_batch(part, [(message.destination, message)])
+        answer = self.broker.batches.write(part, [(message.destination, message)])
         assert answer.already
 
     # --- turns ----------------------------------------------------------------------------------
@@ -825,7 +825,7 @@ class ModelComparison:
         recover(self.broker, journal.recovery)
         assert set(self.broker.transactions.prepared) == set(prepared)
         for xid, pair in prepared.items():
-            pair.engine = self.broker.transactions.find_prepared(xid)
+            pair.engine = self.broker.transactions.prepared[xid]
             for destination, model_message in pair.model.sends:
                 self.model.resolve(destination.address)
                 model_message.sender = None

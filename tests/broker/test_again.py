@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sluicemq.broker import Delivery
 from sluicemq.journal.format import RecordType
-from sluicemq.journal.memory import MemoryJournal
 from tests.support.broker import BrokerFixture, bodies, body_of
+from tests.support.journal import RecordingJournal, read_from
 
 
 def sent(deliveries: list[Delivery]) -> list[tuple[str, int]]:
@@ -72,7 +72,7 @@ def test_redelivery_restarts_the_ack_timeout() -> None:
 
 
 def test_failed_attempts_are_journaled_as_one_record() -> None:
-    journal = MemoryJournal(history=True)
+    journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -81,4 +81,4 @@ def test_failed_attempts_are_journaled_as_one_record() -> None:
     fixture.broker.again(reader.consumer, sequences[:2], attempted=True)
     fixture.broker.again(reader.consumer, sequences[2:], attempted=False)
     fixture.broker.flush()
-    assert [record.type for record in journal.read_from(start)] == [RecordType.DELIVERY_ATTEMPTS]
+    assert [record.type for record in read_from(journal, start)] == [RecordType.DELIVERY_ATTEMPTS]

@@ -14,7 +14,6 @@ from sluicemq.broker.codec import EngineState, WriterState, decode_batch, decode
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import UNIT_END, RecordType
-from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import (
     BatchConflict,
@@ -28,6 +27,7 @@ from sluicemq.model.errors import (
 from sluicemq.model.message import Durability, Message
 from sluicemq.model.rows import DIGEST_MASK
 from tests.support.broker import BrokerFixture, bodies
+from tests.support.journal import RecordingJournal, read_from
 
 QUEUE = Address(Kind.QUEUE, "q")
 FIRST = BatchPart("query", 0, 0, 0, True, 11, 1)
@@ -58,7 +58,7 @@ class Lives:
 
     def write(self, part: BatchPart, *texts: str) -> bool:
         """Write a part; return False if it already existed."""
-        answer = self.broker.write_batch(part, rows(*texts))
+        answer = self.broker.batches.write(part, rows(*texts))
         self.sync()
         return not answer.already
 
@@ -87,22 +87,22 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
 
 
 def test_a_part_is_one_unit_and_visible_once_durable() -> None:
-    fixture = BrokerFixture(journal=MemoryJournal(history=True))
+    fixture = BrokerFixture(journal=RecordingJournal())
     queue = fixture.broker.destinations.queue("q")
     waited: list[int] = []
     messages = rows("a") + rows("b", durability=Durability.LAZY)
     messages += rows("c", durability=Durability.NONE) + rows("d", to=Address(Kind.QUEUE, "new"))
-    answer = fixture.broker.write_batch(replace(FIRST, rows=4), messages)
+    answer = fixture.broker.batches.write(replace(FIRST, rows=4), messages)
     assert not answer.already
     assert fixture.journal.durable < answer.sequence
     fixture.broker.when_durable(answer.sequence, lambda: waited.append(queue.waiting))
     assert waited == []
-    again = fixture.broker.write_batch(replace(FIRST, rows=4), messages)
+    again = fixture.broker.batches.write(replace(FIRST, rows=4), messages)
     assert (again.already, again.sequence) == (True, answer.sequence)
     fixture.broker.flush()
     assert waited == [3]
     assert sorted(bodies(queue)) == ["a", "b", "c"]
-    records = list(fixture.journal.read_from(0))
+    records = list(read_from(fixture.journal, 0))
     unit = [r for r in records if r.type in (RecordType.MESSAGE, RecordType.BATCH_PART)]
     assert [r.type for r in unit] == [RecordType.MESSAGE] * 3 + [RecordType.BATCH_PART]
     assert [bool(r.flags & UNIT_END) for r in unit] == [False] * 3 + [True]
@@ -152,49 +152,49 @@ def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows(
     digests = (DIGEST_MASK - 5, 7, 7)
     cut = [BatchPart("w", 0, 0, part, part == 2, digests[part], 10) for part in range(3)]
     for part in cut:
-        assert not broker.write_batch(part, []).already
+        assert not broker.batches.write(part, []).already
     other = [replace(cut[n], digest=(1, 3, 4)[n], rows=12 - 2 * n) for n in range(3)]
-    assert all(broker.write_batch(part, rows("x")).already for part in other)
+    assert all(broker.batches.write(part, rows("x")).already for part in other)
     other[2] = replace(other[2], rows=9)
-    assert broker.write_batch(other[0], rows("x")).already
-    assert broker.write_batch(other[1], rows("x")).already
+    assert broker.batches.write(other[0], rows("x")).already
+    assert broker.batches.write(other[1], rows("x")).already
     for _ in range(2):  # the first answer was lost
         with pytest.raises(BatchConflict, match="not the 30 rows"):
-            broker.write_batch(other[2], rows("x"))
-    assert broker.write_batch(cut[0], rows("x")).already
+            broker.batches.write(other[2], rows("x"))
+    assert broker.batches.write(cut[0], rows("x")).already
     with pytest.raises(BatchConflict, match="not the 30 rows"):
-        broker.write_batch(replace(cut[1], final=True), rows("x"))
+        broker.batches.write(replace(cut[1], final=True), rows("x"))
     assert broker.destinations.queue("q").waiting == 0
 
 
 def test_as_many_other_rows_are_a_conflict() -> None:
     broker = BrokerFixture().broker
-    assert not broker.write_batch(FIRST, rows("a")).already
+    assert not broker.batches.write(FIRST, rows("a")).already
     with pytest.raises(BatchConflict, match="Write other rows as another batch"):
-        broker.write_batch(replace(FIRST, digest=12), rows("b"))
-    assert broker.write_batch(FIRST, rows("a")).already
+        broker.batches.write(replace(FIRST, digest=12), rows("b"))
+    assert broker.batches.write(FIRST, rows("a")).already
 
 
 def test_the_last_part_of_a_repetition_alone_is_accepted() -> None:
     """The broker was restarted in the middle of the repetition."""
     broker = BrokerFixture().broker
     for part in range(2):
-        broker.write_batch(BatchPart("w", 0, 0, part, part == 1, part, 10), [])
-    assert broker.write_batch(BatchPart("w", 0, 0, 1, True, 8, 4), rows("x")).already
+        broker.batches.write(BatchPart("w", 0, 0, part, part == 1, part, 10), [])
+    assert broker.batches.write(BatchPart("w", 0, 0, 1, True, 8, 4), rows("x")).already
 
 
 def test_parts_out_of_order_are_conflicts() -> None:
     broker = BrokerFixture().broker
     with pytest.raises(BatchConflict, match="only 0 parts"):
-        broker.write_batch(BatchPart("w", 0, 0, 1, True, 0, 1), rows("x"))
-    broker.write_batch(BatchPart("w", 0, 0, 0, False, 0, 1), rows("a"))
+        broker.batches.write(BatchPart("w", 0, 0, 1, True, 0, 1), rows("x"))
+    broker.batches.write(BatchPart("w", 0, 0, 0, False, 0, 1), rows("a"))
     with pytest.raises(BatchConflict, match="order"):
-        broker.write_batch(BatchPart("w", 0, 0, 0, True, 0, 1), rows("a"))
+        broker.batches.write(BatchPart("w", 0, 0, 0, True, 0, 1), rows("a"))
     with pytest.raises(BatchConflict, match="only 1 parts"):
-        broker.write_batch(BatchPart("w", 0, 0, 2, False, 0, 1), rows("x"))
+        broker.batches.write(BatchPart("w", 0, 0, 2, False, 0, 1), rows("x"))
     with pytest.raises(BatchConflict, match="only 0 parts"):
-        broker.write_batch(BatchPart("w", 1, 0, 1, False, 0, 1), rows("x"))
-    assert broker.write_batch(BatchPart("w", 0, 0, 0, False, 0, 1), rows("a")).already
+        broker.batches.write(BatchPart("w", 1, 0, 1, False, 0, 1), rows("x"))
+    assert broker.batches.write(BatchPart("w", 0, 0, 0, False, 0, 1), rows("a")).already
 
 
 @pytest.mark.parametrize(
@@ -236,16 +236,16 @@ def test_every_refusal_is_reported_and_nothing_is_published() -> None:
     ]
     before = fixture.journal.next_sequence()
     with pytest.raises(BatchRefused, match="4 of 5 messages are refused; the first, at 1") as error:
-        fixture.broker.write_batch(FIRST, messages)
+        fixture.broker.batches.write(FIRST, messages)
     assert [each.row for each in error.value.refused] == [1, 2, 3, 4]
     assert fixture.journal.next_sequence() == before + 1
-    assert not fixture.broker.write_batch(FIRST, messages[:1]).already
+    assert not fixture.broker.batches.write(FIRST, messages[:1]).already
 
 
 def test_a_part_larger_than_a_limit_is_accepted_below_the_limit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=2)
-    fixture.broker.write_batch(FIRST, rows("a", "b", "c", "d"))
+    fixture.broker.batches.write(FIRST, rows("a", "b", "c", "d"))
     fixture.broker.flush()
     assert queue.waiting == 4
     refused = fixture.broker.batches.check(rows("e"))
@@ -253,13 +253,13 @@ def test_a_part_larger_than_a_limit_is_accepted_below_the_limit() -> None:
 
 
 def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
-    fixture = BrokerFixture(journal=MemoryJournal(history=True))
+    fixture = BrokerFixture(journal=RecordingJournal())
     queue = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
     fixture.send(queue, "there")
     assert fixture.broker.batches.check(rows("over")) == []
     assert queue.statistics.dead_lettered == 0
     start = fixture.journal.durable + 1
-    fixture.broker.write_batch(FIRST, rows("over"))
+    fixture.broker.batches.write(FIRST, rows("over"))
     fixture.broker.flush()
     assert [message.body for message in fixture.dead()] == [b"over"]
     assert queue.statistics.dead_lettered == 1
@@ -267,17 +267,17 @@ def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
         RecordType.DESTINATION_CREATED,
         RecordType.DESTINATION_SETTINGS,
     )  # of the dead-letter queue, before it
-    unit = [r for r in fixture.journal.read_from(start) if r.type not in about]
+    unit = [r for r in read_from(fixture.journal, start) if r.type not in about]
     assert [r.type for r in unit] == [RecordType.MESSAGE, RecordType.BATCH_PART]
 
 
 def test_a_stopping_broker_refuses_batches_but_answers_repetitions() -> None:
     fixture = BrokerFixture()
-    fixture.broker.write_batch(FIRST, rows("a"))
+    fixture.broker.batches.write(FIRST, rows("a"))
     fixture.broker.stop()
-    assert fixture.broker.write_batch(FIRST, rows("a")).already
+    assert fixture.broker.batches.write(FIRST, rows("a")).already
     with pytest.raises(BrokerStopping):
-        fixture.broker.write_batch(replace(FIRST, batch=1), rows("a"))
+        fixture.broker.batches.write(replace(FIRST, batch=1), rows("a"))
     with pytest.raises(BrokerStopping):
         fixture.broker.batches.check(rows("a"))
 
@@ -289,17 +289,17 @@ def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
     fixture = BrokerFixture(EngineSettings(max_batch_writers=2))
     for name in "abac":
         batch = 1 if name == "a" and fixture.broker.batches.writers else 0
-        fixture.broker.write_batch(replace(FIRST, writer=name, batch=batch), [])
+        fixture.broker.batches.write(replace(FIRST, writer=name, batch=batch), [])
     assert list(fixture.broker.batches.writers) == ["a", "c"]
-    assert not fixture.broker.write_batch(replace(FIRST, writer="b"), []).already
+    assert not fixture.broker.batches.write(replace(FIRST, writer="b"), []).already
 
 
 def test_the_oldest_writer_of_the_same_owner_is_forgotten_first() -> None:
     fixture = BrokerFixture(EngineSettings(max_batch_writers=3))
     for name, owner in (("a", "anna"), ("b", "bert"), ("c", "bert"), ("d", "bert")):
-        fixture.broker.write_batch(replace(FIRST, writer=name, owner=owner), [])
+        fixture.broker.batches.write(replace(FIRST, writer=name, owner=owner), [])
     assert list(fixture.broker.batches.writers) == ["a", "c", "d"]
-    fixture.broker.write_batch(replace(FIRST, writer="e", owner="carl"), [])
+    fixture.broker.batches.write(replace(FIRST, writer="e", owner="carl"), [])
     assert list(fixture.broker.batches.writers) == ["c", "d", "e"]
 
 
@@ -315,14 +315,14 @@ def test_a_writer_has_its_owner_after_a_restart(tmp_path: Path, sealed: bool) ->
 
 def test_writers_are_forgotten_after_their_time() -> None:
     fixture = BrokerFixture()
-    fixture.broker.write_batch(replace(FIRST, writer="old", partition=1), [])
+    fixture.broker.batches.write(replace(FIRST, writer="old", partition=1), [])
     fixture.clock.advance(RETENTION_MS - 1)
-    fixture.broker.write_batch(replace(FIRST, writer="old"), [])  # its last part counts
+    fixture.broker.batches.write(replace(FIRST, writer="old"), [])  # its last part counts
     fixture.clock.advance(RETENTION_MS - 1)
-    fixture.broker.write_batch(replace(FIRST, writer="new"), [])
+    fixture.broker.batches.write(replace(FIRST, writer="new"), [])
     assert list(fixture.broker.batches.writers) == ["old", "new"]
     fixture.clock.advance(1)
-    fixture.broker.write_batch(replace(FIRST, writer="newest"), [])
+    fixture.broker.batches.write(replace(FIRST, writer="newest"), [])
     assert list(fixture.broker.batches.writers) == ["new", "newest"]
 
 
@@ -340,7 +340,7 @@ def test_a_limit_that_was_lowered_holds_after_the_next_part(tmp_path: Path) -> N
 def test_many_partitions_take_little_space() -> None:
     fixture = BrokerFixture()
     for partition in (5, 3, 999_999, 0):
-        fixture.broker.write_batch(replace(FIRST, partition=partition, rows=partition), [])
+        fixture.broker.batches.write(replace(FIRST, partition=partition, rows=partition), [])
     [state] = fixture.broker.batches.state()
     assert (len(state.done), len(state.rows), len(state.digests)) == (16, 32, 32)
     for partition in (5, 3, 999_999, 0):

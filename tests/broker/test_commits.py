@@ -10,12 +10,12 @@ import pytest
 
 from sluicemq.broker import Broker, EngineSettings, Transaction, TransactionState
 from sluicemq.journal.format import RecordType
-from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import LimitExceeded, TransactionError
 from sluicemq.model.message import Durability, Message
 from tests.broker.test_crash import Disk
 from tests.support.broker import BrokerFixture
+from tests.support.journal import RecordingJournal, read_from
 
 QUEUE = Address(Kind.QUEUE, "q")
 INBOX = Address(Kind.QUEUE, "inbox")
@@ -147,7 +147,7 @@ def test_time_ends_a_slice_too() -> None:
 
 
 def test_others_publish_while_a_large_transaction_is_committed() -> None:
-    journal = MemoryJournal(history=True)
+    journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     shrink(fixture.broker)
     other = fixture.queue("other")
@@ -279,7 +279,7 @@ def test_large_prepared_transaction_survives_a_crash(
     disk.crash()
     assert waiting(disk.broker) == []
     shrink(disk.broker)
-    found = disk.broker.transactions.find_prepared(b"xid")
+    found = disk.broker.transactions.prepared[b"xid"]
     assert len(found.sends) == MESSAGES
     if committed:
         disk.broker.transactions.commit(found)
@@ -295,14 +295,14 @@ def test_large_prepared_transaction_survives_a_crash(
 
 
 def test_small_commit_needs_no_parts() -> None:
-    journal = MemoryJournal(history=True)
+    journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     fixture.queue()
     start = journal.durable + 1
     fixture.broker.transactions.commit(fill(fixture.broker))
     fixture.broker.flush()
     assert RecordType.TRANSACTION_PREPARED not in {
-        record.type for record in journal.read_from(start)
+        record.type for record in read_from(journal, start)
     }
 
 

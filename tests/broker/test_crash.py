@@ -28,6 +28,7 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind, Overf
 from sluicemq.model.errors import ConfigurationError, JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from tests.support.broker import OfType, Reader
+from tests.support.journal import read_from
 
 QUEUE = Address(Kind.QUEUE, "q")
 TOPIC = Address(Kind.TOPIC, "t")
@@ -250,7 +251,7 @@ def test_messages_acked_in_a_prepared_transaction_count_as_delivered(disk: Disk)
     reader = disk.read(disk.broker.destinations.queue("q").queue)
     assert reader.got() == []
     transactions = disk.broker.transactions
-    transactions.rollback(transactions.find_prepared(b"xid"))
+    transactions.rollback(transactions.prepared[b"xid"])
     disk.sync()
     assert reader.attempts == {"a": 2}
 
@@ -289,7 +290,7 @@ def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: Disk) -> None:
         transactions.publish(transaction, queue, message)
     transactions.commit(transaction)
     disk.sync()
-    records = list(disk.journal.read_from(start))
+    records = list(read_from(disk.journal, start))
     assert [bool(r.flags & UNIT_END) for r in records if r.type == RecordType.MESSAGE] == [
         False,
         True,
@@ -424,7 +425,7 @@ def test_a_delivery_inside_a_prepared_transaction_is_counted_once(disk: Disk) ->
     for _ in range(2):
         disk.crash()
     transactions = disk.broker.transactions
-    [(delivery, _)] = transactions.find_prepared(b"xid").acks
+    [(delivery, _)] = transactions.prepared[b"xid"].acks
     assert delivery.attempts == 1
 
 
@@ -439,7 +440,7 @@ def test_a_journal_without_delivery_records_restores_no_attempts(tmp_path: Path)
     disk.seal()
     disk.crash()
     assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"a": 1}
-    types = {record.type for record in disk.journal.read_from(0)}
+    types = {record.type for record in read_from(disk.journal, 0)}
     assert not types & {RecordType.DELIVERED, RecordType.DEPTH}
     disk.journal.close()
 
@@ -579,7 +580,7 @@ def test_a_prepared_message_is_the_same_after_a_restart(disk: Disk, sealed: bool
         disk.seal()
     disk.crash()
     transactions = disk.broker.transactions
-    prepared = transactions.find_prepared(b"xid")
+    prepared = transactions.prepared[b"xid"]
     [(destination, message)] = prepared.sends
     assert destination is disk.broker.destinations[sent.destination]
     for field in SENT:
@@ -620,7 +621,7 @@ def test_a_prepared_message_does_not_come_back_to_its_own_sender(disk: Disk) -> 
     disk.sync()
     disk.crash()
     transactions = disk.broker.transactions
-    transactions.commit(transactions.find_prepared(b"xid"))
+    transactions.commit(transactions.prepared[b"xid"])
     disk.sync()
     subscriptions = disk.broker.destinations[TOPIC].subscriptions
     assert [subscriptions[name].waiting for name in ("mine", "other's")] == [0, 1]

@@ -6,12 +6,12 @@ import pytest
 
 from sluicemq.broker import Destination, EngineSettings
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
-from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import LimitExceeded
 from sluicemq.model.message import Durability, Message, Origin
 from tests.support.broker import BrokerFixture
+from tests.support.journal import RecordingJournal, read_from
 
 
 def give_up(
@@ -136,13 +136,13 @@ def test_each_subscription_of_a_topic_has_its_own_dead_letter() -> None:
 
 
 def test_a_crash_can_neither_lose_nor_double_a_dead_letter() -> None:
-    journal = MemoryJournal(history=True)
+    journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     fixture.queue("q.dlq")
     give_up(fixture, fixture.queue(dead_letter=True), "first")  # numbers the dead-letter queue
     start = journal.durable + 1
     give_up(fixture, fixture.queue(dead_letter=True), "second")
-    sent, dead, ended = journal.read_from(start)
+    sent, dead, ended = read_from(journal, start)
     assert sent.type == dead.type == RecordType.MESSAGE
     assert ended.type == RecordType.COMPLETED
     assert (ended.kind, ended.sequences) == (Cause.DEAD_LETTERED, [sent.sequence])

@@ -7,17 +7,17 @@ from typing import Any
 
 from sluicemq.broker.depth_sampler import LARGEST_SHARE, SHARE, DepthSampler
 from sluicemq.journal.format import RecordType, decode_depth
-from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture
+from tests.support.journal import RecordingJournal, read_from
 
 Depths = list[tuple[str, tuple[int, int, int]]]
 
 
 class DepthSamplerFixture(BrokerFixture):
     def __init__(self, interval: int = 5000) -> None:
-        self.disk = MemoryJournal(history=True, depth_interval=interval)
+        self.disk = RecordingJournal(depth_interval=interval)
         self.last = 0
         self.names: dict[int, str] = {}
         super().__init__(journal=self.disk)
@@ -26,7 +26,7 @@ class DepthSamplerFixture(BrokerFixture):
         """Return the gauges since the last call."""
         for number, address in self.disk.addresses.items():
             self.names[number] = address.name
-        records = list(self.disk.read_from(self.last + 1))
+        records = list(read_from(self.disk, self.last + 1))
         self.last = max([self.last, *(record.sequence for record in records)])
         return [
             (self.names[record.destination], decode_depth(record.body))
@@ -103,7 +103,7 @@ def test_a_deleted_queue_is_reported_as_empty() -> None:
     fixture.broker.remove(queue)
     fixture.broker.flush()
     assert fixture.new_depths() == [("q", (0, 0, 0))]
-    types = [r.type for r in fixture.disk.read_from(0)]
+    types = [r.type for r in read_from(fixture.disk, 0)]
     assert types.index(RecordType.DESTINATION_DELETED) > max(
         place for place, type in enumerate(types) if type == RecordType.DEPTH
     ), "reported while its number was still valid"

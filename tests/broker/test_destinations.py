@@ -7,7 +7,6 @@ import pytest
 from sluicemq.broker import Broker, Consumer, Destination, EngineSettings, Window
 from sluicemq.broker.pending.entry import DELAYED, READY, TAKEN
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
-from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import (
     DestinationConflict,
@@ -19,6 +18,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, Reader, bodies, move_ready, purge
+from tests.support.journal import RecordingJournal, read_from
 
 Q = Address(Kind.QUEUE, "q")
 
@@ -205,13 +205,13 @@ def test_move_takes_matching_messages_in_order_and_keeps_their_ttl() -> None:
 
 
 def test_a_crash_can_neither_lose_nor_double_a_moved_message() -> None:
-    journal = MemoryJournal(history=True)
+    journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     source, target = fixture.queue(), fixture.queue("target")
     [sequence] = fixture.send(source, "a", durability=Durability.LAZY)
     move_ready(fixture.broker, source.queue, target)
     fixture.broker.flush()
-    moved, ended = journal.read_from(sequence + 1)
+    moved, ended = read_from(journal, sequence + 1)
     assert (moved.type, ended.type) == (RecordType.MESSAGE, RecordType.COMPLETED)
     assert (ended.kind, ended.sequences) == (Cause.MOVED, [sequence])
     assert [record.flags & UNIT_END for record in (moved, ended)] == [0, UNIT_END]

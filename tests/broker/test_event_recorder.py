@@ -15,9 +15,9 @@ from sluicemq.journal.format import (
     RecordType,
     decode_redelivered,
 )
-from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, purge
+from tests.support.journal import RecordingJournal, read_from
 
 NEWS = {
     RecordType.DELIVERED,
@@ -28,13 +28,13 @@ NEWS = {
 }
 
 
-class QuietJournal(MemoryJournal):
+class QuietJournal(RecordingJournal):
     """A journal that writes only on commit and counts the writes."""
 
     __slots__ = ("writes",)
 
     def __init__(self) -> None:
-        super().__init__(history=True, record_deliveries=True)
+        super().__init__(record_deliveries=True)
         self.flush_interval = 100
         self.writes = 0
 
@@ -52,9 +52,8 @@ class EventRecorderFixture(BrokerFixture):
     def records(self) -> list[tuple[RecordType, list[int]]]:
         """Return the records of deliveries and their ends since the last call."""
         self.wait(self.disk.flush_interval)
-        found = [record for record in self.disk.read_from(0) if record.lists_messages]
-        assert self.disk._history is not None
-        self.disk._history.clear()
+        found = [record for record in read_from(self.disk, 0) if record.lists_messages]
+        self.disk.records.clear()
         return [(RecordType(record.type), record.sequences) for record in found]
 
 
@@ -90,7 +89,7 @@ def test_a_writing_iteration_includes_the_deliveries_of_each_iteration() -> None
     fixture.clock.advance(10)
     fixture.send(other, "x")
     assert fixture.disk.writes == before + 1
-    found = [r for r in fixture.disk.read_from(0) if r.type == RecordType.DELIVERED]
+    found = [r for r in read_from(fixture.disk, 0) if r.type == RecordType.DELIVERED]
     assert [(r.time // 1000 - started, r.sequences) for r in found] == [
         (0, sent[:1]),
         (10, sent[1:]),
@@ -156,7 +155,7 @@ def test_a_delivery_record_ends_no_unit() -> None:
     start = fixture.disk.durable + 1
     reader.release("dead")
     fixture.wait(100)
-    records = [r for r in fixture.disk.read_from(start) if r.type in NEWS]
+    records = [r for r in read_from(fixture.disk, start) if r.type in NEWS]
     assert [r.type for r in records] == [
         RecordType.DELIVERED,
         RecordType.MESSAGE,
@@ -176,7 +175,7 @@ def test_redeliveries_are_recorded_with_their_attempt_number() -> None:
     fixture.broker.flush()
     reader.release("a", "b")
     fixture.wait(100)
-    found = [r for r in fixture.disk.read_from(0) if r.type == RecordType.REDELIVERED]
+    found = [r for r in read_from(fixture.disk, 0) if r.type == RecordType.REDELIVERED]
     assert [decode_redelivered(r.body) for r in found] == [
         (queue.number, [first], [2]),
         (queue.number, [first, second], [3, 2]),
@@ -205,7 +204,7 @@ def test_a_stopping_broker_records_all_deliveries() -> None:
     fixture.read(queue)
     fixture.broker.stop()
     fixture.broker.flush()
-    found = [r for r in fixture.disk.read_from(0) if r.lists_messages]
+    found = [r for r in read_from(fixture.disk, 0) if r.lists_messages]
     assert [r.sequences for r in found] == [sent]
 
 
@@ -236,7 +235,7 @@ def test_a_long_list_becomes_several_records() -> None:
     event_recorder.write()
     assert not event_recorder.end_iteration()
     fixture.broker.flush()
-    records = [r for r in fixture.disk.read_from(0) if r.lists_messages]
+    records = [r for r in read_from(fixture.disk, 0) if r.lists_messages]
     sizes: list[tuple[int, int]] = [(r.type, len(r.sequences)) for r in records]
     assert sizes == [
         (RecordType.DELIVERED, MAX_COMPLETED),

@@ -10,18 +10,18 @@ import pytest
 from sluicemq.broker import Broker, ManualClock, Window
 from sluicemq.broker.codec import BatchPart
 from sluicemq.journal.format import RecordType
-from sluicemq.journal.memory import MemoryJournal
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ActionRefused, BatchRefused, LowDiskSpace
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from tests.support.broker import Reader, purge
+from tests.support.journal import RecordingJournal, read_from
 
 
 class Fixture:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.journal = MemoryJournal(True, record_deliveries=True, depth_interval=100)
+        self.journal = RecordingJournal(record_deliveries=True, depth_interval=100)
         self.broker = Broker(self.journal, self.clock)
         self.queue = self.broker.destinations.queue("orders")
 
@@ -54,7 +54,7 @@ class Fixture:
         return reader
 
     def types(self) -> list[int]:
-        return [record.type for record in self.journal.read_from(0)]
+        return [record.type for record in read_from(self.journal, 0)]
 
 
 @pytest.fixture
@@ -160,11 +160,11 @@ def test_batches_are_refused_for_now(fixture: Fixture) -> None:
     part = BatchPart(writer="w", batch=1, partition=0, part=0, final=True, digest=1, rows=1)
     fixture.level(SpaceLevel.LOW)
     with pytest.raises(BatchRefused) as caught:
-        fixture.broker.write_batch(part, [(fixture.queue.address, fixture.message())])
+        fixture.broker.batches.write(part, [(fixture.queue.address, fixture.message())])
     [refusal] = caught.value.refused
     assert refusal.passing
     fixture.level(SpaceLevel.ENOUGH)
-    assert not fixture.broker.write_batch(
+    assert not fixture.broker.batches.write(
         part, [(fixture.queue.address, fixture.message())]
     ).already
 

@@ -6,17 +6,16 @@ import pytest
 
 from sluicemq.broker import Destination, EngineSettings, Transaction
 from sluicemq.journal.format import UNIT_END, RecordType
-from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Overflow
 from sluicemq.model.errors import (
     DestinationNotFound,
     LimitExceeded,
     TransactionEnded,
     TransactionError,
-    TransactionNotFound,
 )
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, bodies
+from tests.support.journal import RecordingJournal, read_from
 
 
 def send(fixture: BrokerFixture, transaction: Transaction, queue: Destination, *texts: str) -> None:
@@ -164,8 +163,7 @@ def test_a_prepared_transaction_may_only_be_ended() -> None:
         send(fixture, transaction, queue, "a")
     assert wrong.type is TransactionError
     transactions.commit(transaction)
-    with pytest.raises(TransactionNotFound):
-        transactions.find_prepared(b"xid")
+    assert b"xid" not in transactions.prepared
 
 
 def test_an_ended_transaction_raises() -> None:
@@ -207,7 +205,7 @@ def test_a_prepared_transaction_is_committed_by_its_xid() -> None:
     reader.detach()
     fixture.broker.flush()
     assert (orders.waiting, orders.unacked, answers.waiting) == (0, 1, 0)
-    transactions.commit(transactions.find_prepared(b"xid"))
+    transactions.commit(transactions.prepared[b"xid"])
     fixture.broker.flush()
     assert (orders.unacked, bodies(answers)) == (0, ["answer"])
     assert (
@@ -226,7 +224,7 @@ def test_a_prepared_transaction_rolls_back_to_the_queue() -> None:
     send(fixture, transaction, queue, "never")
     transactions.prepare(transaction, b"xid")
     reader.detach()
-    transactions.rollback(transactions.find_prepared(b"xid"))
+    transactions.rollback(transactions.prepared[b"xid"])
     fixture.broker.flush()
     assert bodies(queue) == ["a"]
     assert fixture.journal.stats().live == 1
@@ -240,15 +238,15 @@ def test_an_xid_is_prepared_once_and_may_be_used_again_afterwards() -> None:
     with pytest.raises(TransactionError) as taken:
         transactions.prepare(second, b"xid")
     assert taken.type is TransactionError
-    assert transactions.find_prepared(b"xid") is first
+    assert transactions.prepared[b"xid"] is first
     transactions.rollback(first)
     transactions.prepare(second, b"xid")
-    assert transactions.find_prepared(b"xid") is second
+    assert transactions.prepared[b"xid"] is second
 
 
 @pytest.mark.parametrize("two_phases", [False, True], ids=["one phase", "two phases"])
 def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
-    journal = MemoryJournal(history=True)
+    journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     orders, others = fixture.queue("orders"), fixture.queue("others")
     full = fixture.queue("full", max_messages=1, overflow=Overflow.DROP_OLDEST)
@@ -270,7 +268,7 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
     start = journal.durable + 1
     transactions.commit(transaction)
     fixture.broker.flush()
-    records = list(journal.read_from(start))
+    records = list(read_from(journal, start))
     first = next(i for i, record in enumerate(records) if record.type == RecordType.MESSAGE)
     last = next(record.sequence for record in records[first:] if record.flags & UNIT_END)
     unit = [record for record in records[first:] if record.sequence <= last]
@@ -288,7 +286,7 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
 
 
 def test_a_transaction_without_anything_durable_leaves_no_record() -> None:
-    journal = MemoryJournal(history=True)
+    journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     queue = fixture.queue()
     fixture.broker.flush()
@@ -300,7 +298,7 @@ def test_a_transaction_without_anything_durable_leaves_no_record() -> None:
     fixture.broker.transactions.commit(transaction, lambda: done.append(True))
     assert done
     fixture.broker.flush()
-    assert list(journal.read_from(start)) == []
+    assert list(read_from(journal, start)) == []
     assert bodies(queue) == ["a"]
 
 
@@ -350,7 +348,7 @@ def test_a_rollback_after_the_queue_was_removed_leaves_nothing() -> None:
 
 
 def test_a_rollback_is_one_record_for_each_subscription() -> None:
-    journal = MemoryJournal(history=True)
+    journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     queues = [fixture.queue("first"), fixture.queue("second")]
     transactions = fixture.broker.transactions
@@ -362,7 +360,7 @@ def test_a_rollback_is_one_record_for_each_subscription() -> None:
     start = journal.durable + 1
     transactions.rollback(transaction)
     fixture.broker.flush()
-    assert [record.type for record in journal.read_from(start)] == [
+    assert [record.type for record in read_from(journal, start)] == [
         RecordType.DELIVERY_ATTEMPTS
     ] * 2
     assert [bodies(queue) for queue in queues] == [["a", "b", "c"]] * 2

@@ -12,6 +12,7 @@ from sluicemq.journal import Cause, FileJournal, JournalOptions, RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
 from tests.support.broker import Reader
+from tests.support.journal import read_from
 
 QUEUE = Address(Kind.QUEUE, "q")
 
@@ -46,7 +47,7 @@ class Recording:
         """Return the type of each record of a message, and the cause of its end."""
         return [
             (record.type, record.kind if record.type == RecordType.COMPLETED else 0)
-            for record in self.journal.read_from(1)
+            for record in read_from(self.journal, 1)
             if record.sequence == sequence
             or (record.lists_messages and sequence in record.sequences)
         ]

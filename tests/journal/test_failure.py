@@ -15,6 +15,7 @@ from sluicemq.journal import FileJournal
 from sluicemq.journal import writer as writer_module
 from sluicemq.model.errors import JournalError, JournalFailed
 from tests.journal.support import TINY, live_of, put, reopen, segments_of, take
+from tests.support.journal import read_from
 
 
 class FailingDisk:
@@ -167,7 +168,7 @@ def test_records_appended_during_a_write_go_into_the_next_group(
     journal.sync()
     assert groups == [one, three]
     assert one < two < three
-    records = {r.sequence: r.flags for r in journal.read_from(one)}
+    records = {r.sequence: r.flags for r in read_from(journal, one)}
     assert [records[s] & 2 for s in (one, two, three)] == [2, 2, 0]  # GROUP_START
     journal.close()
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from sluicemq.journal import FileJournal
 from sluicemq.journal.lag import records_after
 from tests.journal.support import put, reopen
+from tests.support.journal import read_from
 
 
 def sequences(journal: FileJournal) -> list[int]:
     """Return the sequence numbers of all records on disk, apart from the indexes."""
-    return [record.sequence for record in journal.read_from(0)]
+    return [record.sequence for record in read_from(journal, 0)]
 
 
 def check(journal: FileJournal) -> None:

@@ -26,6 +26,7 @@ from sluicemq.journal.writer import DurableEnd, DurableFile, SegmentFile, Spares
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, JournalError, JournalFailed
 from tests.journal.support import TINY, live_of, put, reopen, segments_of
+from tests.support.journal import read_from
 
 BODIES = [b"one", b"two", b"three"]
 
@@ -418,7 +419,7 @@ def test_messages_of_a_segment_that_is_being_sealed_are_read(
         assert (journal.fetch(one).body, journal.fetch(two).body) == (b"one", b"two")
         assert bodies(tmp_path) == [b"one", b"two"]
         assert [e.message.body for e in dump(tmp_path) if e.message] == [b"one", b"two"]
-        assert next(journal.read_from(one)).sequence == one
+        assert next(read_from(journal, one)).sequence == one
         report = check(tmp_path)
         assert (report.problems, report.live, report.segments) == ([], 2, 2)
         held.proceed.set()

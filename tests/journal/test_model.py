@@ -46,7 +46,7 @@ class Model:
         recovery = self.journal.recovery
         settings = json.loads(recovery.state or b"[]")
         settings += [
-            int(e.payload) for e in recovery.events() if e.type == RecordType.DESTINATION_SETTINGS
+            int(e.body) for e in recovery.events() if e.type == RecordType.DESTINATION_SETTINGS
         ]
         assert settings == self.settings
         rows = list(recovery.rows())

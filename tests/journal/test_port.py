@@ -8,10 +8,11 @@ from queue import SimpleQueue
 
 import pytest
 
-from sluicemq.journal import Cause, FileJournal, Journal, MemoryJournal, RecordType
+from sluicemq.journal import Cause, FileJournal, Journal, RecordType
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
 from tests.journal.support import ORDERS, T0, TINY, make_message
+from tests.support.journal import RecordingJournal, read_from
 
 Flush = Callable[[], None]
 
@@ -19,7 +20,7 @@ Flush = Callable[[], None]
 @pytest.fixture(params=["file", "memory"])
 def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Journal]:
     made: Journal = (
-        FileJournal.open(tmp_path, TINY) if request.param == "file" else MemoryJournal(history=True)
+        FileJournal.open(tmp_path, TINY) if request.param == "file" else RecordingJournal()
     )
     yield made
     made.close()
@@ -139,7 +140,7 @@ def test_unknown_numbers(journal: Journal) -> None:
 def test_a_prepared_entry_is_live_until_it_is_resolved(journal: Journal) -> None:
     prepared = journal.append_entry(RecordType.TRANSACTION_PREPARED, b"xid", T0, references=1)
     flush(journal)
-    assert journal.entry(prepared).payload == b"xid"
+    assert journal.entry(prepared).body == b"xid"
     with pytest.raises(RecordNotFound):
         journal.fetch(prepared)
     before = journal.stats().live
@@ -153,7 +154,7 @@ def test_reading_returns_durable_records_in_order(journal: Journal) -> None:
     journal.append_completed(7, 1, Cause.EXPIRED, [start], T0)
     flush(journal)
     put(journal, b"not yet durable")
-    records = [r for r in journal.read_from(start) if r.type != RecordType.SNAPSHOT]
+    records = [r for r in read_from(journal, start) if r.type != RecordType.SNAPSHOT]
     assert [r.type for r in records] == [
         RecordType.MESSAGE,
         RecordType.MESSAGE,
@@ -172,7 +173,7 @@ def test_a_purge_larger_than_one_record(journal: Journal) -> None:
     flush(journal)
     purged = [
         s
-        for r in journal.read_from(sequences[-1] + 1)
+        for r in read_from(journal, sequences[-1] + 1)
         if r.type == RecordType.COMPLETED
         for s in r.sequences
     ]

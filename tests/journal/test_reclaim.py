@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions, RecordType
-from sluicemq.journal.compact import compact
 from sluicemq.journal.inspect import check
+from sluicemq.journal.log import compact
 from sluicemq.journal.snapshot import list_snapshots
 from sluicemq.model.errors import JournalError, RecordNotFound
 from tests.journal.support import T0, crash, live_of, put, reopen, segments_of, take
+from tests.support.journal import read_from
 
 OPTIONS = JournalOptions(segment_bytes=4000)
 
@@ -70,7 +71,7 @@ def test_an_old_message_moves_forward_and_keeps_its_name(
     assert journal.stats().relocated == 3
     assert journal.fetch(old).body == b"old"
     assert journal.fetch(old).sequence == old
-    assert journal.entry(older_entry).payload == b"xid"
+    assert journal.entry(older_entry).body == b"xid"
     take(journal, twice)
     crash_and_live = {old: b"old", twice: b"twice"}
     journal.sync()
@@ -79,7 +80,7 @@ def test_an_old_message_moves_forward_and_keeps_its_name(
     journal = FileJournal.open(tmp_path, OPTIONS)
     assert live_of(journal) == crash_and_live
     assert [row.references for row in journal.recovery.rows()] == [1, 1]
-    assert journal.entry(older_entry).payload == b"xid"
+    assert journal.entry(older_entry).body == b"xid"
     journal.snapshot_source = lambda: b"state"
     journal.recovery.done()
     take(journal, old, twice)
@@ -178,7 +179,7 @@ def test_a_slot_holds_segments_until_it_is_advanced(journal: FileJournal, tmp_pa
     turnover(journal, 5)
     held = len(segments_of(tmp_path))
     assert held > 5
-    bodies = [r.body for r in journal.read_from(1) if r.type == RecordType.MESSAGE]
+    bodies = [r.body for r in read_from(journal, 1) if r.type == RecordType.MESSAGE]
     assert len(bodies) == 51
     journal.slots.advance("reader", journal.durable)
     turnover(journal, 2)

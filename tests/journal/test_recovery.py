@@ -553,9 +553,9 @@ def test_events_come_in_order_and_only_those_after_the_snapshot(tmp_path: Path) 
         RecordType.DESTINATION_DELETED,
         RecordType.STOPPED,
     ]
-    assert events[0].payload == b"after"
+    assert events[0].body == b"after"
     assert (events[1].subscription, events[1].sequences) == (1, [sequence])
-    assert recovery.address_of(events[2]) == ORDERS
+    assert events[2].address == ORDERS
     assert all(e.sequence > recovery.position for e in events)
     assert number not in journal.addresses
     assert journal.destination(ORDERS) > number
@@ -573,7 +573,7 @@ def test_a_tool_that_opens_the_journal_keeps_the_brokers_state(tmp_path: Path) -
     for _ in range(2):
         journal = reopen(tmp_path)
         assert journal.recovery.state == b"state"
-        assert b"after" in [e.payload for e in journal.recovery.events()]
+        assert b"after" in [e.body for e in journal.recovery.events()]
         journal.seal()
         journal.sync()
         journal.close()

@@ -12,19 +12,17 @@ from typing import Any
 from urllib.parse import unquote
 
 from sluicemq.admin.app import Application
-from sluicemq.admin.browser_sessions import COOKIE, BrowserSessions
-from sluicemq.admin.caller import Caller
+from sluicemq.admin.caller import COOKIE, BrowserSessions, Caller
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.access import Operation, Permission
 from sluicemq.security import changes
 from sluicemq.security.authenticator import Authenticator
-from sluicemq.security.management import UserManagement
 from sluicemq.security.passwords import hash_password
-from sluicemq.security.records import UserRecord
+from sluicemq.security.records import UserRecord, make_token
 from sluicemq.security.store import UserStore
-from sluicemq.security.tokens import make_token
+from sluicemq.security.user_service import UserService
 from sluicemq.server.address import Url
 from sluicemq.server.backups import ServerBackups
 from sluicemq.server.config import AuthSettings, BrokerSettings, Config
@@ -87,7 +85,7 @@ class ApiFixture:
         )
         self.context = context(
             self.broker,
-            users=UserManagement(self.authenticator),
+            users=UserService(self.authenticator),
             sessions=BrowserSessions(self.clock),
             audit=self.authenticator.audit,
             backups=None if backup_dir is None else ServerBackups(config),

@@ -11,7 +11,6 @@ from sluicemq.broker.codec import BatchPart, describe
 from sluicemq.broker.dead_letters import DeadLetterPolicy
 from sluicemq.broker.offline_import import OfflineImport
 from sluicemq.broker.operations import is_held
-from sluicemq.broker.outcomes import ACKNOWLEDGED, REDELIVERED, RELEASED
 from sluicemq.broker.pending.cursor import NO_END, Cursor
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.broker.routing import Selector
@@ -33,6 +32,7 @@ from sluicemq.broker.state import (
     Window,
 )
 from sluicemq.broker.stats import DestinationStats
+from sluicemq.broker.subscription import ACKNOWLEDGED, REDELIVERED, RELEASED
 from sluicemq.broker.timers import NEVER
 from sluicemq.broker.transaction import Transaction, TransactionState
 

@@ -12,10 +12,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from sluicemq.broker import attachment, declined, redelivery
-from sluicemq.broker.batches import BatchAnswer, Batches
+from sluicemq.broker.batches import Batches
 from sluicemq.broker.browse import BrowseSnapshot, scan
 from sluicemq.broker.clock import Clock
-from sluicemq.broker.codec import BatchPart
 from sluicemq.broker.dead_letters import DeadLetters
 from sluicemq.broker.depth_sampler import DepthSampler
 from sluicemq.broker.destinations import Destinations, creator_text
@@ -55,7 +54,6 @@ from sluicemq.broker.subscription import (
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause
 from sluicemq.journal.port import Journal
-from sluicemq.model.destination import Address
 from sluicemq.model.errors import (
     BrokerError,
     DestinationInUse,
@@ -169,11 +167,6 @@ class Broker:
     def on_wake(self, callback: Callable[[], None]) -> None:
         """Set the function that arranges for a flush, outside of an event loop iteration."""
         self.core.wake = callback
-
-    @property
-    def stopping(self) -> bool:
-        """True once no more messages are accepted."""
-        return self.core.stopping
 
     def stop(self) -> None:
         """Accept no more messages; consumers are served as before."""
@@ -406,17 +399,6 @@ class Broker:
         """Remove a parked message; return False if it has been accepted already."""
         return self.publisher.withdraw(destination, message)
 
-    def when_space(self, waiter: object, callback: Callable[[], None]) -> None:
-        """Register a single call of `callback` when journaled messages are accepted again.
-
-        Each `waiter` has at most one callback.
-        """
-        self.publisher.when_space(waiter, callback)
-
-    def forget_waiter(self, waiter: object) -> None:
-        """Cancel the callback registered with `when_space`."""
-        self.publisher.forget_waiter(waiter)
-
     def when_durable(self, sequence: int, callback: Callable[[], None]) -> None:
         """Call `callback` once all records up to `sequence` are on disk; immediately if they
         are.
@@ -589,12 +571,6 @@ class Broker:
     ) -> bool:
         """Remove a delivered message; `force` dead-letters it even if `dead_letter` is not set."""
         return dead_letter(subscription, sequence, reason, force)
-
-    # --- batches -----------------------------------------------------------------------------
-
-    def write_batch(self, part: BatchPart, messages: list[tuple[Address, Message]]) -> BatchAnswer:
-        """Publish a part of a batch, unless it has been published before; see Batches.write."""
-        return self.batches.write(part, messages)
 
     # --- turns -------------------------------------------------------------------------------
 

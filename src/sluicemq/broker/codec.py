@@ -309,7 +309,6 @@ decode_requeue = _decoder(Requeue)
 decode_settings = _decoder(StoredSettings)
 decode_subscription = _decoder(SubscriptionEntry)
 decode_prepared = _decoder(PreparedTransaction)
-decode_resolved = _decoder(ResolvedTransaction)
 decode_batch = _decoder(BatchPart)
 
 

@@ -208,29 +208,29 @@ class _Recovery:
             elif kind == RecordType.REDELIVERED:
                 self._delivered(*decode_redelivered(record.body))
             elif kind == RecordType.BATCH_PART:
-                part = decode_batch(record.payload)
+                part = decode_batch(record.body)
                 self.broker.batches.remember(part, record.time // 1000, 0)
             elif kind == RecordType.CLOCK_STEP:
-                step = decode_clock_step(record.payload)
+                step = decode_clock_step(record.body)
                 if step:
                     self.broker.core.clock_log.steps.append((record.sequence, step))
             elif kind == RecordType.DESTINATION_SETTINGS:
-                settings = decode_settings(record.payload)
+                settings = decode_settings(record.body)
                 self.declared[settings.address] = settings
             elif kind == RecordType.DESTINATION_DELETED:
-                address = self.recovery.address_of(record)
+                address = record.address
                 self.declared.pop(address, None)
                 for number, entry in list(self.subscriptions.items()):
                     if address == entry.address:
                         del self.subscriptions[number]
             elif kind == RecordType.SUBSCRIPTION_CREATED:
-                entry = decode_subscription(record.payload)
+                entry = decode_subscription(record.body)
                 self.subscriptions[entry.number] = entry
                 self._skip_number(entry.number)
             elif kind == RecordType.SUBSCRIPTION_DELETED:
-                self.subscriptions.pop(decode_subscription(record.payload).number, None)
+                self.subscriptions.pop(decode_subscription(record.body).number, None)
             elif kind == RecordType.REQUEUED:
-                requeue = decode_requeue(record.payload)
+                requeue = decode_requeue(record.body)
                 self.requeued[requeue.subscription, record.reference] = (
                     record.sequence,
                     requeue.expiration,
@@ -239,9 +239,9 @@ class _Recovery:
                     key = (requeue.subscription, record.reference)
                     self.attempts[key] = requeue.attempts
             elif kind == RecordType.DELIVERY_ATTEMPTS:
-                self._attempted(decode_attempts(record.payload))
+                self._attempted(decode_attempts(record.body))
             elif kind == RecordType.TRANSACTION_PREPARED:
-                self.payloads[record.sequence] = record.payload
+                self.payloads[record.sequence] = record.body
             elif kind == RecordType.TRANSACTION_RESOLVED:
                 self.payloads.pop(record.reference, None)
         for number, attempts in self.flying.items():
@@ -522,7 +522,7 @@ class _Recovery:
     def _decode_prepared(self) -> None:
         journal = self.broker.journal
         for record, payload in self.payloads.items():
-            self.prepared[record] = decode_prepared(payload or journal.entry(record).payload)
+            self.prepared[record] = decode_prepared(payload or journal.entry(record).body)
 
     def _held(self) -> dict[tuple[int, int], list[Delivery]]:
         """Return an empty list for each delivery that a prepared transaction has acknowledged."""

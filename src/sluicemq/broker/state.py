@@ -47,9 +47,7 @@ DURABLE_SUBSCRIPTION: Final = 1 << 31
 SHORT_BYTES: Final = 4096
 """Reading a body of up to this size costs less than leaving it out."""
 TRIES: Final = 60
-"""Reading and matching one takes some 5 µs, so that two thirds of the time remain for other
-work.
-"""
+"""Reading and matching one takes some 5 µs: two thirds of the time remain for other work."""
 TRIES_FIRST: Final = 500
 REQUEUED_LIMIT: Final = 1024
 """Number of requeued deliveries recorded before those that have ended are removed."""
@@ -220,17 +218,13 @@ class Rescan(Protocol):
     """Matching of ready messages against new selectors (selector_rescan.py)."""
 
     def load_with(self, selector: Selector) -> int:
-        """Return the load (routing.py) of the pending queues that wait for a pass, and of
-        `selector`.
-        """
+        """Return the load (routing.py) of `selector` and the queues that wait for a pass."""
 
     def join(self, pending_queue: PendingQueue[Delivery, Consumer]) -> None:
         """Match the waiting messages against the selector of a new pending queue."""
 
     def leave(self, pending_queue: PendingQueue[Delivery, Consumer]) -> bool:
-        """Stop the rescan of an unused pending queue; return whether it was waiting for its
-        pass.
-        """
+        """Stop the rescan of an unused pending queue; return whether it waited for its pass."""
 
     def defers(self, pending_queue: PendingQueue[Delivery, Consumer], delivery: Delivery) -> bool:
         """Return whether a matching delivery must not enter the pending queue yet."""
@@ -659,16 +653,12 @@ class Destination:
 
     @property
     def keeps_group(self) -> bool:
-        """Return whether messages that the last member has not acknowledged stay for the next
-        member.
-        """
+        """Return whether messages that the last member leaves unacked stay for the next one."""
         settings = self.settings
         return self.grouped and settings.retain_without_subscriptions and not settings.auto_ack
 
     def targets(self, message: Message) -> list[Subscription]:
-        """Return the subscriptions that match the message, and `queue` if the topic holds the
-        message.
-        """
+        """Return the subscriptions that match the message, and `queue` if the topic holds it."""
         chosen = self.routes.targets(message)
         if (
             self.settings.retain_without_subscriptions
@@ -862,9 +852,7 @@ class Core:
         self.unblocking: dict[Destination, None] = {}
 
     def read(self, delivery: Delivery) -> Message:
-        """Return the message of a delivery, for reading. Raises JournalDamaged or
-        RecordNotFound.
-        """
+        """Return a delivery's message, for reading. Raises JournalDamaged, RecordNotFound."""
         return delivery.message or self.journal.fetch(delivery.sequence)
 
     def glance(self, delivery: Delivery) -> Message:

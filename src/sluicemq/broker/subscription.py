@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.outcomes import ACKNOWLEDGED, RELEASED, outcome_of
 from sluicemq.broker.pending.entry import DELAYED, GONE, HELD, READY, RECORDED, SHARED, TAKEN
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
@@ -31,6 +30,21 @@ OFFERED: Final = 4096
 """Number of refused deliveries examined in one pass for capacity in the dead-letter queue."""
 OFFERED_MOVES: Final = 256
 """Number of refused deliveries moved in one pass, so that other work is not delayed."""
+
+
+ACKNOWLEDGED: Final = "acknowledged"
+RELEASED: Final = "released"
+REDELIVERED: Final = "redelivered"
+REPLACED: Final = "dead-lettered or moved"
+"""Outcomes of delivery attempts, of which observers are notified (Observer.ended)."""
+
+_OUTCOMES: Final = {
+    Cause.ACKNOWLEDGED: ACKNOWLEDGED,
+    Cause.EXPIRED: "expired",
+    Cause.DROPPED: "dropped",
+    Cause.PURGED: "purged",
+    Cause.DISCARDED: "discarded",
+}
 
 
 # --- arrival and return ------------------------------------------------------------------------
@@ -530,3 +544,8 @@ def _purged(subscription: Subscription) -> Iterator[Delivery]:
             delivery = consumer.unacked[sequence]
             if take_from_holder(subscription, sequence):
                 yield delivery
+
+
+def outcome_of(cause: Cause) -> str:
+    """Return the outcome of a delivery that the journal ends for this cause."""
+    return _OUTCOMES.get(cause, REPLACED)

@@ -47,7 +47,6 @@ from sluicemq.model.errors import (
     LimitExceeded,
     TransactionEnded,
     TransactionError,
-    TransactionNotFound,
 )
 from sluicemq.model.message import Message
 
@@ -395,13 +394,6 @@ class Transactions:
             self.perform(transaction, part.sends, part.acks, part.record)
         self.resolve(transaction, transaction.record, True)
         self.end(transaction, True)
-
-    def find_prepared(self, xid: bytes) -> Transaction:
-        """Return the prepared transaction with that xid. Raises TransactionNotFound."""
-        transaction = self.prepared.get(xid)
-        if transaction is None:
-            raise TransactionNotFound(f"no prepared transaction has xid {xid.hex()}")
-        return transaction
 
     def commit(self, transaction: Transaction, done: Callable[[], None] = _nothing) -> None:
         """Commit a transaction. `done` is called once it is applied and a crash cannot undo it.

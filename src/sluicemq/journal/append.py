@@ -239,33 +239,32 @@ class Appender:
         size = HEADER_BYTES + len(body)
         if references or size > LARGEST_RECORD:
             self._check(references, size)
-        parts = self._parts
         sequence = self._next
-        rest = REST.pack(
+        flags = (UNIT_END if last else 0) | (0 if self._parts else self._start)
+        self._parts += encode_record(
+            type,
             sequence,
             time_us,
-            0,
-            reference,
-            destination,
-            type,
-            (UNIT_END if last else 0) | (0 if parts else self._start),
-            0,
-            0,
-            kind,
-            0,
-            references,
-            HEADER_BYTES,
+            body,
+            reference=reference,
+            destination=destination,
+            flags=flags,
+            kind=kind,
+            references=references,
         )
-        parts += (SIZE_AND_CRC.pack(size, crc32(body, crc32(rest))) + rest, body, PADDING[size & 7])
+        self._place(size, references)
+        self._open = not last
+        return sequence
+
+    def _place(self, size: int, references: int) -> None:
+        """Take the next sequence number and the place in the segment for a record."""
         fill = self._fill
         self._places.append(fill >> 3)
         self._fill = fill + size + 7 & -8
         self._live.append(0)
         if references:
-            self._liveness.expect(self._segment, sequence, references)
-        self._next = sequence + 1
-        self._open = not last
-        return sequence
+            self._liveness.expect(self._segment, self._next, references)
+        self._next += 1
 
     def _check(self, references: int, size: int) -> None:
         if not 0 <= references <= MAX_REFERENCES:
@@ -339,12 +338,7 @@ class Appender:
         )
         self._parts += encoded
         size = HEADER_BYTES + len(encoded[1])
-        fill = self._fill
-        self._places.append(fill >> 3)
-        self._fill = fill + size + 7 & -8
-        self._live.append(0)
-        self._liveness.expect(self._segment, sequence, left)
-        self._next = sequence + 1
+        self._place(size, left)
         return self._segment, sequence, size
 
 

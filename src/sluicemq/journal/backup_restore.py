@@ -41,6 +41,7 @@ from sluicemq.journal.segment import (
     encode_segment_header,
     segment_path,
 )
+from sluicemq.journal.space import ignore
 from sluicemq.journal.writer import DURABLE_NAME, sync_directory, write_at, write_whole
 from sluicemq.model.errors import JournalDamaged, JournalError
 
@@ -59,12 +60,8 @@ class Restored(NamedTuple):
     next_sequence: int
 
 
-def _nothing(count: int) -> None:
-    """Ignore the progress; the default callback."""
-
-
 def restore(
-    backup: Path, data_dir: Path, *, keep_broker_id: bool = False, advance: Advance = _nothing
+    backup: Path, data_dir: Path, *, keep_broker_id: bool = False, advance: Advance = ignore
 ) -> Restored:
     """Restore a backup into `data_dir` and verify the checksum of every file.
 

@@ -50,6 +50,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
 from typing import Final, Literal, NamedTuple
@@ -154,6 +155,9 @@ DEPTH: Final = Struct("<QQII")
 
 LAST_TYPE: Final = max(RecordType)
 
+Checksum = Callable[[memoryview], int]
+"""CRC-32 of zlib."""
+
 Buffer = bytes | bytearray | memoryview
 
 if sys.byteorder != "little":
@@ -188,11 +192,6 @@ class Record(NamedTuple):
         return self.type == RecordType.MESSAGE or (
             self.type == RecordType.RELOCATED and not self.flags & ENTRY
         )
-
-    @property
-    def payload(self) -> bytes:
-        """The body of an entry."""
-        return self.body
 
     @property
     def lists_messages(self) -> bool:
@@ -272,7 +271,7 @@ def body_at(buffer: Buffer, offset: int) -> int:
     return int.from_bytes(buffer[offset + 52 : offset + 56], "little")
 
 
-def record_size(buffer: memoryview, offset: int) -> int:
+def record_size(buffer: memoryview, offset: int, checksum: Checksum = crc32) -> int:
     """Return the size without padding of the intact record at `offset`, 0 if there is none."""
     if offset + HEADER_BYTES > len(buffer):
         return 0
@@ -281,7 +280,7 @@ def record_size(buffer: memoryview, offset: int) -> int:
     padded = end + (-size & 7)
     if size < HEADER_BYTES or padded > len(buffer):
         return 0
-    if crc32(buffer[offset + 8 : end]) != crc or any(buffer[end:padded]):
+    if checksum(buffer[offset + 8 : end]) != crc or any(buffer[end:padded]):
         return 0
     if not 0 < buffer[offset + TYPE_AT] <= LAST_TYPE:
         return 0

@@ -11,8 +11,7 @@ import json
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,11 +24,10 @@ from sluicemq.journal.lookup import Lookup, find_pending
 from sluicemq.journal.meta import decode_message
 from sluicemq.journal.options import JournalOptions
 from sluicemq.journal.port import JournalStats
-from sluicemq.journal.reader import read_records
 from sluicemq.journal.recovery import Recovery
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from sluicemq.journal.slots import Slots
-from sluicemq.journal.space import NO_SPACE, DiskSpace, SpaceLimits, SpaceReport
+from sluicemq.journal.space import DiskSpace, SpaceLimits, SpaceReport, ignore, naming_space
 from sluicemq.journal.upkeep import Upkeep
 from sluicemq.journal.writer import (
     DurableEnd,
@@ -37,7 +35,6 @@ from sluicemq.journal.writer import (
     JournalWriter,
     SegmentFile,
     Spares,
-    nothing,
 )
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
@@ -82,14 +79,6 @@ class Group(NamedTuple):
 
 
 Notify = Callable[[Callable[[], None]], object]
-
-
-def _ignore(argument: object) -> None:
-    """Do nothing; the default of every callback.
-
-    Without an event loop, `sync` and `close` collect the writer's results. Without a failure
-    callback, the next append raises.
-    """
 
 
 class FileJournal(Appender):
@@ -171,10 +160,10 @@ class FileJournal(Appender):
         self.identity = identity[:8]
         self.recovery = recovery
         self.slots = Slots(directory, options.slot_limit_bytes)
-        self.on_durable: Callable[[int], None] = _ignore
-        self.on_written: Callable[[int], None] = _ignore
+        self.on_durable: Callable[[int], None] = ignore
+        self.on_written: Callable[[int], None] = ignore
         self.on_failure = on_failure
-        self.on_warning: Callable[[str], None] = _ignore
+        self.on_warning: Callable[[str], None] = ignore
         self.snapshot_source: Callable[[], bytes] = self._recovered_state
         self._state = recovery.state
         self._state_position = recovery.position
@@ -234,15 +223,16 @@ class FileJournal(Appender):
         cls,
         directory: Path,
         options: JournalOptions | None = None,
-        notify: Notify = _ignore,
-        on_failure: Callable[[JournalError], None] = _ignore,
+        notify: Notify = ignore,
+        on_failure: Callable[[JournalError], None] = ignore,
         *,
         wait_for_space: bool = False,
     ) -> FileJournal:
         """Recover the journal of that directory, or create one.
 
         `notify(f)` must schedule a prompt call of f() on this thread; the writer threads call it.
-        `on_failure` is called once, after a write has failed; the process should then stop.
+        Without it, `sync` and `close` collect the writer's results. `on_failure` is called once,
+        after a write has failed; the process should then stop. Without it, the next append raises.
         The journal's `recovery` has the broker's state; call its `done` after reading it.
 
         With `wait_for_space`, writes that find no space on a full file system, not even in the
@@ -252,11 +242,11 @@ class FileJournal(Appender):
         Raises JournalLocked, JournalDamaged, JournalError, OSError.
         """
         options = options or JournalOptions()
-        with _naming_space(directory):
+        with naming_space(directory):
             directory.mkdir(parents=True, exist_ok=True, mode=0o750)
             lock = take_lock(directory)
         try:
-            with _naming_space(directory):
+            with naming_space(directory):
                 remove_temporary(directory)
                 limits = SpaceLimits(
                     options.disk_free_limit_bytes,
@@ -268,7 +258,7 @@ class FileJournal(Appender):
             os.close(lock)
             raise
         try:
-            with _naming_space(directory):
+            with naming_space(directory):
                 identity = read_identity(directory) or make_identity(directory)
                 recovery = Recovery(
                     directory, identity, verify=options.verify_on_start, mend=True, space=space
@@ -351,7 +341,7 @@ class FileJournal(Appender):
         half = self.options.segment_bytes // 2
         if self._spare_due and self._fill > half and not self.space.low:
             self._spare_due = False
-            self._writer.defer(self._spares.prepare, nothing)
+            self._writer.defer(self._spares.prepare, ignore)
         if last:
             self._roll()
 
@@ -465,6 +455,7 @@ class FileJournal(Appender):
         return self._upkeep.completed(segment)
 
     def seal(self) -> None:
+        """End the active segment, so that it can be read by column or removed."""
         self._roll_requested = True
         self.commit()
 
@@ -636,10 +627,6 @@ class FileJournal(Appender):
                 return record
         raise RecordNotFound(f"number {sequence} was given without a record")
 
-    def read_from(self, sequence: int) -> Iterator[Record]:
-        for _, _, record in read_records(self.directory, sequence=sequence):
-            yield record
-
     # --- the rest ------------------------------------------------------------------------------
 
     def stats(self) -> JournalStats:
@@ -680,15 +667,26 @@ class FileJournal(Appender):
         os.close(self._lock)
 
 
-@contextmanager
-def _naming_space(directory: Path) -> Iterator[None]:
-    """Convert a disk-full OSError to a JournalError with the directory and the remedy."""
+def compact(
+    directory: Path,
+    options: JournalOptions | None = None,
+    adopt: Callable[[FileJournal], None] | None = None,
+) -> tuple[JournalStats, JournalStats]:
+    """Compact a journal that no broker has open; return its statistics before and after.
+
+    `adopt` reads the recovery as a broker does and sets `snapshot_source`; without it, segments
+    after the broker's last snapshot are not compacted.
+
+    Raises JournalFailed and the errors of `FileJournal.open`.
+    """
+    journal = FileJournal.open(directory, options)
     try:
-        yield
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
-        raise JournalError(
-            f"the journal in {directory} cannot be opened: {error}, and there is no reserve, or it "
-            "is used up. Make room on this file system, then start again; nothing is lost."
-        ) from error
+        if adopt is not None:
+            adopt(journal)
+        journal.recovery.done()
+        before = journal.stats()
+        journal.compact()
+        after = journal.stats()
+    finally:
+        journal.close()
+    return before, after

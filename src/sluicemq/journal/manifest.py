@@ -23,7 +23,9 @@ import msgspec
 
 from sluicemq.journal.directory import LOCK_NAME
 from sluicemq.journal.inspect import check
+from sluicemq.journal.space import ignore
 from sluicemq.journal.writer import write_whole
+from sluicemq.management.journal import BackupView
 from sluicemq.model.errors import JournalError
 
 MANIFEST_NAME: Final = "manifest.json"
@@ -119,11 +121,7 @@ class Verdict(msgspec.Struct, kw_only=True):
     live: int | None = None
 
 
-def _nothing(count: int) -> None:
-    """Ignore the progress; the default callback."""
-
-
-def verify(backup: Path, *, records: bool = True, advance: Advance = _nothing) -> Verdict:
+def verify(backup: Path, *, records: bool = True, advance: Advance = ignore) -> Verdict:
     """Compare every file with its checksum; with `records`, also check every record, index and
     snapshot in the state that a broker would recover.
 
@@ -183,26 +181,6 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 
 
 _decoder: Final = msgspec.json.Decoder(Manifest)
-
-
-class BackupView(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup as lists show it; one that was never finished has only its name.
-
-    created       ms since the epoch
-    bytes         of all its files; `copied_bytes` of them are shared with no earlier one
-    broker_id     identity of the journal, 32 hex digits
-    version       release of SluiceMQ that made it
-    """
-
-    name: str
-    complete: bool
-    created: int = 0
-    version: str = ""
-    broker_id: str = ""
-    bytes: int = 0
-    copied_bytes: int = 0
-    last_sequence: int = 0
-    incremental_from: str = ""
 
 
 def catalogue(directory: Path) -> list[BackupView]:

@@ -1,4 +1,7 @@
-"""Journal in memory, for brokers without a disk and for tests.
+"""Journal in memory, for brokers without a disk.
+
+It keeps live records only. Records of deliveries and depths are disabled, because nothing could
+read them.
 
 `commit` makes all records durable immediately and calls `on_durable` before it returns.
 """
@@ -6,46 +9,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from sluicemq.journal.format import (
-    DELAYED,
     MAX_REFERENCES,
-    ROUTED,
     UNIT_END,
     Record,
     RecordType,
     encode_address,
-    encode_completed,
 )
-from sluicemq.journal.meta import encode_meta
 from sluicemq.journal.port import JournalStats
-from sluicemq.journal.space import SpaceLevel, SpaceReport
+from sluicemq.journal.space import SpaceLevel, SpaceReport, ignore
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
 from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Message
 
 
-def _ignore(durable: int) -> None:
-    """Ignore the durable sequence number."""
-
-
-def _ignore_space(report: SpaceReport) -> None:
-    """Ignore the report: without a disk, the level of free space never changes."""
-
-
 class MemoryJournal:
-    """Journal in memory; implements `port.Journal`.
-
-    With `history`, it keeps every record for `read_from`. Without, it keeps none, and records of
-    deliveries and depths are disabled because they could not be read.
-    """
+    """Journal in memory; implements `port.Journal`."""
 
     __slots__ = (
         "_entries",
         "_fenced",
-        "_history",
         "_holds",
         "_left",
         "_messages",
@@ -69,22 +55,19 @@ class MemoryJournal:
         "written",
     )
 
-    def __init__(
-        self, history: bool = False, *, record_deliveries: bool = False, depth_interval: int = 0
-    ) -> None:
+    def __init__(self) -> None:
         self.identity = os.urandom(8)
         self.durable = self.written = 0
         self.flush_interval = 0
-        self.record_deliveries = record_deliveries
+        self.record_deliveries = False
         self.record_transient = False
-        self.depth_interval = depth_interval
+        self.depth_interval = 0
         self.syncs = Histogram()
         self.addresses: dict[int, Address] = {}
-        self.on_durable: Callable[[int], None] = _ignore
-        self.on_written: Callable[[int], None] = _ignore
-        self.on_space: Callable[[SpaceReport], None] = _ignore_space
+        self.on_durable: Callable[[int], None] = ignore
+        self.on_written: Callable[[int], None] = ignore
+        self.on_space: Callable[[SpaceReport], None] = ignore
         self.snapshot_source: Callable[[], bytes] = bytes
-        self._history: list[Record] | None = [] if history else None
         self._messages: dict[int, Message] = {}
         self._entries: dict[int, Record] = {}
         self._left: dict[int, int] = {}
@@ -143,30 +126,6 @@ class MemoryJournal:
         self._left[sequence] = references
         if not references:
             self._unclaimed.append(sequence)
-        if self._history is not None:
-            flags = UNIT_END if last else 0
-            if message.routes:
-                flags |= ROUTED
-            if message.deliver_at:
-                flags |= DELAYED
-            self._history.append(
-                Record(
-                    sequence,
-                    RecordType.MESSAGE,
-                    message.arrival * 1000,
-                    message.expiration,
-                    0,
-                    destination,
-                    flags,
-                    message.priority,
-                    message.origin,
-                    message.kind,
-                    message.durability,
-                    references,
-                    encode_meta(message),
-                    message.body,
-                )
-            )
         return sequence
 
     def append_completed(
@@ -179,25 +138,6 @@ class MemoryJournal:
         last: bool = True,
     ) -> int:
         sequence = self._take(last)
-        if self._history is not None:
-            self._history.append(
-                Record(
-                    sequence,
-                    RecordType.COMPLETED,
-                    time_ms * 1000,
-                    0,
-                    0,
-                    destination,
-                    UNIT_END if last else 0,
-                    0,
-                    0,
-                    cause,
-                    0,
-                    0,
-                    b"",
-                    encode_completed(subscription, sequences),
-                )
-            )
         for ended in sequences:
             self._settle(ended)
         return sequence
@@ -214,29 +154,26 @@ class MemoryJournal:
         last: bool = True,
     ) -> int:
         sequence = self._take(last)
-        record = Record(
-            sequence,
-            type,
-            time_ms * 1000,
-            0,
-            reference,
-            destination,
-            UNIT_END if last else 0,
-            0,
-            0,
-            0,
-            0,
-            references,
-            b"",
-            payload,
-        )
         if references:
-            self._entries[sequence] = record
+            self._entries[sequence] = Record(
+                sequence,
+                type,
+                time_ms * 1000,
+                0,
+                reference,
+                destination,
+                UNIT_END if last else 0,
+                0,
+                0,
+                0,
+                0,
+                references,
+                b"",
+                payload,
+            )
             self._left[sequence] = references
         if type == RecordType.TRANSACTION_RESOLVED:
             self._settle(reference)
-        if self._history is not None:
-            self._history.append(record)
         return sequence
 
     def _append(self, type: int, payload: bytes, time_ms: int, destination: int) -> None:
@@ -298,11 +235,6 @@ class MemoryJournal:
                 if sequence not in self._holds:
                     self._drop(sequence)
 
-    def read_from(self, sequence: int) -> Iterator[Record]:
-        for record in self._history or ():
-            if sequence <= record.sequence <= self.durable:
-                yield record
-
     def measure_space(self) -> None:
         """Do nothing; there is no disk."""
 
@@ -314,9 +246,6 @@ class MemoryJournal:
 
     def held_by_slots(self) -> dict[str, int]:
         return {}
-
-    def seal(self) -> None:
-        """Do nothing; there are no segments."""
 
     def fence(self) -> None:
         self._fenced = True

@@ -14,7 +14,7 @@ failed or has been fenced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -152,9 +152,6 @@ class Journal(Protocol):
         are appended at its end.
         """
 
-    def read_from(self, sequence: int) -> Iterator[Record]:
-        """Iterate over the retained durable records from that sequence number on, in order."""
-
     def measure_space(self) -> None:
         """Query the free space of the file system. May block; callable on any thread."""
 
@@ -166,9 +163,6 @@ class Journal(Protocol):
 
     def held_by_slots(self) -> dict[str, int]:
         """Return the bytes that only a retention slot keeps from being reclaimed, by slot name."""
-
-    def seal(self) -> None:
-        """End the active segment, so that it can be read by column or removed."""
 
     def fence(self) -> None:
         """Reject every further append, because another broker takes over writing."""

@@ -20,7 +20,6 @@ from sluicemq.journal.format import (
     TYPE_AT,
     Record,
     RecordType,
-    decode_address,
     decode_completed,
     decode_record,
     record_size,
@@ -442,7 +441,7 @@ class Recovery:
                 elif record.type == RecordType.RELOCATED:
                     self._relocate(record)
                 elif record.type == RecordType.DESTINATION_CREATED:
-                    self.addresses[record.destination] = decode_address(record.body)
+                    self.addresses[record.destination] = record.address
                     self.next_number = max(self.next_number, record.destination + 1)
                 else:
                     self.addresses.pop(record.destination, None)
@@ -492,10 +491,6 @@ class Recovery:
             if types:
                 return int(part.table.columns["time"][len(types) - 1]) // 1000
         return 0
-
-    def address_of(self, record: Record) -> Address:
-        """Return the address in a DESTINATION or DESTINATION_DELETED record."""
-        return decode_address(record.body)
 
     def rows(self) -> Iterator[LiveRow]:
         """Iterate over the live messages, ordered by original sequence number."""

@@ -5,6 +5,7 @@ advance it from another process. The journal only reads it, and marks it lost if
 this slot alone exceed its limit, or if it has held segments for longer than
 `journal.slot_idle_timeout` without an update by its reader. A slot with a lease holds no segments
 after the lease expires, and the journal removes it, because its process may have been killed.
+A slot with a lease and a holder also keeps other processes from the same work.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +48,7 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     moved        ms since the epoch, when its reader last acknowledged a position or renewed its
                  lease; 0 = never
     abandoned    it is lost because its reader has not done that for `journal.slot_idle_timeout`
+    holder       process that claimed it until its lease ends; "" = it was not claimed
     """
 
     position: int
@@ -55,6 +58,7 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     until: int = 0
     moved: int = 0
     abandoned: bool = False
+    holder: str = ""
 
     def idle(self, since: int, now: int) -> int:
         """Return for how many ms the slot has held segments without an update by its reader.
@@ -74,6 +78,13 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
             f"the slot {name} is lost: {why}, and segments it had not read may be gone. Drop it, "
             "and read from the earliest that is there"
         )
+
+    def describe_holder(self, name: str) -> str:
+        """Return a message for a process that cannot have the slot."""
+        if not self.until:
+            return f"the slot {name} belongs to a reader"
+        until = datetime.fromtimestamp(self.until / 1000, UTC)
+        return f"the slot {name} is held by {self.holder or 'a reader'} until {until:%F %T} UTC"
 
     def expired(self, now: int) -> bool:
         """Return True if the lease has expired; `now` is in ms since the epoch."""
@@ -149,11 +160,7 @@ class Slots:
             created=now,
             until=now + lease if lease else 0,
         )
-        if not self._directory.is_dir():
-            self._directory.mkdir(exist_ok=True)
-            owner = self._owner()
-            if owner is not None:
-                os.chown(self._directory, *owner)
+        self._make_directory()
         with self._alone():
             if path.exists():
                 raise JournalError(f"there is a slot named {name} already")
@@ -191,6 +198,38 @@ class Slots:
             now = wall()
             slot = msgspec.structs.replace(self._kept(name), until=now + lease, moved=now)
             self._write(self._path(name), slot)
+
+    def claim(self, name: str, holder: str, position: int, lease: int) -> Slot:
+        """Create a slot for `holder`, or set its position and extend its lease to `lease` ms from
+        now; 0 ends it.
+
+        Raises JournalError with the name of the holder if another process has the slot.
+        """
+        path = self._path(name)
+        self._make_directory()
+        with self._alone():
+            now = wall()
+            with suppress(FileNotFoundError):
+                known = self._read(path)
+                if known.holder != holder and not known.expired(now):
+                    raise JournalError(known.describe_holder(name))
+            slot = Slot(
+                position=position,
+                limit_bytes=self._limit_bytes,
+                created=now,
+                until=now + lease,
+                moved=now,
+                holder=holder,
+            )
+            self._write(path, slot)
+        return slot
+
+    def _make_directory(self) -> None:
+        if not self._directory.is_dir():
+            self._directory.mkdir(exist_ok=True)
+            owner = self._owner()
+            if owner is not None:
+                os.chown(self._directory, *owner)
 
     def _kept(self, name: str) -> Slot:
         slot = self.get(name)

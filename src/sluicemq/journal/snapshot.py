@@ -15,7 +15,6 @@ not intact was damaged later.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,11 +26,11 @@ import msgspec
 
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.liveness import Liveness, LiveSegment
-from sluicemq.journal.segment import damaged
+from sluicemq.journal.segment import check_version, damaged, numbered
 from sluicemq.journal.space import NO_SPACE, Unreserved
 from sluicemq.journal.writer import write_whole
 from sluicemq.model.destination import Kind
-from sluicemq.model.errors import JournalDamaged, JournalError
+from sluicemq.model.errors import JournalDamaged
 
 SNAPSHOT_MAGIC: Final = b"SLUICESN"
 SNAPSHOT_HEAD: Final = Struct("<8sIIQ")
@@ -164,12 +163,8 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 def list_snapshots(directory: Path) -> list[tuple[int, Path]]:
     """Return position and path of all snapshots, newest first."""
-    found = []
-    for name in os.listdir(directory):
-        stem = name.removesuffix(SUFFIX)
-        if stem != name and len(stem) == 20 and stem.isdecimal():
-            found.append((int(stem), directory / name))
-    return sorted(found, reverse=True)
+    positions = reversed(numbered(directory, SUFFIX))
+    return [(position, snapshot_path(directory, position)) for position in positions]
 
 
 def decode_snapshot(data: bytes, path: Path) -> Snapshot:
@@ -180,11 +175,8 @@ def decode_snapshot(data: bytes, path: Path) -> Snapshot:
     if len(data) < SNAPSHOT_HEAD.size:
         raise damaged(path, len(data), "the snapshot is incomplete")
     magic, version, crc, length = SNAPSHOT_HEAD.unpack_from(data)
-    if magic == SNAPSHOT_MAGIC and version != FORMAT_VERSION:
-        raise JournalError(
-            f"{path} has format version {version}; this release reads only version "
-            f"{FORMAT_VERSION}. Use the release that wrote it."
-        )
+    if magic == SNAPSHOT_MAGIC:
+        check_version(path, version)
     payload = memoryview(data)[SNAPSHOT_HEAD.size :]
     if magic != SNAPSHOT_MAGIC or length != len(payload) or crc != crc32(payload):
         raise damaged(path, 0, "the snapshot does not match its CRC")

@@ -24,11 +24,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
+
+from sluicemq.model.errors import JournalError
 
 ResultT = TypeVar("ResultT")
 
@@ -132,7 +134,7 @@ class DiskSpace(Unreserved):
         fails, and an existing reserve is used, but none is created or made whole.
         """
         self.low = False
-        self.on_change: Callable[[SpaceReport], None] = _ignore
+        self.on_change: Callable[[SpaceReport], None] = ignore
         self._directory = directory
         self._limits = limits
         self._notify = notify
@@ -338,5 +340,19 @@ class DiskSpace(Unreserved):
             self._fd = -1
 
 
-def _ignore(report: SpaceReport) -> None:
-    """Ignore the change: no callback has been set."""
+def ignore(*arguments: object) -> None:
+    """Do nothing: the callback of an event that nobody has asked for."""
+
+
+@contextmanager
+def naming_space(directory: Path) -> Iterator[None]:
+    """Convert a disk-full OSError to a JournalError with the directory and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise JournalError(
+            f"the journal in {directory} cannot be opened: {error}, and there is no reserve, or it "
+            "is used up. Make room on this file system, then start again; nothing is lost."
+        ) from error

@@ -22,8 +22,8 @@ from sluicemq.journal.reclaim import (
 from sluicemq.journal.segment import segment_path
 from sluicemq.journal.slots import Slots, wall
 from sluicemq.journal.snapshot import Capture, capture_segments, write_snapshot
-from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace
-from sluicemq.journal.writer import JournalWriter, nothing
+from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace, ignore
+from sluicemq.journal.writer import JournalWriter
 from sluicemq.model.destination import Address, encode_name
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
@@ -189,7 +189,7 @@ class Upkeep:
         gone = {segment.first for segment in going.segments}
         self._finished = [segment for segment in self._finished if segment.first not in gone]
         if any(going):
-            self._writer.defer(partial(self._remove, going), nothing)
+            self._writer.defer(partial(self._remove, going), ignore)
 
     @property
     def worth_a_snapshot(self) -> bool:

@@ -59,10 +59,6 @@ PAUSE: Final = 0.0005
 both of the other threads may be waiting for the interpreter lock."""
 
 
-def nothing() -> None:
-    """Do nothing; the completion callback of jobs that need none."""
-
-
 def give_way() -> None:
     """Sleep for `PAUSE` so that another thread can acquire the interpreter lock."""
     time.sleep(PAUSE)

@@ -70,7 +70,7 @@ def compile_condition(node: Node, expected: bool) -> Test:
     match node:
         case All(operands=operands) | Any(operands=operands):
             tests = [compile_condition(operand, expected) for operand in operands]
-            return _all_of(tests) if isinstance(node, All) is expected else _any_of(tests)
+            return _combined(tests, isinstance(node, All) is expected)
         case Not():
             return compile_condition(node.operand, not expected)
         case Comparison():
@@ -93,20 +93,26 @@ def compile_condition(node: Node, expected: bool) -> Test:
 # --- AND and OR ------------------------------------------------------------------------------
 
 
-def _all_of(tests: list[Test]) -> Test:
-    if never in tests:
-        return never
-    open_ = tuple(test for test in tests if test is not always)
+def _combined(tests: list[Test], every: bool) -> Test:
+    """Return a test that every one of the tests holds, or any of them."""
+    decisive, neutral = (never, always) if every else (always, never)
+    if decisive in tests:
+        return decisive
+    open_ = tuple(test for test in tests if test is not neutral)
     if not open_:
-        return always
+        return neutral
     if len(open_) == 1:
         return open_[0]
-    if len(open_) == 2:
-        first, second = open_
+    return _all_of(open_) if every else _any_of(open_)
+
+
+def _all_of(tests: tuple[Test, ...]) -> Test:
+    if len(tests) == 2:
+        first, second = tests
         return lambda message: first(message) and second(message)
 
     def test_all(message: Message) -> bool:
-        for test in open_:  # noqa: SIM110  a generator would cost more than most tests
+        for test in tests:  # noqa: SIM110  a generator would cost more than most tests
             if not test(message):
                 return False
         return True
@@ -114,20 +120,13 @@ def _all_of(tests: list[Test]) -> Test:
     return test_all
 
 
-def _any_of(tests: list[Test]) -> Test:
-    if always in tests:
-        return always
-    open_ = tuple(test for test in tests if test is not never)
-    if not open_:
-        return never
-    if len(open_) == 1:
-        return open_[0]
-    if len(open_) == 2:
-        first, second = open_
+def _any_of(tests: tuple[Test, ...]) -> Test:
+    if len(tests) == 2:
+        first, second = tests
         return lambda message: first(message) or second(message)
 
     def test_any(message: Message) -> bool:
-        for test in open_:  # noqa: SIM110
+        for test in tests:  # noqa: SIM110
             if test(message):
                 return True
         return False

@@ -24,29 +24,15 @@ if TYPE_CHECKING:
 Read = Callable[["Message"], Value]
 
 
-def _delivery_mode(message: Message) -> Value:
-    return "PERSISTENT" if message.durability.survives else "NON_PERSISTENT"
-
-
-def _message_id(message: Message) -> Value:
-    return message.message_id or None
-
-
-def _correlation_id(message: Message) -> Value:
-    return message.correlation_id or None
-
-
-def _type(message: Message) -> Value:
-    return message.type or None
-
-
 HEADER: Final[dict[str, Read]] = {
-    "JMSDeliveryMode": _delivery_mode,
+    "JMSDeliveryMode": lambda message: (
+        "PERSISTENT" if message.durability.survives else "NON_PERSISTENT"
+    ),
     "JMSPriority": attrgetter("priority"),
     "JMSTimestamp": attrgetter("timestamp"),
-    "JMSMessageID": _message_id,
-    "JMSCorrelationID": _correlation_id,
-    "JMSType": _type,
+    "JMSMessageID": lambda message: message.message_id or None,
+    "JMSCorrelationID": lambda message: message.correlation_id or None,
+    "JMSType": lambda message: message.type or None,
 }
 
 
